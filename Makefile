@@ -1,0 +1,51 @@
+# Everything a fresh machine with Python 3.11, git and make needs. `make` alone lists the targets.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := plots,dev
+WORKERS ?= 2
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install demo test lint format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"rankscope needs Python 3.11 or newer, found {v.major}.{v.minor}; run: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing rankscope into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+install: $(STAMP) ## make the virtual environment and install rankscope into it
+
+demo: $(STAMP) ## run random networks and draw how fast their tokens become equal
+	@mkdir -p demo
+	@$(BIN)/rankscope collapse --layers 12 --heads 4 --dim 64 --tokens 32 \
+		--variant san,san+mlp,san+skip,transformer --mask full,causal,window:2 --norm none,layer \
+		--seeds 8 --measure 'residual_ratio[composite,mean]' --plot demo/collapse.png --output demo/collapse.html
+	@echo
+	@echo "the picture: demo/collapse.png"
+	@echo "the report:  demo/collapse.html"
+
+lint: $(STAMP) ## style, types and the import rule
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint ## lint, then all tests
+	$(BIN)/python -m pytest -n $(WORKERS) -q
+
+format: $(STAMP) ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## ratios of running times, as JSON
+	@$(BIN)/python -m bench
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

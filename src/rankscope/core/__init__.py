@@ -1,0 +1,1 @@
+"""Vocabulary and numerics that every row above shares. Importing this package does not import torch."""

@@ -1,0 +1,49 @@
+"""Frozen, keyword-only configurations whose errors fit on one line."""
+
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rankscope.core.registry import unknown_name
+from rankscope.errors import ConfigError
+
+
+C = TypeVar("C", bound="Config")
+
+
+class Config(BaseModel):
+    """Base of all configurations: frozen, no unknown fields, validated at birth, comparable, JSON-able."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self._told(error) from None
+
+    @classmethod
+    def of(cls: type[C], **values: Any) -> C:
+        """The same from values of unknown types, such as texts of the command line; they are validated all the same."""
+        return cls(**values)
+
+    @classmethod
+    def _told(cls, error: ValidationError) -> Exception:
+        """All complaints as one line; a wrong name alone becomes the error that suggests the nearest one."""
+        problems = error.errors()
+        for problem in problems:
+            name = str(problem["loc"][0]) if problem["loc"] else ""
+            if problem["type"] == "extra_forbidden":
+                return unknown_name(f"field of {cls.__name__}", name, cls.model_fields)
+            choices = get_args(cls.model_fields[name].annotation) if name in cls.model_fields else ()
+            if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
+                return unknown_name(name, str(problem["input"]), choices)
+        return ConfigError(
+            "; ".join(_line(problem["loc"], problem["msg"], problem["input"]) for problem in problems)
+        )
+
+
+def _line(location: tuple[int | str, ...], message: str, found: object) -> str:
+    name = ".".join(map(str, location))
+    message = message.removeprefix("Value error, ")
+    return f"{name}={found!r}: {message[:1].lower()}{message[1:]}" if name else message

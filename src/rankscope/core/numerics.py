@@ -1,0 +1,78 @@
+"""Round-off of the dtypes a network may run in, and the floor below which a number says nothing."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from rankscope.core.registry import unknown_name
+from rankscope.errors import ShapeError
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+FLOOR_UNITS = 32.0
+"""Round-off units per square root of a layer. The plateaus of collapsed random networks sit near one
+machine epsilon of the state at layer 5 (docs/design.md); 32 units leave room for width and depth."""
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The torch dtype of that name."""
+    if name not in DTYPES:
+        raise unknown_name("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding one real number to ``dtype``: half the machine epsilon.
+
+    >>> unit_roundoff(torch.float64) == 2.0**-53
+    True
+    """
+    return torch.finfo(dtype).eps / 2
+
+
+def relative_floor(layer: int, dtype: torch.dtype) -> float:
+    """Rounding that ``layer`` blocks run in ``dtype`` may leave on a state, relative to the state's norm.
+
+    ``32 u sqrt(max(layer, 1))`` with ``u`` the unit round-off: errors of independent layers add in square.
+    """
+    return FLOOR_UNITS * unit_roundoff(dtype) * math.sqrt(max(layer, 1))
+
+
+SMALL = 2**18
+"""Matrix products of up to so many entries run faster on one thread: waking a second one costs more than it saves."""
+
+
+@contextmanager
+def threads_for(entries: int) -> Iterator[None]:
+    """One thread inside the block if the matrices have at most ``SMALL`` entries; the caller's setting otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if entries <= SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def checked(x: Tensor, *, tokens: int = 1) -> Tensor:
+    """``x`` in float64, or an error if it is not a finite token matrix with at least ``tokens`` rows."""
+    if x.ndim < 2 or x.shape[-2] < tokens or x.shape[-1] < 1:
+        count = {1: "one token", 2: "two tokens"}.get(tokens, f"{tokens} tokens")
+        raise ShapeError(
+            f"expected token matrices (*batch, tokens, dim) with at least {count}, got shape {tuple(x.shape)}"
+        )
+    if not x.is_floating_point():
+        raise ShapeError(
+            f"expected floating-point tokens, got dtype {str(x.dtype).removeprefix('torch.')}; use x.double()"
+        )
+    x = x.double()
+    if not bool(torch.isfinite(x).all()):
+        raise ShapeError("token matrix holds NaN or infinity; drop or repair those tokens before measuring")
+    return x

@@ -1,0 +1,24 @@
+"""Shapes, spelled once. Leading axes are always batch: texts, and seeds where parameters carry them too."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+TokenMatrix = Float[Tensor, "*batch tokens dim"]
+PerMatrix = Float[Tensor, "*batch"]
+PerToken = Float[Tensor, "*batch tokens"]
+CenterRow = Float[Tensor, "*batch dim"]
+AttentionMap = Float[Tensor, "*batch heads tokens keys"]  # rows are queries and sum to one
+SquareMap = Float[Tensor, "*batch tokens tokens"]  # one head's attention map
+MaskMatrix = Bool[Tensor, "*batch tokens tokens"]  # True where query (row) may read key (column)
+IsToken = Bool[Tensor, "*batch tokens"]  # False on padding
+
+__all__ = [
+    "AttentionMap",
+    "CenterRow",
+    "IsToken",
+    "MaskMatrix",
+    "PerMatrix",
+    "PerToken",
+    "SquareMap",
+    "TokenMatrix",
+]

@@ -1,0 +1,41 @@
+"""Everything rankscope raises on purpose. A message says what was asked, what was found, what would work."""
+
+
+class RankscopeError(Exception):
+    """Base of all errors below; the command line prints its message on one line and exits with code 2."""
+
+
+class ShapeError(RankscopeError):
+    """A tensor or matrix has a shape, a dtype or an entry that the question cannot be asked of."""
+
+
+class ConfigError(RankscopeError):
+    """A configuration contradicts itself."""
+
+
+class UnknownNameError(RankscopeError):
+    """A name that no registry knows; the message suggests the nearest one."""
+
+
+class MaskError(RankscopeError):
+    """A mask that cannot be parsed, or in which some token has nothing to attend to."""
+
+
+class FileError(RankscopeError):
+    """A file that cannot be read or written."""
+
+
+class MissingExtraError(RankscopeError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class NumericalError(RankscopeError):
+    """A computation left the range of floating-point numbers."""
+
+
+class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads as a sentence
+    """An interpreter met a part of the tree that it has no rule for."""
+
+    def __init__(self, part: object, interpreter: str) -> None:
+        super().__init__(f"{interpreter} has no rule for the part {type(part).__name__}")
+        self.part, self.interpreter = part, interpreter

@@ -1,0 +1,1 @@
+"""Slow, obvious implementations that import nothing of rankscope."""
