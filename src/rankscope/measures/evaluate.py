@@ -1,0 +1,126 @@
+"""A measure together with its floor: what a study writes into its table."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import relative_floor
+from rankscope.core.types import PerMatrix
+from rankscope.errors import ShapeError
+from rankscope.measures.brackets import Bracket
+from rankscope.measures.measure import Measure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Values of a batch with what is needed to trust them; all tensors have the leading axes of the batch.
+
+    ``low`` and ``high`` are the ends of a certified bracket and equal ``value`` otherwise; of a bracket ``value``
+    is the high end, which an actual center attains. ``resolved`` is False where a value is not above its floor,
+    is 0/0, or comes from a matrix with NaN or infinity; in the last two cases the value is NaN.
+    """
+
+    value: PerMatrix
+    low: PerMatrix
+    high: PerMatrix
+    floor: PerMatrix
+    resolved: Tensor
+
+
+def evaluate(measure: Measure, x: Tensor, *, layer: int, dtype: torch.dtype) -> Evaluation:
+    """The measure of every matrix of ``x``, with the floor that ``layer`` blocks run in ``dtype`` leave on it."""
+    if x.ndim < 2:
+        measure.checked(x)  # says what is wrong with the shape
+    flat = x.reshape(-1, *x.shape[-2:])
+    is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
+    usable = measure.checked(flat[is_finite], dtype=dtype)
+    low = high = floor = usable.new_zeros(0)
+    if usable.shape[0]:
+        found = measure.value_fn(usable)
+        low, high = found if isinstance(found, Bracket) else (found, found)
+        floor = measure.floor_fn(usable, relative_floor(layer, dtype))
+    return _assembled(x.shape[:-2], is_finite, low, high, floor)
+
+
+def _assembled(batch: torch.Size, is_finite: Tensor, low: Tensor, high: Tensor, floor: Tensor) -> Evaluation:
+    """Results of the usable matrices put back in their places, NaN elsewhere."""
+    is_number = torch.isfinite(low) & torch.isfinite(high)
+
+    def placed(values: Tensor) -> Tensor:
+        whole = values.new_full((is_finite.shape[0],), torch.nan)
+        whole[is_finite] = values
+        return whole.reshape(batch)
+
+    value = placed(torch.where(is_number, high, torch.nan))
+    floors = placed(floor)
+    return Evaluation(
+        value=value,
+        low=placed(torch.where(is_number, low, torch.nan)),
+        high=value,
+        floor=floors,
+        resolved=value.abs() > floors,
+    )
+
+
+def evaluate_padded(
+    measure: Measure, x: Tensor, is_token: Tensor, *, layer: int, dtype: torch.dtype
+) -> Evaluation:
+    """As ``evaluate`` on every text without its padding: padded rows are dropped before anything is measured.
+
+    ``is_token`` is True on real tokens and broadcasts to ``x.shape[:-1]``; of a map, padded queries and keys are
+    both dropped, and a map with heads takes ``is_token[..., None, :]``.
+    """
+    keep = _kept(measure, x, is_token)
+    flat, keep = x.reshape(-1, *x.shape[-2:]), keep.reshape(-1, x.shape[-2])
+    counts = keep.sum(dim=-1)
+    columns = {
+        name: x.new_zeros(flat.shape[0], dtype=torch.float64) for name in ("value", "low", "high", "floor")
+    }
+    resolved = torch.zeros(flat.shape[0], dtype=torch.bool, device=x.device)
+    for count in counts.unique().tolist():
+        texts = (counts == count).nonzero()[:, 0]
+        if count < measure.tokens:
+            raise ShapeError(
+                f"{measure.definition} needs at least {measure.tokens} tokens, but text {int(texts[0])} of the batch "
+                f"has {count} once padding is dropped; leave that text out"
+            )
+        part = evaluate(
+            measure, _without_padding(measure, flat[texts], keep[texts], count), layer=layer, dtype=dtype
+        )
+        for name, column in columns.items():
+            column[texts] = getattr(part, name)
+        resolved[texts] = part.resolved
+    batch = x.shape[:-2]
+    return Evaluation(
+        **{name: column.reshape(batch) for name, column in columns.items()}, resolved=resolved.reshape(batch)
+    )
+
+
+def _kept(measure: Measure, x: Tensor, is_token: Tensor) -> Tensor:
+    """``is_token`` as booleans of the shape ``x.shape[:-1]``."""
+    if x.ndim < 2:
+        measure.checked(x)
+    if is_token.dtype != torch.bool:
+        raise ShapeError(
+            f"is_token must be boolean, got {str(is_token.dtype).removeprefix('torch.')}; use is_token.bool()"
+        )
+    if measure.kind == "map" and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(
+            f"dropping padding from a map needs queries and keys to be the same tokens, got {tuple(x.shape)}"
+        )
+    try:
+        return is_token.broadcast_to(x.shape[:-1])
+    except RuntimeError as error:
+        raise ShapeError(
+            f"is_token has shape {tuple(is_token.shape)}, which does not broadcast to {tuple(x.shape[:-1])}, "
+            "one entry per token"
+        ) from error
+
+
+def _without_padding(measure: Measure, texts: Tensor, keep: Tensor, count: int) -> Tensor:
+    """The kept rows of texts that all keep ``count`` (of maps: rows and columns)."""
+    rows = texts[keep].reshape(texts.shape[0], count, texts.shape[-1])
+    if measure.kind != "map":
+        return rows
+    return rows.transpose(-1, -2)[keep].reshape(texts.shape[0], count, count).transpose(-1, -2)

@@ -1,0 +1,61 @@
+"""A measure: a pure function from token matrices or attention maps to numbers, with its name, laws and floor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import checked
+from rankscope.core.refs import Ref
+from rankscope.core.types import PerMatrix
+from rankscope.measures.brackets import Bracket
+from rankscope.measures.laws import Law
+from rankscope.measures.maps import checked_map
+
+Kind = Literal["tokens", "map"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """One definition of one measure. Call it on ``(*batch, tokens, dim)``, or ``(*batch, tokens, keys)`` for a
+    map.
+
+    The answer is one float64 number per matrix, or a certified ``Bracket`` where no closed form exists; NaN where
+    the definition is 0/0.
+    """
+
+    name: str  # "residual_ratio"
+    definition: str  # "residual_ratio[composite,mean]"
+    formula: str
+    meaning: str
+    laws: frozenset[Law]
+    kind: Kind
+    value_fn: Callable[[Tensor], Tensor | Bracket]
+    floor_fn: Callable[[Tensor, float | Tensor], Tensor]
+    tokens: int = 2  # fewest rows the question makes sense for
+    is_bracket: bool = False  # the answer is a certified Bracket
+    is_square: bool = False  # maps only: queries and keys must be the same tokens
+    ref: Ref | None = None
+
+    def checked(self, x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+        """``x`` in float64, or an error saying why it cannot be measured."""
+        if self.kind == "map":
+            return checked_map(x, dtype=dtype, tokens=self.tokens, square=self.is_square)
+        return checked(x, tokens=self.tokens)
+
+    def __call__(self, x: Tensor) -> PerMatrix | Bracket:
+        """The measure of every matrix."""
+        return self.value_fn(self.checked(x))
+
+    def floor(self, x: Tensor, relative: float) -> PerMatrix:
+        """Below this the measure of ``x`` says nothing, if rounding left ``relative`` of the norm of ``x`` on it.
+
+        For a residual ``relative`` times the same norm of ``x``, for its ratio ``relative`` itself; for every
+        other measure a bound on how far it can move under any perturbation of Frobenius norm ``relative |X|_F``.
+        """
+        return self.floor_fn(self.checked(x), relative)
+
+    def __str__(self) -> str:
+        return self.definition

@@ -1,0 +1,50 @@
+"""Any token measure on tokens scaled to length one, where one massive token cannot hide or fake collapse."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rankscope.measures.brackets import Bracket
+from rankscope.measures.laws import Law
+from rankscope.measures.measure import Measure
+from rankscope.measures.norms import frobenius_norm, row_lengths, unit_tokens
+
+
+def on_unit_tokens(base: Measure) -> Measure:
+    """The same measure after every token has been scaled to length one; NaN if a token is zero."""
+    laws = base.laws - {Law.HOMOGENEOUS, Law.SHIFT_INVARIANT, Law.CONTRACTS}
+    if Law.TOKEN_ORDER in base.laws:
+        laws |= {Law.SCALE_INVARIANT, Law.TOKEN_SCALE_INVARIANT}
+    return Measure(
+        name=base.name,
+        definition=f"{base.definition[:-1]},unit]",
+        formula=f"{base.formula}, with xᵢ/|xᵢ|₂ for xᵢ",
+        meaning=f"{base.meaning}; tokens first scaled to length one (none may be zero)",
+        laws=laws,
+        kind="tokens",
+        value_fn=partial(_unit_value, value=base.value_fn),
+        floor_fn=partial(_unit_floor, floor=base.floor_fn),
+        tokens=base.tokens,
+        ref=None,
+    )
+
+
+def _unit_value(x: Tensor, value: Callable[[Tensor], Tensor | Bracket]) -> Tensor | Bracket:
+    found = value(unit_tokens(x))
+    has_zero = (x == 0).all(dim=-1).any(dim=-1)
+    if isinstance(found, Bracket):
+        return Bracket(*(torch.where(has_zero, torch.nan, end) for end in found))
+    return torch.where(has_zero, torch.nan, found)
+
+
+def _unit_floor(x: Tensor, relative: float | Tensor, floor: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The floor of the base at the rounding of the unit tokens.
+
+    A direction moves by at most ``2 |e_i| / |x_i|`` and never by more than 2, so together by ``2 |E|_F / min
+    |x_i|``, which is taken relative to the norm ``sqrt(n)`` of the unit tokens.
+    """
+    shortest = row_lengths(x).amin(dim=-1)
+    moved = 2 * relative * frobenius_norm(x) / (shortest * x.shape[-2] ** 0.5)
+    return floor(unit_tokens(x), moved.nan_to_num(nan=2.0).clamp(max=2.0))

@@ -1,0 +1,145 @@
+"""Formulas and meanings of the definitions, in one line each, as users read them in lists and reports."""
+# ruff: noqa: RUF001 - mathematical symbols are meant
+
+from rankscope.core.refs import Ref
+from rankscope.measures.residuals import BRACKETED
+
+_NORM_FORMULAS = {
+    "l1": "maxⱼ Σᵢ|Rᵢⱼ|",
+    "linf": "maxᵢ Σⱼ|Rᵢⱼ|",
+    "composite": "√(maxⱼ Σᵢ|Rᵢⱼ| · maxᵢ Σⱼ|Rᵢⱼ|)",
+    "frobenius": "√(Σᵢⱼ Rᵢⱼ²)",
+    "spectral": "σ₁(R)",
+    "max": "maxᵢⱼ |Rᵢⱼ|",
+}
+
+_NORM_WORDS = {
+    "l1": "largest column sum (over tokens)",
+    "linf": "largest row sum (over features)",
+    "composite": "composite norm (geometric mean of largest column sum and largest row sum)",
+    "frobenius": "Frobenius norm",
+    "spectral": "largest singular value",
+    "max": "largest entry",
+}
+
+_CENTER_FORMULAS = {
+    "mean": "c = column means",
+    "median": "c = column medians",
+    "midrange": "c = column midranges (max + min)/2",
+    "linf": "c = a minimizer of maxᵢ Σⱼ|Xᵢⱼ - cⱼ|",
+    "best": "c = a minimizer of this norm",
+}
+
+_CENTER_WORDS = {
+    "mean": "the mean token",
+    "median": "the median of every channel",
+    "midrange": "the midrange of every channel",
+    "linf": "a token nearest to all tokens in l1, certified within 1% (not unique)",
+    "best": "the best constant row for this norm",
+}
+
+REFS = {
+    "residual_ratio[composite,mean]": Ref(
+        key="dong2021",
+        where="relative residual per layer, as plotted by the official code",
+        differs="the text minimizes over the constant row, the figures subtract the mean",
+    ),
+    "residual_ratio[composite,best]": Ref(key="dong2021", where="res(X), relative to the norm of X"),
+    "residual[composite,best]": Ref(key="dong2021", where="res(X)"),
+    "residual[frobenius,mean]": Ref(key="wu2024", where="mu(X), the similarity of tokens"),
+    "numerical_rank[absolute]": Ref(key="dong2021", where="rank printed by the official code, tolerance 0.5"),
+    "effective_rank[entropy]": Ref(
+        key="Roy, Vetterli. The effective rank: a measure of effective dimensionality. EUSIPCO 2007",
+        where="definition",
+    ),
+}
+
+DIAMETER_FORMULAS = {
+    "l1": "maxᵢⱼ Σₖ|xᵢₖ - xⱼₖ|",
+    "l2": "maxᵢⱼ |xᵢ - xⱼ|₂",
+    "linf": "maxᵢⱼₖ |xᵢₖ - xⱼₖ|",
+}
+
+COSINES = {
+    "off_diagonal": (
+        "Σᵢ≠ⱼ cos(xᵢ,xⱼ) / (n(n-1))",
+        "mean cosine between two different tokens",
+    ),
+    "absolute": ("Σᵢ≠ⱼ |cos(xᵢ,xⱼ)| / (n(n-1))", "mean absolute cosine between two different tokens"),
+    "with_diagonal": ("Σᵢⱼ cos(xᵢ,xⱼ) / n²", "mean cosine over all pairs, each token with itself included"),
+}
+
+SPECTRA = {
+    ("effective_rank", "entropy"): (
+        "exp(-Σ p log p), p = σ/Σσ",
+        "directions in use, by the entropy of the singular values",
+    ),
+    ("effective_rank", "eigenvalues"): (
+        "exp(-Σ p log p), p = σ²/Σσ²",
+        "directions in use, by the entropy of the squared singular values",
+    ),
+    ("stable_rank", "frobenius"): ("Σσ² / σ₁²", "energy of all directions over that of the strongest"),
+    ("participation_ratio", "eigenvalues"): ("(Σσ²)² / Σσ⁴", "directions that share the energy"),
+    ("numerical_rank", "relative"): (
+        "#{k : σₖ > 0.001 σ₁}",
+        "singular values above a thousandth of the largest",
+    ),
+    ("numerical_rank", "absolute"): ("#{k : σₖ > 0.5}", "singular values above 0.5"),
+    ("smallest_singular_value", "absolute"): (
+        "σ_r, r the largest rank possible",
+        "strength of the weakest direction",
+    ),
+    ("smallest_singular_value", "ratio"): (
+        "σ_r / σ₁, r the largest rank possible",
+        "strength of the weakest direction over that of the strongest",
+    ),
+    ("distance_to_rank_one", "frobenius"): (
+        "√(Σ σₖ², k ≥ 2)",
+        "distance to the nearest matrix of rank one",
+    ),
+    ("distance_to_rank_one", "ratio"): (
+        "√(Σ σₖ², k ≥ 2) / √(Σ σₖ²)",
+        "distance to the nearest matrix of rank one, relative to the norm",
+    ),
+}
+
+SHARES = {
+    "token_share": ("maxᵢ |xᵢ|₂² / Σᵢ|xᵢ|₂²", "share of the energy in the largest token"),
+    "channel_share": ("maxⱼ Σᵢ xᵢⱼ² / Σᵢⱼ xᵢⱼ²", "share of the energy in the largest channel"),
+    "outlier_tokens": ("#{i : |xᵢ|₂ > 10 medianₖ|xₖ|₂}", "tokens longer than ten median tokens"),
+}
+
+MAPS = {
+    ("attention_entropy", "mean"): ("-(1/n) Σᵢₖ Aᵢₖ log Aᵢₖ", "mean entropy of a query's attention, in nats"),
+    ("attention_entropy", "normalized"): (
+        "-(1/n) Σᵢₖ Aᵢₖ log Aᵢₖ / log(keys)",
+        "mean entropy of a query's attention, 1 if uniform over all keys",
+    ),
+    ("dobrushin", "map"): (
+        "½ maxᵢⱼ Σₖ|Aᵢₖ - Aⱼₖ|",
+        "factor by which averaging shrinks every token diameter at least",
+    ),
+    ("doeblin", "map"): ("1 - Σₖ minᵢ Aᵢₖ", "attention that is not shared by all queries"),
+    ("spectral_gap", "map"): ("1 - |λ₂(A)|", "one minus the second largest eigenvalue modulus"),
+    ("sink_share", "map"): ("maxₖ (1/n) Σᵢ Aᵢₖ", "share of all attention that the largest sink receives"),
+}
+
+
+def residual_formula(norm: str, center: str) -> str:
+    return f"{_NORM_FORMULAS[norm]}, R = X - 1cᵀ, {_CENTER_FORMULAS[center]}"
+
+
+def ratio_formula(norm: str, center: str) -> str:
+    return f"‖R‖/‖X‖, ‖R‖ = {_NORM_FORMULAS[norm]}, R = X - 1cᵀ, {_CENTER_FORMULAS[center]}"
+
+
+def residual_meaning(norm: str, center: str) -> str:
+    return f"{_NORM_WORDS[norm]} of the tokens minus {_CENTER_WORDS[center]}{_bracket(norm, center)}"
+
+
+def ratio_meaning(norm: str, center: str) -> str:
+    return f"{residual_meaning(norm, center)}, relative to the same norm of the tokens"
+
+
+def _bracket(norm: str, center: str) -> str:
+    return ", as a certified bracket" if (norm, center) in BRACKETED else ""
