@@ -1,0 +1,85 @@
+"""The tree of parts: what a transformer is made of, how one is built at random, run, and rewritten.
+
+Axis letters: b batch, h head, i query token, j key token, d e model dim.
+"""
+
+from rankscope.network.activations import ACTIVATIONS, Activation
+from rankscope.network.attention import Attention, Values
+from rankscope.network.context import Context
+from rankscope.network.factory import build, gaussian_tokens, generators, stack
+from rankscope.network.initial import INITS, Init
+from rankscope.network.mixers import Fixed, Mixer, Softmax, Uniform
+from rankscope.network.mlp import Mlp
+from rankscope.network.norms import LayerNorm, Norm, RMSNorm, Sphere
+from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network.positions import (
+    Alibi,
+    ClippedBuckets,
+    LogBuckets,
+    NoPosition,
+    Position,
+    RelativeBias,
+    Rotary,
+    TransformerXL,
+)
+from rankscope.network.positions.grammar import POSITIONS
+from rankscope.network.spec import Spec
+from rankscope.network.surgery import VARIANTS, variant, with_mask, with_skip_scale, without
+from rankscope.network.tree import Network, Trace
+
+PARTS: dict[str, type] = {
+    part.__name__: part
+    for part in (
+        *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed),
+        *(Mlp, LayerNorm, RMSNorm, Sphere, TokenMap),
+        *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL),
+    )
+}
+"""Everything a tree can be made of, by name."""
+
+__all__ = [
+    "ACTIVATIONS",
+    "INITS",
+    "PARTS",
+    "POSITIONS",
+    "VARIANTS",
+    "Activation",
+    "Alibi",
+    "Attention",
+    "Chain",
+    "ClippedBuckets",
+    "Context",
+    "Fixed",
+    "Init",
+    "LayerNorm",
+    "LogBuckets",
+    "Mixer",
+    "Mlp",
+    "Network",
+    "NoPosition",
+    "Norm",
+    "Part",
+    "Position",
+    "RMSNorm",
+    "RelativeBias",
+    "Rotary",
+    "Scale",
+    "Skip",
+    "Softmax",
+    "Spec",
+    "Sphere",
+    "Sum",
+    "TokenMap",
+    "Trace",
+    "TransformerXL",
+    "Uniform",
+    "Values",
+    "build",
+    "gaussian_tokens",
+    "generators",
+    "stack",
+    "variant",
+    "with_mask",
+    "with_skip_scale",
+    "without",
+]

@@ -1,0 +1,68 @@
+"""Activation functions of MLPs, by name."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankscope.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A scalar function applied to every entry, and its derivative; ReLU alone is not smooth."""
+
+    name: str
+    formula: str
+    fn: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def __call__(self, h: Tensor) -> Tensor:
+        return self.fn(h)
+
+
+def _gelu_tanh(h: Tensor) -> Tensor:
+    return F.gelu(h, approximate="tanh")
+
+
+def _identity(h: Tensor) -> Tensor:
+    return h
+
+
+def _step(h: Tensor) -> Tensor:
+    return (h > 0).to(h.dtype)
+
+
+def _gelu_slope(h: Tensor) -> Tensor:
+    density: Tensor = torch.exp(-h.square() / 2) / math.sqrt(2 * math.pi)
+    return torch.add(torch.special.ndtr(h), h * density)
+
+
+def _gelu_tanh_slope(h: Tensor) -> Tensor:
+    root = math.sqrt(2 / math.pi)
+    inner = torch.tanh(root * (h + 0.044715 * h**3))
+    return (1 + inner) / 2 + h / 2 * (1 - inner.square()) * root * (1 + 3 * 0.044715 * h.square())
+
+
+def _silu_slope(h: Tensor) -> Tensor:
+    gate = torch.sigmoid(h)
+    return gate * (1 + h * torch.sigmoid(-h))
+
+
+def _tanh_slope(h: Tensor) -> Tensor:
+    return torch.cosh(h.clamp(-350, 350)).pow(-2)
+
+
+ACTIVATIONS: Registry[Activation] = Registry("activation")
+for _activation in (
+    Activation("relu", "max(h, 0)", torch.relu, _step),
+    Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope),
+    Activation("gelu_tanh", "h/2 (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3)))", _gelu_tanh, _gelu_tanh_slope),
+    Activation("silu", "h / (1 + exp(-h))", F.silu, _silu_slope),
+    Activation("tanh", "tanh(h)", torch.tanh, _tanh_slope),
+    Activation("identity", "h", _identity, torch.ones_like),
+):
+    ACTIVATIONS.register(_activation.name, _activation)

@@ -1,0 +1,74 @@
+"""What every part of a network may know besides the tokens: padding, positions, and what layers share."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rankscope.core.types import IsToken
+from rankscope.errors import ShapeError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Context:
+    """Everything about one batch that is not the token matrix itself.
+
+    Args:
+        is_token: False on padding; None when every position is a token.
+        positions: position of each token in its text; None counts the tokens of each text from zero.
+        memory: states that cross-attention reads; None for self-attention.
+        memory_is_token: False on padding of ``memory``.
+        cache: what layers share (masks, rotary tables, relative biases), filled on first use.
+    """
+
+    is_token: IsToken | None = None
+    positions: Tensor | None = None
+    memory: Tensor | None = None
+    memory_is_token: IsToken | None = None
+    cache: dict[Hashable, object] = field(default_factory=dict, repr=False)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value stored under ``key``, made once per batch."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]  # type: ignore[return-value]  # stored by the line above under a private key
+
+    def check(self, x: Tensor) -> None:
+        """Raise unless padding and positions fit the tokens of ``x``."""
+        for name, value in (("is_token", self.is_token), ("positions", self.positions)):
+            if value is not None and not _broadcasts(value.shape, x.shape[:-1]):
+                raise ShapeError(
+                    f"{name} has shape {tuple(value.shape)}, but the tokens have shape {tuple(x.shape[:-1])}; "
+                    "give one entry per token"
+                )
+        if self.is_token is not None and self.is_token.dtype != torch.bool:
+            raise ShapeError(f"is_token must be boolean, got {self.is_token.dtype}; use is_token.bool()")
+
+    def token_positions(self, tokens: int, device: torch.device) -> Tensor:
+        """Integer positions ``*batch tokens``: as given, or counted over the real tokens of each text."""
+        if self.positions is not None:
+            return self.positions
+        if self.is_token is None:
+            return torch.arange(tokens, device=device)
+        return token_ranks(self.is_token)
+
+
+def token_ranks(is_token: IsToken) -> Tensor:
+    """Index of each token among the real tokens of its text; padding repeats its left neighbour's, at least 0.
+
+    >>> token_ranks(torch.tensor([False, True, True, False]))
+    tensor([0, 0, 1, 1])
+    """
+    return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
+    return (
+        len(shape) <= len(target)
+        and shape[-1:] == target[-1:]
+        and all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+    )

@@ -1,0 +1,105 @@
+"""Softmax attention: logits from queries and keys, a position rule, a mask rule.
+
+Logits of head h: ``a_ij = scale * q_i . k_j + position_ij``, then the soft-cap ``c tanh(a / c)`` if there is one,
+then the mask, then softmax over the keys j.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankscope.core.types import AttentionMap, TokenMatrix
+from rankscope.errors import ConfigError
+from rankscope.masks import Full, MaskRule
+from rankscope.network.context import Context
+from rankscope.network.heads import repeat_groups, split_heads
+from rankscope.network.masking import allowed_keys
+from rankscope.network.mixers.base import Mixer
+from rankscope.network.norms import Norm
+from rankscope.network.parts import affine, weight
+from rankscope.network.positions import NoPosition, Position
+
+
+class Softmax(Mixer):
+    """Softmax of scaled query-key products.
+
+    Args:
+        query: ``*seeds dim (heads head_dim)``.
+        key: ``*seeds dim (key_heads head_dim)``; each key head serves ``heads / key_heads`` consecutive heads.
+        rule: which keys each query may read.
+        position: how positions enter the logits.
+        query_norm: norm of the queries (and ``key_norm`` of the keys) before positions enter.
+        normed: whether these norms run over each head by itself or over all heads at once.
+        scale: factor on the products, ``head_dim ** -0.5`` by default.
+        softcap: logits become ``softcap * tanh(logits / softcap)``.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        heads: int,
+        key_heads: int | None = None,
+        query_bias: Tensor | None = None,
+        key_bias: Tensor | None = None,
+        rule: MaskRule | None = None,
+        position: Position | None = None,
+        query_norm: Norm | None = None,
+        key_norm: Norm | None = None,
+        normed: Literal["head", "all"] = "head",
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.query, self.key = weight(query), weight(key)
+        self.query_bias, self.key_bias = weight(query_bias), weight(key_bias)
+        self.heads = heads
+        self.key_heads = heads if key_heads is None else key_heads
+        self.head_dim = query.shape[-1] // heads
+        _check_widths(self)
+        self.rule = Full() if rule is None else rule
+        self.position = NoPosition() if position is None else position
+        self.query_norm, self.key_norm, self.normed = query_norm, key_norm, normed
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.softcap = softcap
+
+    def queries_and_keys(self, x: TokenMatrix, context: Context) -> tuple[Tensor, Tensor]:
+        """Queries and keys ``*batch heads tokens head_dim``, normed, before positions enter."""
+        query = self._heads(affine(x, self.query, self.query_bias), self.heads, self.query_norm)
+        key = self._heads(affine(x, self.key, self.key_bias), self.key_heads, self.key_norm)
+        return query, repeat_groups(key, self.heads)
+
+    def logits(self, x: TokenMatrix, context: Context) -> AttentionMap:
+        """Logits of every query and key, before the mask."""
+        query, key = self.queries_and_keys(x, context)
+        rotated, turned = self.position.rotate(query, key, context)
+        logits = (rotated * self.scale) @ turned.transpose(-1, -2)
+        bias = self.position.bias(query, context, self.scale)
+        if bias is not None:
+            logits = logits + bias
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def forward(self, x: TokenMatrix, context: Context) -> AttentionMap:
+        logits = self.logits(x, context)
+        allowed = allowed_keys(self.rule, x.shape[-2], context, x.device)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -torch.inf)
+        return torch.softmax(logits, dim=-1)
+
+    def _heads(self, flat: Tensor, heads: int, norm: Norm | None) -> Tensor:
+        if norm is None:
+            return split_heads(flat, heads)
+        if self.normed == "all":
+            return split_heads(norm(flat), heads)
+        return norm(split_heads(flat, heads))
+
+
+def _check_widths(mixer: Softmax) -> None:
+    width, key_width = mixer.query.shape[-1], mixer.key.shape[-1]
+    if width % mixer.heads or mixer.heads % mixer.key_heads or key_width != mixer.key_heads * mixer.head_dim:
+        raise ConfigError(
+            f"queries of width {width} in {mixer.heads} heads do not fit keys of width {key_width} in "
+            f"{mixer.key_heads} heads; heads must divide the width, key heads the heads, and widths per head agree"
+        )

@@ -1,0 +1,73 @@
+"""Normalisation of each token by itself."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankscope.core.types import TokenMatrix
+from rankscope.network.context import Context
+from rankscope.network.parts import Part, row, weight
+
+
+class Norm(Part, ABC):
+    """Any of the norms below: ``unit(x) * gain + bias`` with ``unit`` the row-wise normalisation."""
+
+    def __init__(
+        self,
+        weight_: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 0.0,
+        offset: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.weight = weight(weight_)
+        self.bias = weight(bias)
+        self.eps = eps
+        self.offset = offset
+
+    @property
+    def gain(self) -> Tensor | None:
+        """The factor per channel, ``weight + offset`` (some families store gain - 1), or None for ones."""
+        if self.weight is None or self.offset == 0.0:
+            return self.weight
+        return self.weight + self.offset
+
+    @abstractmethod
+    def unit(self, x: Tensor) -> Tensor:
+        """The normalised token, before gain and bias."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, context: Context | None = None) -> Tensor: ...
+
+    def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
+        y = self.unit(x)
+        if (gain := self.gain) is not None:
+            y = y * row(gain)
+        return y if self.bias is None else y + row(self.bias)
+
+
+class LayerNorm(Norm):
+    """``(x - mean) / sqrt(mean((x - mean)^2) + eps)`` over the channels, then gain and bias."""
+
+    def unit(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
+
+
+class RMSNorm(Norm):
+    """``x / sqrt(mean(x^2) + eps)`` over the channels, then gain and bias."""
+
+    def unit(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+
+
+class Sphere(Norm):
+    """``x / sqrt(|x|^2 + eps)``: projection to the unit sphere. A zero token has no direction and stays zero."""
+
+    def unit(self, x: Tensor) -> Tensor:
+        length = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() + self.eps).sqrt()
+        return torch.where(length > 0, x / length.clamp(min=torch.finfo(x.dtype).tiny), x)

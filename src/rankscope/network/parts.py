@@ -1,0 +1,152 @@
+"""The inner nodes of the tree of parts, and the leaf for row-wise modules we know nothing about.
+
+Axis letters: b batch, i query token, j key token, h head, d e model dim. Leading axes of ``x`` are texts;
+parameters may have leading axes too (seeds), aligned with those of ``x``: every product broadcasts.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.types import TokenMatrix
+from rankscope.network.context import Context
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Part(nn.Module):
+    """A node of the tree: a map from a token matrix and its context to a token matrix."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, context: Context) -> Tensor: ...
+
+
+class Parts(nn.ModuleList):
+    """A list of parts, of which the type checker knows that its items are parts."""
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Part]: ...
+
+
+@overload
+def weight(value: Tensor) -> nn.Parameter: ...
+@overload
+def weight(value: None) -> None: ...
+def weight(value: Tensor | None) -> nn.Parameter | None:
+    """``value`` as a parameter that shares its storage; frozen unless it already asks for gradients."""
+    if value is None or isinstance(value, nn.Parameter):
+        return value
+    return nn.Parameter(value, requires_grad=value.requires_grad and value.is_leaf)
+
+
+def row(value: Tensor) -> Tensor:
+    """A vector ``*seeds d`` made ready to broadcast over the tokens of ``*batch tokens d``."""
+    return value.unsqueeze(-2)
+
+
+def affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ matrix + bias`` for every token."""
+    y = x @ matrix
+    return y if bias is None else y + row(bias)
+
+
+def shallow_copy(module: M) -> M:
+    """A copy that shares weights and children with ``module`` but can be given other attributes."""
+    twin = copy.copy(module)
+    for name in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"):
+        twin.__dict__[name] = copy.copy(module.__dict__[name])
+    return twin
+
+
+class Chain(Part):
+    """Parts applied one after the other; an empty chain is the identity."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        super().__init__()
+        self.parts = Parts(parts)
+
+    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+        for part in self.parts:
+            x = part(x, context)
+        return x
+
+
+class Sum(Part):
+    """Parallel branches that read the same tokens and are added; an empty sum is zero."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        super().__init__()
+        self.parts = Parts(parts)
+
+    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+        if not self.parts:
+            return torch.zeros_like(x)
+        first, *others = self.parts
+        total: Tensor = first(x, context)
+        for part in others:
+            total = total + part(x, context)
+        return total
+
+
+class Skip(Part):
+    """``scale * x + inner(x)``; ``scale`` is a number or a tensor ``*seeds 1`` or ``*seeds dim``."""
+
+    def __init__(self, inner: Part, scale: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.inner = inner
+        self.scale = weight(scale) if isinstance(scale, Tensor) else float(scale)
+
+    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+        inner: Tensor = self.inner(x, context)
+        return inner + (x if isinstance(self.scale, float) and self.scale == 1.0 else scaled(x, self.scale))
+
+
+class Scale(Part):
+    """``value * x``: LayerScale (a vector ``*seeds dim``), ReZero and residual multipliers (``*seeds 1``)."""
+
+    def __init__(self, value: float | Tensor) -> None:
+        super().__init__()
+        tensor = value if isinstance(value, Tensor) else torch.tensor([value], dtype=torch.float64)
+        self.value = weight(tensor if tensor.ndim else tensor.unsqueeze(0))
+
+    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+        return scaled(x, self.value)
+
+
+def scaled(x: Tensor, scale: float | Tensor) -> Tensor:
+    """``x`` times a number, or times a tensor ``*seeds 1`` or ``*seeds dim`` for every token."""
+    return x * (row(scale).to(x.dtype) if isinstance(scale, Tensor) else scale)
+
+
+class TokenMap(Part):
+    """Any module that maps each token by itself: a mixture of experts, an unusual MLP."""
+
+    def __init__(self, module: nn.Module, site: str = "mlp") -> None:
+        super().__init__()
+        self.module = module
+        self.site = site
+
+    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+        y: Any = self.module(x)
+        return y  # type: ignore[no-any-return]  # a foreign module promises nothing to the type checker
+
+
+def children(part: Part) -> list[Part]:
+    """The parts directly inside a container; leaves have none."""
+    if isinstance(part, Chain | Sum):
+        return list(part.parts)
+    return [part.inner] if isinstance(part, Skip) else []
+
+
+def leaves(part: Part) -> Iterator[Part]:
+    """Every part below ``part`` that is not a container, in order of execution."""
+    if isinstance(part, Chain | Sum | Skip):
+        for child in children(part):
+            yield from leaves(child)
+    else:
+        yield part

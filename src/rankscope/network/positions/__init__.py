@@ -1,0 +1,20 @@
+"""Position rules of softmax attention. One file each."""
+
+from rankscope.network.positions.alibi import Alibi
+from rankscope.network.positions.base import NoPosition, Position, distances
+from rankscope.network.positions.relative import ClippedBuckets, LogBuckets, RelativeBias
+from rankscope.network.positions.rotary import Rotary
+from rankscope.network.positions.transformer_xl import TransformerXL, sinusoid
+
+__all__ = [
+    "Alibi",
+    "ClippedBuckets",
+    "LogBuckets",
+    "NoPosition",
+    "Position",
+    "RelativeBias",
+    "Rotary",
+    "TransformerXL",
+    "distances",
+    "sinusoid",
+]

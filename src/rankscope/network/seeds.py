@@ -1,0 +1,51 @@
+"""Many seeds of one spec as a few batched networks, each small enough to stay in the processor's cache."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankscope.errors import ConfigError
+from rankscope.network.factory import build, gaussian_tokens, generators, stack
+from rankscope.network.spec import Spec
+from rankscope.network.tree import Network
+
+CACHE_BYTES = 2**20
+"""Room for the states, maps and MLP activations of one chunk. Past the cache a batch is slower than a loop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seeds:
+    """Networks of several seeds as one: parameters and tokens carry a leading axis over ``seeds``."""
+
+    seeds: tuple[int, ...]
+    network: Network
+    x: Tensor
+
+
+def batches(
+    spec: Spec, *, tokens: int, seeds: Sequence[int], dtype: torch.dtype = torch.float64
+) -> Iterator[Seeds]:
+    """Networks and Gaussian tokens of every seed, in chunks that fit the cache.
+
+    Each seed is drawn by itself in float64 and then rounded to ``dtype``, so the slice of a seed does not depend
+    on the others, and the same seed in another dtype is the same network up to rounding.
+    """
+    if not seeds:
+        raise ConfigError("no seeds were given; give at least one")
+    size = seeds_per_chunk(spec, tokens)
+    for start in range(0, len(seeds), size):
+        chunk = tuple(seeds[start : start + size])
+        networks, xs = [], []
+        for seed in chunk:
+            for_weights, for_tokens = generators(seed)
+            networks.append(build(spec, for_weights))
+            xs.append(gaussian_tokens(tokens, spec.dim, generator=for_tokens))
+        yield Seeds(seeds=chunk, network=stack(networks).to(dtype), x=torch.stack(xs).to(dtype))
+
+
+def seeds_per_chunk(spec: Spec, tokens: int) -> int:
+    """How many seeds run at once: as many as have their widest layer's activations in ``CACHE_BYTES``."""
+    widest = max(4 * spec.dim, spec.heads * tokens, spec.mlp_width or 4 * spec.dim)
+    return max(1, CACHE_BYTES // (8 * tokens * widest))

@@ -1,0 +1,118 @@
+"""The root of the tree, and what one pass through it leaves behind."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from rankscope.core.types import AttentionMap, TokenMatrix
+from rankscope.errors import ShapeError
+from rankscope.network.attention import Attention
+from rankscope.network.context import Context
+from rankscope.network.norms import Norm
+from rankscope.network.parts import Part, Parts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """States and maps of one pass.
+
+    Args:
+        states: token matrix of layers 0 .. L; layer 0 enters the first block.
+        final: the last state after the final norm; equal to it where there is none.
+        sites: output of the part with that site name in that layer's block, before any skip or norm after it.
+            A second part of the same name in one block is called ``name.2``, and so on.
+        maps: attention maps of the attention part with that site name in that layer's block.
+    """
+
+    states: tuple[TokenMatrix, ...]
+    final: TokenMatrix
+    sites: Mapping[tuple[int, str], TokenMatrix] = field(default_factory=dict)
+    maps: Mapping[tuple[int, str], AttentionMap] = field(default_factory=dict)
+
+
+class Network(nn.Module):
+    """Blocks applied one after the other. Layer 0 is what enters block 1, layer l is after ``blocks[l-1]``.
+
+    The final norm is outside the layers: ``states`` end before it, ``forward`` applies it.
+    """
+
+    def __init__(self, blocks: Iterable[Part], final_norm: Norm | None = None) -> None:
+        super().__init__()
+        self.blocks = Parts(blocks)
+        self.final_norm = final_norm
+
+    def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
+        """The last state, after the final norm."""
+        return self.finish(self.states(x, context)[-1])
+
+    def states(self, x: TokenMatrix, context: Context | None = None) -> tuple[TokenMatrix, ...]:
+        """Token matrices of layers 0 .. L, before the final norm."""
+        context = self._checked(x, context)
+        states = [x]
+        for block in self.blocks:
+            states.append(block(states[-1], context))
+        return tuple(states)
+
+    def trace(
+        self, x: TokenMatrix, context: Context | None = None, *, sites: Iterable[str] = (), maps: bool = False
+    ) -> Trace:
+        """States of every layer, and what the named sites and the mixers put out on the way."""
+        context = self._checked(x, context)
+        wanted = frozenset(sites)
+        states, seen, seen_maps = [x], dict[tuple[int, str], Tensor](), dict[tuple[int, str], Tensor]()
+        for layer, block in enumerate(self.blocks, start=1):
+            with _tapped(block, layer, wanted, seen, seen_maps if maps else None):
+                states.append(block(states[-1], context))
+        return Trace(states=tuple(states), final=self.finish(states[-1]), sites=seen, maps=seen_maps)
+
+    def finish(self, x: TokenMatrix) -> TokenMatrix:
+        """``x`` after the final norm, if there is one."""
+        return x if self.final_norm is None else self.final_norm(x, Context())
+
+    def _checked(self, x: Tensor, context: Context | None) -> Context:
+        if x.ndim < 2 or x.shape[-2] < 1 or x.shape[-1] < 1 or not x.is_floating_point():
+            raise ShapeError(
+                f"expected floating-point tokens (*batch, tokens, dim) with at least one token, "
+                f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+            )
+        context = Context() if context is None else context
+        context.check(x)
+        return context
+
+
+@contextmanager
+def _tapped(
+    block: nn.Module,
+    layer: int,
+    wanted: frozenset[str],
+    seen: dict[tuple[int, str], Tensor],
+    seen_maps: dict[tuple[int, str], Tensor] | None,
+) -> Iterator[None]:
+    """Record the output of every wanted site, and of every mixer, while ``block`` runs once."""
+    handles = []
+    for part in block.modules():
+        site = getattr(part, "site", None)
+        if isinstance(part, Part) and site in wanted:
+            handles.append(part.register_forward_hook(_tap(seen, layer, str(site))))
+        if isinstance(part, Attention) and seen_maps is not None:
+            handles.append(part.mixer.register_forward_hook(_tap(seen_maps, layer, part.site)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tap(
+    seen: dict[tuple[int, str], Tensor], layer: int, site: str
+) -> Callable[[nn.Module, object, Tensor], None]:
+    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+        name, count = site, 1
+        while (layer, name) in seen:
+            count += 1
+            name = f"{site}.{count}"
+        seen[layer, name] = output
+
+    return hook

@@ -1,0 +1,150 @@
+"""A padded batch equals its texts one by one; a batch of seeds equals single runs."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from rankscope.errors import ConfigError, MaskError, ShapeError
+from rankscope.masks import ExplicitMask
+from rankscope.network import (
+    INITS,
+    Attention,
+    Chain,
+    Context,
+    Network,
+    Skip,
+    Spec,
+    Uniform,
+    build,
+    stack,
+    with_mask,
+)
+from rankscope.network.seeds import batches, seeds_per_chunk
+from trees import DIM, RULES, Draws, attention, mlp, networks, norm
+
+TOLERANCE = {"rtol": 1e-11, "atol": 1e-12}  # summation order differs between batch and single runs
+
+
+@st.composite
+def paddings(choose: st.DrawFn) -> torch.Tensor:
+    """Padding anywhere: left, right, between; every text keeps at least two tokens."""
+    masks = []
+    for _ in range(3):
+        keep = choose(st.lists(st.booleans(), min_size=6, max_size=6).filter(lambda row: sum(row) >= 2))
+        masks.append(keep)
+    return torch.tensor(masks)
+
+
+@given(networks(), paddings(), st.integers(0, 2**16))
+def test_a_padded_batch_equals_its_texts_one_by_one(net: Network, is_token: torch.Tensor, seed: int) -> None:
+    x = Draws(seed)(3, 6, DIM)
+    batch = net.trace(x, Context(is_token=is_token), sites=["attention", "mlp"], maps=True)
+    for text in range(3):
+        keep = is_token[text]
+        single = net.trace(x[text][keep], sites=["attention", "mlp"], maps=True)
+        for layer, state in enumerate(single.states):
+            assert_close(batch.states[layer][text][keep], state, **TOLERANCE)
+        assert single.sites.keys() == batch.sites.keys()
+        for key, output in single.sites.items():
+            assert_close(batch.sites[key].expand(3, 6, DIM)[text][keep], output, **TOLERANCE)
+        for key, maps in single.maps.items():
+            of_text = batch.maps[key].expand(3, -1, -1, -1)[text]
+            assert_close(of_text[:, keep][:, :, keep], maps, **TOLERANCE)
+
+
+@given(networks(), paddings())
+def test_what_stands_on_padding_does_not_matter(net: Network, is_token: torch.Tensor) -> None:
+    x = Draws(5)(3, 6, DIM)
+    other = torch.where(is_token[..., None], x, 7.0 + x.flip(0))
+    context = Context(is_token=is_token)
+    a, b = net.states(x, context)[-1], net.states(other, Context(is_token=is_token))[-1]
+    assert_close(a[is_token], b[is_token], **TOLERANCE)
+
+
+def test_positions_of_the_caller_win() -> None:
+    draw = Draws(2)
+    net, x = Network([attention(draw, place="rotary")]), draw(4, DIM)
+    shifted = net.states(x, Context(positions=torch.arange(4) + 9))[-1]
+    stretched = net.states(x, Context(positions=3 * torch.arange(4)))[-1]
+    assert_close(shifted, net.states(x)[-1])
+    assert not torch.allclose(stretched, net.states(x)[-1])
+
+
+@pytest.mark.parametrize("init", list(INITS))
+@pytest.mark.parametrize("position", ["none", "rotary", "alibi:0.5", "alibi", "relative", "transformer-xl"])
+def test_a_batch_of_seeds_equals_single_runs(init: str, position: str) -> None:
+    spec = Spec(layers=3, heads=2, dim=8, norm="layer", variant="transformer", init=init, position=position)
+    nets = [build(spec, torch.Generator().manual_seed(seed)) for seed in range(4)]
+    x = Draws(0)(4, 5, 8)
+    states = stack(nets).states(x)
+    for seed, net in enumerate(nets):
+        for layer, state in enumerate(net.states(x[seed])):
+            assert_close(states[layer][seed], state, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_seeds_with_several_texts_each(rule: str) -> None:
+    """Parameters carry ``seeds 1``, tokens ``seeds texts tokens dim``: every product broadcasts."""
+    spec = Spec(layers=2, heads=2, dim=8, norm="rms", variant="transformer", placement="pre", mask=rule)
+    nets = [build(spec, torch.Generator().manual_seed(seed)) for seed in range(3)]
+    both = stack([stack([net]) for net in nets])
+    x = Draws(0)(3, 5, 6, 8)
+    is_token = torch.ones(3, 5, 6, dtype=torch.bool)
+    is_token[1, 2, :3] = False
+    states = both.states(x, Context(is_token=is_token))[-1]
+    for seed in range(3):
+        for text in range(5):
+            keep = is_token[seed, text]
+            assert_close(states[seed, text][keep], nets[seed].states(x[seed, text][keep])[-1], **TOLERANCE)
+
+
+def test_relative_bias_with_seeds_and_padding() -> None:
+    spec = Spec(layers=1, heads=2, dim=8, position="relative")
+    nets = [build(spec, torch.Generator().manual_seed(seed)) for seed in range(2)]
+    x, is_token = Draws(0)(2, 6, 8), torch.tensor([[True] * 6, [False, True, True, True, True, False]])
+    states = stack(nets).states(x, Context(is_token=is_token))[-1]
+    for seed, net in enumerate(nets):
+        assert_close(states[seed][is_token[seed]], net.states(x[seed][is_token[seed]])[-1], **TOLERANCE)
+
+
+def test_chunks_of_seeds_do_not_change_a_seed() -> None:
+    spec = Spec(layers=2, heads=4, dim=64)
+    assert 1 <= seeds_per_chunk(spec, 32) < 40
+    many = {
+        s: x
+        for batch in batches(spec, tokens=32, seeds=range(40))
+        for s, x in zip(batch.seeds, batch.x, strict=True)
+    }
+    (alone,) = batches(spec, tokens=32, seeds=[17])
+    assert_close(many[17], alone.x[0], rtol=0, atol=0)
+
+
+def test_only_like_trees_can_be_stacked() -> None:
+    nets = [build(Spec(layers=k, heads=2, dim=8), torch.Generator().manual_seed(0)) for k in (1, 2)]
+    with pytest.raises(ConfigError, match="same tree"):
+        stack(nets)
+    with pytest.raises(ConfigError, match="at least one"):
+        stack([])
+
+
+def test_a_shared_block_is_stacked_once() -> None:
+    draws = [Draws(seed) for seed in range(3)]
+    nets = []
+    for draw in draws:
+        block = Chain([Skip(attention(draw)), norm("layer", draw), Skip(mlp(draw))])
+        nets.append(Network([block, block]))
+    stacked, x = stack(nets), Draws(7)(3, 5, DIM)
+    assert stacked.blocks[0] is stacked.blocks[1]
+    for seed, net in enumerate(nets):
+        assert_close(stacked(x)[seed], net(x[seed]), **TOLERANCE)
+
+
+def test_a_real_token_left_with_nothing_to_read_is_an_error() -> None:
+    rule = ExplicitMask([[False, True, True], [True, False, True], [True, True, False]])
+    net = Network([Attention(Uniform(heads=2), attention(Draws(0)).values)])
+    with pytest.raises((MaskError, ShapeError)):
+        with_mask(net, rule).states(Draws(0)(3, DIM), Context(is_token=torch.tensor([True, False, False])))
+    with pytest.raises(MaskError, match="no token that is not padding"):
+        net.states(Draws(0)(3, DIM), Context(is_token=torch.tensor([False, False, False])))

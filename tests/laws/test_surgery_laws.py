@@ -1,0 +1,166 @@
+"""Surgery laws on random trees with shared blocks, and what each cut does to each kind of block."""
+
+from itertools import combinations_with_replacement
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from rankscope.errors import UnknownNameError
+from rankscope.masks import Causal, Full, parse_mask
+from rankscope.network import (
+    Attention,
+    Chain,
+    Context,
+    Mlp,
+    Network,
+    Norm,
+    Scale,
+    Skip,
+    Spec,
+    Sum,
+    TokenMap,
+    build,
+    gaussian_tokens,
+    variant,
+    with_mask,
+    with_skip_scale,
+    without,
+)
+from trees import DIM, Draws, attention, mlp, networks, norm
+
+CUTS = {
+    "skip": lambda net: without(net, "skip"),
+    "mlp": lambda net: without(net, "mlp"),
+    "norm": lambda net: without(net, "norm"),
+    "mask": lambda net: with_mask(net, Causal()),
+    "half": lambda net: with_skip_scale(net, 0.5),
+}
+X = Draws(99)(5, DIM)
+
+
+def same(a: Network, b: Network) -> None:
+    for left, right in zip(a.states(X), b.states(X), strict=True):
+        assert_close(left, right, rtol=0, atol=0)
+
+
+@settings(max_examples=200)
+@given(networks(), st.sampled_from(sorted(CUTS)), st.sampled_from(sorted(CUTS)))
+def test_each_cut_is_idempotent_and_any_two_commute(net: Network, first: str, second: str) -> None:
+    a, b = CUTS[first], CUTS[second]
+    if {first, second} != {"skip", "half"}:  # two scales of one skip: the later one holds
+        same(a(b(net)), b(a(net)))
+    same(a(a(net)), a(net))
+
+
+@given(networks())
+def test_no_skip_is_skip_scale_zero(net: Network) -> None:
+    same(without(net, "skip"), with_skip_scale(net, 0.0))
+
+
+@given(networks())
+def test_the_original_is_untouched_and_its_weights_are_shared(net: Network) -> None:
+    before, tree = net.states(X), repr(net)
+    for cut in CUTS.values():
+        copied = cut(net)
+        owned = {id(parameter) for parameter in net.parameters()}
+        assert all(id(parameter) in owned for parameter in copied.parameters())
+    assert repr(net) == tree
+    for left, right in zip(before, net.states(X), strict=True):
+        assert_close(left, right, rtol=0, atol=0)
+
+
+@given(networks(), st.sampled_from(sorted(CUTS)))
+def test_shared_blocks_stay_shared(net: Network, cut: str) -> None:
+    after = CUTS[cut](net).blocks
+    for i, j in combinations_with_replacement(range(len(after)), 2):
+        if net.blocks[i] is net.blocks[j]:
+            assert after[i] is after[j]
+
+
+@given(networks())
+def test_nothing_of_what_was_cut_is_left(net: Network) -> None:
+    assert not any(isinstance(part, Skip) for part in without(net, "skip").blocks.modules())
+    assert not any(isinstance(part, Mlp) for part in without(net, "mlp").blocks.modules())
+    streams = (part for part in without(net, "norm").blocks.modules() if isinstance(part, Chain | Sum))
+    assert not any(isinstance(child, Norm) for part in streams for child in part.parts)
+
+
+DRAW = Draws(1)
+A, M, N1, N2 = attention(DRAW), mlp(DRAW), norm("layer", DRAW), norm("rms", DRAW)
+GELU = TokenMap(torch.nn.GELU())
+
+
+@pytest.mark.parametrize(
+    ("block", "what", "expected"),
+    [
+        (Chain([Skip(Chain([N1, A])), Skip(Chain([N2, M]))]), "mlp", Skip(Chain([N1, A]))),
+        (Chain([Skip(A), N1, Skip(M), N2]), "mlp", Chain([Skip(A), N1])),
+        (Skip(Sum([Chain([N1, A]), Chain([N2, M])])), "mlp", Skip(Chain([N1, A]))),
+        (Chain([Skip(Chain([N1, A, N2])), Skip(Chain([N1, M, N2]))]), "mlp", Skip(Chain([N1, A, N2]))),
+        (Chain([Skip(A), N1, Skip(M), N2]), "skip", Chain([A, N1, M, N2])),
+        (Chain([Skip(A), N1, Skip(M), N2]), "norm", Chain([Skip(A), Skip(M)])),
+        (Chain([Skip(M), N1]), "mlp", Chain([])),
+        (Skip(Sum([M, M])), "mlp", Chain([])),
+        (Chain([Skip(A), Skip(GELU)]), "mlp", Skip(A)),
+        (Chain([Skip(M, 0.5), Skip(A), Skip(M, 0.5), N1]), "mlp", Skip(A)),
+        (
+            Chain([Skip(Chain([A, Scale(0.1)])), Skip(Chain([M, Scale(0.1)]))]),
+            "mlp",
+            Skip(Chain([A, Scale(0.1)])),
+        ),
+        (Sum([N1, A]), "norm", Skip(A)),
+    ],
+    ids=[
+        *("pre", "post", "parallel", "sandwich", "post-skip", "post-norm", "only-mlp", "two-mlps"),
+        *("token-map", "macaron", "layerscale", "norm-branch"),
+    ],
+)
+def test_what_a_cut_leaves(block: torch.nn.Module, what: str, expected: torch.nn.Module) -> None:
+    cut = without(Network([block]), what)
+    assert_close(cut.states(X)[-1], expected(X, Context()), rtol=0, atol=1e-15)
+
+
+def test_final_norm_and_query_norms_stay() -> None:
+    net = Network([attention(DRAW, qk_norm=True)], norm("layer", DRAW))
+    cut = without(net, "norm")
+    assert_close(cut(X), net(X), rtol=0, atol=0)
+
+
+def test_variants_name_what_is_there() -> None:
+    spec = Spec(layers=3, heads=2, dim=8, norm="layer", placement="pre", variant="transformer")
+    net = build(spec, torch.Generator().manual_seed(0))
+    kinds = {
+        name: {type(part).__name__ for part in variant(net, name).blocks.modules()}
+        & {"Skip", "Mlp", "LayerNorm"}
+        for name in ("san", "san+mlp", "san+skip", "transformer", "san-norm", "transformer-norm")
+    }
+    assert kinds == {
+        "san": {"LayerNorm"},
+        "san+mlp": {"LayerNorm", "Mlp"},
+        "san+skip": {"LayerNorm", "Skip"},
+        "transformer": {"LayerNorm", "Mlp", "Skip"},
+        "san-norm": set(),
+        "transformer-norm": {"Mlp", "Skip"},
+    }
+    x = gaussian_tokens(4, 8, generator=torch.Generator().manual_seed(1))
+    same_as_spec = build(spec.model_copy(update={"variant": "san"}), torch.Generator().manual_seed(0))
+    assert_close(variant(net, "san")(x), same_as_spec(x), rtol=0, atol=0)
+
+
+def test_another_mask_changes_every_mixer_and_only_the_copy() -> None:
+    net = Network([attention(DRAW), attention(DRAW, rule="window:1")])
+    other = with_mask(net, parse_mask("causal"))
+    rules = [part.mixer.rule for part in other.modules() if isinstance(part, Attention)]
+    assert rules == [Causal(), Causal()]
+    assert net.blocks[0].mixer.rule == Full()
+
+
+def test_unknown_cuts_and_variants_are_suggested() -> None:
+    net = Network([A])
+    with pytest.raises(UnknownNameError, match="did you mean 'skip'"):
+        without(net, "skips")
+    with pytest.raises(UnknownNameError, match="did you mean 'san\\+skip'"):
+        variant(net, "san+skp")

@@ -1,0 +1,175 @@
+"""Random trees of parts for property tests: any nesting, with biases, and with parts used more than once."""
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rankscope.masks import parse_mask
+from rankscope.network import (
+    Alibi,
+    Attention,
+    Chain,
+    LayerNorm,
+    LogBuckets,
+    Mlp,
+    Network,
+    Norm,
+    Part,
+    Position,
+    RelativeBias,
+    RMSNorm,
+    Rotary,
+    Scale,
+    Skip,
+    Softmax,
+    Sphere,
+    Sum,
+    TransformerXL,
+    Uniform,
+    Values,
+)
+
+DIM, HEADS = 8, 2
+RULES = ("full", "causal", "window:1", "causal-window:2", "prefix:1+causal", "bigbird:1:1:1", "blocks:2")
+POSITIONS = ("none", "rotary", "interleaved", "alibi", "relative", "transformer-xl")
+
+
+class Draws:
+    """Standard normal draws from one fixed source."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+
+
+def position(name: str, draw: Draws, heads: int = HEADS, dim: int = DIM) -> Position | None:
+    width = dim // heads
+    match name:
+        case "rotary":
+            return Rotary.from_base(width, base=100.0, fraction=0.5 if width % 4 == 0 else 1.0)
+        case "interleaved":
+            return Rotary.from_base(width, interleaved=True)
+        case "alibi":
+            return Alibi(draw(heads).abs())
+        case "relative":
+            return RelativeBias(draw(8, heads), LogBuckets(count=8, max_distance=6))
+        case "transformer-xl":
+            return TransformerXL(draw(dim, dim) * dim**-0.5, draw(heads, width))
+    return None
+
+
+def norm(kind: str, draw: Draws, dim: int = DIM) -> Norm:
+    gain, bias = 1 + 0.3 * draw(dim), 0.3 * draw(dim)
+    return {
+        "layer": LayerNorm(gain, bias, eps=1e-5),
+        "rms": RMSNorm(gain - 1, eps=1e-6, offset=1.0),
+        "sphere": Sphere(),
+    }[kind]
+
+
+def attention(
+    draw: Draws,
+    *,
+    rule: str = "full",
+    place: str = "none",
+    groups: int = HEADS,
+    qk_norm: bool = False,
+    softcap: float | None = None,
+    heads: int = HEADS,
+    dim: int = DIM,
+) -> Attention:
+    width = dim // heads
+    mixer = Softmax(
+        draw(dim, dim) * dim**-0.5,
+        draw(dim, groups * width) * dim**-0.5,
+        heads=heads,
+        key_heads=groups,
+        query_bias=0.3 * draw(dim),
+        key_bias=0.3 * draw(groups * width),
+        rule=parse_mask(rule),
+        position=position(place, draw, heads, dim),
+        query_norm=norm("rms", draw, width) if qk_norm else None,
+        key_norm=norm("layer", draw, width) if qk_norm else None,
+        softcap=softcap,
+    )
+    return Attention(mixer, values(draw, groups=groups, heads=heads, dim=dim))
+
+
+def values(draw: Draws, *, groups: int = HEADS, heads: int = HEADS, dim: int = DIM) -> Values:
+    narrow = groups * (dim // heads)
+    return Values(
+        draw(dim, narrow) * dim**-0.5,
+        draw(dim, dim) * dim**-0.5,
+        heads=heads,
+        value_heads=groups,
+        value_bias=0.3 * draw(narrow),
+        out_bias=0.3 * draw(dim),
+    )
+
+
+def mlp(draw: Draws, *, activation: str = "relu", gated: bool = False, dim: int = DIM) -> Mlp:
+    width = 2 * dim
+    return Mlp(
+        draw(dim, width) * dim**-0.5,
+        draw(width, dim) * width**-0.5,
+        activation=activation,
+        gate=draw(dim, width) * dim**-0.5 if gated else None,
+        up_bias=0.3 * draw(width),
+        down_bias=0.3 * draw(dim),
+        gate_bias=0.3 * draw(width) if gated else None,
+    )
+
+
+@st.composite
+def leaves(choose: st.DrawFn, draw: Draws) -> Part:
+    kind = choose(st.sampled_from(["softmax", "uniform", "mlp", "norm", "scale"]))
+    match kind:
+        case "softmax":
+            return attention(
+                draw,
+                rule=choose(st.sampled_from(RULES)),
+                place=choose(st.sampled_from(POSITIONS)),
+                groups=choose(st.sampled_from([1, HEADS])),
+                qk_norm=choose(st.booleans()),
+                softcap=choose(st.sampled_from([None, 2.0])),
+            )
+        case "uniform":
+            rule = parse_mask(choose(st.sampled_from(RULES)))
+            return Attention(Uniform(heads=HEADS, rule=rule), values(draw))
+        case "mlp":
+            activation = choose(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"]))
+            return mlp(draw, activation=activation, gated=choose(st.booleans()))
+        case "norm":
+            return norm(choose(st.sampled_from(["layer", "rms", "sphere"])), draw)
+    return Scale(choose(st.sampled_from([0.5, -1.0, draw(DIM)])))
+
+
+@st.composite
+def parts(choose: st.DrawFn, draw: Draws, pool: list[Part], depth: int = 3) -> Part:
+    """A random subtree; now and then one that already stands elsewhere in the tree."""
+    if pool and choose(st.integers(0, 4)) == 0:
+        return choose(st.sampled_from(pool))
+    kind = choose(st.sampled_from(["leaf", "chain", "sum", "skip"])) if depth else "leaf"
+    if kind == "leaf":
+        part = choose(leaves(draw))
+    elif kind == "skip":
+        scale = choose(st.sampled_from([1.0, 0.0, 0.3, draw(DIM)]))
+        part = Skip(choose(parts(draw, pool, depth - 1)), scale)
+    else:
+        inner = [choose(parts(draw, pool, depth - 1)) for _ in range(choose(st.integers(0, 3)))]
+        part = Chain(inner) if kind == "chain" else Sum(inner)
+    pool.append(part)
+    return part
+
+
+@st.composite
+def networks(choose: st.DrawFn, most: int = 3) -> Network:
+    """A random network of one to ``most`` blocks; blocks may be shared."""
+    draw = Draws(choose(st.integers(0, 2**16)))
+    pool: list[Part] = []
+    blocks = [choose(parts(draw, pool)) for _ in range(choose(st.integers(1, most)))]
+    if choose(st.booleans()):
+        blocks.append(blocks[0])
+    return Network(blocks, norm("layer", draw) if choose(st.booleans()) else None)
