@@ -1,0 +1,25 @@
+"""The table: tidy rows of numbers with their provenance, and the files they are kept in. No torch."""
+
+from rankscope.results.files import check_output as check_output
+from rankscope.results.files import write_atomically as write_atomically
+from rankscope.results.formats import TABLE_FORMATS as TABLE_FORMATS
+from rankscope.results.origin import provenance as provenance
+from rankscope.results.record import Record as Record
+from rankscope.results.schema import COLUMNS as COLUMNS
+from rankscope.results.summary import UNRESOLVED_MARK as UNRESOLVED_MARK
+from rankscope.results.summary import layer_summary as layer_summary
+from rankscope.results.summary import pivot as pivot
+from rankscope.results.table import Table as Table
+
+__all__ = [
+    "COLUMNS",
+    "TABLE_FORMATS",
+    "UNRESOLVED_MARK",
+    "Record",
+    "Table",
+    "check_output",
+    "layer_summary",
+    "pivot",
+    "provenance",
+    "write_atomically",
+]

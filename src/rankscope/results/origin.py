@@ -1,0 +1,40 @@
+"""Where a result comes from: versions, configuration, seeds, time; nothing that names machine or user."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from rankscope.results.plain import plain
+
+PACKAGES = ("numpy", "scipy", "torch", "polars", "pydantic", "safetensors", "transformers", "timm")
+"""Packages whose version can move a number."""
+
+
+def provenance(config: Mapping[str, Any], seeds: Sequence[int] | None = None) -> dict[str, Any]:
+    """What a reader needs to make the same numbers again, as a JSON object.
+
+    Versions are read from the installed metadata, so that nothing heavy is imported for them.
+
+    >>> provenance({"layers": 12}, seeds=[0, 1])["seeds"]
+    [0, 1]
+    """
+    found: dict[str, Any] = {
+        "rankscope": _version("rankscope"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "config": plain(config, "config"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if seeds is not None:
+        found["seeds"] = plain(list(seeds), "seeds")
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

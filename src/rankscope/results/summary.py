@@ -1,0 +1,96 @@
+"""Rows of many seeds brought together: one line per network, one number per layer."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.results.schema import log10_size, unknown_column
+from rankscope.results.table import Table
+
+UNRESOLVED_MARK = "*"
+"""Follows a cell of ``pivot`` in which at least one row is not above its rounding floor."""
+
+GROUP = ("model", "variant", "semantics", "mask", "norm", "site", "head", "definition")
+"""Rows that differ in one of these are never averaged; run, seed and sample are."""
+
+LINE = ("variant", "mask", "norm", "definition")
+
+
+def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
+    """One row per network, definition and layer: what the seeds and samples say together.
+
+    Columns: the group (model, variant, semantics, mask, norm, site, head, definition, then ``by``) and
+    ``layer``; ``count`` of rows; ``mean``, ``min``, ``max``, ``std`` (``n - 1`` in the denominator) of the
+    values that are not null; ``share_resolved`` of all rows; ``floor``, their mean. In logarithms to base ten
+    of the sizes: ``log10_mean`` (of the geometric mean), ``log10_min``, ``log10_max``, ``log10_floor``.
+    There a zero stands at its floor, since no more is known of it; with a floor of zero too it is left out.
+    Columns added to a table are averaged over unless ``by`` names them.
+    """
+    _check(table, by)
+    zero_at_floor = pl.when(pl.col("value") == 0).then(log10_size(table.frame["floor"]))
+    size = pl.col("log10_value").fill_null(zero_at_floor)
+    frame = table.frame.with_columns(
+        size.alias("size"), log10_size(table.frame["floor"]).alias("log10_floor")
+    )
+    value = pl.col("value")
+    return (
+        frame.sort("layer", maintain_order=True)
+        .group_by(*GROUP, *by, "layer", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            value.mean().alias("mean"),
+            value.min().alias("min"),
+            value.max().alias("max"),
+            value.std().alias("std"),
+            pl.col("resolved").mean().alias("share_resolved"),
+            pl.col("floor").mean(),
+            pl.col("size").mean().alias("log10_mean"),
+            pl.col("size").min().alias("log10_min"),
+            pl.col("size").max().alias("log10_max"),
+            pl.col("log10_floor").mean(),
+        )
+    )
+
+
+def pivot(
+    table: Table, *, rows: Sequence[str] | None = None, across: str = "layer", digits: int = 2
+) -> pl.DataFrame:
+    """Text cells for reading: one line per network and definition, one column per layer, the mean over seeds.
+
+    ``rows`` are the columns that name a line; by default variant, mask, norm, definition and whatever else
+    of model, semantics, site and head varies in the table, so that different things are never averaged. A
+    cell in which some row is not resolved ends in ``*``; one with no number is ``-*``, one without rows null.
+    """
+    names = _line_columns(table) if rows is None else list(rows)
+    _check(table, [*names, across])
+    frame = table.frame.filter(pl.col(across).is_not_null())
+    cells = frame.group_by(*names, across, maintain_order=True).agg(
+        pl.col("value").mean(), pl.col("resolved").all().alias("resolved")
+    )
+    text = [
+        _cell(value, resolved, digits)
+        for value, resolved in zip(cells["value"], cells["resolved"], strict=True)
+    ]
+    order = frame[across].unique().sort().to_list()
+    lines = cells.select(names).unique(maintain_order=True)
+    cells = cells.with_columns(pl.Series("cell", text, dtype=pl.String))
+    for position in order:
+        column = cells.filter(pl.col(across) == position).select(*names, pl.col("cell").alias(str(position)))
+        lines = lines.join(column, on=names, how="left", nulls_equal=True, maintain_order="left")
+    return lines
+
+
+def _line_columns(table: Table) -> list[str]:
+    varying = [name for name in GROUP if name not in LINE and table.frame[name].n_unique() > 1]
+    return [name for name in GROUP if name in LINE or name in varying]
+
+
+def _cell(value: float | None, resolved: bool, digits: int) -> str:
+    text = "-" if value is None else f"{value:.{digits - 1}e}"
+    return text if resolved else text + UNRESOLVED_MARK
+
+
+def _check(table: Table, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in table.frame.columns:
+            raise unknown_column(name, table.frame.columns)
