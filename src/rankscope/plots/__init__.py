@@ -1,0 +1,26 @@
+"""Figures from tables and masks. Needs the extra ``plots`` (altair, vl-convert); no torch.
+
+A figure is an altair chart: a value that can be read, composed and saved.
+"""
+
+from rankscope.plots.backend import Chart as Chart
+from rankscope.plots.curves import layer_curves as layer_curves
+from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
+from rankscope.plots.files import description as description
+from rankscope.plots.files import save_figure as save_figure
+from rankscope.plots.files import svg as svg
+from rankscope.plots.mask_graph import mask_graph as mask_graph
+from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
+from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
+
+__all__ = [
+    "FIGURE_FORMATS",
+    "Chart",
+    "description",
+    "layer_curves",
+    "mask_graph",
+    "mask_matrix",
+    "mask_sheet",
+    "save_figure",
+    "svg",
+]

@@ -1,0 +1,102 @@
+"""Figures are saved atomically, work offline, and nothing in them can run."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from rankscope.errors import FileError
+from rankscope.plots import FIGURE_FORMATS, layer_curves, save_figure, svg
+from rankscope.results import Table
+
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+def chart_of(variant="san"):
+    columns = {
+        "measure": "m",
+        "definition": "m[a]",
+        "value": [1.0, 0.1, 0.001],
+        "floor": 1e-15,
+        "layer": [0, 1, 2],
+    }
+    return layer_curves(Table.from_columns(columns | {"variant": variant}))
+
+
+class Elements(HTMLParser):
+    """All elements of a page as a browser finds them: what stands inside a script is not one."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, attrs))
+
+
+def test_the_page_works_offline_and_holds_the_data(tmp_path):
+    save_figure(chart_of(HOSTILE), tmp_path / "f.html")
+    page = (tmp_path / "f.html").read_text()
+    found = Elements()
+    found.feed(page)
+    assert [tag for tag, _ in found.seen if tag in ("script", "link", "img", "iframe")] == [
+        "script",
+        "script",
+    ]
+    assert not [name for _, attributes in found.seen for name, _ in attributes if name in ("src", "href")]
+    assert "\\u003c/script>\\u003cscript>alert(1)" in page
+    assert 'role="img" aria-label="Curves over layers. m[a] from layer 0 to 2' in page
+    assert len(page) > 400_000  # the drawing code itself is inside
+
+
+def test_the_chart_is_saved_as_it_is(tmp_path):
+    save_figure(chart_of(), tmp_path / "f.json")
+    assert json.loads((tmp_path / "f.json").read_text()) == chart_of().to_dict()
+
+
+def test_the_svg_holds_text_and_no_scripts(tmp_path):
+    save_figure(chart_of(HOSTILE), tmp_path / "F.SVG")
+    drawn = (tmp_path / "F.SVG").read_text()
+    assert drawn == svg(chart_of(HOSTILE))
+    assert drawn.startswith("<svg")
+    assert "<script" not in drawn
+
+
+@pytest.mark.parametrize("name", ["f.gif", "f", "f.pdf"])
+def test_an_unknown_extension_lists_the_known_ones(tmp_path, name):
+    with pytest.raises(FileError, match=f"known formats: {', '.join(FIGURE_FORMATS)}"):
+        save_figure(chart_of(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_place_is_an_error_and_leaves_nothing(tmp_path):
+    with pytest.raises(FileError, match="there is no folder"):
+        save_figure(chart_of(), tmp_path / "none" / "f.svg")
+
+
+def test_more_points_than_altair_allows_by_default_are_drawn():
+    rows = 6_000
+    table = Table.from_columns(
+        {"measure": "m", "definition": "m", "value": 0.5, "floor": 0.0, "layer": list(range(rows))}
+    )
+    spec = layer_curves(table).to_dict()
+    assert len(spec["datasets"][spec["data"]["name"]]) == rows
+
+
+def run(code):
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)  # noqa: S603
+
+
+def test_importing_plots_imports_no_torch():
+    run("import sys, rankscope.plots\nassert not {'torch', 'pandas', 'transformers'} & set(sys.modules)")
+
+
+@pytest.mark.parametrize("missing", ["altair", "vl_convert"])
+def test_a_missing_extra_names_itself(missing):
+    run(
+        f"import sys\nsys.modules[{missing!r}] = None\nfrom rankscope.errors import MissingExtraError\n"
+        "try:\n    import rankscope.plots\nexcept MissingExtraError as error:\n"
+        "    assert \"pip install 'rankscope[plots]'\" in str(error)\nelse:\n    raise AssertionError('not raised')"
+    )
