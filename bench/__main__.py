@@ -1,0 +1,19 @@
+"""``python -m bench``: every benchmark as one JSON object."""
+
+import json
+import sys
+
+import torch
+
+from bench import bench_centers, bench_network
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    report = {"torch": torch.__version__, "centers": bench_centers.run(), "network": bench_network.run()}
+    json.dump(report, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

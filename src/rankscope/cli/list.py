@@ -1,0 +1,137 @@
+"""``rankscope list``: names and definitions of everything that has a name."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.cli.output import check_outputs, emit, names_text, note
+from rankscope.errors import ConfigError
+
+Row = dict[str, Any]
+
+EXAMPLES = (
+    *("full", "causal", "window:2", "causal-window:2", "dilated:2:2", "strided:4"),
+    *("prefix:2", "longformer:1:1", "bigbird:1:1:1", "blocks:2"),
+)
+"""One mask of every kind, for ``rankscope list masks --tokens N``."""
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    MEASURES = "measures"
+    MASKS = "masks"
+    PARTS = "parts"
+    POSITIONS = "positions"
+    INITS = "inits"
+    VARIANTS = "variants"
+
+
+def list_names(
+    what: Annotated[What, Argument(help="What to list.")],
+    tokens: Annotated[
+        int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
+    ] = None,
+    mask: Annotated[str | None, Option(help="With --tokens: these mask rules; comma list.")] = None,
+    plot: Annotated[
+        Path | None, Option(help="With --tokens: draw the masks (.png, .svg, .html, .json).")
+    ] = None,
+    format_: Annotated[
+        Format | None, Option("--format", help="table, json or csv.  [default: table]")
+    ] = None,
+    output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
+) -> None:
+    """Print names and definitions: measures, masks, parts, positions, inits, variants."""
+    check_outputs(output, plot)
+    if what is not What.MASKS and (tokens is not None or mask is not None or plot is not None):
+        raise ConfigError("--tokens, --mask and --plot go with 'rankscope list masks'")
+    if tokens is None and (mask is not None or plot is not None):
+        raise ConfigError("--mask and --plot need --tokens N: a mask is drawn for a number of tokens")
+    rows = _LISTINGS[what]() if tokens is None else _described_masks(tokens, mask, plot)
+    emit(names_text(what.value, rows, chosen_format(format_, output)), output)
+
+
+def _measures() -> list[Row]:
+    from rankscope.measures import DEFAULTS, MEASURES
+
+    defaults = set(DEFAULTS.values())
+    return [
+        {
+            "name": measure.name,
+            "definition": measure.definition,
+            "default": measure.definition in defaults,
+            "of": measure.kind,
+            "formula": measure.formula,
+            "meaning": measure.meaning,
+            "laws": sorted(law.name.lower() for law in measure.laws),
+        }
+        for measure in MEASURES.values()
+    ]
+
+
+def _masks() -> list[Row]:
+    from rankscope.masks import MASKS
+
+    return [
+        {"name": kind.name, "grammar": kind.grammar, "definition": kind.definition} for kind in MASKS.values()
+    ]
+
+
+def _described_masks(tokens: int, mask: str | None, plot: Path | None) -> list[Row]:
+    from rankscope.masks import describe, parse_mask
+
+    rules = [parse_mask(text) for text in (EXAMPLES if mask is None else listed(mask))]
+    rows = [{"mask": rule.text, **describe(rule, tokens)} for rule in rules]
+    if plot is not None:
+        from rankscope.plots import mask_graph, mask_sheet, save_figure
+
+        save_figure(mask_graph(rules[0], tokens) if len(rules) == 1 else mask_sheet(rules, tokens), plot)
+        note(f"wrote {plot}")
+    return rows
+
+
+def _parts() -> list[Row]:
+    from inspect import getdoc
+
+    from rankscope.network import PARTS
+
+    return [
+        {"name": name, "definition": (getdoc(part) or "").split("\n\n")[0]} for name, part in PARTS.items()
+    ]
+
+
+def _positions() -> list[Row]:
+    from rankscope.network import POSITIONS
+
+    return [
+        {"name": kind.name, "grammar": kind.grammar, "definition": kind.definition}
+        for kind in POSITIONS.values()
+    ]
+
+
+def _inits() -> list[Row]:
+    from rankscope.network import INITS
+
+    return [
+        {"name": init.name, "definition": init.summary, "reference": str(init.ref)} for init in INITS.values()
+    ]
+
+
+def _variants() -> list[Row]:
+    from rankscope.network import VARIANTS
+
+    return [{"name": name, "lacks": list(lacks) or ["nothing"]} for name, lacks in VARIANTS.items()]
+
+
+_LISTINGS: dict[What, Callable[[], list[Row]]] = {
+    What.MEASURES: _measures,
+    What.MASKS: _masks,
+    What.PARTS: _parts,
+    What.POSITIONS: _positions,
+    What.INITS: _inits,
+    What.VARIANTS: _variants,
+}

@@ -1,0 +1,104 @@
+"""Writing what a command found: results to stdout or a file, notes and progress to stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankscope.cli.options import Format
+from rankscope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankscope.results import Table
+
+SCHEMA = "rankscope/1"
+
+
+def note(text: str) -> None:
+    """One line for the person, on stderr."""
+    sys.stderr.write(f"{text}\n")
+
+
+def check_outputs(output: Path | None, plot: Path | None) -> None:
+    """Raise before any work is done if a file could not be written in the end, or a library is missing."""
+    from rankscope.results import check_output
+
+    if output is not None:
+        check_output(output)
+    if plot is not None:
+        from rankscope.plots import FIGURE_FORMATS
+
+        check_output(plot, FIGURE_FORMATS)
+
+
+def emit(text: str, output: Path | None) -> None:
+    """``text`` to the file, whole or not at all, or to stdout."""
+    if output is None:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return
+    from rankscope.results import write_atomically
+
+    write_atomically(output, text.encode())
+    note(f"wrote {output}")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left on stderr, silent when that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def rendered_table(table: "Table") -> str:
+    """Mean over seeds by layer, one line per network and measure, as text."""
+    from rankscope.results import UNRESOLVED_MARK, pivot
+
+    frame = pivot(table)
+    text = text_table(frame.columns, [[str(cell) for cell in row] for row in frame.fill_null("").rows()])
+    return f"{text}\nmean over seeds by layer; {UNRESOLVED_MARK} = at least one seed is below its rounding floor\n"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns of text, whatever the width of the terminal.
+
+    >>> print(text_table(["a", "bb"], [["1", "2"]]))
+    a  bb
+    -  --
+    1  2
+    """
+    lines = [list(header), ["-" * len(name) for name in header], *map(list, rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(header))]
+    lines[1] = ["-" * width for width in widths]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: Format, command: str = "list") -> str:
+    """Rows of a listing as text, JSON or CSV."""
+    header = list(rows[0]) if rows else []
+    cells = [["" if row[name] is None else _flat(row[name]) for name in header] for row in rows]
+    if format_ is Format.JSON:
+        return json.dumps(
+            {"schema": SCHEMA, "command": command, "what": what, "rows": rows, "provenance": {}}, indent=1
+        )
+    if format_ is Format.CSV:
+        import csv
+        import io
+
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([header, *cells])
+        return buffer.getvalue()
+    if format_ is Format.TABLE:
+        return text_table(header, cells)
+    raise ConfigError(f"a listing has no format {format_.value!r}; use table, json or csv")
+
+
+def _flat(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,156 @@
+"""How fast tokens become equal in random networks: variants, masks and norms side by side, over many seeds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Literal
+
+import torch
+from pydantic import Field, field_validator
+
+from rankscope.core.config import Config
+from rankscope.core.numerics import dtype_named, threads_for
+from rankscope.core.registry import unknown_name
+from rankscope.errors import ConfigError
+from rankscope.masks import parse_mask
+from rankscope.measures import evaluate, find_measure
+from rankscope.network import Network, Spec, Trace, variant, with_mask
+from rankscope.network.seeds import Seeds, batches
+from rankscope.results import Table
+from rankscope.studies.rows import Rows, definitions
+
+SITES = ("attention", "mlp", "block", "final")
+DEFAULT_MEASURES = ("residual_ratio[composite,mean]", "residual[frobenius,mean]")
+
+Advance = Callable[[int, int], None]
+"""Told after every step how many of how many steps are done."""
+
+
+class CollapseConfig(Config):
+    """Random networks to run: the product of variants, masks and norms, for every seed."""
+
+    layers: int = Field(default=12, ge=1)
+    heads: int = Field(default=4, ge=1)
+    dim: int = Field(default=64, ge=1)
+    tokens: int = Field(default=32, ge=2)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    variants: tuple[str, ...] = Field(default=("san",), min_length=1)
+    masks: tuple[str, ...] = Field(default=("full",), min_length=1)
+    norms: tuple[str, ...] = Field(default=("none",), min_length=1)
+    placement: str = "post"
+    position: str = "none"
+    values: str = "gaussian"
+    init: str = "paper"
+    measures: tuple[str, ...] = Field(default=DEFAULT_MEASURES, min_length=1)
+    sites: tuple[str, ...] = Field(default=("block",), min_length=1)
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float64"
+    device: str = "cpu"
+
+    @field_validator("masks")
+    @classmethod
+    def _masks_parse(cls, masks: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(parse_mask(mask).text for mask in masks)
+
+    @field_validator("measures")
+    @classmethod
+    def _measures_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        measures = [find_measure(name) for name in names]
+        for measure in measures:
+            if measure.kind != "tokens":
+                raise ConfigError(
+                    f"{measure.definition} measures attention maps; collapse measures token states"
+                )
+        return tuple(measure.definition for measure in measures)
+
+    @field_validator("sites")
+    @classmethod
+    def _sites_are_known(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
+        for site in sites:
+            if site not in SITES:
+                raise unknown_name("site", site, SITES)
+        return sites
+
+    def check(self) -> None:
+        """Raise unless every network of the product can be built and run here."""
+        for norm, name in product(self.norms, self.variants):
+            self.spec(norm, name)
+        for mask in self.masks:
+            parse_mask(mask).matrix(self.tokens)
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"device {self.device!r} is not available here; use cpu") from error
+
+    def spec(self, norm: str, name: str = "transformer") -> Spec:
+        """The network of one norm, uncut."""
+        return Spec.of(
+            layers=self.layers,
+            heads=self.heads,
+            dim=self.dim,
+            norm=norm,
+            variant=name,
+            placement=self.placement,
+            position=self.position,
+            values=self.values,
+            init=self.init,
+        )
+
+
+def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table:
+    """One row per variant, mask, norm, seed, layer, site and measure.
+
+    Networks of one seed share their weights across variants, masks and norms, so differences between rows are
+    differences between architectures.
+    """
+    config.check()
+    rows = Rows()
+    cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
+    done = 0
+    with torch.no_grad(), threads_for(config.tokens * config.dim):
+        for about, network, batch in _networks(config):
+            _measure(rows, config, about, network, batch)
+            done += len(batch.seeds)
+            if advance is not None:
+                advance(done, cells)
+    return rows.table(
+        config, command="collapse", seeds=config.seeds, definitions=definitions(config.measures)
+    )
+
+
+def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Network, Seeds]]:
+    """Every cell of the product, for every chunk of seeds: what it is, its network, its seeds and tokens."""
+    for norm in config.norms:
+        spec, dtype = config.spec(norm), dtype_named(config.dtype)
+        for batch in batches(spec, tokens=config.tokens, seeds=config.seeds, dtype=dtype):
+            for mask, name in product(config.masks, config.variants):
+                network = variant(with_mask(batch.network, parse_mask(mask)), name).to(config.device)
+                about: dict[str, object] = {
+                    "model": "random",
+                    "variant": name,
+                    "mask": mask,
+                    "norm": norm,
+                    "seed": list(batch.seeds),
+                }
+                yield about, network, batch
+
+
+def _measure(
+    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
+) -> None:
+    inner = [site for site in config.sites if site in ("attention", "mlp")]
+    trace = network.trace(batch.x.to(config.device), sites=inner)
+    for layer, site, x in _states(trace, config.sites):
+        for measure in map(find_measure, config.measures):
+            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)
+            rows.add_measured(measure, found, {**about, "layer": layer, "site": site})
+
+
+def _states(trace: Trace, sites: Sequence[str]) -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Layer, site and token matrix of everything asked for, in order of execution."""
+    for layer, state in enumerate(trace.states):
+        for (at, site), output in trace.sites.items():
+            if at == layer:
+                yield layer, site, output
+        if "block" in sites:
+            yield layer, "block", state
+    if "final" in sites:
+        yield len(trace.states) - 1, "final", trace.final

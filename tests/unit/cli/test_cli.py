@@ -1,0 +1,232 @@
+"""The program as a person meets it: what it prints, where, and how it fails."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rankscope.cli import app
+from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.results import COLUMNS, Table
+
+SMALL = ["collapse", "--layers", "3", "--heads", "2", "--dim", "8", "--tokens", "5"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def failed(*arguments: str) -> str:
+    """The one line a failing command prints."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = (
+        "import sys; from rankscope.cli import app\n"
+        "from typer.testing import CliRunner\n"
+        "assert 'collapse' in CliRunner().invoke(app, ['--help']).output\n"
+        "heavy = {'torch', 'scipy', 'transformers', 'polars', 'altair', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+
+
+def test_tables_and_pictures_need_no_torch() -> None:
+    code = (
+        "import sys, rankscope.results, rankscope.plots, rankscope.report; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+def test_json_is_one_object_with_the_fixed_columns() -> None:
+    result = run(
+        *SMALL, "--variant", "san,transformer", "--mask", "full,causal", "--seeds", "2", "--format", "json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["schema"] == "rankscope/1"
+    assert found["command"] == "collapse"
+    assert list(found["rows"][0])[: len(COLUMNS)] == list(COLUMNS)
+    assert len(found["rows"]) == 2 * 2 * 2 * 4 * 2
+    row = found["rows"][0]
+    assert (row["model"], row["variant"], row["mask"], row["norm"]) == ("random", "san", "full", "none")
+    assert (row["layer"], row["site"], row["semantics"], row["head"]) == (0, "block", None, None)
+    assert {r["definition"] for r in found["rows"]} == {
+        "residual_ratio[composite,mean]",
+        "residual[frobenius,mean]",
+    }
+    assert found["provenance"]["config"]["seeds"] == [0, 1]
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    first, second = (
+        json.loads(run(*SMALL, "--seed", "7", "--format", "json").stdout)["rows"] for _ in range(2)
+    )
+    assert first == second
+    of_many = json.loads(run(*SMALL, "--seeds", "8", "--format", "json").stdout)["rows"]
+    seventh = [row for row in of_many if row["seed"] == 7]
+    assert [row["layer"] for row in seventh] == [row["layer"] for row in first]
+    for one, other in zip(seventh, first, strict=True):
+        assert one["value"] == pytest.approx(other["value"], rel=1e-9, abs=1e-14)
+
+
+def test_csv_and_table_and_files(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run(*SMALL, "--format", "csv").stdout)))
+    assert len(rows) == 8
+    text = run(*SMALL).stdout
+    assert "residual_ratio[composite,mean]" in text
+    assert "mean over seeds" in text
+    for name in ("t.json", "t.csv", "t.parquet"):
+        result = run(*SMALL, "--output", str(tmp_path / name))
+        assert result.exit_code == 0
+        assert result.stdout == ""
+        assert f"wrote {tmp_path / name}" in result.stderr
+        assert len(Table.load(tmp_path / name)) == 8
+    assert run(*SMALL, "--output", str(tmp_path / "t.txt")).exit_code == 0
+    assert "residual_ratio" in (tmp_path / "t.txt").read_text()
+
+
+def test_pictures_and_report(tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "curves.png"
+    result = run(*SMALL, "--seeds", "2", "--plot", str(picture), "--output", str(page))
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "residual_ratio" in page.read_text()
+
+
+def test_sites_and_measures_can_be_named() -> None:
+    result = run(
+        *(*SMALL, "--variant", "transformer", "--placement", "pre", "--norm", "layer"),
+        *(
+            "--sites",
+            "attention,mlp,block,final",
+            "--measure",
+            "cosine, residual[composite,best]",
+            "--format",
+            "json",
+        ),
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["site"] for row in rows} == {"attention", "mlp", "block", "final"}
+    assert {row["definition"] for row in rows} == {"cosine[off_diagonal]", "residual[composite,best]"}
+    brackets = [row for row in rows if row["definition"] == "residual[composite,best]"]
+    assert all(0 < row["low"] <= row["high"] == row["value"] for row in brackets)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--heads", "3"], "heads=3 does not divide dim=8"),
+        (["--tokens", "1"], "tokens=1: input should be greater than or equal to 2"),
+        (["--tokens", "0"], "tokens=0"),
+        (["--layers", "0"], "layers=0"),
+        (["--layers", "x"], "valid integer"),
+        (["--mask", "window:-1"], "at least"),
+        (["--mask", "widow:1"], "did you mean 'window'"),
+        (["--mask", "file:absent.npy"], "absent.npy"),
+        (["--mask", ""], "masks=(): "),
+        (["--norm", "layr"], "did you mean 'layer'"),
+        (["--variant", "sam"], "did you mean 'san'"),
+        (["--placement", "bef"], "Known: parallel, post, pre, sandwich"),
+        (["--position", "rotory"], "did you mean 'rotary'"),
+        (["--values", "gausian"], "did you mean 'gaussian'"),
+        (["--init", "papr"], "did you mean 'paper'"),
+        (["--measure", "residul_ratio"], "did you mean"),
+        (["--measure", "dobrushin"], "measures attention maps"),
+        (["--sites", "blok"], "did you mean 'block'"),
+        (["--dtype", "float8"], "Known: bfloat16, float16, float32, float64"),
+        (["--device", "gpu7"], "device 'gpu7' is not available"),
+        (["--seeds", "0"], "need at least one network"),
+        (["--seed", "-1"], "non-negative"),
+        (["--seed", "1", "--seeds", "2"], "not both"),
+        (["--sede", "1"], "No such option: --sede"),
+        (["--format", "xml"], "'xml' is not one of"),
+        (["--output", "/nowhere/at/all.json"], "/nowhere/at"),
+        (["--plot", "curves.bmp"], ".bmp"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_two(arguments: list[str], message: str) -> None:
+    assert message in failed(*SMALL, *arguments)
+
+
+def test_a_failing_run_leaves_the_old_file(tmp_path: Path) -> None:
+    kept = tmp_path / "old.json"
+    kept.write_text("precious")
+    failed(*SMALL, "--mask", "file:absent.npy", "--output", str(kept))
+    assert kept.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["old.json"]
+
+
+def test_a_mask_with_an_empty_row_names_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "mask.txt"
+    path.write_text("1 0 0 0 0\n1 1 0 0 0\n0 0 0 0 0\n1 1 1 1 0\n1 1 1 1 1\n")
+    assert "row 2" in failed(*SMALL, "--mask", f"file:{path}")
+
+
+@pytest.mark.parametrize("what", ["measures", "masks", "parts", "positions", "inits", "variants"])
+def test_lists_have_names_and_definitions(what: str) -> None:
+    found = json.loads(run("list", what, "--format", "json").stdout)
+    assert found["what"] == what
+    assert len(found["rows"]) >= 4
+    assert all(row["name"] for row in found["rows"])
+    assert run("list", what).stdout.splitlines()[2].startswith(found["rows"][0]["name"])
+    assert len(run("list", what, "--format", "csv").stdout.splitlines()) >= 5
+
+
+def test_masks_are_described_and_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "masks.png"
+    result = run("list", "masks", "--tokens", "12", "--plot", str(picture), "--format", "json")
+    rows = {row["mask"]: row for row in json.loads(result.stdout)["rows"]}
+    assert rows["causal"]["centers"] == [0]
+    assert rows["window:2"]["radius"] == 3
+    assert rows["blocks:2"]["radius"] is None
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    one = run("list", "masks", "--tokens", "6", "--mask", "causal", "--plot", str(tmp_path / "graph.svg"))
+    assert one.exit_code == 0
+    assert "<svg" in (tmp_path / "graph.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["measurs"], "'measurs' is not one of"),
+        (["measures", "--tokens", "3"], "go with 'rankscope list masks'"),
+        (["masks", "--mask", "causal"], "need --tokens"),
+        (["masks", "--tokens", "0"], "at least one token"),
+        (["masks", "--format", "html"], "no format 'html'"),
+    ],
+)
+def test_wrong_lists(arguments: list[str], message: str) -> None:
+    assert message in failed("list", *arguments)
+
+
+def test_version_and_bare_call() -> None:
+    assert run("--version").stdout.startswith("rankscope 0.")
+    bare = run()
+    assert "collapse" in bare.output
+    assert run("colapse").exit_code == 2
+
+
+def test_listed_keeps_commas_in_brackets() -> None:
+    assert listed("a[b,c],d , e[f]") == ("a[b,c]", "d", "e[f]")
+    assert listed(" , ") == ()
+
+
+def test_format_follows_the_ending_unless_named() -> None:
+    assert chosen_format(None, Path("x.JSON")) is Format.JSON
+    assert chosen_format(Format.CSV, Path("x.json")) is Format.CSV
+    assert chosen_format(None, None) is Format.TABLE

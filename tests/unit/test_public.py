@@ -1,0 +1,56 @@
+"""The public surface: what is promised exists, is documented, and costs nothing until used."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rankscope
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_public_name_resolves_and_is_documented() -> None:
+    documented = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE)
+    assert sorted(documented) == sorted(rankscope.__all__)
+    for name in rankscope.__all__:
+        assert getattr(rankscope, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = rankscope.absent
+
+
+def test_importing_rankscope_imports_nothing_heavy() -> None:
+    code = "import sys, rankscope; sys.exit(bool({'torch', 'numpy', 'polars', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+def test_code_in_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 2
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "transformer" in done.stdout
+
+
+def test_commands_in_the_readme_are_known() -> None:
+    from typer.testing import CliRunner
+
+    from rankscope.cli import app
+
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    commands = set(re.findall(r"^rankscope (\w+)", text, flags=re.MULTILINE))
+    assert commands >= {"collapse", "list"}
+    for command in commands:
+        options = CliRunner().invoke(app, [command, "--help"]).output
+        used = set(re.findall(rf"rankscope {command}[^\n#]*", text))
+        for option in {word for line in used for word in re.findall(r"--[a-z]+", line)} - {"--help"}:
+            assert option in options, f"{command} has no {option}"
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{rankscope.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"version: {rankscope.__version__}" in (ROOT / "CITATION.cff").read_text()
