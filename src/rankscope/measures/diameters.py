@@ -6,7 +6,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, TokenMatrix
-from rankscope.measures.centers import spread
+from rankscope.measures.centers import mean_row, spread
 from rankscope.measures.norms import frobenius_norm
 
 ROW_NORMS = ("l1", "l2", "linf")
@@ -27,13 +27,13 @@ def diameter(x: Tensor, *, norm: str) -> PerMatrix:
 def diameter_of(x: TokenMatrix, norm: str) -> PerMatrix:
     """As ``diameter``, of checked input. Offsets from the mean, so that tiny distances neither cancel nor underflow."""
     parts = spread(x)
-    y = parts.offsets
+    y = parts.offsets - mean_row(parts.offsets)[..., None, :]
     if norm == "linf":  # largest range of a column: the same number without looking at pairs
         widest = (y.amax(dim=-2) - y.amin(dim=-2)).amax(dim=-1)
     else:
-        # The product formula that cdist may use for l2 cancels near consensus; p=1 never uses it.
-        apart = torch.cdist(y, y, p=float(norm[1:]), compute_mode="donot_use_mm_for_euclid_dist")
-        widest = apart.amax(dim=(-2, -1))
+        # For l2 and many tokens cdist may expand the square. That cancels for close pairs but not for the widest
+        # one: the mean lies among the tokens, so some pair is at least as far apart as the longest row of y.
+        widest = torch.cdist(y, y, p=float(norm[1:])).amax(dim=(-2, -1))
     return widest * parts.scale
 
 

@@ -36,8 +36,9 @@ def checked_map(
 
 
 def attention_entropy(attention: Tensor, *, unit: str) -> PerMatrix:
-    """Mean over queries of the entropy of their attention, in nats (``"mean"``) or over log(keys)
-    (``"normalized"``).
+    """Mean over queries of the entropy of their attention.
+
+    In nats for ``unit="mean"``, divided by log(keys) for ``unit="normalized"``.
 
     >>> import torch
     >>> attention_entropy(torch.full((4, 4), 0.25), unit="normalized").item()

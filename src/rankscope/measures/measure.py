@@ -19,8 +19,7 @@ Kind = Literal["tokens", "map"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """One definition of one measure. Call it on ``(*batch, tokens, dim)``, or ``(*batch, tokens, keys)`` for a
-    map.
+    """One definition of one measure, called on ``(*batch, tokens, dim)``, or ``(*batch, tokens, keys)`` for a map.
 
     The answer is one float64 number per matrix, or a certified ``Bracket`` where no closed form exists; NaN where
     the definition is 0/0.

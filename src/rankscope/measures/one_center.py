@@ -161,7 +161,7 @@ class _Search:
         """Row distances of ``center`` moved into the box, remembering it if it is the best."""
         if self.box is not None:
             center = np.clip(center, self.box.low, self.box.high)
-        payoff = np.abs(self.columns.rows - center).sum(axis=1)
+        payoff: Array = np.abs(self.columns.rows - center).sum(axis=1)
         if payoff.max() < self.high:
             self.high, self.center = float(payoff.max()), center
         if keep:

@@ -12,10 +12,9 @@ OUTLIER_FACTOR = 10.0
 
 
 def token_share(x: Tensor) -> PerMatrix:
-    """Share of the squared Frobenius norm that the largest token holds: 1/n if all are equally long, 1 if one is
-    alone.
+    """Share of the squared Frobenius norm that the largest token holds; NaN for the zero matrix.
 
-    NaN for the zero matrix.
+    1/n if all tokens are equally long, 1 if one is alone.
 
     >>> import torch
     >>> token_share(torch.tensor([[3.0, 0.0], [0.0, 1.0]])).item()

@@ -27,6 +27,7 @@ def on_unit_tokens(base: Measure) -> Measure:
         value_fn=partial(_unit_value, value=base.value_fn),
         floor_fn=partial(_unit_floor, floor=base.floor_fn),
         tokens=base.tokens,
+        is_bracket=base.is_bracket,
         ref=None,
     )
 

@@ -5,7 +5,7 @@ import torch
 
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ShapeError, UnknownNameError
-from rankscope.measures import CENTERS, DEFAULTS, MEASURES, NORMS, find_measure
+from rankscope.measures import CENTERS, DEFAULTS, MEASURES, NORMS, Bracket, find_measure
 
 
 def test_every_norm_meets_every_center():
@@ -113,5 +113,6 @@ def test_the_smallest_matrix_is_measured(definition):
     measure = MEASURES[definition]
     x = torch.eye(measure.tokens) if measure.kind == "map" else torch.arange(1.0, 1 + measure.tokens)[:, None]
     value = measure(x)
-    ends = value if isinstance(value, tuple) else (value,)
+    assert isinstance(value, Bracket) is measure.is_bracket
+    ends = value if measure.is_bracket else (value,)
     assert all(end.shape == () and end.dtype == torch.float64 for end in ends)

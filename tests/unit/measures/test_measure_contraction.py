@@ -19,14 +19,19 @@ def averaging_and_tokens(tokens, dim, seed, sharpness):
     return averaging, torch.randn(tokens, dim, generator=g, dtype=torch.float64).pow(3)
 
 
+def rounding(x):
+    """What rounding the products of the averaging may add: a few units of the largest entry in every entry."""
+    return 1e-15 * x.abs().max() * x.numel()
+
+
 @given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 2**16), st.floats(0.1, 20))
 def test_diameters_and_the_half_range_contract(tokens, dim, seed, sharpness):
     averaging, x = averaging_and_tokens(tokens, dim, seed, sharpness)
-    tau = dobrushin(averaging) * (1 + 1e-12)
+    tau = dobrushin(averaging)
     for norm in ("l1", "l2", "linf"):
-        assert diameter(averaging @ x, norm=norm) <= tau * diameter(x, norm=norm)
+        assert diameter(averaging @ x, norm=norm) <= tau * diameter(x, norm=norm) + rounding(x)
     half_range = residual_norm(x, norm="max", center="midrange")
-    assert residual_norm(averaging @ x, norm="max", center="midrange") <= tau * half_range
+    assert residual_norm(averaging @ x, norm="max", center="midrange") <= tau * half_range + rounding(x)
     torch.testing.assert_close(half_range, diameter(x, norm="linf") / 2)
 
 
@@ -36,9 +41,8 @@ def test_other_residuals_contract_by_the_residual_of_the_map(tokens, dim, seed, 
     averaging, x = averaging_and_tokens(tokens, dim, seed, sharpness)
     for norm in ("l1", "linf", "composite", "frobenius", "spectral"):
         factor = residual_bracket(averaging, norm="spectral" if norm == "frobenius" else norm).high
-        assert residual_bracket(averaging @ x, norm=norm).low <= factor * residual_bracket(
-            x, norm=norm
-        ).high * (1 + 1e-12)
+        before, after = residual_bracket(x, norm=norm), residual_bracket(averaging @ x, norm=norm)
+        assert after.low <= factor * before.high + rounding(x)
 
 
 def test_dobrushin_does_not_contract_the_linf_residual():

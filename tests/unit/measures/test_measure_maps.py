@@ -17,6 +17,7 @@ from rankscope.measures import (
     spectral_gap,
 )
 
+ROUNDING = 1e-14  # entries are at most one, sums have at most seven terms
 MAPS = [measure for measure in MEASURES.values() if measure.kind == "map"]
 
 
@@ -29,19 +30,20 @@ def random_map(tokens, keys, seed, sharpness=3.0):
 def test_dobrushin_against_its_relatives(tokens, keys, seed):
     a = random_map(tokens, keys, seed)
     tau = dobrushin(a)
-    assert tau <= doeblin(a) + 1e-15
+    assert tau <= doeblin(a) + ROUNDING
     rho, kappa = residual_bracket(a, norm="linf"), residual_norm(a, norm="l1", center="median")
-    assert tau <= rho.high
-    assert rho.low <= 2 * (1 - 1 / tokens) * tau * (1 + 1e-12)
-    assert kappa <= (tokens // 2) * tau * (1 + 1e-12)
-    assert residual_norm(a, norm="spectral", center="mean") <= (tokens / 2) ** 0.5 * tau * (1 + 1e-12)
+    assert tau <= rho.high + ROUNDING
+    assert rho.low <= 2 * (1 - 1 / tokens) * tau + ROUNDING
+    assert kappa <= (tokens // 2) * tau + ROUNDING
+    assert residual_norm(a, norm="spectral", center="mean") <= (tokens / 2) ** 0.5 * tau + ROUNDING
 
 
 @given(st.integers(2, 6), st.integers(0, 2**16))
 def test_products_of_maps_contract_by_the_product(tokens, seed):
     a, b = random_map(tokens, tokens, seed), random_map(tokens, tokens, seed + 1)
-    assert dobrushin(a @ b) <= dobrushin(a) * dobrushin(b) * (1 + 1e-12) + 1e-16
-    assert spectral_gap(a) >= 1 - dobrushin(a) - 1e-12  # every other eigenvalue is at most tau
+    assert dobrushin(a @ b) <= dobrushin(a) * dobrushin(b) + ROUNDING
+    # Every other eigenvalue is at most tau; eigenvalues of a map that is not symmetric lose some digits.
+    assert spectral_gap(a) >= 1 - dobrushin(a) - 1e-9
 
 
 def test_known_maps():

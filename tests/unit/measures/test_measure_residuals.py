@@ -13,6 +13,7 @@ from rankscope.measures import (
     NORMS,
     Bracket,
     center_row,
+    diameter,
     matrix_norm,
     residual,
     residual_bracket,
@@ -161,3 +162,19 @@ def test_wrong_names():
         residual_bracket(x, norm="l3")
     with pytest.raises(ConfigError, match="center 'best' depends on the norm"):
         residual(x, center="best")
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_diameters_of_many_tokens(norm, generator):
+    """More tokens than the loops look at, with a massive one and close pairs: no cancellation in the widest pair."""
+    order = {"l1": 1, "l2": 2, "linf": torch.inf}[norm]
+    x = 1e-6 * torch.randn(60, 5, generator=generator, dtype=torch.float64) + 1
+    for massive in (0.0, 1e8):
+        x[7] += massive
+        expected = torch.linalg.vector_norm(x[:, None] - x[None], ord=order, dim=-1).max()
+        torch.testing.assert_close(diameter(x, norm=norm), expected, rtol=1e-14, atol=0)
+
+
+def test_wrong_row_norm():
+    with pytest.raises(UnknownNameError, match="unknown row norm 'l3'; did you mean 'l"):
+        diameter(torch.ones(2, 2), norm="l3")
