@@ -173,3 +173,13 @@ def networks(choose: st.DrawFn, most: int = 3) -> Network:
     if choose(st.booleans()):
         blocks.append(blocks[0])
     return Network(blocks, norm("layer", draw) if choose(st.booleans()) else None)
+
+
+@st.composite
+def paddings(choose: st.DrawFn) -> Tensor:
+    """Padding anywhere: left, right, between; every text keeps at least two tokens."""
+    masks = []
+    for _ in range(3):
+        keep = choose(st.lists(st.booleans(), min_size=6, max_size=6).filter(lambda row: sum(row) >= 2))
+        masks.append(keep)
+    return torch.tensor(masks)

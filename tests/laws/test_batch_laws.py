@@ -22,19 +22,9 @@ from rankscope.network import (
     with_mask,
 )
 from rankscope.network.seeds import batches, seeds_per_chunk
-from trees import DIM, RULES, Draws, attention, mlp, networks, norm
+from trees import DIM, RULES, Draws, attention, mlp, networks, norm, paddings
 
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-12}  # summation order differs between batch and single runs
-
-
-@st.composite
-def paddings(choose: st.DrawFn) -> torch.Tensor:
-    """Padding anywhere: left, right, between; every text keeps at least two tokens."""
-    masks = []
-    for _ in range(3):
-        keep = choose(st.lists(st.booleans(), min_size=6, max_size=6).filter(lambda row: sum(row) >= 2))
-        masks.append(keep)
-    return torch.tensor(masks)
 
 
 @given(networks(), paddings(), st.integers(0, 2**16))

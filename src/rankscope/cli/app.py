@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 import rankscope
 from rankscope.cli.collapse import collapse
 from rankscope.cli.list import list_names
+from rankscope.cli.rate import rate
 from rankscope.errors import RankscopeError
 
 
@@ -54,6 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("collapse")(collapse)
+app.command("rate")(rate)
 app.command("list")(list_names)
 
 
@@ -67,7 +69,8 @@ def _print_version(wanted: bool) -> bool:
 @app.callback()
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     pass

@@ -2,6 +2,23 @@
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from rankscope.errors import ConfigError
+
+Heads = Annotated[int, Option(help="Heads per attention; must divide --dim.")]
+Dim = Annotated[int, Option(help="Width of a token.")]
+Tokens = Annotated[int, Option(help="Tokens per text, N(0, 1) each.")]
+Seeds = Annotated[int | None, Option(help="How many networks: seeds 0 .. N-1.")]
+Seed = Annotated[int | None, Option(help="One network, of this seed.  [default: 0]")]
+Placement = Annotated[str, Option(help="Where norms stand: post, pre, sandwich, parallel.")]
+Position = Annotated[str, Option(help="Position rule, see 'rankscope list positions'.")]
+Values = Annotated[str, Option(help="Value maps: gaussian, orthogonal, identity.")]
+Init = Annotated[str, Option(help="Initialisation, see 'rankscope list inits'.")]
+Plot = Annotated[Path | None, Option(help="Draw the curves: .png, .svg, .html or .json.")]
+Output = Annotated[Path | None, Option(help="Write there instead of stdout.")]
 
 FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 """Output format by file ending, where --format does not say."""
@@ -15,6 +32,9 @@ class Format(StrEnum):
     CSV = "csv"
     HTML = "html"
     PARQUET = "parquet"  # to a file only
+
+
+AsFormat = Annotated[Format | None, Option("--format", help="How to print.  [default: table]")]
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -39,3 +59,14 @@ def chosen_format(format_: Format | None, output: Path | None) -> Format:
         return format_
     ending = "" if output is None else output.suffix.lower()
     return Format(FORMATS.get(ending, "table"))
+
+
+def seed_list(count: int | None, one: int | None) -> tuple[int, ...]:
+    """The seeds that ``--seeds N`` or ``--seed S`` name; seed 0 if neither is given."""
+    if count is not None and one is not None:
+        raise ConfigError("give --seeds N for many networks or --seed S for one, not both")
+    if count is not None and count < 1:
+        raise ConfigError(f"--seeds {count}: need at least one network")
+    if one is not None and one < 0:
+        raise ConfigError(f"--seed {one}: seeds are non-negative integers")
+    return (one or 0,) if count is None else tuple(range(count))

@@ -1,6 +1,7 @@
 """Writing what a command found: results to stdout or a file, notes and progress to stderr."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rankscope.cli.options import Format
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rankscope.plots import Chart
     from rankscope.results import Table
 
 SCHEMA = "rankscope/1"
@@ -55,6 +57,40 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def write_table(
+    table: "Table", title: str, wanted: Format | None, output: Path | None, plot: Path | None
+) -> None:
+    """The picture if one is asked for, and the table in the format that is wanted, if any."""
+    if plot is not None:
+        from rankscope.plots import save_figure
+
+        save_figure(_curves(table), plot)
+        note(f"wrote {plot}")
+    match wanted:
+        case Format.TABLE:
+            emit(rendered_table(table), output)
+        case Format.JSON:
+            emit(table.to_json_text(), output)
+        case Format.CSV:
+            emit(table.to_csv(), output)
+        case Format.PARQUET:
+            if output is None:
+                raise ConfigError("parquet is a binary format; give --output FILE")
+            table.save(output)
+            note(f"wrote {output}")
+        case Format.HTML:
+            from rankscope.report import page
+
+            command = shlex.join(["rankscope", *sys.argv[1:]])
+            emit(page(table, [_curves(table)], title=title, command=command), output)
+
+
+def _curves(table: "Table") -> "Chart":
+    from rankscope.plots import layer_curves, split_curves
+
+    return split_curves(table) if "float_value" in table.frame.columns else layer_curves(table)
 
 
 def rendered_table(table: "Table") -> str:

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 
-
 C = TypeVar("C", bound="Config")
 
 

@@ -54,15 +54,17 @@ def stack(networks: Sequence[Network]) -> Network:
     """
     if not networks:
         raise ConfigError("cannot stack zero networks; give at least one")
-    stacked = copy.deepcopy(networks[0])
     named = [dict(network.named_parameters()) for network in networks]
     if any(parameters.keys() != named[0].keys() for parameters in named):
         raise ConfigError("only networks with the same tree can be stacked; build them from one spec")
-    for name in named[0]:
-        holder, _, leaf = name.rpartition(".")
-        value = torch.stack([parameters[name].detach() for parameters in named])
-        setattr(stacked.get_submodule(holder), leaf, nn.Parameter(value, requires_grad=False))
-    return stacked
+    # a copy of the first tree in which each parameter is replaced, wherever it is used, by the stack of its likes
+    stacks: dict[int, object] = {
+        id(first): nn.Parameter(
+            torch.stack([parameters[name].detach() for parameters in named]), requires_grad=False
+        )
+        for name, first in named[0].items()
+    }
+    return copy.deepcopy(networks[0], stacks)
 
 
 def _block(spec: Spec, generator: torch.Generator) -> Part:
@@ -115,8 +117,8 @@ def _attention(spec: Spec, generator: torch.Generator) -> Attention:
     query, key, value, out = draw(dim, dim), draw(dim, narrow), draw(dim, narrow), draw(dim, dim)
     value, out = value_maps(init.values or spec.values, value, out, init.std)
     mixer = Softmax(
-        query * init.std(dim, dim),
-        key * init.std(dim, narrow),
+        query * (init.std(dim, dim) * init.query_key_gain),
+        key * (init.std(dim, narrow) * init.query_key_gain),
         heads=spec.heads,
         key_heads=groups,
         rule=parse_mask(spec.mask),

@@ -37,6 +37,7 @@ class Init:
 
     Args:
         std: standard deviation of an entry, from fan-in and fan-out.
+        query_key_gain: factor on query and key projections.
         inner_gain: factor on value and up projections.
         outer_gain: factor on output and down projections.
         skip_scale: scale of every skip.
@@ -49,6 +50,7 @@ class Init:
     summary: str
     ref: Ref
     std: Callable[[int, int], float] = _by_fan_in
+    query_key_gain: float = 1.0
     inner_gain: Callable[[int], float] = _one
     outer_gain: Callable[[int], float] = _one
     skip_scale: Callable[[int], float] = _one
@@ -71,6 +73,14 @@ for _init in (
         ref=Ref(
             key="dong2021", where="Section 4", differs="random networks of the stated shape, not a checkpoint"
         ),
+    ),
+    Init(
+        name="small",
+        summary="as paper, query and key maps times 0.2: logits so small that there is no plateau before collapse",
+        ref=Ref(
+            key="wu2024", where="Assumption 2", differs="one bound on all query and key maps, of our choice"
+        ),
+        query_key_gain=0.2,
     ),
     Init(
         name="xavier",

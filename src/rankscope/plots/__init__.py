@@ -12,6 +12,7 @@ from rankscope.plots.files import svg as svg
 from rankscope.plots.mask_graph import mask_graph as mask_graph
 from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
 from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
+from rankscope.plots.split_curves import split_curves as split_curves
 
 __all__ = [
     "FIGURE_FORMATS",
@@ -22,5 +23,6 @@ __all__ = [
     "mask_matrix",
     "mask_sheet",
     "save_figure",
+    "split_curves",
     "svg",
 ]

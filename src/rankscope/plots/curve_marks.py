@@ -20,25 +20,35 @@ WRAP_AT = 4
 
 def figure(panels: Panels, series: Look, *, title: str, facts: str) -> Any:
     """One chart of one definition: a panel per mask and normalization, as far as they vary."""
-    points = panels.points
-    masks = points["mask"].unique(maintain_order=True).to_list()
-    norms = points["norm"].unique(maintain_order=True).to_list()
-    columns, rows = _grid(len(masks), len(norms))
-    width, height = WIDTHS.get(columns, NARROW), HEIGHTS.get(rows, LOW)
+    width, height, total = panel_size(panels.points)
     marks = [*_floor(panels, series, height), *_curves(panels, series)]
     layered = alt.layer(*marks).properties(width=width, height=height)
-    heading = alt.TitleParams(title, subtitle=_subtitle(panels, facts, width * columns + 60))
+    heading = alt.TitleParams(title, subtitle=_subtitle(panels, facts, total))
+    return in_panels(layered, panels.points, heading)
+
+
+def panel_size(points: pl.DataFrame) -> tuple[int, int, int]:
+    """Width and height of one panel, and the width of all of them."""
+    columns, rows = grid(points["mask"].n_unique(), points["norm"].n_unique())
+    width, height = WIDTHS.get(columns, NARROW), HEIGHTS.get(rows, LOW)
+    return width, height, width * columns + 60
+
+
+def in_panels(layered: Any, points: pl.DataFrame, heading: Any) -> Any:
+    """The marks over ``points``, repeated for every mask and normalization that varies."""
+    masks = points["mask"].unique(maintain_order=True).to_list()
+    norms = points["norm"].unique(maintain_order=True).to_list()
     # Vega-Lite ignores the label expression of a row header, so the words stand in the data.
     words = [pl.format(f"{name} {{}}", name).alias(f"{name}_panel") for name in ("mask", "norm")]
     data = alt.InlineData(values=points.with_columns(words).to_dicts())
     if len(masks) == len(norms) == 1:
         return layered.properties(data=data, title=heading)
-    faceted = layered.facet(data=data, **_facets(masks, norms)).properties(title=heading)
+    faceted = layered.facet(data=data, **facets(masks, norms)).properties(title=heading)
     # Wrapped panels carry their own layer axes: a shared one would also be drawn under an empty place.
-    return faceted.resolve_axis(x="independent") if _is_wrapped(len(masks), len(norms)) else faceted
+    return faceted.resolve_axis(x="independent") if is_wrapped(len(masks), len(norms)) else faceted
 
 
-def _grid(masks: int, norms: int) -> tuple[int, int]:
+def grid(masks: int, norms: int) -> tuple[int, int]:
     """How many panels stand beside each other and how many above each other."""
     if masks > 1 and norms > 1:
         return masks, norms
@@ -49,11 +59,11 @@ def _grid(masks: int, norms: int) -> tuple[int, int]:
     return columns, math.ceil(count / columns)
 
 
-def _is_wrapped(masks: int, norms: int) -> bool:
+def is_wrapped(masks: int, norms: int) -> bool:
     return min(masks, norms) == 1 and max(masks, norms) > WRAP_AT
 
 
-def _facets(masks: list[str], norms: list[str]) -> dict[str, Any]:
+def facets(masks: list[str], norms: list[str]) -> dict[str, Any]:
     # A list of names keeps the order of the table; Vega would sort them by letter.
     fields: dict[str, dict[str, Any]] = {
         name: {
@@ -66,17 +76,17 @@ def _facets(masks: list[str], norms: list[str]) -> dict[str, Any]:
     if len(fields) == 2:
         return {"column": alt.Column(**fields["mask"]), "row": alt.Row(**fields["norm"])}
     name, options = fields.popitem()
-    if _is_wrapped(len(masks), len(norms)):
+    if is_wrapped(len(masks), len(norms)):
         return {"facet": alt.Facet(**options), "columns": WRAP_AT}
     return {"column": alt.Column(**options)} if name == "mask" else {"row": alt.Row(**options)}
 
 
 def _curves(panels: Panels, series: Look) -> list[Any]:
     """Bands, lines and points; a point of which some row is not resolved is filled with white."""
-    color = _by_series(alt.Color, series, series.colors, in_legend=True)
-    shape = _by_series(alt.Shape, series, series.shapes, in_legend=True)
-    dash = _by_series(alt.StrokeDash, series, series.dashes, in_legend=False)
-    fill = _by_series(alt.Fill, series, series.colors, in_legend=False)
+    color = by_series(alt.Color, series, series.colors, in_legend=True)
+    shape = by_series(alt.Shape, series, series.shapes, in_legend=True)
+    dash = by_series(alt.StrokeDash, series, series.dashes, in_legend=False)
+    fill = by_series(alt.Fill, series, series.colors, in_legend=False)
     named = {
         "series:N": "network",
         "layer:Q": "layer",
@@ -107,7 +117,7 @@ def _floor(panels: Panels, series: Look, height: int) -> list[Any]:
     area = base.mark_area(color=FLOOR_FILL, opacity=0.2).encode(y=lowest, y2="max(below):Q")
     line = base.mark_line(strokeDash=[4, 3], strokeWidth=1.1, color=GRAY)
     if panels.floors_differ:
-        color = _by_series(alt.Color, series, series.colors, in_legend=True)
+        color = by_series(alt.Color, series, series.colors, in_legend=True)
         line = line.encode(y=_values(panels, "floor"), color=color, opacity=alt.value(0.75))
     else:
         line = line.encode(y=lowest)
@@ -122,7 +132,7 @@ def _floor(panels: Panels, series: Look, height: int) -> list[Any]:
     return [area, line, label]
 
 
-def _by_series(channel: Any, series: Look, marks: list[Any], *, in_legend: bool) -> Any:
+def by_series(channel: Any, series: Look, marks: list[Any], *, in_legend: bool) -> Any:
     """A channel that tells the series apart. Color and shape share the one legend of the figure."""
     longest = max(map(len, series.names))
     legend = alt.Legend(
@@ -138,7 +148,11 @@ def _by_series(channel: Any, series: Look, marks: list[Any], *, in_legend: bool)
 
 
 def _layers(panels: Panels) -> Any:
-    first, last = panels.layers
+    return layer_axis(*panels.layers)
+
+
+def layer_axis(first: int, last: int) -> Any:
+    """Layers along x, with at most fourteen integer ticks."""
     step = max(1, math.ceil((last - first) / 13))
     domain = [first, last] if last > first else [first - 0.5, first + 0.5]
     axis = alt.Axis(
@@ -173,11 +187,12 @@ def _subtitle(panels: Panels, facts: str, width: int) -> list[str]:
         notes.append("zeros stand at the lower end of the axis")
     if panels.missing:
         notes.append(f"{panels.missing} points without a number are not drawn")
-    return _lines(notes, letters=int(width / LETTER_WIDTH))
+    return lines_of(notes, width)
 
 
-def _lines(notes: list[str], *, letters: int) -> list[str]:
-    """The notes with dots between them, broken into lines of at most so many letters where possible."""
+def lines_of(notes: list[str], width: int) -> list[str]:
+    """The notes with dots between them, broken into lines that fit so many pixels where possible."""
+    letters = int(width / LETTER_WIDTH)
     lines: list[str] = []
     for note in notes:
         joined = f"{lines[-1]} · {note}" if lines else note

@@ -25,10 +25,10 @@ def layer_curves(table: Table, *, definition: str | None = None, title: str | No
     of its rows is not resolved, and the rounding floor is a dashed line over a shaded area. A zero stands at
     its floor, hollow. Several definitions are drawn below each other unless ``definition`` names one.
     """
-    summary = _named(layer_summary(table).filter(pl.col("layer").is_not_null()))
-    wanted = _definitions(summary, definition)
+    summary = named(layer_summary(table).filter(pl.col("layer").is_not_null()))
+    wanted = definitions_of(summary, definition)
     series = look(summary["series"].unique(maintain_order=True).to_list())
-    facts = _facts(table)
+    facts = facts_of(table)
     drawn = {name: panels(summary.filter(pl.col("definition") == name)) for name in wanted}
     charts = [
         figure(found, series, title=title if title and len(wanted) == 1 else f"{name} by layer", facts=facts)
@@ -40,7 +40,7 @@ def layer_curves(table: Table, *, definition: str | None = None, title: str | No
     return configured(whole.properties(description=_in_words(drawn, series.names, title)))
 
 
-def _named(summary: pl.DataFrame) -> pl.DataFrame:
+def named(summary: pl.DataFrame) -> pl.DataFrame:
     """The summary with a ``series`` column: what tells its lines apart, in words."""
     if summary.is_empty():
         raise ConfigError("nothing to draw: the table has no rows with a layer; curves need values per layer")
@@ -54,7 +54,7 @@ def _named(summary: pl.DataFrame) -> pl.DataFrame:
     return summary.with_columns(series, *panels).with_columns(pl.col("series").replace("", "all"))
 
 
-def _definitions(summary: pl.DataFrame, definition: str | None) -> list[str]:
+def definitions_of(summary: pl.DataFrame, definition: str | None) -> list[str]:
     known: list[str] = summary["definition"].unique(maintain_order=True).to_list()
     if definition is None:
         return known
@@ -63,7 +63,7 @@ def _definitions(summary: pl.DataFrame, definition: str | None) -> list[str]:
     return [definition]
 
 
-def _facts(table: Table) -> str:
+def facts_of(table: Table) -> str:
     """What the networks have in common, from the configuration: tokens, dim, heads, seeds."""
     config = table.provenance.get("config")
     config = config if isinstance(config, dict) else {}

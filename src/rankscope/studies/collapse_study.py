@@ -16,6 +16,8 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.network import Network, Spec, Trace, variant, with_mask
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
+from rankscope.split import can_measure, log_measure, split_states
+from rankscope.split.values import cannot_measure
 from rankscope.studies.rows import Rows, definitions
 
 SITES = ("attention", "mlp", "block", "final")
@@ -44,6 +46,7 @@ class CollapseConfig(Config):
     sites: tuple[str, ...] = Field(default=("block",), min_length=1)
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float64"
     device: str = "cpu"
+    split: bool = False
 
     @field_validator("masks")
     @classmethod
@@ -71,6 +74,11 @@ class CollapseConfig(Config):
 
     def check(self) -> None:
         """Raise unless every network of the product can be built and run here."""
+        if self.split and self.sites != ("block",):
+            raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
+        for measure in map(find_measure, self.measures if self.split else ()):
+            if not can_measure(measure):
+                raise cannot_measure(measure)
         for norm, name in product(self.norms, self.variants):
             self.spec(norm, name)
         for mask in self.masks:
@@ -102,12 +110,12 @@ def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table
     differences between architectures.
     """
     config.check()
-    rows = Rows()
+    rows, measure = Rows(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
     done = 0
     with torch.no_grad(), threads_for(config.tokens * config.dim):
         for about, network, batch in _networks(config):
-            _measure(rows, config, about, network, batch)
+            measure(rows, config, about, network, batch)
             done += len(batch.seeds)
             if advance is not None:
                 advance(done, cells)
@@ -131,6 +139,17 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Netwo
                     "seed": list(batch.seeds),
                 }
                 yield about, network, batch
+
+
+def _measure_split(
+    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
+) -> None:
+    x = batch.x.to(config.device)
+    for layer, (split, state) in enumerate(zip(split_states(network, x), network.states(x), strict=True)):
+        for measure in map(find_measure, config.measures):
+            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
+            found = log_measure(measure, split)
+            rows.add_split(measure, found, ordinary, {**about, "layer": layer, "site": "block"})
 
 
 def _measure(

@@ -1,12 +1,16 @@
 """Rows gathered piece by piece while a study runs, made into a table at the end."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from rankscope.core.config import Config
 from rankscope.measures import Evaluation, Measure, find_measure
 from rankscope.results import Table, provenance
+from rankscope.split import LogValue
 
 
 class Rows:
@@ -29,13 +33,29 @@ class Rows:
         """One row per value of ``found``; a certified bracket also fills the columns ``low`` and ``high``."""
         columns = {"measure": measure.name, "definition": measure.definition, **about}
         columns |= {
-            "value": found.value.tolist(),
-            "floor": found.floor.tolist(),
-            "resolved": found.resolved.tolist(),
+            "value": _flat(found.value),
+            "floor": _flat(found.floor),
+            "resolved": _flat(found.resolved),
         }
         if measure.is_bracket:
-            columns |= {"low": found.low.tolist(), "high": found.high.tolist()}
+            columns |= {"low": _flat(found.low), "high": _flat(found.high)}
         self.add(found.value.numel(), columns)
+
+    def add_split(
+        self, measure: Measure, found: LogValue, ordinary: Evaluation, about: Mapping[str, object]
+    ) -> None:
+        """One row per value of the split pass, which has no floor; the float pass stands beside it.
+
+        ``float_value`` and ``float_floor`` are value and floor of the ordinary pass.
+        """
+        logs, values = _flat(found.log10), _flat(found.log.exp())
+        columns = {"measure": measure.name, "definition": measure.definition, **about}
+        columns |= {"value": values, "log10_value": [log if math.isfinite(log) else None for log in logs]}
+        columns |= {"floor": 0.0, "resolved": [math.isfinite(log) for log in logs]}
+        columns |= {"float_value": _flat(ordinary.value), "float_floor": _flat(ordinary.floor)}
+        if measure.is_bracket:
+            columns |= {"low": _flat(found.low.exp()), "high": values}
+        self.add(len(values), columns)
 
     def table(self, config: Config, *, command: str, seeds: Sequence[int], **sections: Any) -> Table:
         """All rows, named by the run, with the configuration as provenance."""
@@ -50,6 +70,10 @@ class Rows:
 def run_id(config: Config) -> str:
     """Twelve hexadecimal digits that depend on the configuration alone: the same run has the same name."""
     return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
+
+
+def _flat(values: Tensor) -> list[Any]:
+    return values.reshape(-1).tolist()
 
 
 def definitions(names: Sequence[str]) -> dict[str, str]:

@@ -17,11 +17,11 @@ class Rotary(Position):
         gain: factor on the turned channels (the attention factor of YaRN-scaled models).
     """
 
-    frequencies: Tensor
-
     def __init__(self, frequencies: Tensor, *, interleaved: bool = False, gain: float = 1.0) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies.double(), persistent=False)
+        self.frequencies = (
+            frequencies.double()
+        )  # not a buffer: a network in float16 keeps its angles in float64
         self.interleaved = interleaved
         self.gain = gain
 
@@ -57,7 +57,7 @@ class Rotary(Position):
 
     def _table(self, query: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         position = context.token_positions(query.shape[-2], query.device)
-        angle = position.double().unsqueeze(-1) * self.frequencies
+        angle = position.double().unsqueeze(-1) * self.frequencies.to(query.device)
         angle = angle if angle.ndim == 2 else angle.unsqueeze(-3)
         return (angle.cos() * self.gain).to(query.dtype), (angle.sin() * self.gain).to(query.dtype)
 

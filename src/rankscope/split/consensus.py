@@ -1,0 +1,154 @@
+"""Order and rate predicted from what the network does near consensus, without running it on the tokens.
+
+At consensus every map is what it is for equal tokens, and a small residual R obeys ``R -> sum_h P_h R W_h`` (with the
+derivatives of norms and MLPs at the common row). If all heads share one map P, R falls by the second largest
+eigenvalue modulus of P times what the value maps do to a row. Otherwise the linear map is followed, matrix-free,
+along the single common row.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankscope.errors import NotUnderstood, NumericalError
+from rankscope.masks import slem_of
+from rankscope.network import (
+    Alibi,
+    Attention,
+    Chain,
+    Context,
+    Fixed,
+    Mixer,
+    Network,
+    NoPosition,
+    Part,
+    RelativeBias,
+    Scale,
+    Softmax,
+    Uniform,
+)
+from rankscope.network.masking import allowed_keys
+from rankscope.network.parts import children, leaves
+from rankscope.split.fit import fit_logs
+from rankscope.split.run import stream_near
+from rankscope.split.state import Split, normalized
+
+Method = Literal["slem", "joint", "followed"]
+
+TINY = -1e6
+"""Log scale of the residual that is followed: its square is nothing beside it, so only the linear map is left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What the map at consensus says; ``rate`` is None with a ``reason`` where nothing applies."""
+
+    order: float | None
+    rate: float | None
+    method: Method | None
+    uncertainty: float | None = None
+    reason: str = ""
+
+
+def predict_rate(
+    network: Network,
+    common: Tensor,
+    *,
+    tokens: int,
+    generator: torch.Generator,
+    context: Context | None = None,
+) -> Prediction:
+    """Order and rate of collapse of ``network`` near ``tokens`` copies of the row ``common``."""
+    try:
+        context = Context() if context is None else context
+        shared = _shared_map(network, tokens, context)
+        if shared is not None:
+            return _by_eigenvalue(shared)
+        return _by_following(network, common, tokens, generator, context)
+    except (NotUnderstood, NumericalError) as error:
+        return Prediction(order=None, rate=None, method=None, reason=str(error))
+
+
+def _by_eigenvalue(shared: Tensor) -> Prediction:
+    second = slem_of(shared.numpy())
+    if bool((shared == shared[:1]).all()):
+        reason = "at consensus all rows of every map are equal: each layer cubes the residual"
+        return Prediction(order=3.0, rate=None, method="slem", reason=reason)
+    if second == 0.0:
+        return Prediction(order=None, rate=0.0, method="slem", reason="the map at consensus is nilpotent")
+    if second >= 1.0:
+        reason = "the map at consensus keeps several components apart: their differences do not fall"
+        return Prediction(order=1.0, rate=1.0, method="slem", reason=reason)
+    return Prediction(order=1.0, rate=second, method="slem", uncertainty=0.0)
+
+
+def _by_following(
+    network: Network, common: Tensor, tokens: int, generator: torch.Generator, context: Context
+) -> Prediction:
+    method: Method = "joint" if _is_linear(network) else "followed"
+    residual = torch.randn(tokens, common.shape[-1], generator=generator, dtype=torch.float64)
+    start = normalized(
+        Split(common=common.double(), residual=residual, log_scale=torch.tensor(TINY, dtype=torch.float64))
+    )
+    logs, rows = [], []
+    for state in stream_near(network, start, context):
+        logs.append(float(state.log_scale))
+        rows.append(float(state.common.norm().log()))
+        if logs[-1] < 2 * TINY:
+            reason = "at consensus all rows of every map are equal: each layer cubes the residual"
+            return Prediction(order=3.0, rate=None, method=method, reason=reason)
+    fit = fit_logs(np.array(logs), np.array(rows))
+    if fit.regime != "linear":
+        return Prediction(order=None, rate=None, method=method, reason=f"near consensus {fit.reason}")
+    return Prediction(order=1.0, rate=fit.rate, method=method, uncertainty=fit.uncertainty)
+
+
+def _shared_map(network: Network, tokens: int, context: Context) -> Tensor | None:
+    """The one map that all heads of all layers have at consensus; None where there is more than that to a layer."""
+    shared: Tensor | None = None
+    for block in network.blocks:
+        part = _only_attention(block)
+        if part is None or not is_constant(part.mixer):
+            return None
+        maps = consensus_maps(part.mixer, tokens, context)
+        if not bool((maps == maps[:1]).all()) or (shared is not None and not torch.equal(shared, maps[0])):
+            return None
+        shared = maps[0]
+    return shared
+
+
+def consensus_maps(mixer: Mixer, tokens: int, context: Context) -> Tensor:
+    """Maps ``heads tokens tokens`` of a mixer for equal tokens, where they do not depend on the common row."""
+    if not isinstance(mixer, Softmax):
+        return mixer(torch.zeros(tokens, 1, dtype=torch.float64), context)
+    at_rest = torch.zeros(mixer.heads, tokens, mixer.head_dim, dtype=torch.float64)
+    bias = mixer.position.bias(at_rest, context, mixer.scale)
+    logits = at_rest.new_zeros(mixer.heads, tokens, tokens) if bias is None else bias
+    allowed = allowed_keys(mixer.rule, tokens, context, logits.device)
+    return torch.softmax(logits if allowed is None else logits.masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def _only_attention(block: Part) -> Attention | None:
+    while isinstance(block, Chain) and len(block.parts) == 1:
+        block = children(block)[0]
+    return block if isinstance(block, Attention) else None
+
+
+def is_constant(mixer: Mixer) -> bool:
+    """Whether the map at consensus is the same whatever the common row."""
+    if not isinstance(mixer, Softmax):
+        return isinstance(mixer, Uniform | Fixed)
+    return isinstance(mixer.position, NoPosition) or (
+        isinstance(mixer.position, Alibi | RelativeBias) and mixer.softcap is None
+    )
+
+
+def _is_linear(network: Network) -> bool:
+    """Whether nothing at consensus depends on the common row: constant maps, skips and scales alone."""
+    held = [leaf for block in network.blocks for leaf in leaves(block)]
+    return all(
+        isinstance(leaf, Scale) or (isinstance(leaf, Attention) and is_constant(leaf.mixer)) for leaf in held
+    )

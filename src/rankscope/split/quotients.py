@@ -1,0 +1,102 @@
+"""Changes divided by their scale, without ever subtracting near-equal numbers.
+
+For a change ``d = scale * m`` of an argument, with a mantissa ``m`` of order one and a scale as small as one likes
+(also zero, once it is below the smallest float), a quotient is the change of the value divided by the scale.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankscope.network import Activation, LayerNorm, Norm, RMSNorm
+
+NEAR = 0.1
+"""Changes up to here are integrated from the derivative, larger ones subtracted: those lose at most a digit."""
+
+NODES = ((1e-8, 1), (1e-4, 2), (NEAR, 4))
+"""Gauss-Legendre nodes that integrate a derivative over changes up to a size with an error below one unit round-off."""
+
+
+def expm1_ratio(x: Tensor) -> Tensor:
+    """``expm1(x) / x``, one at zero."""
+    return _ratio(torch.expm1, x)
+
+
+def log1p_ratio(x: Tensor) -> Tensor:
+    """``log1p(x) / x``, one at zero."""
+    return _ratio(torch.log1p, x)
+
+
+def tanh_ratio(x: Tensor) -> Tensor:
+    """``tanh(x) / x``, one at zero."""
+    return _ratio(torch.tanh, x)
+
+
+def _ratio(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    safe = torch.where(x == 0, 1.0, x)
+    return torch.where(x == 0, 1.0, fn(safe) / safe)
+
+
+def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
+    """``(f(at + scale * mantissa) - f(at)) / scale``."""
+    if activation.name == "identity":
+        return mantissa
+    if activation.name == "relu":
+        return _relu_quotient(at, mantissa, scale)
+    change = scale * mantissa
+    largest = float(change.abs().max()) if change.numel() else 0.0
+    count = next((nodes for size, nodes in NODES if largest <= size), NODES[-1][1])
+    near = mantissa * _mean_slope(activation, at, change, count)
+    if largest <= NEAR:
+        return near
+    return torch.where(change.abs() <= NEAR, near, (activation(at + change) - activation(at)) / scale)
+
+
+def _mean_slope(activation: Activation, at: Tensor, change: Tensor, count: int) -> Tensor:
+    """The mean of the derivative between ``at`` and ``at + change``, which times the change is the difference."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    total = torch.zeros_like(change)
+    for node, weight in zip(nodes, weights, strict=True):
+        total = total + weight / 2 * activation.slope(at + (1 + node) / 2 * change)
+    return total
+
+
+def _relu_quotient(at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
+    """By cases: both sides positive, both negative, or across the kink (where the scale cannot be tiny)."""
+    after = at + scale * mantissa
+    divisor = torch.where(scale > 0, scale, 1.0)
+    up, down = after / divisor, -at / divisor
+    across = torch.where(after > 0, up, down)
+    inside = torch.where(at == 0, torch.relu(mantissa), torch.where(at > 0, mantissa, 0.0))
+    return torch.where((at > 0) & (after <= 0) | (at < 0) & (after > 0), across, inside)
+
+
+def norm_quotient(norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The normed row ``at`` (``*batch 1 dim``), and the change of every normed token divided by the scale.
+
+    With ``z`` the (centred) row, ``u`` the (centred) mantissa, ``s0`` and ``si`` the divisors of the row and of the
+    token: ``u / si - z (si^2 - s0^2) / scale / (si s0 (si + s0))``, where ``(si^2 - s0^2) / scale`` is
+    ``mean(2 z u + scale u^2)``.
+    """
+    centred = isinstance(norm, LayerNorm)
+    z = at - at.mean(dim=-1, keepdim=True) if centred else at
+    u = mantissa - mantissa.mean(dim=-1, keepdim=True) if centred else mantissa
+    width = at.shape[-1] if isinstance(norm, LayerNorm | RMSNorm) else 1
+    change = (2 * z * u + scale * u.square()).sum(dim=-1, keepdim=True) / width
+    before = (z.square().sum(dim=-1, keepdim=True) / width + norm.eps).sqrt()
+    after = ((z + scale * u).square().sum(dim=-1, keepdim=True) / width + norm.eps).sqrt()
+    row, quotient = (
+        _divided(z, before),
+        _divided(u, after) - _divided(z * change, after * before * (after + before)),
+    )
+    lost = (after == 0) & (before > 0)  # a token that is exactly zero stays zero on the sphere
+    quotient = torch.where(lost, -row / torch.where(scale > 0, scale, 1.0), quotient)
+    if (gain := norm.gain) is not None:
+        row, quotient = row * gain.unsqueeze(-2), quotient * gain.unsqueeze(-2)
+    return (row if norm.bias is None else row + norm.bias.unsqueeze(-2)), quotient
+
+
+def _divided(x: Tensor, by: Tensor) -> Tensor:
+    return torch.where(by > 0, x / torch.where(by > 0, by, 1.0), 0.0)

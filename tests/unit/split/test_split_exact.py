@@ -1,0 +1,86 @@
+"""The split pass against arithmetic with hundreds of digits, down to residuals of 1e-100."""
+
+import itertools
+import os
+
+import pytest
+from exact_specs import describe, plain
+from torch import Tensor
+
+from rankscope.network import Chain, LayerNorm, Network, Norm, Part, RMSNorm, Skip
+from rankscope.split import split_states
+from reference.exact_network import log10_norm, relative_error, residuals
+from trees import Draws, attention, mlp
+
+DIM, TOKENS, MOST = 6, 4, 60
+PLACES = {"full": ("full", "none"), "causal": ("causal", "none"), "window": ("window:1", "none")}
+PLACES |= {"rotary": ("full", "rotary"), "alibi": ("full", "alibi")}
+MLPS = {"none": None, "relu": ("relu", False), "gelu": ("gelu", False), "swiglu": ("silu", True)}
+
+GRID = list(
+    itertools.product([1, 3], ["none", "pre", "post", "rms"], [0.0, 1.0, 0.3], list(MLPS), list(PLACES))
+)
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
+CASES = GRID if SOAK else GRID[::23]  # 23 is coprime to the size of every factor, so every setting is met
+
+
+def norm(kind: str, draw: Draws) -> Norm | None:
+    gain, bias = 1 + 0.3 * draw(DIM), 0.3 * draw(DIM)
+    if kind == "none":
+        return None
+    return RMSNorm(gain, eps=1e-6) if kind == "rms" else LayerNorm(gain, bias, eps=1e-5)
+
+
+def sublayer(part: Part, kind: str, skip: float, draw: Draws) -> list[Part]:
+    """One sublayer; RMS stands before the part, like ``pre``."""
+    stands = norm(kind, draw)
+    inner = part if stands is None or kind == "post" else Chain([stands, part])
+    around = inner if skip == 0.0 else Skip(inner, skip)
+    return [around, stands] if stands is not None and kind == "post" else [around]
+
+
+def network(
+    heads: int, kind: str, skip: float, feed: str, place: str, layers: int = MOST, seed: int = 0
+) -> Network:
+    draw = Draws(seed)
+    rule, position = PLACES[place]
+    blocks = []
+    for _ in range(layers):
+        parts = sublayer(
+            attention(draw, rule=rule, place=position, heads=heads, groups=1, dim=DIM), kind, skip, draw
+        )
+        if (settings := MLPS[feed]) is not None:
+            parts += sublayer(mlp(draw, activation=settings[0], gated=settings[1], dim=DIM), kind, skip, draw)
+        blocks.append(Chain(parts))
+    return Network(blocks)
+
+
+def compare(net: Network, x: Tensor, *, digits: int = 400, bound: float = 1e-11) -> float:
+    """Smallest log10 residual that was compared; every layer down to 1e-100 must be right to ``bound``.
+
+    A network that grows amplifies rounding: there the split pass must be as good as twice the ordinary one.
+    """
+    exact = residuals(describe(net, len(x)), plain(x), digits, down_to=-100.0)
+    smallest = 0.0
+    for layer, (split, state, true) in enumerate(
+        zip(split_states(net, x), net.states(x), exact, strict=False)
+    ):
+        error = relative_error(plain(split.residual), float(split.log_scale), true)
+        smallest = float(log10_norm(true))
+        ordinary = relative_error(plain(state - state.mean(dim=0)), 0.0, true)
+        allowed = max(bound, 2 * ordinary) if smallest > -1 else bound
+        assert error < allowed, f"layer {layer}: {error:.1e} off at a residual of 1e{smallest:.0f}"
+        if smallest < -100:
+            break
+    return smallest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_every_layer_down_to_1e_100(case: tuple[int, str, float, str, str]) -> None:
+    explodes = (
+        case[1] == "none" and case[3] == "swiglu"
+    )  # products of tokens without a norm: 1e1000 in ten layers
+    net = network(*case, layers=6 if explodes else MOST)
+    x = Draws(1)(TOKENS, DIM)
+    compare(net, x)
