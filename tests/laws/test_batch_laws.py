@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from rankscope.errors import ConfigError, MaskError, ShapeError
+from rankscope.errors import ConfigError, MaskError
 from rankscope.masks import ExplicitMask
 from rankscope.network import (
     INITS,
@@ -15,6 +15,7 @@ from rankscope.network import (
     Context,
     Network,
     Skip,
+    Softmax,
     Spec,
     Uniform,
     build,
@@ -131,10 +132,60 @@ def test_a_shared_block_is_stacked_once() -> None:
         assert_close(stacked(x)[seed], net(x[seed]), **TOLERANCE)
 
 
-def test_a_real_token_left_with_nothing_to_read_is_an_error() -> None:
+def test_texts_without_tokens_and_masks_of_another_size_are_refused() -> None:
     rule = ExplicitMask([[False, True, True], [True, False, True], [True, True, False]])
     net = Network([Attention(Uniform(heads=2), attention(Draws(0)).values)])
-    with pytest.raises((MaskError, ShapeError)):
+    with pytest.raises(MaskError, match="3"):
         with_mask(net, rule).states(Draws(0)(3, DIM), Context(is_token=torch.tensor([True, False, False])))
     with pytest.raises(MaskError, match="no token that is not padding"):
         net.states(Draws(0)(3, DIM), Context(is_token=torch.tensor([False, False, False])))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5], ids=["seeds==heads", "seeds", "seeds==tokens"])
+@pytest.mark.parametrize("texts", [False, True])
+def test_random_trees_can_be_stacked(count: int, texts: bool) -> None:
+    """Every part that a tree can hold, query and key norms too, with as many seeds as heads or tokens."""
+    nets = []
+    for seed in range(count):
+        draw = Draws(seed)
+        grouped = attention(draw, rule="window:1", place="relative", groups=1, qk_norm=True, softcap=2.0)
+        parts = [
+            Skip(attention(draw, place="alibi", qk_norm=True), draw(DIM)),
+            norm("rms", draw),
+            mlp(draw, gated=True),
+        ]
+        turned = attention(draw, place="rotary", qk_norm=True)
+        nets.append(
+            Network([Chain([*parts, grouped]), Chain([turned, attention(draw, place="transformer-xl")])])
+        )
+    x = Draws(9)(count, 2, 5, DIM) if texts else Draws(9)(count, 5, DIM)
+    states = stack(nets, texts=texts).states(x)
+    for seed, net in enumerate(nets):
+        for layer, state in enumerate(net.states(x[seed])):
+            assert_close(states[layer][seed], state, rtol=1e-12, atol=1e-12)
+
+
+def test_tied_weights_are_stacked_together() -> None:
+    nets = []
+    for seed in range(3):
+        draw = Draws(seed)
+        part = attention(draw)
+        tied = Attention(Softmax(part.mixer.query, part.mixer.query, heads=2), part.values)
+        nets.append(Network([part, tied]))
+    x = Draws(9)(3, 5, DIM)
+    for seed, net in enumerate(nets):
+        assert_close(stack(nets)(x)[seed], net(x[seed]), **TOLERANCE)
+
+
+def test_settings_must_agree_to_be_stacked() -> None:
+    def made(**fields: object) -> Network:
+        return build(Spec(layers=1, heads=2, dim=8, **fields), torch.Generator().manual_seed(0))
+
+    for one, other in (
+        ({"mask": "full"}, {"mask": "causal"}),
+        ({"position": "rotary:100"}, {"position": "rotary"}),
+        ({"variant": "transformer", "activation": "relu"}, {"variant": "transformer", "activation": "gelu"}),
+        ({"mlp_width": 8, "variant": "transformer"}, {"mlp_width": 9, "variant": "transformer"}),
+    ):
+        with pytest.raises(ConfigError, match="same tree"):
+            stack([made(**one), made(**other)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from rankscope.errors import UnknownNameError
+from rankscope.errors import ConfigError, NotUnderstood, UnknownNameError
 from rankscope.masks import Causal, Full, parse_mask
 from rankscope.network import (
     Attention,
@@ -17,6 +17,7 @@ from rankscope.network import (
     Mlp,
     Network,
     Norm,
+    Part,
     Scale,
     Skip,
     Spec,
@@ -164,3 +165,27 @@ def test_unknown_cuts_and_variants_are_suggested() -> None:
         without(net, "skips")
     with pytest.raises(UnknownNameError, match="did you mean 'san\\+skip'"):
         variant(net, "san+skp")
+
+
+def test_a_cut_copy_refuses_to_be_cast_because_that_would_cast_the_original() -> None:
+    net = build(Spec(layers=2, heads=2, dim=8, variant="transformer"), torch.Generator().manual_seed(0))
+    cut = without(net, "skip")
+    with pytest.raises(ConfigError, match="shares its weights"):
+        cut.to(torch.float32)
+    own = cut.owned().to(torch.float32)
+    assert own(X.float()).dtype == torch.float32
+    assert net(X).dtype == cut(X).dtype == torch.float64
+    assert net.to(torch.float32)(X.float()).dtype == torch.float32
+
+
+def test_a_container_of_an_unknown_kind_is_refused_by_name() -> None:
+    class Twice(Part):
+        def __init__(self, inner: Part) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+            return self.inner(self.inner(x, context), context)
+
+    with pytest.raises(NotUnderstood, match="surgery has no rule for the part Twice"):
+        without(Network([Twice(Skip(A))]), "skip")

@@ -1,5 +1,6 @@
 """The program ``rankscope``: its commands, and how it fails."""
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +14,8 @@ from rankscope.cli.collapse import collapse
 from rankscope.cli.list import list_names
 from rankscope.cli.rate import rate
 from rankscope.errors import RankscopeError
+
+TOO_LARGE = "not enough memory for this run; lower --dim, --tokens, --layers or --seeds"
 
 
 class OneLineErrors(TyperGroup):
@@ -33,13 +36,30 @@ class OneLineErrors(TyperGroup):
             return run()
         try:
             result = run()
+            sys.stdout.flush()
         except (typer.Abort, KeyboardInterrupt):
-            _fail("interrupted", 130)
+            _fail("interrupted; nothing was written", 130)
         except typer.TyperException as error:
             _fail(error.format_message(), 2)
         except RankscopeError as error:
             _fail(str(error), 2)
+        except BrokenPipeError:
+            _leave_quietly()
+        except (MemoryError, OverflowError):
+            _fail(TOO_LARGE, 2)
+        except OSError as error:
+            _fail(f"cannot write the output: {error.strerror or error}", 2)
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            _fail(TOO_LARGE, 2)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _leave_quietly() -> NoReturn:
+    """The reader of our output is gone (``| head``): nothing is wrong, and nobody is left to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -13,6 +13,8 @@ from rankscope.errors import ConfigError
 
 Row = dict[str, Any]
 
+MOST_TOKENS = 16_384
+
 EXAMPLES = (
     *("full", "causal", "window:2", "causal-window:2", "dilated:2:2", "strided:4"),
     *("prefix:2", "longformer:1:1", "bigbird:1:1:1", "blocks:2"),
@@ -41,7 +43,7 @@ def list_names(
         Path | None, Option(help="With --tokens: draw the masks (.png, .svg, .html, .json).")
     ] = None,
     format_: Annotated[
-        Format | None, Option("--format", help="table, json or csv.  [default: table]")
+        Format | None, Option("--format", help="table, json or csv.", show_default="table")
     ] = None,
     output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
 ) -> None:
@@ -84,7 +86,12 @@ def _masks() -> list[Row]:
 def _described_masks(tokens: int, mask: str | None, plot: Path | None) -> list[Row]:
     from rankscope.masks import describe, parse_mask
 
-    rules = [parse_mask(text) for text in (EXAMPLES if mask is None else listed(mask))]
+    texts = [text for text in EXAMPLES if tokens > 1 or text != "blocks:2"] if mask is None else listed(mask)
+    if not texts:
+        raise ConfigError("--mask names nothing; give at least one rule, for example causal")
+    if tokens > MOST_TOKENS:
+        raise ConfigError(f"--tokens {tokens}: masks are described up to {MOST_TOKENS} tokens")
+    rules = [parse_mask(text) for text in texts]
     rows = [{"mask": rule.text, **describe(rule, tokens)} for rule in rules]
     if plot is not None:
         from rankscope.plots import mask_graph, mask_sheet, save_figure

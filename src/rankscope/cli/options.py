@@ -12,13 +12,15 @@ Heads = Annotated[int, Option(help="Heads per attention; must divide --dim.")]
 Dim = Annotated[int, Option(help="Width of a token.")]
 Tokens = Annotated[int, Option(help="Tokens per text, N(0, 1) each.")]
 Seeds = Annotated[int | None, Option(help="How many networks: seeds 0 .. N-1.")]
-Seed = Annotated[int | None, Option(help="One network, of this seed.  [default: 0]")]
+Seed = Annotated[int | None, Option(help="One network, of this seed.", show_default="0")]
 Placement = Annotated[str, Option(help="Where norms stand: post, pre, sandwich, parallel.")]
 Position = Annotated[str, Option(help="Position rule, see 'rankscope list positions'.")]
 Values = Annotated[str, Option(help="Value maps: gaussian, orthogonal, identity.")]
 Init = Annotated[str, Option(help="Initialisation, see 'rankscope list inits'.")]
 Plot = Annotated[Path | None, Option(help="Draw the curves: .png, .svg, .html or .json.")]
 Output = Annotated[Path | None, Option(help="Write there instead of stdout.")]
+
+MOST_SEEDS = 100_000
 
 FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 """Output format by file ending, where --format does not say."""
@@ -34,7 +36,7 @@ class Format(StrEnum):
     PARQUET = "parquet"  # to a file only
 
 
-AsFormat = Annotated[Format | None, Option("--format", help="How to print.  [default: table]")]
+AsFormat = Annotated[Format | None, Option("--format", help="How to print.", show_default="table")]
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -55,6 +57,8 @@ def listed(text: str) -> tuple[str, ...]:
 
 def chosen_format(format_: Format | None, output: Path | None) -> Format:
     """The format asked for, or the one the output's ending names, or a table for reading."""
+    if format_ is Format.PARQUET and output is None:
+        raise ConfigError("parquet is a binary format; give --output FILE")
     if format_ is not None:
         return format_
     ending = "" if output is None else output.suffix.lower()
@@ -65,8 +69,8 @@ def seed_list(count: int | None, one: int | None) -> tuple[int, ...]:
     """The seeds that ``--seeds N`` or ``--seed S`` name; seed 0 if neither is given."""
     if count is not None and one is not None:
         raise ConfigError("give --seeds N for many networks or --seed S for one, not both")
-    if count is not None and count < 1:
-        raise ConfigError(f"--seeds {count}: need at least one network")
-    if one is not None and one < 0:
-        raise ConfigError(f"--seed {one}: seeds are non-negative integers")
+    if count is not None and not 1 <= count <= MOST_SEEDS:
+        raise ConfigError(f"--seeds {count}: need at least one network and at most {MOST_SEEDS}")
+    if one is not None and not 0 <= one < 2**63:
+        raise ConfigError(f"--seed {one}: seeds are integers from 0 to 2^63 - 1")
     return (one or 0,) if count is None else tuple(range(count))

@@ -29,6 +29,8 @@ def check_outputs(output: Path | None, plot: Path | None) -> None:
 
     if output is not None:
         check_output(output)
+    if output is not None and plot is not None and output.resolve() == plot.resolve():
+        raise ConfigError(f"--output and --plot are both {plot}; one would overwrite the other")
     if plot is not None:
         from rankscope.plots import FIGURE_FORMATS
 
@@ -63,11 +65,6 @@ def write_table(
     table: "Table", title: str, wanted: Format | None, output: Path | None, plot: Path | None
 ) -> None:
     """The picture if one is asked for, and the table in the format that is wanted, if any."""
-    if plot is not None:
-        from rankscope.plots import save_figure
-
-        save_figure(_curves(table), plot)
-        note(f"wrote {plot}")
     match wanted:
         case Format.TABLE:
             emit(rendered_table(table), output)
@@ -76,15 +73,18 @@ def write_table(
         case Format.CSV:
             emit(table.to_csv(), output)
         case Format.PARQUET:
-            if output is None:
-                raise ConfigError("parquet is a binary format; give --output FILE")
-            table.save(output)
+            table.save(str(output))  # a format without a file was refused before the work
             note(f"wrote {output}")
         case Format.HTML:
             from rankscope.report import page
 
             command = shlex.join(["rankscope", *sys.argv[1:]])
             emit(page(table, [_curves(table)], title=title, command=command), output)
+    if plot is not None:
+        from rankscope.plots import save_figure
+
+        save_figure(_curves(table), plot)
+        note(f"wrote {plot}")
 
 
 def _curves(table: "Table") -> "Chart":
@@ -99,7 +99,8 @@ def rendered_table(table: "Table") -> str:
 
     frame = pivot(table)
     text = text_table(frame.columns, [[str(cell) for cell in row] for row in frame.fill_null("").rows()])
-    return f"{text}\nmean over seeds by layer; {UNRESOLVED_MARK} = at least one seed is below its rounding floor\n"
+    legend = f"{UNRESOLVED_MARK} = some seed is below its rounding floor, - = 0/0 or overflow"
+    return f"{text}\nmean over seeds by layer; {legend}\n"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -121,8 +122,17 @@ def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: Format, co
     header = list(rows[0]) if rows else []
     cells = [["" if row[name] is None else _flat(row[name]) for name in header] for row in rows]
     if format_ is Format.JSON:
+        from rankscope.results import provenance
+
         return json.dumps(
-            {"schema": SCHEMA, "command": command, "what": what, "rows": rows, "provenance": {}}, indent=1
+            {
+                "schema": SCHEMA,
+                "command": command,
+                "what": what,
+                "rows": rows,
+                "provenance": provenance({"what": what}),
+            },
+            indent=1,
         )
     if format_ is Format.CSV:
         import csv

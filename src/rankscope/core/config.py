@@ -44,5 +44,7 @@ class Config(BaseModel):
 
 def _line(location: tuple[int | str, ...], message: str, found: object) -> str:
     name = ".".join(map(str, location))
+    if found == ():
+        return f"{name}: an empty list was given; name at least one"
     message = message.removeprefix("Value error, ")
     return f"{name}={found!r}: {message[:1].lower()}{message[1:]}" if name else message

@@ -63,6 +63,8 @@ def threads_for(entries: int) -> Iterator[None]:
 
 def checked(x: Tensor, *, tokens: int = 1) -> Tensor:
     """``x`` in float64, or an error if it is not a finite token matrix with at least ``tokens`` rows."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"expected tokens as a torch tensor, got {type(x).__name__}; use torch.as_tensor(x)")
     if x.ndim < 2 or x.shape[-2] < tokens or x.shape[-1] < 1:
         count = {1: "one token", 2: "two tokens"}.get(tokens, f"{tokens} tokens")
         raise ShapeError(

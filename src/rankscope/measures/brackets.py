@@ -177,8 +177,8 @@ def _lowest_corner(lines: list[Line], smallest: float) -> tuple[float, float]:
 def best_rows(
     y: TokenMatrix, solve: Callable[[Array, float], Best], tolerance: float
 ) -> tuple[CenterRow, PerMatrix, PerMatrix]:
-    """Center, low and high of every matrix of a batch, solved one by one on the CPU."""
-    flat = y.reshape(-1, *y.shape[-2:]).cpu().contiguous()
+    """Center, low and high of every matrix of a batch, solved one by one on the CPU; they carry no gradient."""
+    flat = y.detach().reshape(-1, *y.shape[-2:]).cpu().contiguous()
     found = [solve(matrix.numpy(), tolerance) for matrix in flat]
     batch, dim = y.shape[:-2], y.shape[-1]
 

@@ -44,27 +44,45 @@ def build(spec: Spec, generator: torch.Generator) -> Network:
     """
     blocks = [_block(spec, generator) for _ in range(spec.layers)]
     final_norm = None if spec.placement == "post" else _norm(spec)
-    return variant(Network(blocks, final_norm), spec.variant)
+    network = variant(Network(blocks, final_norm), spec.variant)
+    network.borrows = False  # the network it was cut from is gone
+    return network
 
 
-def stack(networks: Sequence[Network]) -> Network:
-    """One network whose parameters carry a leading axis over ``networks``, which must have the same tree.
+def stack(networks: Sequence[Network], *, texts: bool = False) -> Network:
+    """One network whose parameters carry a leading axis over ``networks``, which must be alike but for their weights.
 
-    Run it on tokens ``seeds tokens dim``; each slice is what the single network gives.
+    Run it on tokens ``seeds tokens dim``, or with ``texts`` on ``seeds texts tokens dim``; each slice is what the
+    single network gives.
     """
     if not networks:
         raise ConfigError("cannot stack zero networks; give at least one")
-    named = [dict(network.named_parameters()) for network in networks]
-    if any(parameters.keys() != named[0].keys() for parameters in named):
+    if any(not _alike(networks[0], other) for other in networks[1:]):
         raise ConfigError("only networks with the same tree can be stacked; build them from one spec")
+    named = [dict(network.named_parameters()) for network in networks]
     # a copy of the first tree in which each parameter is replaced, wherever it is used, by the stack of its likes
-    stacks: dict[int, object] = {
-        id(first): nn.Parameter(
-            torch.stack([parameters[name].detach() for parameters in named]), requires_grad=False
-        )
-        for name, first in named[0].items()
-    }
-    return copy.deepcopy(networks[0], stacks)
+    stacks: dict[int, object] = {}
+    for name, first in named[0].items():
+        value = torch.stack([parameters[name].detach() for parameters in named])
+        stacks[id(first)] = nn.Parameter(value.unsqueeze(1) if texts else value, requires_grad=False)
+    stacked = copy.deepcopy(networks[0], stacks)
+    stacked.borrows = False
+    return stacked
+
+
+def _alike(a: nn.Module, b: nn.Module) -> bool:
+    """Whether two trees differ in nothing but the values of their parameters."""
+    shapes = [[(name, p.shape) for name, p in net.named_parameters(remove_duplicate=False)] for net in (a, b)]
+    ours, theirs = list(a.modules()), list(b.modules())
+    return shapes[0] == shapes[1] and len(ours) == len(theirs) and all(map(_same_settings, ours, theirs))
+
+
+def _same_settings(a: nn.Module, b: nn.Module) -> bool:
+    settings = [{key: v for key, v in vars(m).items() if key[0] != "_" and key != "training"} for m in (a, b)]
+    if type(a) is not type(b) or settings[0].keys() != settings[1].keys():
+        return False
+    pairs = [(settings[0][key], settings[1][key]) for key in settings[0]]
+    return all(torch.equal(x, y) if isinstance(x, Tensor) else x == y for x, y in pairs)
 
 
 def _block(spec: Spec, generator: torch.Generator) -> Part:

@@ -20,7 +20,7 @@ class Norm(Part, ABC):
         weight_: Tensor | None = None,
         bias: Tensor | None = None,
         *,
-        eps: float = 0.0,
+        eps: float,
         offset: float = 0.0,
     ) -> None:
         super().__init__()
@@ -45,10 +45,20 @@ class Norm(Part, ABC):
         def __call__(self, x: Tensor, context: Context | None = None) -> Tensor: ...
 
     def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
-        y = self.unit(x)
-        if (gain := self.gain) is not None:
-            y = y * row(gain)
-        return y if self.bias is None else y + row(self.bias)
+        return self.affine(self.unit(x))
+
+    def per_head(self, x: Tensor) -> Tensor:
+        """The norm of ``*batch heads tokens width`` over the width, with one gain and bias for all heads."""
+        return self.affine(self.unit(x), heads=True)
+
+    def affine(self, y: Tensor, *, heads: bool = False, with_bias: bool = True) -> Tensor:
+        """Gain and bias applied to ``*batch tokens dim``, or with ``heads`` to ``*batch heads tokens width``."""
+        gain = self.gain
+        if gain is not None:
+            y = y * (row(row(gain)) if heads else row(gain))
+        if self.bias is None or not with_bias:
+            return y
+        return y + (row(row(self.bias)) if heads else row(self.bias))
 
 
 class LayerNorm(Norm):
@@ -67,6 +77,16 @@ class RMSNorm(Norm):
 
 class Sphere(Norm):
     """``x / sqrt(|x|^2 + eps)``: projection to the unit sphere. A zero token has no direction and stays zero."""
+
+    def __init__(
+        self,
+        weight_: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 0.0,
+        offset: float = 0.0,
+    ) -> None:
+        super().__init__(weight_, bias, eps=eps, offset=offset)
 
     def unit(self, x: Tensor) -> Tensor:
         length = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() + self.eps).sqrt()

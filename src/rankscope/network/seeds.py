@@ -25,7 +25,12 @@ class Seeds:
 
 
 def batches(
-    spec: Spec, *, tokens: int, seeds: Sequence[int], dtype: torch.dtype = torch.float64
+    spec: Spec,
+    *,
+    tokens: int,
+    seeds: Sequence[int],
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
 ) -> Iterator[Seeds]:
     """Networks and Gaussian tokens of every seed, in chunks that fit the cache.
 
@@ -42,7 +47,9 @@ def batches(
             for_weights, for_tokens = generators(seed)
             networks.append(build(spec, for_weights))
             xs.append(gaussian_tokens(tokens, spec.dim, generator=for_tokens))
-        yield Seeds(seeds=chunk, network=stack(networks).to(dtype), x=torch.stack(xs).to(dtype))
+        yield Seeds(
+            seeds=chunk, network=stack(networks).to(device, dtype), x=torch.stack(xs).to(device, dtype)
+        )
 
 
 def seeds_per_chunk(spec: Spec, tokens: int) -> int:

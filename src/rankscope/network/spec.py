@@ -13,6 +13,9 @@ from rankscope.network.initial import INITS
 from rankscope.network.positions.grammar import parse_position
 from rankscope.network.surgery import check_variant
 
+MOST_LAYERS, MOST_DIM = 1_000_000, 65_536
+"""Beyond these a random network is a slip of the keyboard, and would not fit any memory."""
+
 
 class Spec(Config):
     """A random network, with the names of the command line; keyword-only, frozen, validated.
@@ -20,12 +23,12 @@ class Spec(Config):
     >>> Spec(layers=2, heads=3, dim=16)
     Traceback (most recent call last):
     ...
-    rankscope.errors.ConfigError: heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8, 16
+    rankscope.errors.ConfigError: heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8
     """
 
-    layers: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    dim: int = Field(ge=1)
+    layers: int = Field(ge=1, le=MOST_LAYERS, strict=True)
+    heads: int = Field(ge=1, strict=True)
+    dim: int = Field(ge=1, le=MOST_DIM, strict=True)
     key_heads: int | None = Field(default=None, ge=1, description="distinct key/value heads; heads if None")
     variant: str = "san"
     norm: Literal["none", "layer", "rms", "sphere"] = "none"

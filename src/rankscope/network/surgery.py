@@ -10,11 +10,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 from rankscope.core.registry import unknown_name
+from rankscope.errors import NotUnderstood
 from rankscope.masks import MaskRule
 from rankscope.network.attention import Attention
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import Norm
-from rankscope.network.parts import Chain, Part, Skip, Sum, TokenMap, children, leaves
+from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, children, leaves
 from rankscope.network.tree import Network
 
 Rewrite = Callable[[Part], Part]
@@ -116,7 +117,7 @@ def _rewritten(network: Network, rewrite: Rewrite, is_removed: Callable[[Part], 
 
     blocks = [visit(block) for block in network.blocks]
     nothing = Chain(())
-    return Network([nothing if block is None else block for block in blocks], network.final_norm)
+    return network.with_blocks([nothing if block is None else block for block in blocks])
 
 
 def _rebuilt(part: Part, visit: Callable[[Part], Part | None]) -> Part | None:
@@ -127,6 +128,8 @@ def _rebuilt(part: Part, visit: Callable[[Part], Part | None]) -> Part | None:
     if isinstance(part, Chain | Sum):
         kept = _kept_in_chain(part, visit) if isinstance(part, Chain) else _kept_in_sum(part, visit)
         return None if len(part.parts) and not kept else type(part)(kept)
+    if not isinstance(part, Attention | Mlp | Norm | Scale | TokenMap):
+        raise NotUnderstood(part, "surgery")
     return part
 
 

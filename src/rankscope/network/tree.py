@@ -1,17 +1,22 @@
 """The root of the tree, and what one pass through it leaves behind."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from rankscope.core.registry import unknown_name
 from rankscope.core.types import AttentionMap, TokenMatrix
-from rankscope.errors import ShapeError
+from rankscope.errors import ConfigError, ShapeError
 from rankscope.network.attention import Attention
 from rankscope.network.context import Context
 from rankscope.network.norms import Norm
-from rankscope.network.parts import Part, Parts
+from rankscope.network.parts import Part, Parts, shallow_copy
+
+SITES = frozenset({"attention", "mlp"})
+"""Sites that may be asked of any network, whether or not it has such parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +47,36 @@ class Network(nn.Module):
         super().__init__()
         self.blocks = Parts(blocks)
         self.final_norm = final_norm
+        self.borrows = False
+
+    def with_blocks(self, blocks: Iterable[Part]) -> "Network":
+        """The same network around other blocks, which share weights with these: it refuses to be moved or cast."""
+        twin = shallow_copy(self)
+        twin.blocks = Parts(blocks)
+        twin.borrows = True
+        return twin
+
+    def owned(self) -> "Network":
+        """A copy with weights of its own, which can be moved, cast and trained without touching any other network."""
+        twin = copy.deepcopy(self)
+        twin.borrows = False
+        return twin
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Network":
+        if self.borrows:
+            raise ConfigError(
+                "this network shares its weights with another, which .to() would change as well; "
+                "move or cast the original first, or take net.owned().to(...)"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
 
     def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
         """The last state, after the final norm."""
-        return self.finish(self.states(x, context)[-1])
+        context = self._checked(x, context)
+        for block in self.blocks:
+            x = block(x, context)
+        return self.finish(x)
 
     def states(self, x: TokenMatrix, context: Context | None = None) -> tuple[TokenMatrix, ...]:
         """Token matrices of layers 0 .. L, before the final norm."""
@@ -60,7 +91,14 @@ class Network(nn.Module):
     ) -> Trace:
         """States of every layer, and what the named sites and the mixers put out on the way."""
         context = self._checked(x, context)
+        if isinstance(sites, str):
+            raise ShapeError(f"sites={sites!r} is one name; give a list of names, such as [{sites!r}]")
         wanted = frozenset(sites)
+        known = {
+            str(part.site) for part in self.modules() if isinstance(part, Part) and hasattr(part, "site")
+        }
+        for site in sorted(wanted - known - SITES):
+            raise unknown_name("site", site, known | SITES)
         states, seen, seen_maps = [x], dict[tuple[int, str], Tensor](), dict[tuple[int, str], Tensor]()
         for layer, block in enumerate(self.blocks, start=1):
             with _tapped(block, layer, wanted, seen, seen_maps if maps else None):
@@ -72,10 +110,20 @@ class Network(nn.Module):
         return x if self.final_norm is None else self.final_norm(x, Context())
 
     def _checked(self, x: Tensor, context: Context | None) -> Context:
+        if not isinstance(x, Tensor):
+            raise ShapeError(
+                f"expected tokens as a torch tensor, got {type(x).__name__}; use torch.as_tensor(x)"
+            )
         if x.ndim < 2 or x.shape[-2] < 1 or x.shape[-1] < 1 or not x.is_floating_point():
             raise ShapeError(
                 f"expected floating-point tokens (*batch, tokens, dim) with at least one token, "
                 f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+            )
+        first = next((p for p in self.parameters() if p.is_floating_point()), None)
+        if first is not None and first.dtype != x.dtype:
+            names = [str(dtype).removeprefix("torch.") for dtype in (x.dtype, first.dtype)]
+            raise ShapeError(
+                f"tokens are {names[0]} and the network is {names[1]}; use x.to(torch.{names[1]})"
             )
         context = Context() if context is None else context
         context.check(x)

@@ -183,6 +183,8 @@ def _subtitle(panels: Panels, facts: str, width: int) -> list[str]:
         notes.append(
             f"the rounding floor {'lies below this axis' if panels.is_log else 'is too small to draw'}"
         )
+    if panels.has_zeros and not panels.grounded:
+        notes.append("zeros stand at their floor")
     if panels.grounded:
         notes.append("zeros stand at the lower end of the axis")
     if panels.missing:

@@ -34,6 +34,7 @@ class Panels:
     has_floor: bool
     floors_differ: bool
     missing: int
+    has_zeros: bool
     grounded: int
     """Zeros whose floor is zero too: they have no logarithm and stand on the bottom of the axis."""
 
@@ -67,6 +68,7 @@ def panels(summary: pl.DataFrame) -> Panels:
         has_floor=has_floor,
         floors_differ=_floors_differ(points, is_log=is_log),
         missing=summary.height - numbered.height,
+        has_zeros=is_log and _least(numbered["min"]) == 0 and bool(numbered["floor"].max()),
         grounded=grounded,
     )
 

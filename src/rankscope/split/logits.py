@@ -93,7 +93,7 @@ def _projected(
         row, change = norm_quotient(norm, row, change, state.scale)
     row, change = split_heads(row, heads), split_heads(change, heads)
     if norm is not None and mixer.normed == "head":
-        return norm_quotient(norm, row, change, state.scale.unsqueeze(-3))
+        return norm_quotient(norm, row, change, state.scale.unsqueeze(-3), heads=True)
     return row, change
 
 

@@ -73,7 +73,9 @@ def _relu_quotient(at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
     return torch.where((at > 0) & (after <= 0) | (at < 0) & (after > 0), across, inside)
 
 
-def norm_quotient(norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def norm_quotient(
+    norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor, *, heads: bool = False
+) -> tuple[Tensor, Tensor]:
     """The normed row ``at`` (``*batch 1 dim``), and the change of every normed token divided by the scale.
 
     With ``z`` the (centred) row, ``u`` the (centred) mantissa, ``s0`` and ``si`` the divisors of the row and of the
@@ -93,9 +95,7 @@ def norm_quotient(norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor) -> tu
     )
     lost = (after == 0) & (before > 0)  # a token that is exactly zero stays zero on the sphere
     quotient = torch.where(lost, -row / torch.where(scale > 0, scale, 1.0), quotient)
-    if (gain := norm.gain) is not None:
-        row, quotient = row * gain.unsqueeze(-2), quotient * gain.unsqueeze(-2)
-    return (row if norm.bias is None else row + norm.bias.unsqueeze(-2)), quotient
+    return norm.affine(row, heads=heads), norm.affine(quotient, heads=heads, with_bias=False)
 
 
 def _divided(x: Tensor, by: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -27,13 +27,17 @@ Advance = Callable[[int, int], None]
 """Told after every step how many of how many steps are done."""
 
 
+MOST_TOKENS = 16_384
+"""Beyond this the attention maps of one layer alone would need gigabytes."""
+
+
 class CollapseConfig(Config):
     """Random networks to run: the product of variants, masks and norms, for every seed."""
 
     layers: int = Field(default=12, ge=1)
     heads: int = Field(default=4, ge=1)
     dim: int = Field(default=64, ge=1)
-    tokens: int = Field(default=32, ge=2)
+    tokens: int = Field(default=32, ge=2, le=MOST_TOKENS, description="one token has nothing to be equal to")
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     variants: tuple[str, ...] = Field(default=("san",), min_length=1)
     masks: tuple[str, ...] = Field(default=("full",), min_length=1)
@@ -51,7 +55,7 @@ class CollapseConfig(Config):
     @field_validator("masks")
     @classmethod
     def _masks_parse(cls, masks: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(parse_mask(mask).text for mask in masks)
+        return tuple(dict.fromkeys(parse_mask(mask).text for mask in masks))
 
     @field_validator("measures")
     @classmethod
@@ -62,7 +66,7 @@ class CollapseConfig(Config):
                 raise ConfigError(
                     f"{measure.definition} measures attention maps; collapse measures token states"
                 )
-        return tuple(measure.definition for measure in measures)
+        return tuple(dict.fromkeys(measure.definition for measure in measures))
 
     @field_validator("sites")
     @classmethod
@@ -70,10 +74,20 @@ class CollapseConfig(Config):
         for site in sites:
             if site not in SITES:
                 raise unknown_name("site", site, SITES)
-        return sites
+        return tuple(dict.fromkeys(sites))
+
+    @field_validator("variants", "norms", "seeds")
+    @classmethod
+    def _each_once(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(items))
 
     def check(self) -> None:
         """Raise unless every network of the product can be built and run here."""
+        has_mlp = any(name.removesuffix("-norm") in ("san+mlp", "transformer") for name in self.variants)
+        if self.sites == ("mlp",) and not has_mlp:
+            raise ConfigError(
+                f"no variant among {', '.join(self.variants)} has an MLP to measure; add --sites block"
+            )
         if self.split and self.sites != ("block",):
             raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
         for measure in map(find_measure, self.measures if self.split else ()):
@@ -84,8 +98,8 @@ class CollapseConfig(Config):
         for mask in self.masks:
             parse_mask(mask).matrix(self.tokens)
         try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
+            torch.zeros(1, device=self.device).cpu()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ConfigError(f"device {self.device!r} is not available here; use cpu") from error
 
     def spec(self, norm: str, name: str = "transformer") -> Spec:
@@ -128,9 +142,11 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Netwo
     """Every cell of the product, for every chunk of seeds: what it is, its network, its seeds and tokens."""
     for norm in config.norms:
         spec, dtype = config.spec(norm), dtype_named(config.dtype)
-        for batch in batches(spec, tokens=config.tokens, seeds=config.seeds, dtype=dtype):
+        for batch in batches(
+            spec, tokens=config.tokens, seeds=config.seeds, dtype=dtype, device=config.device
+        ):
             for mask, name in product(config.masks, config.variants):
-                network = variant(with_mask(batch.network, parse_mask(mask)), name).to(config.device)
+                network = variant(with_mask(batch.network, parse_mask(mask)), name)
                 about: dict[str, object] = {
                     "model": "random",
                     "variant": name,
@@ -144,7 +160,7 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Netwo
 def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
-    x = batch.x.to(config.device)
+    x = batch.x
     for layer, (split, state) in enumerate(zip(split_states(network, x), network.states(x), strict=True)):
         for measure in map(find_measure, config.measures):
             ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
@@ -156,7 +172,7 @@ def _measure(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
-    trace = network.trace(batch.x.to(config.device), sites=inner)
+    trace = network.trace(batch.x, sites=inner)
     for layer, site, x in _states(trace, config.sites):
         for measure in map(find_measure, config.measures):
             found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)

@@ -138,7 +138,7 @@ def test_sites_and_measures_can_be_named() -> None:
         (["--mask", "window:-1"], "at least"),
         (["--mask", "widow:1"], "did you mean 'window'"),
         (["--mask", "file:absent.npy"], "absent.npy"),
-        (["--mask", ""], "masks=(): "),
+        (["--mask", ""], "masks: an empty list was given"),
         (["--norm", "layr"], "did you mean 'layer'"),
         (["--variant", "sam"], "did you mean 'san'"),
         (["--placement", "bef"], "Known: parallel, post, pre, sandwich"),
@@ -151,16 +151,48 @@ def test_sites_and_measures_can_be_named() -> None:
         (["--dtype", "float8"], "Known: bfloat16, float16, float32, float64"),
         (["--device", "gpu7"], "device 'gpu7' is not available"),
         (["--seeds", "0"], "need at least one network"),
-        (["--seed", "-1"], "non-negative"),
+        (["--seed", "-1"], "from 0 to"),
+        (["--sites", "mlp"], "has an MLP to measure"),
         (["--seed", "1", "--seeds", "2"], "not both"),
         (["--sede", "1"], "No such option: --sede"),
         (["--format", "xml"], "'xml' is not one of"),
         (["--output", "/nowhere/at/all.json"], "/nowhere/at"),
         (["--plot", "curves.bmp"], ".bmp"),
+        (["--plot", "same.json", "--output", "./same.json"], "one would overwrite the other"),
+        (["--format", "parquet"], "give --output FILE"),
+        (["--position", "rotary:1:2"], "fraction is at most 1"),
+        (["--tokens", "99999999999999999999"], "less than or equal to 16384"),
+        (["--dim", "99999999999999999999"], "less than or equal to 65536"),
+        (["--layers", "99999999999999999999"], "less than or equal to"),
+        (["--seeds", "99999999999999999999"], "at most"),
+        (["--seed", "99999999999999999999"], "from 0 to"),
+        (["--device", "meta"], "not available"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_two(arguments: list[str], message: str) -> None:
     assert message in failed(*SMALL, *arguments)
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_cost_the_results(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    arguments = (*SMALL, "--init", "rezero", "--sites", "final", "--measure", "residual_ratio")
+    result = run(*arguments, "--plot", str(tmp_path / "p.png"), "--output", str(kept))
+    assert result.exit_code == 2
+    assert "nothing to draw" in result.stderr
+    assert len(Table.load(kept)) == 1
+
+
+def test_repeated_names_run_once() -> None:
+    twice = run(
+        *SMALL, "--mask", "full,full", "--measure", "residual,residual[frobenius,mean]", "--format", "json"
+    )
+    assert len(json.loads(twice.stdout)["rows"]) == 4
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m rankscope.cli list measures | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - a pipe
+    assert "Traceback" not in done.stderr
 
 
 def test_a_failing_run_leaves_the_old_file(tmp_path: Path) -> None:
@@ -208,6 +240,8 @@ def test_masks_are_described_and_drawn(tmp_path: Path) -> None:
         (["masks", "--mask", "causal"], "need --tokens"),
         (["masks", "--tokens", "0"], "at least one token"),
         (["masks", "--format", "html"], "no format 'html'"),
+        (["masks", "--tokens", "4", "--mask", ""], "names nothing"),
+        (["masks", "--tokens", "99999999"], "up to 16384 tokens"),
     ],
 )
 def test_wrong_lists(arguments: list[str], message: str) -> None:

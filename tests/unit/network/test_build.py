@@ -30,7 +30,7 @@ def network(**fields: object) -> Network:
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"heads": 3}, ConfigError, "heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8, 16"),
+        ({"heads": 3}, ConfigError, "heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8"),
         ({"layers": 0}, ConfigError, "layers=0: input should be greater than or equal to 1"),
         ({"key_heads": 3}, ConfigError, "key_heads=3 does not divide heads=4"),
         ({"norm": "layr"}, UnknownNameError, "unknown norm 'layr'; did you mean 'layer'"),
@@ -64,7 +64,7 @@ def test_a_spec_is_frozen() -> None:
 
 
 def test_rotary_needs_an_even_head() -> None:
-    with pytest.raises(ConfigError, match="even number of channels"):
+    with pytest.raises(ConfigError, match="pairs of channels"):
         network(heads=16, position="rotary")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rankscope.errors import ShapeError
+from rankscope.errors import ShapeError, UnknownNameError
 from rankscope.network import Chain, Context, Network, Skip, Sum
 from trees import DIM, Draws, attention, mlp, norm
 
@@ -78,3 +78,35 @@ def test_a_context_may_serve_texts_of_different_lengths() -> None:
     net, context = Network([attention(DRAW, rule="causal", place="rotary")]), Context()
     for tokens in (5, 3):
         assert_close(net.states(X[:tokens], context)[-1], net.states(X[:tokens])[-1])
+
+
+def test_sites_must_be_known() -> None:
+    net = Network([BLOCK])
+    with pytest.raises(UnknownNameError, match="did you mean 'attention'"):
+        net.trace(X, sites=["atention"])
+    with pytest.raises(ShapeError, match="one name; give a list"):
+        net.trace(X, sites="attention")
+    assert not Network([norm("layer", DRAW)]).trace(X, sites=["mlp"]).sites
+
+
+def test_tokens_of_another_dtype_are_refused_in_words() -> None:
+    with pytest.raises(ShapeError, match="tokens are float32 and the network is float64"):
+        Network([BLOCK]).states(X.float())
+
+
+def test_rotary_angles_stay_exact_in_a_network_of_low_precision() -> None:
+    part = attention(DRAW, place="rotary")
+    before = part.mixer.position.frequencies.clone()
+    Network([part]).to(torch.bfloat16)
+    assert torch.equal(part.mixer.position.frequencies, before)
+
+
+def test_what_a_context_keeps_does_not_outlive_a_change_of_weights() -> None:
+    for place in ("alibi", "relative", "transformer-xl", "rotary"):
+        net, context = Network([attention(DRAW, place=place)]), Context()
+        before = net.states(X, context)[-1]
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.mul_(1.5)
+        assert not torch.allclose(net.states(X, context)[-1], before)
+        assert_close(net.states(X, context)[-1], net.states(X)[-1])

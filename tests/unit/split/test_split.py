@@ -154,7 +154,7 @@ def test_ratios_and_diameters_come_from_the_split_too() -> None:
             value = measure(x[text][is_token[text]])
             value = value.high if isinstance(value, tuple) else value
             assert_close(found.log[text].exp(), value, rtol=0.02 if "best" in name else 1e-12, atol=0)
-    with pytest.raises(ConfigError, match="cosine.* cannot be read off a split state"):
+    with pytest.raises(ConfigError, match=r"cosine.* cannot be read off a split state"):
         log_measure(find_measure("cosine"), state)
     with pytest.raises(ConfigError, match="unit"):
         log_measure(find_measure("residual_ratio[composite,mean,unit]"), state)

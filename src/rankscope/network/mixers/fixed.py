@@ -18,6 +18,8 @@ class Fixed(Mixer):
         super().__init__()
         if maps.ndim < 3 or maps.shape[-1] != maps.shape[-2]:
             raise ShapeError(f"expected maps (*seeds, heads, tokens, tokens), got shape {tuple(maps.shape)}")
+        if not maps.is_floating_point():
+            raise ShapeError(f"expected floating-point maps, got {maps.dtype}; use maps.double()")
         off = float((maps.sum(dim=-1) - 1).abs().max())
         if not off <= 1e3 * torch.finfo(maps.dtype).eps or float(maps.min()) < 0:
             raise ShapeError(

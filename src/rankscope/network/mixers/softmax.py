@@ -93,7 +93,7 @@ class Softmax(Mixer):
             return split_heads(flat, heads)
         if self.normed == "all":
             return split_heads(norm(flat), heads)
-        return norm(split_heads(flat, heads))
+        return norm.per_head(split_heads(flat, heads))
 
 
 def _check_widths(mixer: Softmax) -> None:

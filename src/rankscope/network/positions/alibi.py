@@ -25,7 +25,4 @@ class Alibi(Position):
         return cls(2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float64) / heads))
 
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
-        def make() -> Tensor:
-            return -self.slopes[..., None, None].to(query.dtype) * distances(query, context).abs()
-
-        return context.shared(("alibi", self, query.shape[-2], query.dtype), make)
+        return -self.slopes[..., None, None].to(query.dtype) * distances(query, context).abs()

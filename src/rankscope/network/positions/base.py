@@ -21,6 +21,11 @@ class NoPosition(Position):
 
 def distances(query: Tensor, context: Context) -> Tensor:
     """``position(i) - position(j)`` as integers, ``tokens tokens`` or ``*batch 1 tokens tokens`` (all heads)."""
-    position = context.token_positions(query.shape[-2], query.device)
-    difference = position.unsqueeze(-1) - position.unsqueeze(-2)
-    return difference if difference.ndim == 2 else difference.unsqueeze(-3)
+    tokens = query.shape[-2]
+
+    def make() -> Tensor:
+        position = context.token_positions(tokens, query.device)
+        difference = position.unsqueeze(-1) - position.unsqueeze(-2)
+        return difference if difference.ndim == 2 else difference.unsqueeze(-3)
+
+    return context.shared(("distances", tokens, query.device), make)

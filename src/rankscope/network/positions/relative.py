@@ -7,6 +7,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from rankscope.errors import ConfigError
 from rankscope.network.context import Context
 from rankscope.network.parts import weight
 from rankscope.network.positions.base import Position, distances
@@ -25,6 +26,14 @@ class LogBuckets:
     count: int = 32
     max_distance: int = 128
     bidirectional: bool = True
+
+    def __post_init__(self) -> None:
+        exact = self.count // (4 if self.bidirectional else 2)
+        if exact < 1 or self.max_distance <= exact:
+            raise ConfigError(
+                f"{self.count} buckets up to distance {self.max_distance} leave none for near distances; "
+                f"use at least {4 if self.bidirectional else 2} buckets and a larger distance"
+            )
 
     def __call__(self, distance: Tensor) -> Tensor:
         count, offset = self.count, torch.zeros_like(distance)
@@ -59,12 +68,8 @@ class RelativeBias(Position):
         self.buckets = buckets
 
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
-        return context.shared(
-            ("relative", self, query.shape[-2], query.dtype), lambda: self._bias(query, context)
-        )
-
-    def _bias(self, query: Tensor, context: Context) -> Tensor:
-        index = self.buckets(distances(query, context))
+        key = ("buckets", self.buckets, query.shape[-2], query.device)
+        index = context.shared(key, lambda: self.buckets(distances(query, context)))
         index = index.squeeze(-3) if index.ndim > 2 else index
         table = self.table.transpose(-1, -2)  # *seeds heads buckets
         if index.ndim == 2:

@@ -41,10 +41,10 @@ class Rotary(Position):
         tensor([1.0000, 0.0100], dtype=torch.float64)
         """
         width = int(head_dim * fraction)
-        if width < 2 or width % 2 or base <= 0:
+        if width < 2 or width % 2 or base <= 0 or not 0 < fraction <= 1:
             raise ConfigError(
-                f"rotary positions need an even number of channels and a positive base, got {width} of "
-                f"head_dim={head_dim} and base={base}; choose dim, heads and fraction so that {width} becomes even"
+                f"rotary positions turn pairs of channels by a positive base, got {width} of head_dim={head_dim} "
+                f"channels and base={base}; fraction is at most 1, and fraction * dim / heads must be even"
             )
         exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
         return cls(base**-exponents / stretch, interleaved=interleaved)
