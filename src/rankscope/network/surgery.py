@@ -121,13 +121,15 @@ def _rewritten(network: Network, rewrite: Rewrite, is_removed: Callable[[Part], 
 
 
 def _rebuilt(part: Part, visit: Callable[[Part], Part | None]) -> Part | None:
-    """A container with its children visited, None if it lost all of them; leaves as they are."""
+    """A container with its children visited: one child stands for itself, none means it is gone; leaves as they are."""
     if isinstance(part, Skip):
         inner = visit(part.inner)
         return None if inner is None else Skip(inner, part.scale)
     if isinstance(part, Chain | Sum):
         kept = _kept_in_chain(part, visit) if isinstance(part, Chain) else _kept_in_sum(part, visit)
-        return None if len(part.parts) and not kept else type(part)(kept)
+        if len(part.parts) and not kept:
+            return None
+        return kept[0] if len(kept) == 1 else type(part)(kept)
     if not isinstance(part, Attention | Mlp | Norm | Scale | TokenMap):
         raise NotUnderstood(part, "surgery")
     return part
