@@ -8,7 +8,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,12 @@ format: $(STAMP) ## rewrite the sources in the house style
 
 bench: $(STAMP) ## ratios of running times, as JSON
 	@$(BIN)/python -m bench
+
+soak: $(STAMP) ## the slow grids in full (about half an hour)
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split
+
+fuzz: $(STAMP) ## property tests with new random examples, ten times as many
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

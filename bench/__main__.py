@@ -5,12 +5,17 @@ import sys
 
 import torch
 
-from bench import bench_centers, bench_network
+from bench import bench_centers, bench_network, bench_split
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    report = {"torch": torch.__version__, "centers": bench_centers.run(), "network": bench_network.run()}
+    report = {
+        "torch": torch.__version__,
+        "centers": bench_centers.run(),
+        "network": bench_network.run(),
+        "split": bench_split.run(),
+    }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from rankscope.network import with_skip_scale as with_skip_scale
     from rankscope.network import without as without
     from rankscope.results import Table as Table
+    from rankscope.split import Split as Split
+    from rankscope.split import log_residual as log_residual
+    from rankscope.split import split_states as split_states
     from rankscope.studies import CollapseConfig as CollapseConfig
+    from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import collapse as collapse
+    from rankscope.studies import rate as rate
 
 _HOME = {
     "masks": ("MaskGraph", "MaskRule", "parse_mask"),
@@ -36,7 +41,8 @@ _HOME = {
         *("variant", "with_mask", "with_skip_scale", "without"),
     ),
     "results": ("Table",),
-    "studies": ("CollapseConfig", "collapse"),
+    "split": ("Split", "log_residual", "split_states"),
+    "studies": ("CollapseConfig", "RateConfig", "collapse", "rate"),
 }
 _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in names}
 
@@ -49,14 +55,19 @@ __all__ = [
     "MaskRule",
     "Measure",
     "Network",
+    "RateConfig",
     "Spec",
+    "Split",
     "Table",
     "Trace",
     "build",
     "collapse",
     "find_measure",
     "gaussian_tokens",
+    "log_residual",
     "parse_mask",
+    "rate",
+    "split_states",
     "stack",
     "variant",
     "with_mask",

@@ -68,6 +68,7 @@ def facts_of(table: Table) -> str:
     config = table.provenance.get("config")
     config = config if isinstance(config, dict) else {}
     found = [text.format(config[name]) for name, text in FACTS if isinstance(config.get(name), int)]
+    found = ["1 head" if fact == "1 heads" else fact for fact in found]
     for name in ("seed", "sample"):
         count = table.frame[name].drop_nulls().n_unique()
         found += [f"{count} {name}s"] if count > 1 else []

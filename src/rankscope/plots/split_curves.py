@@ -15,8 +15,8 @@ from rankscope.results import Table, layer_summary
 DEEP = 60.0
 """Runs that fall further than so many decades get an axis on which the number of decades grows geometrically."""
 
-SINGLE_OVER_DOUBLE = 29 * math.log10(2)
-"""Decades between the round-off of float64 and that of float32."""
+DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+"""Binary digits of each dtype; floors of two dtypes differ by the power of two of the digits between them."""
 
 
 def split_curves(table: Table, *, definition: str | None = None, title: str | None = None) -> Chart:
@@ -52,39 +52,46 @@ def _points(table: Table, summary: pl.DataFrame) -> pl.DataFrame:
     size = pl.col("float_value").abs().log10()
     ordinary = table.frame.group_by(*keys, maintain_order=True).agg(
         pl.when(pl.col("float_value") > 0).then(size).mean().alias("float"),
-        pl.when(pl.col("float_floor") > 0).then(pl.col("float_floor").log10()).mean().alias("floor64"),
+        pl.when(pl.col("float_floor") > 0).then(pl.col("float_floor").log10()).mean().alias("ran_floor"),
     )
     filled = ordinary.with_columns(pl.col("mask", "norm").fill_null("-"))
     joined = summary.join(filled, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(
-        pl.col("log10_mean").alias("split"), (pl.col("floor64") + SINGLE_OVER_DOUBLE).alias("floor32")
-    )
+    ran_in = DIGITS.get(_dtype(table), DIGITS["float64"])
+    floors = [
+        (pl.col("ran_floor") + (ran_in - DIGITS[name]) * math.log10(2)).alias(f"floor{DIGITS[name]}")
+        for name in ("float64", "float32")
+    ]
+    return joined.with_columns(pl.col("log10_mean").alias("split"), *floors)
 
 
 def _figure(points: pl.DataFrame, series: Look, title: str, table: Table) -> Any:
-    lowest = min(_least(points[name]) for name in ("log10_min", "float", "floor64"))
-    highest = max(_most(points[name]) for name in ("log10_max", "float", "floor32"))
+    lowest = min(_least(points[name]) for name in ("log10_min", "float", "floor53"))
+    highest = max(_most(points[name]) for name in ("log10_max", "float", "floor24"))
     is_deep = lowest < -DEEP
     place = placed if is_deep else float
     drawn = points.with_columns(
         _moved(points[source], place).alias(target)
         for source, target in (
             *(("split", "y"), ("log10_min", "low"), ("log10_max", "high")),
-            *(("float", "float_y"), ("floor64", "floor64"), ("floor32", "floor32")),
+            *(("float", "float_y"), ("floor53", "floor53"), ("floor24", "floor24")),
         )
     )
     ticks = deep_ticks(lowest, highest) if is_deep else log_ticks(lowest - 1, highest + 1)
     bottom, top = place(lowest * 1.1 if is_deep else lowest - 1), place(highest + 1)
-    axis = log_axis(ticks, title="decades, geometrically" if is_deep else "log scale", domain=False)
+    axis = log_axis(
+        ticks, title="value (log scale of the exponent)" if is_deep else "value (log scale)", domain=False
+    )
     scale = alt.Scale(domain=[bottom, top], nice=False, zero=False)
     width, height, total = panel_size(points)
     layered = alt.layer(*_marks(drawn, series, axis, scale)).properties(width=width, height=height)
-    notes = [facts_of(table), "filled: split pass", "hollow: the same in ordinary float arithmetic"]
+    notes = [facts_of(table), "filled: split pass", f"hollow: the same in ordinary {_dtype(table)}"]
+    if bool((table.frame["float_value"] == 0).any()):
+        notes.append("where that is exactly 0 there is no hollow point")
     heading = alt.TitleParams(title, subtitle=lines_of([note for note in notes if note], total))
     return in_panels(layered, drawn.select(*_DRAWN), heading)
 
 
-_DRAWN = ("layer", "mask", "norm", "series", "y", "low", "high", "float_y", "floor64", "floor32", "count")
+_DRAWN = ("layer", "mask", "norm", "series", "y", "low", "high", "float_y", "floor53", "floor24", "count")
 
 
 def placed(decades: float) -> float:
@@ -105,7 +112,10 @@ def deep_ticks(low: float, high: float) -> Ticks:
     down = [-(10**k) for k in range(int(math.log10(-low)), -1, -1)] if low < -1 else []
     up = [10**k for k in range(int(math.log10(high)) + 1)] if high >= 1 else []
     exponents = [*down, 0, *up]
-    return Ticks(positions=[placed(e) for e in exponents], labels=[power_of_ten(e) for e in exponents])
+    # Rounded, because the label of a tick is found by its position, which must survive being written as text.
+    return Ticks(
+        positions=[round(placed(e), 6) for e in exponents], labels=[power_of_ten(e) for e in exponents]
+    )
 
 
 def _marks(drawn: pl.DataFrame, series: Look, axis: Any, scale: Any) -> list[Any]:
@@ -120,18 +130,13 @@ def _marks(drawn: pl.DataFrame, series: Look, axis: Any, scale: Any) -> list[Any
     dash = by_series(alt.StrokeDash, series, series.dashes, in_legend=False)
     fill = by_series(alt.Fill, series, series.colors, in_legend=False)
     marks = []
-    for field, words in (("floor64", "float64 floor"), ("floor32", "float32 floor")):
+    for field, words in (("floor53", "float64 floor"), ("floor24", "float32 floor")):
         mean = alt.Y(f"mean({field}):Q", axis=axis, scale=scale)
         marks.append(base.mark_line(strokeDash=[4, 3], strokeWidth=1, color=GRAY).encode(y=mean))
-        label = (
-            alt.Chart()
-            .transform_filter(f"datum.layer == {last}")
-            .transform_aggregate(at=f"mean({field})", groupby=["mask_panel", "norm_panel"])
-        )
-        text = label.mark_text(
+        text = alt.Chart().mark_text(
             text=words, align="right", dx=-4, dy=-6, color=GRAY, fontSize=10, fontStyle="italic"
         )
-        marks.append(text.encode(x=alt.value("width"), y=alt.Y("at:Q", axis=axis, scale=scale)))
+        marks.append(text.encode(x=alt.value("width"), y=mean))
     band = base.mark_area(opacity=0.16).encode(y=height("low"), y2="high:Q", color=color)
     line = base.mark_line(strokeWidth=1.8).encode(y=height("y"), color=color, strokeDash=dash)
     few = last - first <= 40
@@ -142,6 +147,11 @@ def _marks(drawn: pl.DataFrame, series: Look, axis: Any, scale: Any) -> list[Any
         y=height("float_y"), color=color, shape=shape
     )
     return [*marks, band, line, ordinary, point]
+
+
+def _dtype(table: Table) -> str:
+    config = table.provenance.get("config")
+    return str(config.get("dtype", "float64")) if isinstance(config, dict) else "float arithmetic"
 
 
 def _moved(values: pl.Series, place: Any) -> pl.Series:

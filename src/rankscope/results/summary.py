@@ -65,11 +65,11 @@ def pivot(
     _check(table, [*names, across])
     frame = table.frame.filter(pl.col(across).is_not_null())
     cells = frame.group_by(*names, across, maintain_order=True).agg(
-        pl.col("value").mean(), pl.col("resolved").all().alias("resolved")
+        pl.col("value").mean(), pl.col("log10_value").mean(), pl.col("resolved").all().alias("resolved")
     )
     text = [
-        _cell(value, resolved, digits)
-        for value, resolved in zip(cells["value"], cells["resolved"], strict=True)
+        _cell(value, log10, resolved, digits)
+        for value, log10, resolved in cells.select("value", "log10_value", "resolved").iter_rows()
     ]
     order = frame[across].unique().sort().to_list()
     lines = cells.select(names).unique(maintain_order=True)
@@ -85,8 +85,11 @@ def _line_columns(table: Table) -> list[str]:
     return [name for name in GROUP if name in LINE or name in varying]
 
 
-def _cell(value: float | None, resolved: bool, digits: int) -> str:
+def _cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:
+    """A mean as text; below the smallest float, the power of ten that is its geometric mean."""
     text = "-" if value is None else f"{value:.{digits - 1}e}"
+    if value == 0 and log10 is not None:
+        text = f"1e{log10:.0f}"
     return text if resolved else text + UNRESOLVED_MARK
 
 

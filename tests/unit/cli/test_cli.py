@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -264,3 +265,77 @@ def test_format_follows_the_ending_unless_named() -> None:
     assert chosen_format(None, Path("x.JSON")) is Format.JSON
     assert chosen_format(Format.CSV, Path("x.json")) is Format.CSV
     assert chosen_format(None, None) is Format.TABLE
+
+
+def test_split_rows_go_on_below_the_smallest_float(tmp_path: Path) -> None:
+    arguments = ("collapse", "--layers", "12", "--heads", "2", "--dim", "32", "--tokens", "16", "--split")
+    result = run(*arguments, "--plot", str(tmp_path / "split.png"), "--format", "json")
+    assert result.exit_code == 0, result.output
+    rows = [r for r in json.loads(result.stdout)["rows"] if r["definition"] == "residual[frobenius,mean]"]
+    last = rows[-1]
+    assert last["value"] == 0.0
+    assert last["log10_value"] < -50_000
+    assert last["resolved"]
+    assert last["float_value"] <= last["float_floor"]
+    assert rows[0]["float_value"] == pytest.approx(rows[0]["value"], rel=1e-12)
+    assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
+    table = run(*arguments).stdout
+    assert re.search(r"1e-\d{4,}", table), "the table shows the power of ten"
+
+
+def test_split_measures_what_it_can(tmp_path: Path) -> None:
+    assert "cosine[off_diagonal] cannot be read off a split state" in failed(
+        *SMALL, "--split", "--measure", "cosine"
+    )
+    assert "site block alone" in failed(*SMALL, "--split", "--sites", "final")
+    page = tmp_path / "page.html"
+    assert (
+        run(*SMALL, "--split", "--measure", "diameter,residual[linf,best]", "--output", str(page)).exit_code
+        == 0
+    )
+    assert "split pass" in page.read_text()
+
+
+def test_rate_of_the_issue() -> None:
+    arguments = (
+        "--mask",
+        "causal",
+        "--tokens",
+        "12",
+        "--position",
+        "none",
+        "--heads",
+        "1",
+        "--layers",
+        "200",
+    )
+    found = json.loads(run("rate", *arguments, "--format", "json").stdout)
+    assert found["command"] == "rate"
+    fit = found["fit"]
+    keys = {"order", "rate", "value_growth", "regime", "uncertainty"}
+    assert keys | {"predicted_order", "predicted_rate", "method", "reason"} <= set(fit)
+    assert fit["rate"] == pytest.approx(0.5, abs=1e-6)
+    assert (fit["predicted_rate"], fit["method"], fit["regime"], fit["reason"]) == (
+        0.5,
+        "slem",
+        "linear",
+        None,
+    )
+    text = run("rate", *arguments).stdout
+    assert "predicted_rate" in text
+    assert "slem" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mask", "widow:1"], "did you mean 'window'"),
+        (["--mask", "blocks:13"], "13"),
+        (["--tokens", "1"], "tokens=1"),
+        (["--heads", "3"], "does not divide"),
+        (["--init", "papr"], "did you mean 'paper'"),
+        (["--format", "parquet"], "give --output FILE"),
+    ],
+)
+def test_wrong_rates(arguments: list[str], message: str) -> None:
+    assert message in failed("rate", *arguments)

@@ -7,7 +7,7 @@ import pytest
 from exact_specs import describe, plain
 from torch import Tensor
 
-from rankscope.network import Chain, LayerNorm, Network, Norm, Part, RMSNorm, Skip
+from rankscope.network import Chain, Context, LayerNorm, Network, Norm, Part, RMSNorm, Skip, Softmax
 from rankscope.split import split_states
 from reference.exact_network import log10_norm, relative_error, residuals
 from trees import Draws, attention, mlp
@@ -84,3 +84,52 @@ def test_every_layer_down_to_1e_100(case: tuple[int, str, float, str, str]) -> N
     net = network(*case, layers=6 if explodes else MOST)
     x = Draws(1)(TOKENS, DIM)
     compare(net, x)
+
+
+def spread(net: Network, x: Tensor) -> float:
+    """Largest difference between two logits of one query in the first layer."""
+    mixer = next(part for part in net.blocks[0].modules() if isinstance(part, Softmax))
+    logits = mixer.logits(x, Context())
+    return float((logits.amax(dim=-1) - logits.amin(dim=-1)).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["full", "causal"])
+@pytest.mark.parametrize(
+    "settings", [{"softcap": 1.5}, {"qk_norm": True}, {"softcap": 3.0, "qk_norm": True}], ids=str
+)
+def test_soft_cap_and_query_key_norm(settings: dict[str, object], rule: str) -> None:
+    draw = Draws(2)
+    net = Network([attention(draw, rule=rule, heads=3, groups=3, dim=DIM, **settings) for _ in range(12)])
+    smallest = compare(net, draw(TOKENS, DIM))
+    assert smallest < (-100 if rule == "full" else -2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["full", "causal", "window:1"])
+@pytest.mark.parametrize("place", ["none", "alibi", "relative", "transformer-xl"])
+def test_logits_that_spread_to_fifty(rule: str, place: str) -> None:
+    """Large tokens that are not near consensus, and large biases near it."""
+    draw = Draws(3)
+    net = Network([attention(draw, rule=rule, place=place, heads=3, groups=1, dim=DIM) for _ in range(8)])
+    x = draw(TOKENS, DIM)
+    for size in (8.0, 16.0, 24.0):
+        if spread(net, size * x) > 45:
+            break
+    assert spread(net, size * x) > 45
+    compare(net, size * x)
+    far = 30 * draw(DIM) + 1e-3 * x  # near consensus, with a common row that makes the shared logits large
+    compare(net, far)
+
+
+@pytest.mark.slow
+def test_tables_of_positions_do_not_matter_for_the_comparison() -> None:
+    """With exact cosines in the reference the pass is right to the rounding of its own cosines."""
+    draw = Draws(4)
+    net, x = (
+        Network([attention(draw, place="rotary", heads=3, groups=3, dim=12) for _ in range(4)]),
+        draw(TOKENS, 12),
+    )
+    exact = residuals(describe(net, TOKENS, tables="exact"), plain(x), 120)
+    for split, true in zip(split_states(net, x), exact, strict=True):
+        assert relative_error(plain(split.residual), float(split.log_scale), true) < 1e-11
