@@ -23,7 +23,7 @@ class Spec(Config):
     >>> Spec(layers=2, heads=3, dim=16)
     Traceback (most recent call last):
     ...
-    rankscope.errors.ConfigError: heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8
+    rankscope.errors.ConfigError: heads=3 does not divide dim=16; choose heads among 1, 2, 4, 8, 16
     """
 
     layers: int = Field(ge=1, le=MOST_LAYERS, strict=True)

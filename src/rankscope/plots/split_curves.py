@@ -114,7 +114,7 @@ def deep_ticks(low: float, high: float) -> Ticks:
     exponents = [*down, 0, *up]
     # Rounded, because the label of a tick is found by its position, which must survive being written as text.
     return Ticks(
-        positions=[round(placed(e), 6) for e in exponents], labels=[power_of_ten(e) for e in exponents]
+        positions=[round(placed(float(e)), 6) for e in exponents], labels=[power_of_ten(e) for e in exponents]
     )
 
 

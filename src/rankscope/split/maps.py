@@ -100,7 +100,7 @@ def _apart(mixer: Mixer, state: Split, context: Context) -> SplitMaps:
 
 
 LARGE = 100.0
-"""Logits beyond this are not split: sums of large numbers of opposite sign would cost more digits than it saves."""
+"""A rest beyond this is not split: it would cancel against shared logits as large, and cost more digits than it saves."""
 
 
 def _together(logits: SplitLogits, keys: Tensor) -> SplitMaps:
@@ -110,13 +110,22 @@ def _together(logits: SplitLogits, keys: Tensor) -> SplitMaps:
     q, size = log_q.exp(), logits.log_scale.exp()[..., None, None]
     v_hat = logits.rest.masked_fill(~keys, 0.0)
     v = size * v_hat
-    spread = logits.shared.masked_fill(~keys, 0.0).abs().amax(dim=-1, keepdim=True)
-    large = spread + v.abs().amax(dim=(-2, -1), keepdim=True) > LARGE
+    large = v.abs().amax(dim=(-2, -1), keepdim=True) > LARGE
     rest = _rest(q, log_q, v_hat, v, size, keys)
     if bool(large.any()):
-        direct = (torch.softmax(shared + v, dim=-1) - q) / _positive(size)
-        rest = torch.where(large, direct, rest)
+        rest = torch.where(large, _direct(shared + v, q) / _positive(size), rest)
     return SplitMaps(shared=q, rest=rest, log_scale=logits.log_scale)
+
+
+def _direct(logits: Tensor, q: Tensor) -> Tensor:
+    """``softmax(logits) - q``, whose rows sum to zero: the entry at the largest of ``q`` follows from the others.
+
+    Where all queries attend to one key, that entry is a difference of two numbers near one, the others are not.
+    """
+    difference = torch.softmax(logits, dim=-1) - q
+    peak = q.argmax(dim=-1, keepdim=True).expand(*difference.shape[:-1], 1)
+    others = difference.scatter(-1, peak, 0.0)
+    return others.scatter(-1, peak, -others.sum(dim=-1, keepdim=True))
 
 
 def _rest(q: Tensor, log_q: Tensor, v_hat: Tensor, v: Tensor, size: Tensor, keys: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ def spread(net: Network, x: Tensor) -> float:
 )
 def test_soft_cap_and_query_key_norm(settings: dict[str, object], rule: str) -> None:
     draw = Draws(2)
-    net = Network([attention(draw, rule=rule, heads=3, groups=3, dim=DIM, **settings) for _ in range(12)])
-    smallest = compare(net, draw(TOKENS, DIM))
+    net = Network([attention(draw, rule=rule, heads=3, groups=3, dim=12, **settings) for _ in range(12)])
+    smallest = compare(net, draw(TOKENS, 12))
     assert smallest < (-100 if rule == "full" else -2)
 
 
