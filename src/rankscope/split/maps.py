@@ -100,7 +100,7 @@ def _apart(mixer: Mixer, state: Split, context: Context) -> SplitMaps:
 
 
 LARGE = 100.0
-"""A rest beyond this is not split: it would cancel against shared logits as large, and cost more digits than it saves."""
+"""A rest beyond this is not split: it would cancel against shared logits as large, and cost digits."""
 
 
 def _together(logits: SplitLogits, keys: Tensor) -> SplitMaps:
