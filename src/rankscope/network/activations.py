@@ -38,13 +38,13 @@ def _step(h: Tensor) -> Tensor:
 
 def _gelu_slope(h: Tensor) -> Tensor:
     density: Tensor = torch.exp(-h.square() / 2) / math.sqrt(2 * math.pi)
-    return torch.add(torch.special.ndtr(h), h * density)
+    return torch.add(torch.special.erfc(-h / math.sqrt(2)) / 2, h * density)
 
 
 def _gelu_tanh_slope(h: Tensor) -> Tensor:
     root = math.sqrt(2 / math.pi)
-    inner = torch.tanh(root * (h + 0.044715 * h**3))
-    return (1 + inner) / 2 + h / 2 * (1 - inner.square()) * root * (1 + 3 * 0.044715 * h.square())
+    inner = root * (h + 0.044715 * h**3)
+    return torch.sigmoid(2 * inner) + h / 2 * _tanh_slope(inner) * root * (1 + 3 * 0.044715 * h.square())
 
 
 def _silu_slope(h: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ eigenvalue modulus of P times what the value maps do to a row. Otherwise the lin
 along the single common row.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from rankscope.network import (
     Mixer,
     Network,
     NoPosition,
+    Norm,
     Part,
     RelativeBias,
     Scale,
@@ -65,11 +67,41 @@ def predict_rate(
     try:
         context = Context() if context is None else context
         shared = _shared_map(network, tokens, context)
-        if shared is not None:
-            return _by_eigenvalue(shared)
-        return _by_following(network, common, tokens, generator, context)
+        if shared is None:
+            found = _by_following(network, common, tokens, generator, context)
+        else:
+            found = _by_eigenvalue(shared)
+        return _if_logits_vanish(found, network, common, tokens, context)
     except (NotUnderstood, NumericalError) as error:
         return Prediction(order=None, rate=None, method=None, reason=str(error))
+
+
+def _if_logits_vanish(
+    found: Prediction, network: Network, common: Tensor, tokens: int, context: Context
+) -> Prediction:
+    """``found``, unless the tokens grow so fast that their logits stay apart although their residual ratio falls.
+
+    Logits differ by about common row times residual, so without norms they change by ``rate * growth^2`` per layer.
+    """
+    if found.rate is None or found.rate == 1.0 or not _has_bare_logits(network):
+        return found
+    states = network.states(common.double().expand(tokens, -1), context)
+    logs = [float(state[0].norm().log()) for state in states[len(states) // 2 :]]
+    growth = math.exp((logs[-1] - logs[0]) / max(len(logs) - 1, 1))
+    if not found.rate * growth**2 >= 1.0:
+        return found
+    reason = (
+        f"tokens grow {growth:.2f}-fold per layer, so logits do not vanish and the map never nears consensus"
+    )
+    return replace(found, rate=None, uncertainty=None, reason=reason)
+
+
+def _has_bare_logits(network: Network) -> bool:
+    """Whether softmax attention reads tokens that no norm has brought to a fixed size."""
+    held = [leaf for block in network.blocks for leaf in leaves(block)]
+    mixers = [leaf.mixer for leaf in held if isinstance(leaf, Attention)]
+    bare = any(isinstance(mixer, Softmax) and mixer.query_norm is None for mixer in mixers)
+    return bare and not any(isinstance(leaf, Norm) for leaf in held)
 
 
 def _by_eigenvalue(shared: Tensor) -> Prediction:

@@ -151,7 +151,9 @@ def _settled(relative: Array, share: float) -> tuple[float, float, float | None,
     half = len(steps) // 2
     (first, first_error), (second, second_error) = _mean(steps[:half]), _mean(steps[half:])
     drifts = abs(first - second) > max(AGREEMENT * float(np.hypot(first_error, second_error)), EXACT)
-    return *_mean(steps), None, f"from {np.exp(first):.4f} to {np.exp(second):.4f}" if drifts else ""
+    mean, error = _mean(steps)
+    error = float(np.hypot(error, (first - second) / 2))  # a transient that has not quite died out
+    return mean, error, None, f"from {np.exp(first):.4f} to {np.exp(second):.4f}" if drifts else ""
 
 
 def _power_law(relative: Array) -> float | None:
@@ -193,9 +195,9 @@ def _with_power(layers: Array, steps: Array) -> tuple[float, float, float] | Non
     slope, slope_error, power, power_error = _least_squares(layers, steps)
     early, late = _least_squares(layers[:half], steps[:half]), _least_squares(layers[half:], steps[half:])
     moved = abs(early[0] - late[0])
-    if abs(power) <= max(AGREEMENT * power_error, 1e-3) or moved > 0.02 * abs(slope):
+    if half < 20 or abs(power) <= max(AGREEMENT * power_error, 1e-3) or moved > 0.02 * abs(slope):
         return None
-    return slope, slope_error + moved / 4, power
+    return slope, slope_error + moved, power
 
 
 def _least_squares(layers: Array, steps: Array) -> tuple[float, float, float, float]:
@@ -210,11 +212,13 @@ def _least_squares(layers: Array, steps: Array) -> tuple[float, float, float, fl
 
 
 def _plateaus(relative: Array, fall: float) -> tuple[Plateau, ...]:
-    """Stretches of at least ten layers that fall at less than a fifth of what the run is bound to do."""
+    """Stretches of at least ten layers that fall at less than a fifth of what the run is bound to do, beyond noise."""
     width = max(10, len(relative) // 20)
     if len(relative) < width + 1 or fall < 1e-2:
         return ()
-    flat = (relative[:-width] - relative[width:]) / width < 0.2 * fall
+    noise = float(np.std(np.diff(relative)[len(relative) // 2 :]))
+    local = (relative[:-width] - relative[width:]) / width
+    flat = local < min(0.2 * fall, fall - AGREEMENT * noise / np.sqrt(width))
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flat, [False]]).astype(int)))
     found = []
     for first, past in zip(edges[::2], edges[1::2], strict=True):

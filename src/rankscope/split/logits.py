@@ -55,12 +55,26 @@ def split_logits(mixer: Softmax, state: Split, context: Context, keys: Tensor) -
             return _differences(mixer.logits(state.tokens(), context), state, keys)
     products, scale = _products(mixer, state), state.scale.unsqueeze(-3)
     log_scale = (2 * state.log_scale).unsqueeze(-1).expand(products.both.shape[:-2])
-    if mixer.softcap is not None:
-        shared, rest = _capped(products, scale, mixer.softcap)
-    else:
-        shared, rest = scale * products.by_key, products.both
+    if mixer.softcap is None:
+        content = SplitLogits(shared=scale * products.by_key, rest=products.both, log_scale=log_scale)
+        return content if bias is None else _combined(content, added)
+    shared, rest = _capped(products, scale, mixer.softcap)
     content = SplitLogits(shared=shared, rest=rest, log_scale=log_scale)
-    return content if bias is None else _combined(content, added)
+    far = _far_apart(products, scale) > mixer.softcap
+    if not bool(far.any()):
+        return content
+    apart = _differences(mixer.logits(state.tokens(), context), state, keys)
+    return SplitLogits(
+        shared=torch.where(far[..., None, None], apart.shared, content.shared),
+        rest=torch.where(far[..., None, None], apart.rest, content.rest),
+        log_scale=torch.where(far, apart.log_scale, content.log_scale),
+    )
+
+
+def _far_apart(products: _Products, scale: Tensor) -> Tensor:
+    """How far the logits of a head lie from their common level: beyond the cap tangents saturate."""
+    parts = (scale * products.by_query, scale * products.by_key, scale.square() * products.both)
+    return torch.stack([part.abs().amax(dim=(-2, -1)) for part in parts]).amax(dim=0)
 
 
 def turns(position: Position) -> bool:

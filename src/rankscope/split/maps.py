@@ -93,10 +93,28 @@ def shared_keys(mixer: Mixer, state: Split, context: Context) -> tuple[Tensor, T
 
 
 def _apart(mixer: Mixer, state: Split, context: Context) -> SplitMaps:
+    """Maps of queries that may read different keys: nothing is shared, unless all attend to one and the same key.
+
+    Rows near that key's unit vector e differ only in what they give to the others; ``P - 1 e`` holds just that.
+    """
     maps = mixer(state.tokens(), context)
-    return SplitMaps(
-        shared=torch.zeros_like(maps[..., :1, :]), rest=maps, log_scale=torch.zeros_like(maps[..., 0, 0])
-    )
+    least = maps if state.is_token is None else maps.masked_fill(~state.is_token[..., None, :, None], 1.0)
+    least = least.amin(dim=-2, keepdim=True)
+    weight, peak = least.max(dim=-1, keepdim=True)
+    shared = torch.zeros_like(least).scatter(-1, peak, (weight > 0.5).to(maps.dtype))
+    rest = torch.where(weight > 0.5, balanced(maps - shared, peak), maps)
+    return SplitMaps(shared=shared, rest=rest, log_scale=torch.zeros_like(maps[..., 0, 0]))
+
+
+def balanced(difference: Tensor, peak: Tensor) -> Tensor:
+    """Rows that sum to zero, with the entry at ``peak`` following from the others.
+
+    Where all queries attend to one key, that entry is a difference of two numbers near one; the others are small
+    numbers that are known to all their digits.
+    """
+    peak = peak.expand(*difference.shape[:-1], 1)
+    others = difference.scatter(-1, peak, 0.0)
+    return others.scatter(-1, peak, -others.sum(dim=-1, keepdim=True))
 
 
 LARGE = 100.0
@@ -113,19 +131,10 @@ def _together(logits: SplitLogits, keys: Tensor) -> SplitMaps:
     large = v.abs().amax(dim=(-2, -1), keepdim=True) > LARGE
     rest = _rest(q, log_q, v_hat, v, size, keys)
     if bool(large.any()):
-        rest = torch.where(large, _direct(shared + v, q) / _positive(size), rest)
+        direct = torch.softmax(shared + v, dim=-1) - q
+        rest = torch.where(large, direct / _positive(size), rest)
+    rest = balanced(rest, q.argmax(dim=-1, keepdim=True))
     return SplitMaps(shared=q, rest=rest, log_scale=logits.log_scale)
-
-
-def _direct(logits: Tensor, q: Tensor) -> Tensor:
-    """``softmax(logits) - q``, whose rows sum to zero: the entry at the largest of ``q`` follows from the others.
-
-    Where all queries attend to one key, that entry is a difference of two numbers near one, the others are not.
-    """
-    difference = torch.softmax(logits, dim=-1) - q
-    peak = q.argmax(dim=-1, keepdim=True).expand(*difference.shape[:-1], 1)
-    others = difference.scatter(-1, peak, 0.0)
-    return others.scatter(-1, peak, -others.sum(dim=-1, keepdim=True))
 
 
 def _rest(q: Tensor, log_q: Tensor, v_hat: Tensor, v: Tensor, size: Tensor, keys: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ For a change ``d = scale * m`` of an argument, with a mantissa ``m`` of order on
 (also zero, once it is below the smallest float), a quotient is the change of the value divided by the scale.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,19 @@ NEAR = 0.1
 
 NODES = ((1e-8, 1), (1e-4, 2), (NEAR, 4))
 """Gauss-Legendre nodes that integrate a derivative over changes up to a size with an error below one unit round-off."""
+
+
+def _gelu(h: Tensor) -> Tensor:
+    share: Tensor = torch.special.erfc(-h / math.sqrt(2))
+    return h * share / 2
+
+
+def _gelu_tanh(h: Tensor) -> Tensor:
+    return h * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))
+
+
+TAILS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
+"""Formulas without the cancellation of ``1 + erf`` and ``1 + tanh`` far on the left."""
 
 
 def expm1_ratio(x: Tensor) -> Tensor:
@@ -39,6 +53,11 @@ def _ratio(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.where(x == 0, 1.0, fn(safe) / safe)
 
 
+def activation_value(activation: Activation, h: Tensor) -> Tensor:
+    """The activation, right to all its digits also where it is next to nothing."""
+    return TAILS.get(activation.name, activation.fn)(h)
+
+
 def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
     """``(f(at + scale * mantissa) - f(at)) / scale``."""
     if activation.name == "identity":
@@ -51,7 +70,8 @@ def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, sc
     near = mantissa * _mean_slope(activation, at, change, count)
     if largest <= NEAR:
         return near
-    return torch.where(change.abs() <= NEAR, near, (activation(at + change) - activation(at)) / scale)
+    far = (activation_value(activation, at + change) - activation_value(activation, at)) / scale
+    return torch.where(change.abs() <= NEAR, near, far)
 
 
 def _mean_slope(activation: Activation, at: Tensor, change: Tensor, count: int) -> Tensor:
@@ -85,10 +105,17 @@ def norm_quotient(
     centred = isinstance(norm, LayerNorm)
     z = at - at.mean(dim=-1, keepdim=True) if centred else at
     u = mantissa - mantissa.mean(dim=-1, keepdim=True) if centred else mantissa
+    largest = torch.maximum(
+        z.abs().amax(dim=-1, keepdim=True), (scale * u).abs().amax(dim=(-2, -1), keepdim=True)
+    )
+    unit = torch.where(largest > 0, largest, 1.0).clamp(
+        min=math.sqrt(norm.eps)
+    )  # so that no square leaves the floats
+    z, u, eps = z / unit, u / unit, norm.eps / unit.square()
     width = at.shape[-1] if isinstance(norm, LayerNorm | RMSNorm) else 1
     change = (2 * z * u + scale * u.square()).sum(dim=-1, keepdim=True) / width
-    before = (z.square().sum(dim=-1, keepdim=True) / width + norm.eps).sqrt()
-    after = ((z + scale * u).square().sum(dim=-1, keepdim=True) / width + norm.eps).sqrt()
+    before = (z.square().sum(dim=-1, keepdim=True) / width + eps).sqrt()
+    after = ((z + scale * u).square().sum(dim=-1, keepdim=True) / width + eps).sqrt()
     row, quotient = (
         _divided(z, before),
         _divided(u, after) - _divided(z * change, after * before * (after + before)),

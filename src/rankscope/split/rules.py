@@ -10,7 +10,7 @@ from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale,
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
 from rankscope.network.parts import affine
 from rankscope.split.maps import split_maps
-from rankscope.split.quotients import activation_quotient, norm_quotient
+from rankscope.split.quotients import activation_quotient, activation_value, norm_quotient
 from rankscope.split.state import Split, added, aligned
 
 
@@ -63,10 +63,11 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     row, scale = state.common.unsqueeze(-2), state.scale
     up, up_change = affine(row, part.up, part.up_bias), state.residual @ part.up
     if part.gate is None:
-        inner, change = part.activation(up), activation_quotient(part.activation, up, up_change, scale)
+        inner = activation_value(part.activation, up)
+        change = activation_quotient(part.activation, up, up_change, scale)
     else:
         gate, gate_change = affine(row, part.gate, part.gate_bias), state.residual @ part.gate
-        opened = part.activation(gate)
+        opened = activation_value(part.activation, gate)
         opened_change = activation_quotient(part.activation, gate, gate_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
     common = affine(inner, part.down, part.down_bias).squeeze(-2)

@@ -100,6 +100,6 @@ def _finite(state: Split, layer: int) -> Split:
     numbers = torch.isfinite(state.common).all() & torch.isfinite(state.residual).all()
     if not bool(numbers & (state.log_scale < torch.inf).all()):  # false for NaN too
         raise NumericalError(
-            f"the state after layer {layer} is beyond the largest float64; scale the input or the weights down"
+            f"the state after layer {layer} is beyond the range of float64; scale the input or the weights down"
         )
     return state

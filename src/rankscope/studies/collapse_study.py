@@ -18,17 +18,13 @@ from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
 from rankscope.split import can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
 
 SITES = ("attention", "mlp", "block", "final")
 DEFAULT_MEASURES = ("residual_ratio[composite,mean]", "residual[frobenius,mean]")
 
 Advance = Callable[[int, int], None]
 """Told after every step how many of how many steps are done."""
-
-
-MOST_TOKENS = 16_384
-"""Beyond this the attention maps of one layer alone would need gigabytes."""
 
 
 class CollapseConfig(Config):

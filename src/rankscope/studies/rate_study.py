@@ -16,7 +16,7 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.network import Network, Spec, build, gaussian_tokens, generators
 from rankscope.results import Table
 from rankscope.split import Fit, Prediction, Split, fit_logs, log_measure, predict_rate, split_states
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
 
 MEASURE = "residual[frobenius,mean]"
 
@@ -31,7 +31,7 @@ class RateConfig(Config):
     layers: int = Field(default=200, ge=1)
     heads: int = Field(default=1, ge=1)
     dim: int = Field(default=16, ge=1)
-    tokens: int = Field(default=12, ge=2)
+    tokens: int = Field(default=12, ge=2, le=MOST_TOKENS)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     variant: str = "san"
     mask: str = "causal"
@@ -95,7 +95,7 @@ def told(found: Sequence[tuple[Fit, Prediction]]) -> dict[str, Any]:
         "regime": regimes.pop() if len(regimes) == 1 else "none",
         "uncertainty": _uncertainty([fit.rate for fit in fits], [fit.uncertainty for fit in fits]),
         "exponent": _mean([fit.exponent for fit in fits]),
-        "plateaus": [asdict(plateau) for fit in fits for plateau in fit.plateaus],
+        "plateaus": [asdict(plateau) for plateau in fits[0].plateaus] if len(fits) == 1 else [],
         "predicted_order": _mean([prediction.order for prediction in predictions]),
         "predicted_rate": _geometric_mean([prediction.rate for prediction in predictions]),
         "predicted_uncertainty": _uncertainty(
@@ -128,7 +128,7 @@ def _uncertainty(rates: Sequence[float | None], errors: Sequence[float | None]) 
     known, each = _known(rates), _known(errors)
     if known is None or each is None:
         return None
-    own = math.sqrt(sum(error**2 for error in each)) / len(each)
+    own = sum(each) / len(each)  # transients are shared by the seeds: averaging does not shrink them
     return own if len(known) == 1 else max(own, float(np.std(known, ddof=1)) / math.sqrt(len(known)))
 
 

@@ -12,6 +12,9 @@ from rankscope.measures import Evaluation, Measure, find_measure
 from rankscope.results import Table, provenance
 from rankscope.split import LogValue
 
+MOST_TOKENS = 16_384
+"""Beyond this the attention maps of one layer alone would need gigabytes."""
+
 
 class Rows:
     """Columns that grow: each addition is a block of rows, columns it does not name are null there."""

@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_refused_by_name() -> None:
     x = Draws(9)(5, DIM)
     with pytest.raises(NotUnderstood, match="split has no rule for the part TokenMap"):
         split_states(Network([TokenMap(torch.nn.Dropout(0.5))]), x)
-    with pytest.raises(NumericalError, match="after layer 1 is beyond the largest float64"):
+    with pytest.raises(NumericalError, match="after layer 1 is beyond the range of float64"):
         split_states(Network([attention(Draws(10))]), 1e200 * x)
     with pytest.raises(ShapeError, match="NaN or infinity"):
         split_states(Network([Sphere()]), torch.full((2, 3), torch.nan, dtype=torch.float64))

@@ -4,10 +4,24 @@ import itertools
 import os
 
 import pytest
+import torch
 from exact_specs import describe, plain
 from torch import Tensor
 
-from rankscope.network import Chain, Context, LayerNorm, Network, Norm, Part, RMSNorm, Skip, Softmax
+from rankscope.network import (
+    Attention,
+    Chain,
+    Context,
+    LayerNorm,
+    Mlp,
+    Network,
+    Norm,
+    Part,
+    RMSNorm,
+    Skip,
+    Softmax,
+    Sphere,
+)
 from rankscope.split import split_states
 from reference.exact_network import log10_norm, relative_error, residuals
 from trees import Draws, attention, mlp
@@ -131,3 +145,58 @@ def test_tables_of_positions_do_not_matter_for_the_comparison() -> None:
     exact = residuals(describe(net, TOKENS, tables="exact"), plain(x), 120)
     for split, true in zip(split_states(net, x), exact, strict=True):
         assert relative_error(plain(split.residual), float(split.log_scale), true) < 1e-11
+
+
+SINKS = [("causal", "none", 0), ("prefix:3+window:1", "none", 0), ("prefix:3+window:1", "none", 2)]
+SINKS += [("full", place, sink) for place in ("none", "alibi", "rotary") for sink in (0, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [10.0, 30.0, 50.0])
+@pytest.mark.parametrize(("rule", "place", "sink"), SINKS)
+def test_a_sink_that_all_queries_attend_to(rule: str, place: str, sink: int, strength: float) -> None:
+    """Every row of the map is nearly the same unit vector: what is left is e^-strength, and right to its digits."""
+    draw, width = Draws(5), 8
+    part = attention(draw, rule=rule, place=place, heads=1, groups=1, dim=width)
+    bias = torch.zeros(width, dtype=torch.float64)
+    bias[0] = strength * width**0.5
+    key = 0.02 * part.mixer.key.detach()
+    key[:, 0] = 0.0
+    key[0, 0] = 1.0
+    mixer = Softmax(
+        *(0.02 * part.mixer.query.detach(), key),
+        **{"heads": 1, "query_bias": bias, "rule": part.mixer.rule, "position": part.mixer.position},
+    )
+    x = draw(TOKENS, width)
+    x[:, 0] = 0.0
+    x[sink, 0] = 1.0
+    net = Network([Attention(mixer, part.values)])
+    compare(net, x, digits=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cap", "size"), [(50.0, 30.0), (0.5, 3.0), (5.0, 10.0), (1.0, 3.0), (30.0, 100.0), (2.0, 1e-3)]
+)
+def test_a_soft_cap_that_saturates(cap: float, size: float) -> None:
+    draw = Draws(6)
+    net = Network([attention(draw, heads=3, groups=3, dim=12, softcap=cap)])
+    compare(net, size * draw(TOKENS, 12), digits=200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1e-160, 1e-110, 1.0, 1e110, 1e150])
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm, Sphere])
+def test_norms_of_tokens_of_any_size(kind: type[Norm], size: float) -> None:
+    draw = Draws(7)
+    net = Network([kind(eps=0.0)])
+    compare(net, size * (0.3 * draw(TOKENS, DIM) + draw(DIM)), digits=400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_activations_where_they_are_next_to_nothing(name: str, gated: bool) -> None:
+    one = torch.eye(DIM, dtype=torch.float64)
+    net = Network([Mlp(one, one, activation=name, gate=one if gated else None)])
+    compare(net, 0.5 * Draws(8)(TOKENS, DIM) - 8, digits=120)

@@ -40,7 +40,7 @@ def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: f
     ("fields", "method"),
     [
         ({"heads": 2, "position": "alibi"}, "joint"),
-        ({"heads": 2, "variant": "san+skip", "values": "gaussian"}, "joint"),
+        ({"heads": 4, "position": "alibi", "mask": "full"}, "joint"),
         ({"heads": 2, "position": "rotary"}, "followed"),
         ({"heads": 2, "position": "rotary", "mask": "full"}, "followed"),
         ({"heads": 2, "position": "relative", "mask": "full"}, "joint"),
@@ -149,3 +149,25 @@ def test_a_drifting_rate_is_not_reported() -> None:
     found = fit_logs(-1e-3 * layers**2, np.zeros(301))
     assert found.rate is None
     assert "drifts" in found.reason
+
+
+def test_tokens_that_grow_keep_their_logits_apart_and_nothing_is_predicted() -> None:
+    found = fit(variant="san+skip")
+    assert found["predicted_rate"] is None
+    assert "logits do not vanish" in found["reason"]
+
+
+def test_noise_is_not_taken_for_plateaus() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.2, 400)
+    found = fit_logs(np.cumsum(-0.25 + noise), np.zeros(400))
+    assert found.regime == "linear"
+    assert not found.plateaus
+
+
+@pytest.mark.parametrize("layers", [20, 50, 100])
+def test_the_uncertainty_covers_what_a_short_run_cannot_know(layers: int) -> None:
+    for tokens in (3, 12):
+        found = rate(RateConfig(layers=layers, tokens=tokens, seeds=tuple(range(6)))).sections["fits"]
+        for one in found:
+            if one["rate"] is not None:
+                assert abs(one["rate"] - 0.5) < 4 * one["uncertainty"] + 1e-6
