@@ -68,7 +68,8 @@ def test_a_batch_of_seeds_equals_single_runs(rule: str, position: str) -> None:
     for seed, net in enumerate(nets):
         for layer, single in enumerate(split_states(net, x[seed])):
             assert_close(batch[layer].log_scale[seed], single.log_scale, rtol=1e-10, atol=1e-10)
-            assert_close(batch[layer].residual[seed], single.residual, rtol=1e-7, atol=1e-9)
+            # summation order differs, and every layer that cubes the residual triples the relative difference
+            assert_close(batch[layer].residual[seed], single.residual, rtol=1e-10, atol=1e-12)
 
 
 def test_seeds_with_several_padded_texts_each() -> None:
