@@ -63,7 +63,7 @@ def _leave_quietly() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"rankscope: {' '.join(message.split())}\n")
+    sys.stderr.write(f"rankscope: {' '.join(message.replace('Value error, ', '').split())}\n")
     sys.exit(code)
 
 

@@ -1,7 +1,6 @@
 """``rankscope list``: names and definitions of everything that has a name."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from typer import Argument, Option
 
 from rankscope.cli.options import Format, chosen_format, listed
 from rankscope.cli.output import check_outputs, emit, names_text, note
+from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 
 Row = dict[str, Any]
@@ -22,19 +22,8 @@ EXAMPLES = (
 """One mask of every kind, for ``rankscope list masks --tokens N``."""
 
 
-class What(StrEnum):
-    """What can be listed."""
-
-    MEASURES = "measures"
-    MASKS = "masks"
-    PARTS = "parts"
-    POSITIONS = "positions"
-    INITS = "inits"
-    VARIANTS = "variants"
-
-
 def list_names(
-    what: Annotated[What, Argument(help="What to list.")],
+    what: Annotated[str, Argument(help="measures, masks, parts, positions, inits or variants.")],
     tokens: Annotated[
         int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
     ] = None,
@@ -48,13 +37,16 @@ def list_names(
     output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
 ) -> None:
     """Print names and definitions: measures, masks, parts, positions, inits, variants."""
+    wanted = chosen_format(format_, output)
     check_outputs(output, plot)
-    if what is not What.MASKS and (tokens is not None or mask is not None or plot is not None):
+    if what not in _LISTINGS:
+        raise unknown_name("listing", what, _LISTINGS)
+    if what != "masks" and (tokens is not None or mask is not None or plot is not None):
         raise ConfigError("--tokens, --mask and --plot go with 'rankscope list masks'")
     if tokens is None and (mask is not None or plot is not None):
         raise ConfigError("--mask and --plot need --tokens N: a mask is drawn for a number of tokens")
     rows = _LISTINGS[what]() if tokens is None else _described_masks(tokens, mask, plot)
-    emit(names_text(what.value, rows, chosen_format(format_, output)), output)
+    emit(names_text(what, rows, wanted), output)
 
 
 def _measures() -> list[Row]:
@@ -134,11 +126,11 @@ def _variants() -> list[Row]:
     return [{"name": name, "lacks": list(lacks) or ["nothing"]} for name, lacks in VARIANTS.items()]
 
 
-_LISTINGS: dict[What, Callable[[], list[Row]]] = {
-    What.MEASURES: _measures,
-    What.MASKS: _masks,
-    What.PARTS: _parts,
-    What.POSITIONS: _positions,
-    What.INITS: _inits,
-    What.VARIANTS: _variants,
+_LISTINGS: dict[str, Callable[[], list[Row]]] = {
+    "measures": _measures,
+    "masks": _masks,
+    "parts": _parts,
+    "positions": _positions,
+    "inits": _inits,
+    "variants": _variants,
 }

@@ -36,6 +36,12 @@ class Split:
         """The token matrix as one float matrix; differences below its rounding are lost. Padding holds the mean."""
         return self.common.unsqueeze(-2) + self.scale * self.residual
 
+    def log_residual(self, *, norm: str, center: str) -> Tensor:
+        """Natural log of the residual in that norm, from that center; see ``rankscope.split.log_residual``."""
+        from rankscope.split.values import log_residual  # that file reads this one
+
+        return log_residual(self, norm=norm, center=center)
+
     def kept(self, values: Tensor) -> Tensor:
         """``values`` (one row per token) with the rows of padding set to zero."""
         return values if self.is_token is None else values * self.is_token.unsqueeze(-1)

@@ -236,7 +236,7 @@ def test_masks_are_described_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["measurs"], "'measurs' is not one of"),
+        (["measurs"], "did you mean 'measures'"),
         (["measures", "--tokens", "3"], "go with 'rankscope list masks'"),
         (["masks", "--mask", "causal"], "need --tokens"),
         (["masks", "--tokens", "0"], "at least one token"),

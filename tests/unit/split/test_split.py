@@ -137,6 +137,7 @@ def test_keys_that_all_queries_share_need_not_be_all_keys(tmp_path: object) -> N
 def test_log_residual_is_the_log_of_the_measure(norm: str, center: str) -> None:
     x = Draws(5)(2, 6, DIM)
     found = log_residual(split_tokens(x), norm=norm, center=center)
+    assert_close(split_tokens(x).log_residual(norm=norm, center=center), found, rtol=0, atol=0)
     value = residual_norm(x, norm=norm, center=center)
     value = value.high if isinstance(value, tuple) else value
     # a center of linf, and a bracket, may stop elsewhere for another scaling: within one percent
