@@ -47,7 +47,7 @@ format: $(STAMP) ## rewrite the sources in the house style
 bench: $(STAMP) ## ratios of running times, as JSON
 	@$(BIN)/python -m bench
 
-soak: $(STAMP) ## the slow grids in full (about half an hour)
+soak: $(STAMP) ## the slow grids in full (about ten minutes)
 	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split
 
 fuzz: $(STAMP) ## property tests with new random examples, ten times as many
