@@ -17,6 +17,7 @@ from rankscope.measures.maps import (
 )
 from rankscope.measures.measure import Measure
 from rankscope.measures.norms import NORMS, matrix_norm
+from rankscope.measures.panel import PANEL, RANKS, Readings, read_panel
 from rankscope.measures.residuals import residual, residual_bracket, residual_norm, residual_ratio
 from rankscope.measures.shares import channel_share, outlier_tokens, token_share
 from rankscope.measures.spectra import (
@@ -33,10 +34,13 @@ __all__ = [
     "DEFAULTS",
     "MEASURES",
     "NORMS",
+    "PANEL",
+    "RANKS",
     "Bracket",
     "Evaluation",
     "Law",
     "Measure",
+    "Readings",
     "attention_entropy",
     "center_row",
     "channel_share",
@@ -54,6 +58,7 @@ __all__ = [
     "numerical_rank",
     "outlier_tokens",
     "participation_ratio",
+    "read_panel",
     "residual",
     "residual_bracket",
     "residual_norm",

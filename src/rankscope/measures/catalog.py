@@ -263,10 +263,8 @@ def _register_all() -> None:
     for group in (_residuals, _diameters, _cosines, _spectra, _shares, _maps):
         for measure in group():
             MEASURES.register(measure.definition, measure)
-    # All unit tokens have the same length: their largest share is 1/n and none is an outlier.
-    constant = ("token_share", "outlier_tokens")
     for measure in list(MEASURES.values()):
-        if measure.kind == "tokens" and measure.name not in constant:
+        if measure.kind == "tokens" and measure.name != "outlier_tokens":  # no unit token is an outlier
             unit = on_unit_tokens(measure)
             MEASURES.register(unit.definition, unit)
 

@@ -1,0 +1,113 @@
+"""The panel of a scan equals the catalog, definition by definition, also where its quick formulas would fail."""
+
+import pytest
+import torch
+
+from rankscope.errors import ShapeError
+from rankscope.measures import PANEL, RANKS, evaluate, find_measure, panel, read_panel
+
+SHAPES = [(2, 5), (7, 3), (5, 40), (40, 5), (33, 33)]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def massive_token(x):
+    y = x.clone()
+    y[0] *= 1e5
+    return y
+
+
+def zero_token(x):
+    y = x.clone()
+    y[0] = 0
+    return y
+
+
+STATES = {
+    "plain": lambda x: x,
+    "shared mean": lambda x: x + 300,
+    "near consensus": lambda x: 1 + 1e-9 * x,
+    "consensus": torch.ones_like,
+    "massive token": massive_token,
+    "zero token": zero_token,
+    "all zero": torch.zeros_like,
+    "tiny": lambda x: x * 1e-200,
+    "huge": lambda x: x * 1e200,
+    "steep": lambda x: x * torch.logspace(0, -14, x.shape[1], dtype=x.dtype),
+    "rank one": lambda x: torch.outer(x[:, 0], x[0]),
+}
+
+
+def assert_equals_catalog(x, *, layer=3, dtype=torch.float32, tolerance=1e-11):
+    found = read_panel([x], layer=layer, dtype=dtype)
+    assert found.definitions == PANEL + RANKS
+    for place, definition in enumerate(found.definitions):
+        expected = evaluate(find_measure(definition), x, layer=layer, dtype=dtype)
+        for part in ("value", "floor"):
+            torch.testing.assert_close(
+                getattr(found, part + "s")[0, place],
+                getattr(expected, part),
+                # ranks may come from a Gram matrix, whose rounding is held below 1e-8 of the rank
+                rtol=1e-8 if definition in RANKS else tolerance,
+                atol=1e-14,
+                equal_nan=True,
+                msg=lambda text, d=definition, p=part: f"{d} {p}: {text}",
+            )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("state", STATES)
+def test_equals_the_catalog(state, shape):
+    assert_equals_catalog(STATES[state](normal(*shape)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_states_of_any_dtype_are_measured_in_float64(dtype):
+    assert_equals_catalog(normal(9, 12).to(dtype), dtype=dtype)
+
+
+def test_texts_of_different_lengths_are_independent():
+    texts = [normal(tokens, 16, seed=tokens) for tokens in (2, 5, 30)]
+    together = read_panel(texts, layer=1, dtype=torch.float64)
+    for place, text in enumerate(texts):
+        alone = read_panel([text], layer=1, dtype=torch.float64)
+        assert torch.equal(together.values[place], alone.values[0])
+        assert torch.equal(together.floors[place], alone.floors[0])
+
+
+def test_a_state_with_nan_has_no_numbers_and_harms_no_other():
+    bad = normal(4, 6)
+    bad[1, 2] = torch.nan
+    found = read_panel([normal(4, 6), bad], layer=1, dtype=torch.float32)
+    assert torch.isfinite(found.values[0]).all()
+    assert torch.isnan(found.values[1]).all()
+    assert not found.resolved[1].any()
+
+
+def test_one_token_is_refused():
+    with pytest.raises(ShapeError, match="two tokens"):
+        read_panel([normal(1, 6)], layer=1, dtype=torch.float32)
+
+
+def test_gram_matrices_are_used_only_where_they_keep_the_digits(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        panel, "evaluate", lambda m, *a, **k: (asked.append(m.definition), evaluate(m, *a, **k))[1]
+    )
+    read_panel([normal(20, 30)], layer=1, dtype=torch.float32)
+    assert asked == []
+    read_panel([STATES["steep"](normal(20, 30))], layer=1, dtype=torch.float32, sites=False)
+    assert asked == list(RANKS)
+
+
+def test_several_threads_give_the_same_numbers():
+    texts = [normal(6, 8, seed=k) for k in range(5)]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        two = read_panel(texts, layer=1, dtype=torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(two.values, read_panel(texts, layer=1, dtype=torch.float32).values)
