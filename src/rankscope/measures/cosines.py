@@ -6,7 +6,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, TokenMatrix
-from rankscope.measures.norms import frobenius_norm, row_lengths, unit_tokens
+from rankscope.measures.norms import turned, unit_tokens
 
 PAIRS = ("off_diagonal", "absolute", "with_diagonal")
 
@@ -40,12 +40,8 @@ def cosine_of(x: TokenMatrix, pairs: str) -> PerMatrix:
 
 
 def cosine_floor(x: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
-    """Error bound of a mean cosine when ``|E|_F <= relative |X|_F``.
+    """Error bound of a mean cosine when every token moves by at most ``relative`` of its own length.
 
-    A direction moves by at most ``2 |e_i| / |x_i|`` and a cosine by the sum of the two moves, so the mean by
-    twice the mean move: ``(4 / n) sum_i |e_i| / |x_i| <= (4 / n) |E|_F sqrt(sum_i 1 / |x_i|^2)``. Short tokens
-    are the worst. No cosine moves by more than 2.
+    A cosine moves by no more than the two directions together, and never by more than 2.
     """
-    lengths = row_lengths(x)
-    moved = (frobenius_norm(x)[..., None] / lengths).square().sum(dim=-1).sqrt()
-    return (4 / x.shape[-2] * relative * moved).clamp(max=2.0)
+    return (2 * turned(relative)).clamp(max=2.0).to(x.device).expand(x.shape[:-2])

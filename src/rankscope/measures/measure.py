@@ -52,7 +52,9 @@ class Measure:
         """Below this the measure of ``x`` says nothing, if rounding left ``relative`` of the norm of ``x`` on it.
 
         For a residual ``relative`` times the same norm of ``x``, for its ratio ``relative`` itself; for every
-        other measure a bound on how far it can move under any perturbation of Frobenius norm ``relative |X|_F``.
+        other measure a bound on how far it can move under any perturbation of Frobenius norm ``relative |X|_F``,
+        or, if it reads directions only (cosines, unit tokens), that moves no token by more than ``relative`` of its
+        own length.
         """
         return self.floor_fn(self.checked(x), relative)
 

@@ -99,3 +99,15 @@ def unit_tokens(x: TokenMatrix) -> TokenMatrix:
     y = x / torch.where(largest > 0, largest, torch.ones_like(largest))
     length = y.square().sum(dim=-1, keepdim=True).sqrt()
     return y / torch.where(length > 0, length, torch.ones_like(length))
+
+
+def turned(relative: float | Tensor) -> Tensor:
+    """How far the direction of a token moves at most when the token moves by ``relative`` of its own length.
+
+    The angle is at most ``asin(relative)``, the chord ``2 sin(angle / 2)``; from one length on, anything goes.
+    Rounding is of this kind: norms, linear maps and sums round every token relative to itself, so a massive token
+    blurs itself and not the others.
+    """
+    size = torch.as_tensor(relative, dtype=torch.float64)
+    angle = torch.asin(size.clamp(max=1.0))
+    return torch.where(size < 1, 2 * torch.sin(angle / 2), 2.0)

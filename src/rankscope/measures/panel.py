@@ -18,6 +18,7 @@ from rankscope.core.types import TokenMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
 from rankscope.measures.evaluate import evaluate
+from rankscope.measures.norms import turned
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
 
@@ -115,7 +116,7 @@ def _pieces(text: Tensor, sites: bool, ranks: bool) -> _Pieces:
 
 
 def _sums(x: Tensor, squares: Tensor, lengths2: Tensor, energy: Tensor) -> Tensor:
-    """The sixteen numbers that every site measure is a simple function of."""
+    """The numbers that every site measure is a simple function of."""
     tokens = x.shape[0]
     sizes = x.abs()
     row_sums, inverse = sizes.sum(dim=1), lengths2.rsqrt()
@@ -127,7 +128,6 @@ def _sums(x: Tensor, squares: Tensor, lengths2: Tensor, energy: Tensor) -> Tenso
             lengths2.sum(),
             lengths2.max(),
             lengths2.min(),
-            (1 / lengths2).sum(),
             energy.max(),
             row_sums.max(),
             sizes.sum(dim=0).max(),
@@ -151,7 +151,7 @@ def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     """Values and floors of ``PANEL``, one row per text; NaN in every column where the catalog must be asked."""
-    n, total, longest, shortest, inverses, channel, row, column, *rest = sums.unbind(dim=-1)
+    n, total, longest, shortest, channel, row, column, *rest = sums.unbind(dim=-1)
     left, left_row, left_column, unit_channel, unit_row, unit_column, *rest = rest
     unit_left, unit_left_row, unit_left_column, unit_mean = rest
     frobenius, unit_frobenius = (left / total).sqrt(), (unit_left / n).sqrt()
@@ -171,21 +171,19 @@ def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
         ],
         dim=-1,
     )
-    # The rounding of unit tokens relative to their norm sqrt(n), as in measures.unit.
-    moved = (2 * relative * (total / (shortest * n)).sqrt()).clamp(max=2.0)
     ones = torch.ones_like(total)
-    turned = (4 / n * relative * (total * inverses).sqrt()).clamp(max=2.0)
-    unit_turned = (4 * moved).clamp(max=2.0)  # n unit lengths: sqrt(n) sqrt(n) / n = 1
+    moved = turned(relative) * ones
+    cosine_moved, unit_cosine_moved = ((2 * turned(size)).clamp(max=2.0) * ones for size in (relative, moved))
     floors = torch.stack(
         [
             relative * ones,
             relative * ones,
-            turned,
+            cosine_moved,
             share_floor(values[..., 3], relative),
             share_floor(values[..., 4], relative),
             moved,
             moved,
-            unit_turned,
+            unit_cosine_moved,
             share_floor(values[..., 8], moved),
             share_floor(values[..., 9], moved),
         ],

@@ -9,7 +9,7 @@ from torch import Tensor
 from rankscope.measures.brackets import Bracket
 from rankscope.measures.laws import Law
 from rankscope.measures.measure import Measure
-from rankscope.measures.norms import frobenius_norm, row_lengths, unit_tokens
+from rankscope.measures.norms import turned, unit_tokens
 
 
 def on_unit_tokens(base: Measure) -> Measure:
@@ -43,9 +43,7 @@ def _unit_value(x: Tensor, value: Callable[[Tensor], Tensor | Bracket]) -> Tenso
 def _unit_floor(x: Tensor, relative: float | Tensor, floor: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """The floor of the base at the rounding of the unit tokens.
 
-    A direction moves by at most ``2 |e_i| / |x_i|`` and never by more than 2, so together by ``2 |E|_F / min
-    |x_i|``, which is taken relative to the norm ``sqrt(n)`` of the unit tokens.
+    If every token moves by at most ``relative`` of its own length, every direction moves by at most
+    ``turned(relative)``, which is also how far all of them move together, relative to their norm ``sqrt(n)``.
     """
-    shortest = row_lengths(x).amin(dim=-1)
-    moved = 2 * relative * frobenius_norm(x) / (shortest * x.shape[-2] ** 0.5)
-    return floor(unit_tokens(x), moved.nan_to_num(nan=2.0).clamp(max=2.0))
+    return floor(unit_tokens(x), turned(relative).to(x.device).expand(x.shape[:-2]))
