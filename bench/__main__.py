@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from bench import bench_centers, bench_network, bench_split
+from bench import bench_centers, bench_network, bench_scan, bench_split
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
         "centers": bench_centers.run(),
         "network": bench_network.run(),
         "split": bench_split.run(),
+        "scan": bench_scan.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -33,6 +33,14 @@ class NumericalError(RankscopeError):
     """A computation left the range of floating-point numbers."""
 
 
+class OutOfMemory(RankscopeError):  # noqa: N818 - reads as a sentence
+    """There is not enough memory; the message says which option reduces it."""
+
+
+class NotTapped(RankscopeError):  # noqa: N818 - reads as a sentence
+    """A live model whose states did not all pass by the hooks on it."""
+
+
 class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads as a sentence
     """An interpreter met a part of the tree that it has no rule for."""
 

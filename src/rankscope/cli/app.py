@@ -13,6 +13,7 @@ import rankscope
 from rankscope.cli.collapse import collapse
 from rankscope.cli.list import list_names
 from rankscope.cli.rate import rate
+from rankscope.cli.scan import scan
 from rankscope.errors import RankscopeError
 
 TOO_LARGE = "not enough memory for this run; lower --dim, --tokens, --layers or --seeds"
@@ -74,6 +75,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("scan")(scan)
 app.command("collapse")(collapse)
 app.command("rate")(rate)
 app.command("list")(list_names)

@@ -23,7 +23,10 @@ EXAMPLES = (
 
 
 def list_names(
-    what: Annotated[str, Argument(help="measures, masks, parts, positions, inits or variants.")],
+    what: Annotated[
+        str,
+        Argument(help="measures, masks, parts, positions, inits, variants, models, families or thresholds."),
+    ],
     tokens: Annotated[
         int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
     ] = None,
@@ -36,7 +39,7 @@ def list_names(
     ] = None,
     output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
 ) -> None:
-    """Print names and definitions: measures, masks, parts, positions, inits, variants."""
+    """Print names and definitions of everything that has a name."""
     wanted = chosen_format(format_, output)
     check_outputs(output, plot)
     if what not in _LISTINGS:
@@ -126,6 +129,44 @@ def _variants() -> list[Row]:
     return [{"name": name, "lacks": list(lacks) or ["nothing"]} for name, lacks in VARIANTS.items()]
 
 
+def _models() -> list[Row]:
+    from rankscope.sources import BUILTINS
+
+    return [
+        {
+            "name": one.name,
+            "description": one.description,
+            "license": one.license,
+            "installed": one.installed,
+            "install": one.pip,
+        }
+        for one in BUILTINS.values()
+    ]
+
+
+def _families() -> list[Row]:
+    from rankscope.sources import FAMILIES, load_families
+
+    load_families()
+    return [
+        {
+            "name": one.name,
+            "models": [*one.model_types, *one.classes],
+            "stacks": [names.stack for names in one.stacks],
+        }
+        for one in FAMILIES.values()
+    ]
+
+
+def _thresholds() -> list[Row]:
+    from rankscope.verdict import Thresholds
+
+    return [
+        {"name": name, "default": field.default, "meaning": field.description}
+        for name, field in Thresholds.model_fields.items()
+    ]
+
+
 _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "measures": _measures,
     "masks": _masks,
@@ -133,4 +174,7 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "positions": _positions,
     "inits": _inits,
     "variants": _variants,
+    "models": _models,
+    "families": _families,
+    "thresholds": _thresholds,
 }

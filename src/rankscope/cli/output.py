@@ -49,7 +49,7 @@ def emit(text: str, output: Path | None) -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+def progress(text: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar with the time left on stderr, silent when that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -5,7 +5,7 @@ from rankscope.measures.catalog import DEFAULTS, MEASURES, find_measure
 from rankscope.measures.centers import CENTERS, center_row
 from rankscope.measures.cosines import cosine
 from rankscope.measures.diameters import diameter
-from rankscope.measures.evaluate import Evaluation, evaluate, evaluate_padded
+from rankscope.measures.evaluate import Evaluation, evaluate, evaluate_many, evaluate_padded
 from rankscope.measures.laws import Law
 from rankscope.measures.maps import (
     attention_entropy,
@@ -52,6 +52,7 @@ __all__ = [
     "doeblin",
     "effective_rank",
     "evaluate",
+    "evaluate_many",
     "evaluate_padded",
     "find_measure",
     "matrix_norm",

@@ -1,5 +1,6 @@
 """A measure together with its floor: what a study writes into its table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from rankscope.core.types import PerMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.brackets import Bracket
 from rankscope.measures.measure import Measure
+from rankscope.measures.sharing import sharing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,17 +32,29 @@ class Evaluation:
 
 def evaluate(measure: Measure, x: Tensor, *, layer: int, dtype: torch.dtype) -> Evaluation:
     """The measure of every matrix of ``x``, with the floor that ``layer`` blocks run in ``dtype`` leave on it."""
-    if x.ndim < 2:
-        measure.checked(x)  # says what is wrong with the shape
+    return evaluate_many([measure], x, layer=layer, dtype=dtype)[0]
+
+
+def evaluate_many(
+    measures: Sequence[Measure], x: Tensor, *, layer: int, dtype: torch.dtype
+) -> list[Evaluation]:
+    """As ``evaluate`` of each measure; singular values and the like are computed once for all of them."""
+    if x.ndim < 2 or not x.is_floating_point():
+        measures[0].checked(x)  # says what is wrong with it
     flat = x.reshape(-1, *x.shape[-2:])
     is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
-    usable = measure.checked(flat[is_finite], dtype=dtype)
-    low = high = floor = usable.new_zeros(0)
-    if usable.shape[0]:
-        found = measure.value_fn(usable)
-        low, high = found if isinstance(found, Bracket) else (found, found)
-        floor = measure.floor_fn(usable, relative_floor(layer, dtype))
-    return _assembled(x.shape[:-2], is_finite, low, high, floor)
+    finite = flat[is_finite].double()  # one tensor for all, so that its pieces can be shared
+    relative, found = relative_floor(layer, dtype), []
+    with sharing():
+        for measure in measures:
+            usable = measure.checked(finite, dtype=dtype)
+            low = high = floor = usable.new_zeros(0)
+            if usable.shape[0]:
+                value = measure.value_fn(usable)
+                low, high = value if isinstance(value, Bracket) else (value, value)
+                floor = measure.floor_fn(usable, relative)
+            found.append(_assembled(x.shape[:-2], is_finite, low, high, floor))
+    return found
 
 
 def _assembled(batch: torch.Size, is_finite: Tensor, low: Tensor, high: Tensor, floor: Tensor) -> Evaluation:

@@ -11,6 +11,7 @@ from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.entropies import entropy, entropy_change
 from rankscope.measures.norms import frobenius_norm
+from rankscope.measures.sharing import shared
 
 
 def checked_map(
@@ -113,9 +114,12 @@ def doeblin_of(maps: TokenMatrix) -> PerMatrix:
 
 
 def spectral_gap_of(maps: TokenMatrix) -> PerMatrix:
-    """As ``spectral_gap``, of checked input."""
-    moduli: Tensor = torch.linalg.eigvals(maps).abs().sort(dim=-1).values
-    return 1 - moduli[..., -2]
+    """As ``spectral_gap``, of checked input; the eigenvalues of a triangular map are its diagonal."""
+    if bool(_is_triangular(maps).all()):
+        moduli = maps.diagonal(dim1=-2, dim2=-1).abs()
+    else:
+        moduli = _eigen(maps)[0].abs()
+    return 1 - moduli.sort(dim=-1).values[..., -2]
 
 
 def sink_share_of(maps: TokenMatrix) -> PerMatrix:
@@ -163,8 +167,24 @@ def spectral_gap_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMat
     eigenvalues, which move by at most ``|E|``.
     """
     moved = relative * frobenius_norm(maps)
-    is_triangular = (maps.triu(1) == 0).all(dim=-1).all(dim=-1)
-    values = torch.linalg.svdvals(torch.linalg.eig(maps).eigenvectors)
-    condition = values[..., 0] / values[..., -1]  # infinite if the eigenvectors do not span
+    is_triangular = _is_triangular(maps)
+    if bool(is_triangular.all()):
+        return moved.clamp(max=1.0)
+    vectors = _eigen(maps)[1]
+    inverse = torch.linalg.inv_ex(vectors).inverse
+    # Columns of V have length one; Frobenius norms bound the spectral ones. Infinite if they do not span.
+    condition = (math.sqrt(maps.shape[-1]) * inverse.abs().square().sum(dim=(-2, -1)).sqrt()).nan_to_num(
+        nan=math.inf
+    )
     general = (2 * maps.shape[-1] - 1) * condition * moved
-    return torch.where(is_triangular, moved, general).clamp(max=1.0)
+    return torch.where(is_triangular, moved, general).nan_to_num(nan=1.0).clamp(max=1.0)
+
+
+@shared
+def _eigen(maps: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.linalg.eig(maps)
+    return found.eigenvalues, found.eigenvectors
+
+
+def _is_triangular(maps: Tensor) -> Tensor:
+    return (maps.triu(1) == 0).all(dim=-1).all(dim=-1)

@@ -8,6 +8,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, PerToken, TokenMatrix
+from rankscope.measures.sharing import shared
 
 
 def unit_scale(x: TokenMatrix) -> tuple[TokenMatrix, PerMatrix]:
@@ -93,6 +94,7 @@ def row_lengths(x: TokenMatrix) -> PerToken:
     return (x / safe).square().sum(dim=-1).sqrt() * safe[..., 0]
 
 
+@shared
 def unit_tokens(x: TokenMatrix) -> TokenMatrix:
     """Every token scaled to Euclidean length one; a zero token has no direction and stays zero."""
     largest = x.abs().amax(dim=-1, keepdim=True)

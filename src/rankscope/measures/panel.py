@@ -107,7 +107,7 @@ class _Pieces:
 
 
 def _pieces(text: Tensor, sites: bool, ranks: bool) -> _Pieces:
-    x = text.double()
+    x = text.double().contiguous()
     squares = x.square()
     lengths2, energy = squares.sum(dim=1), squares.sum(dim=0)
     total = lengths2.sum()

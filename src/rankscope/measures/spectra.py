@@ -19,6 +19,7 @@ from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures.centers import mean_row, spread
 from rankscope.measures.entropies import entropy, entropy_change
 from rankscope.measures.norms import frobenius_norm, unit_scale
+from rankscope.measures.sharing import shared
 
 RELATIVE_THRESHOLD = 1e-3
 """numerical_rank[relative] counts singular values above this share of the largest."""
@@ -52,6 +53,7 @@ Value = Callable[[Spectrum], Tensor]
 Floor = Callable[[Spectrum, Tensor], Tensor]  # the spectrum and delta over its scale
 
 
+@shared
 def spectrum(x: TokenMatrix, *, centered: bool) -> Spectrum:
     """Singular values of ``x``, or of ``x`` minus its mean row.
 

@@ -1,6 +1,7 @@
 """Figures from tables and masks. Needs the extra ``plots`` (altair, vl-convert); no torch.
 
-A figure is an altair chart: a value that can be read, composed and saved.
+A figure is an altair chart: a value that can be read, composed and saved. What a report shows on hover is a fragment
+of HTML instead, without JavaScript.
 """
 
 from rankscope.plots.backend import Chart as Chart
@@ -12,6 +13,8 @@ from rankscope.plots.files import svg as svg
 from rankscope.plots.mask_graph import mask_graph as mask_graph
 from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
 from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
+from rankscope.plots.scan_curves import scan_curves as scan_curves
+from rankscope.plots.scan_heat import scan_heat as scan_heat
 from rankscope.plots.split_curves import split_curves as split_curves
 
 __all__ = [
@@ -23,6 +26,8 @@ __all__ = [
     "mask_matrix",
     "mask_sheet",
     "save_figure",
+    "scan_curves",
+    "scan_heat",
     "split_curves",
     "svg",
 ]

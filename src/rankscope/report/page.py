@@ -1,24 +1,15 @@
 """A self-contained HTML page: figures, summary, definitions, provenance. No network, no JavaScript."""
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree import ElementTree
 
 import polars as pl
 
-from rankscope.errors import MissingExtraError
 from rankscope.plots import Chart, description, svg
+from rankscope.report.common import definitions_of, entries_of, origin_of, provenance_text, rendered
 from rankscope.results import UNRESOLVED_MARK, Table, pivot
-
-try:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-except ModuleNotFoundError as error:
-    raise MissingExtraError("a report needs jinja2: pip install 'rankscope[plots]'") from error
-
-VERSIONS_FIRST = ("rankscope", "python", "platform", "time", "seeds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,24 +41,19 @@ def page(table: Table, charts: Sequence[Chart], *, title: str, command: str) -> 
     Meanings of definitions are taken from the table's section ``definitions`` (id to text), if it has one.
     Everything that comes from outside is escaped.
     """
-    environment = Environment(
-        autoescape=True,
-        loader=PackageLoader("rankscope.report", ""),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(
+    ids = table.frame["definition"].drop_nulls().unique(maintain_order=True).to_list()
+    return rendered(
+        "page.html",
         title=title,
         command=command,
         facts=_facts(table),
         figures=[_figure(chart) for chart in charts],
         summaries=_summaries(table),
         mark=UNRESOLVED_MARK,
-        definitions=_definitions(table),
-        config=_entries(table.provenance.get("config", {})),
-        origin=_origin(table),
-        provenance=json.dumps(table.provenance, indent=2, ensure_ascii=False),
+        definitions=definitions_of(table, ids),
+        config=entries_of(table.provenance.get("config", {})),
+        origin=origin_of(table),
+        provenance=provenance_text(table),
     )
 
 
@@ -107,29 +93,3 @@ def _summaries(table: Table) -> list[Summary]:
             "definition", maintain_order=True
         )
     ]
-
-
-def _definitions(table: Table) -> list[tuple[str, str]]:
-    known = table.sections.get("definitions")
-    known = known if isinstance(known, dict) else {}
-    ids = table.frame["definition"].drop_nulls().unique(maintain_order=True).to_list()
-    return [(name, _text(known.get(name, ""))) for name in ids]
-
-
-def _origin(table: Table) -> list[tuple[str, str]]:
-    found = {name: table.provenance[name] for name in VERSIONS_FIRST if name in table.provenance}
-    return _entries(found | _mapping(table.provenance.get("versions")))
-
-
-def _entries(values: Any) -> list[tuple[str, str]]:
-    return [(name, _text(value)) for name, value in _mapping(values).items()]
-
-
-def _mapping(values: Any) -> dict[str, Any]:
-    return values if isinstance(values, dict) else {}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list) and not any(isinstance(entry, list | dict) for entry in value):
-        return ", ".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -159,7 +159,7 @@ class Table:
             options = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
             present = [option for option in options if option is not None]
             try:
-                keep = frame[name].is_in(pl.Series(present, dtype=frame.schema[name]))
+                keep = frame[name].is_in(pl.Series(present, dtype=frame.schema[name]).to_list())
             except (pl.exceptions.PolarsError, TypeError) as error:
                 raise ShapeError(
                     f"column {name!r} holds {frame.schema[name]}, so it never equals {wanted!r}"

@@ -4,5 +4,24 @@ from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.rate_study import RateConfig as RateConfig
 from rankscope.studies.rate_study import rate as rate
+from rankscope.studies.scan_config import ScanConfig as ScanConfig
+from rankscope.studies.scan_partial import Partial as Partial
+from rankscope.studies.scan_study import Scan as Scan
+from rankscope.studies.scan_study import Verdict as Verdict
+from rankscope.studies.scan_study import load_loss as load_loss
+from rankscope.studies.scan_study import scan as scan
+from rankscope.studies.scan_study import scan_states as scan_states
 
-__all__ = ["CollapseConfig", "RateConfig", "collapse", "rate"]
+__all__ = [
+    "CollapseConfig",
+    "Partial",
+    "RateConfig",
+    "Scan",
+    "ScanConfig",
+    "Verdict",
+    "collapse",
+    "load_loss",
+    "rate",
+    "scan",
+    "scan_states",
+]

@@ -111,3 +111,7 @@ def test_several_threads_give_the_same_numbers():
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(two.values, read_panel(texts, layer=1, dtype=torch.float32).values)
+
+
+def test_states_with_strides_are_measured_too():
+    assert_equals_catalog(normal(9, 7).T)

@@ -1,0 +1,262 @@
+"""``rankscope scan``: point it at a model and learn whether its tokens are collapsing."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from rankscope.cli import options
+from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.cli.output import check_outputs, emit, note, progress, text_table
+from rankscope.errors import ConfigError, RankscopeError
+
+if TYPE_CHECKING:
+    from rankscope.results import Table
+    from rankscope.studies import Scan, ScanConfig
+    from rankscope.verdict import Condition
+
+STATE_FILES = (".npy", ".safetensors")
+
+
+def scan(
+    model: Annotated[
+        str,
+        Argument(
+            help="Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute; "
+            "or hidden states: a .npy or .safetensors file."
+        ),
+    ],
+    texts: Annotated[str | None, Option(help="File with one text per line, .jsonl, or - for stdin.")] = None,
+    text: Annotated[list[str] | None, Option(help="A text; may be given several times.")] = None,
+    images: Annotated[str | None, Option(help="Image file or folder, for vision models.")] = None,
+    audio: Annotated[str | None, Option(help="Sound file or folder, for speech models.")] = None,
+    inputs: Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")] = None,
+    random_tokens: Annotated[
+        str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
+    ] = None,
+    batch_size: Annotated[int, Option(help="Texts per forward pass.")] = 8,
+    max_tokens: Annotated[int | None, Option(help="Tokens read of each text.", show_default="128")] = None,
+    max_texts: Annotated[int | None, Option(help="Stop after so many texts.", show_default="all")] = None,
+    special: Annotated[str, Option(help="Special tokens around a text: drop or keep.")] = "drop",
+    seed: Annotated[int, Option(help="Of random tokens and sample inputs.")] = 0,
+    spectra: Annotated[bool, Option(help="Effective ranks, once per block.")] = True,
+    full: Annotated[
+        bool, Option("--full", help="One of every other measure too: singular values, best centers.")
+    ] = False,
+    attention: Annotated[
+        bool, Option("--attention", help="Entropy, Dobrushin, gap and sink share of every head.")
+    ] = False,
+    gradients: Annotated[
+        bool, Option("--gradients", help="Gradients of query, key and value weights.")
+    ] = False,
+    loss: Annotated[str | None, Option(help="module:function of model and batch, for --gradients.")] = None,
+    measure: Annotated[
+        str | None, Option(help="More measures per block, see 'rankscope list measures'; comma list.")
+    ] = None,
+    blocks: Annotated[
+        str | None, Option(help="Where the blocks are, such as model.layers; found if left out.")
+    ] = None,
+    dtype: Annotated[
+        str | None, Option(help="Run in this dtype.", show_default="the checkpoint's own")
+    ] = None,
+    device: Annotated[str, Option(help="Where to run.")] = "cpu",
+    revision: Annotated[str | None, Option(help="Branch, tag or commit of a Hub id.")] = None,
+    allow_pickle: Annotated[
+        bool, Option("--allow-pickle", help="Load checkpoints that are pickles.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    threshold: Annotated[
+        str | None, Option(help="Of the verdict: name=value, comma list; see docs/verdict.md.")
+    ] = None,
+    fail_if: Annotated[
+        str | None, Option(help="Exit with 1 if this holds of a block: 'residual_ratio<0.01'; comma list.")
+    ] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with an interrupted scan.")] = False,
+    plot: options.Plot = None,
+    format_: options.AsFormat = None,
+    output: options.Output = None,
+) -> int:
+    """Measure a live model layer by layer and say in plain words whether its tokens are collapsing.
+
+    Hooks reduce every state to numbers where it appears: after attention, after the MLP, after the block and after
+    the final norm. Padding and special tokens are left out. Numbers below the rounding floor are marked.
+    """
+    wanted = chosen_format(format_, output)
+    check_outputs(output, plot)
+    from rankscope.studies import ScanConfig
+    from rankscope.verdict import parse_condition
+
+    if texts is not None and text:
+        raise ConfigError("give --texts FILE or --text TEXT, not both")
+    conditions = [parse_condition(one) for one in listed(fail_if or "")]
+    asked = [*listed(measure or ""), *(one.definition for one in conditions)]
+    config = ScanConfig.of(
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        max_texts=max_texts,
+        special=special,
+        random_tokens=random_tokens,
+        seed=seed,
+        spectra=spectra,
+        full=full,
+        attention=attention,
+        gradients=gradients,
+        measures=tuple(asked),
+        blocks=blocks,
+        thresholds=_thresholds(threshold),
+    )
+    loading = {
+        "dtype": dtype,
+        "device": device,
+        "revision": revision,
+        "allow_pickle": allow_pickle,
+        "trust_remote_code": trust_remote_code,
+    }
+    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
+    found = _run(model, config, loading, given, loss, output, resume=resume)
+    _write(found, wanted, output, plot)
+    return _exit_code(found.table, conditions)
+
+
+def _run(
+    model: str,
+    config: "ScanConfig",
+    loading: dict[str, Any],
+    given: dict[str, Any],
+    loss: str | None,
+    output: Path | None,
+    *,
+    resume: bool,
+) -> "Scan":
+    from rankscope.studies import Partial, load_loss, scan_states
+    from rankscope.studies import scan as run
+
+    if Path(model).suffix.lower() in STATE_FILES and Path(model).is_file():
+        return scan_states(model, config=config)
+    partial = Partial(_partial_path(model, output), resume=resume)
+    function = None if loss is None else load_loss(loss)
+    try:
+        with progress("texts") as advance:
+            found = run(
+                model, config=config, load=loading, loss=function, progress=advance, partial=partial, **given
+            )
+    except KeyboardInterrupt:
+        saved = (
+            f"what was measured is in {partial.path}; go on with --resume" if partial.path.exists() else ""
+        )
+        raise RankscopeError(f"interrupted; {saved or 'no text was finished yet, nothing to save'}") from None
+    except RankscopeError as error:
+        if not resume and partial.path.exists():
+            raise type(error)(f"{error}; what was measured is in {partial.path}") from error
+        raise
+    partial.remove()
+    return found
+
+
+def _partial_path(model: str, output: Path | None) -> Path:
+    """Beside the output, or in the current folder under the model's name."""
+    if output is not None:
+        return output.with_name(output.name + ".partial.json")
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(model).name)
+    return Path(f"rankscope-scan-{name[:60]}.partial.json")
+
+
+def _thresholds(text: str | None) -> dict[str, str]:
+    pairs = [one.partition("=") for one in listed(text or "")]
+    for name, sign, value in pairs:
+        if not sign or not value.strip():
+            raise ConfigError(f"threshold {name!r}: expected name=value, as in collapsed=0.05")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _exit_code(table: "Table", conditions: "list[Condition]") -> int:
+    from rankscope.verdict import crossed
+
+    failed = [words for one in conditions if (words := crossed(one, table)) is not None]
+    for words in failed:
+        note(words)
+    return 1 if failed else 0
+
+
+def _write(found: "Scan", wanted: Format, output: Path | None, plot: Path | None) -> None:
+    table = found.table
+    match wanted:
+        case Format.TABLE:
+            emit(_text(table), output)
+        case Format.JSON:
+            emit(table.to_json_text(), output)
+        case Format.CSV:
+            emit(table.to_csv(), output)
+        case Format.PARQUET:
+            table.save(str(output))
+            note(f"wrote {output}")
+        case Format.HTML:
+            from rankscope.report import scan_page
+
+            command = shlex.join(["rankscope", *sys.argv[1:]])
+            emit(
+                scan_page(table, title=f"Scan of {table.sections['scan']['model']}", command=command), output
+            )
+    if wanted is not Format.TABLE or output is not None:
+        note(f"{table.sections['scan']['model']}: {table.sections['verdict']['words']}")
+    if plot is not None:
+        from rankscope.plots import save_figure, scan_curves
+
+        save_figure(scan_curves(table), plot)
+        note(f"wrote {plot}")
+
+
+COLUMNS = {
+    "ratio": "residual_ratio[frobenius,mean]",
+    "ratio, unit": "residual_ratio[frobenius,mean,unit]",
+    "cosine": "cosine[off_diagonal]",
+    "token share": "token_share[largest]",
+    "channel share": "channel_share[largest]",
+    "rank": "effective_rank[entropy]",
+    "rank, centered": "effective_rank[entropy,centered]",
+}
+"""What the terminal shows of every block; everything else is in the other formats."""
+
+
+def _text(table: "Table") -> str:
+    """The verdict in words, then one line per block."""
+    scan, verdict = table.sections["scan"], table.sections["verdict"]
+    lines = [
+        f"{scan['model']}: {verdict['verdict']}",
+        verdict["words"],
+        "",
+        f"{scan['texts']} texts of {scan['tokens']:.0f} tokens on average, {scan['dtype']}; {scan['special rule']}",
+        *(f"note: {warning}" for warning in scan["warnings"]),
+    ]
+    for stack in verdict["stacks"]:
+        lines += ["", _stack_text(table, stack)]
+    legend = "means over texts at the site block; * = not above the rounding floor"
+    return "\n".join([*lines, "", legend])
+
+
+def _stack_text(table: "Table", stack: dict[str, Any]) -> str:
+    entries = {
+        (entry["layer"], entry["definition"]): entry
+        for entry in table.sections["summary"]
+        if entry["stack"] == stack["stack"] and entry["site"] == "block"
+    }
+    shown = {title: name for title, name in COLUMNS.items() if any(key[1] == name for key in entries)}
+    rows = [
+        [
+            str(layer["layer"]),
+            *(_cell(entries.get((layer["layer"], name))) for name in shown.values()),
+            layer["verdict"],
+        ]
+        for layer in stack["layers"]
+    ]
+    return text_table([stack["stack"], *shown, "verdict"], rows)
+
+
+def _cell(entry: dict[str, Any] | None) -> str:
+    if entry is None or entry["mean"] is None:
+        return "-"
+    return f"{entry['mean']:.3g}" + ("" if entry["resolved"] > 0.5 else "*")

@@ -1,0 +1,104 @@
+"""All scans of a run in little memory: numbers per step, names once, single texts only where they are compared."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import polars as pl
+
+from rankscope.results import Table
+
+KEPT = (
+    "of every step one row per stack, layer, site, head and definition (sample null: the mean over texts, with std "
+    "and the number of texts); rows of single texts of the first and of the latest step only"
+)
+
+_KEY = {
+    "stack": pl.String,
+    "layer": pl.Int64,
+    "site": pl.String,
+    "head": pl.Int64,
+    "measure": pl.String,
+    "definition": pl.String,
+    "texts": pl.Int64,
+}
+_NUMBERS = {"mean": "value", "std": "std", "floor": "floor"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    step: int
+    keys: pl.DataFrame  # one object shared by all steps that measured the same things
+    numbers: pl.DataFrame
+
+    def rows(self, model: str) -> pl.DataFrame:
+        about = (pl.lit(model).alias("model"), pl.lit(self.step, dtype=pl.Int64).alias("step"))
+        return pl.concat([self.keys, self.numbers], how="horizontal").with_columns(*about)
+
+
+@dataclass(slots=True)
+class History:
+    """The scans so far. ``KEPT`` says what is left of them."""
+
+    steps: list[_Step] = field(default_factory=list)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    first: Table | None = None
+    latest: Table | None = None
+
+    def add(self, step: int, table: Table) -> None:
+        """One scan more, with its sections ``summary`` and ``verdict``."""
+        summary = table.sections["summary"]
+        keys = _frame(summary, {name: name for name in _KEY}, _KEY)
+        if self.steps and self.steps[-1].keys.equals(keys):
+            keys = self.steps[-1].keys
+        numbers = _frame(summary, _NUMBERS, dict.fromkeys(_NUMBERS, pl.Float64))
+        self.steps.append(_Step(step=step, keys=keys, numbers=numbers))
+        verdict = table.sections.get("verdict", {})
+        self.verdicts.append(
+            {"step": step, **{name: verdict.get(name) for name in ("verdict", "words", "stacks")}}
+        )
+        stamped = replace(table, frame=table.frame.with_columns(pl.lit(step, dtype=pl.Int64).alias("step")))
+        self.first, self.latest = self.first or stamped, stamped
+
+    def drop_from(self, step: int) -> list[int]:
+        """The steps that were forgotten: this one and all after it."""
+        dropped = [one.step for one in self.steps if one.step >= step]
+        self.steps = [one for one in self.steps if one.step < step]
+        self.verdicts = self.verdicts[: len(self.steps)]
+        if not self.steps:
+            self.first = self.latest = None
+        return dropped
+
+    def table(self, **monitor: Any) -> Table:
+        """The rows that are kept; ``monitor`` is what the section of that name says besides steps and verdicts."""
+        if self.first is None or self.latest is None:
+            return Table.from_records([], command="monitor", sections={"monitor": monitor | {"steps": []}})
+        model = str(self.latest.sections["scan"]["model"])
+        single = [self.latest.frame] if self.first is self.latest else [self.first.frame, self.latest.frame]
+        frame = pl.concat([*(one.rows(model) for one in self.steps), *single], how="diagonal")
+        about = {
+            "step": self.steps[-1].step,
+            "steps": [one.step for one in self.steps],
+            "verdicts": self.verdicts,
+            "kept": KEPT,
+        }
+        return replace(
+            self.latest,
+            frame=frame,
+            command="monitor",
+            sections=self.latest.sections | {"monitor": monitor | about},
+        )
+
+
+def _short(verdict: dict[str, Any]) -> dict[str, Any]:
+    """A verdict without its layers, whose numbers are in the rows."""
+    told = [
+        {name: stack.get(name) for name in ("stack", "verdict", "starts", "rate")}
+        for stack in verdict.get("stacks", [])
+    ]
+    return {"verdict": verdict.get("verdict"), "words": verdict.get("words"), "stacks": told}
+
+
+def _frame(summary: list[dict[str, Any]], names: dict[str, str], dtypes: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [pl.Series(new, [entry[old] for entry in summary], dtype=dtypes[old]) for old, new in names.items()]
+    )

@@ -1,0 +1,86 @@
+"""Attention maps from the calls of the two torch functions that make one: softmax, and attention in one piece."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankscope.probe.attention_calls import BlockCall, Function
+
+SOFTMAXES: frozenset[Function] = frozenset({torch.softmax, torch.special.softmax, Tensor.softmax, F.softmax})
+WHOLE: Function = F.scaled_dot_product_attention
+
+
+def map_sizes(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
+    """Shape of the probabilities that a call makes, keys last; None for any other function."""
+    if function in SOFTMAXES:
+        logits = args[0] if args else kwargs["input"]
+        axis = _softmax_axis(args, kwargs) % max(logits.ndim, 1)
+        return (*logits.shape[:axis], *logits.shape[axis + 1 :], logits.shape[axis])
+    if function is WHOLE:
+        query, key = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("query", "key")))
+        return (*query.shape[:-1], key.shape[-2])
+    return None
+
+
+def texts_of(sizes: tuple[int, ...], call: BlockCall) -> int | None:
+    """How many texts the probabilities are for, if they can be from each token of the block to each; None otherwise.
+
+    Heads may have an axis, several (groups) or none, or share the leading axis with the texts.
+    """
+    for texts, tokens in call.texts_and_tokens:
+        if len(sizes) < 2 or sizes[-2:] != (tokens, tokens):
+            continue
+        if sizes[0] == texts if len(sizes) > 3 else math.prod(sizes[:-2]) % texts == 0:
+            return texts
+    return None
+
+
+def map_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor:
+    """Probabilities of a call whose result is ``output``, keys last, without dropout."""
+    if function is WHOLE:
+        return whole_attention_map(*args, **kwargs)
+    probabilities: Tensor = output
+    return probabilities.movedim(_softmax_axis(args, kwargs), -1)
+
+
+def whole_attention_map(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The map that ``scaled_dot_product_attention`` applies to the values, without dropout.
+
+    ``softmax(scale Q K^T + mask)`` in at least float32; the arguments are those of torch's function.
+
+    >>> import torch
+    >>> x = torch.eye(2).reshape(1, 1, 2, 2)
+    >>> whole_attention_map(x, x, x, is_causal=True, scale=0.0)
+    tensor([[[[1.0000, 0.0000],
+              [0.5000, 0.5000]]]])
+    """
+    query, key = (x.float() if torch.finfo(x.dtype).bits < 32 else x for x in (query, key))
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    with torch.autocast(query.device.type, enabled=False):
+        logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return logits.softmax(dim=-1)
+
+
+def _softmax_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    axis = args[1] if len(args) > 1 else kwargs.get("dim")
+    return -1 if axis is None else int(axis)

@@ -1,0 +1,172 @@
+"""Hooks on a live model that hand over every state as it appears, and say so when one did not appear."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import NotTapped
+from rankscope.sources.family import Layout, Stack
+
+Receive = Callable[[str, int, str, Tensor], None]
+"""Called with stack, layer, site and the state ``(texts, tokens, dim)``; what it does not keep is gone."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a forward pass has come in one stack."""
+
+    stack: Stack
+    calls: int = 0
+    shape: tuple[int, int] = (1, -1)  # texts and tokens of the state that entered the first block
+    fired: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Callable[[], None]]:
+    """Hooks in place; yields the function to call after every forward pass.
+
+    It raises ``NotTapped`` unless every expected state has come by, and makes ready for the next pass. Layers are
+    counted by block calls, so a block that is shared between layers is seen once per layer. The fused path of
+    ``torch.nn.TransformerEncoder`` and compiled code are switched off inside: they call no hooks.
+    """
+    progress = [_Progress(stack) for stack in layout.stacks]
+    with ExitStack() as undo:
+        undo.enter_context(_plain_code(model))
+        for one in progress:
+            for handle in _hooks(model, one, receive):
+                undo.callback(handle.remove)
+
+        def finished() -> None:
+            try:
+                for one in progress:
+                    _check_fired(one)
+            finally:
+                for one in progress:
+                    one.calls, one.fired = 0, Counter()
+
+        yield finished
+
+
+def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[Any]:
+    stack = progress.stack
+
+    tokens_first = _has_tokens_first(model.get_submodule(stack.blocks[0]))
+
+    def hand_over(site: str, layer: int, value: object) -> None:
+        found = first_tensor(value)
+        if found is None:
+            return
+        progress.fired[site if layer else "input"] += 1
+        state = as_texts(found.detach(), progress.shape, tokens_first=tokens_first)
+        if not layer:
+            progress.shape = (state.shape[0], state.shape[1])
+        receive(stack.name, layer, site, state)
+
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if progress.calls == 0:
+            progress.shape = (1, -1)
+            hand_over("block", 0, args if args else kwargs.get("hidden_states", tuple(kwargs.values())))
+        progress.calls += 1
+
+    def leave(site: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, __: object, output: object) -> None:
+            if progress.calls:  # else the part runs outside of any block call
+                hand_over(site, progress.calls, output)
+
+        return hook
+
+    for path in stack.blocks:
+        block = model.get_submodule(path)
+        yield block.register_forward_pre_hook(enter, with_kwargs=True)
+        yield block.register_forward_hook(leave("block"))
+    for site, paths in (("attention", stack.attention), ("mlp", stack.mlp)):
+        for path in filter(None, paths):
+            yield model.get_submodule(path).register_forward_hook(leave(site))
+    if stack.final_norm is not None:
+        yield model.get_submodule(stack.final_norm).register_forward_hook(leave("final"))
+
+
+def _check_fired(progress: _Progress) -> None:
+    stack = progress.stack
+    share = {
+        site: sum(map(bool, paths)) / len(stack.blocks)
+        for site, paths in (("attention", stack.attention), ("mlp", stack.mlp))
+    }
+    expected = {"input": 1, "block": stack.calls} | {
+        site: round(part * stack.calls) for site, part in share.items()
+    }
+    expected["final"] = int(stack.final_norm is not None)
+    missing = [
+        f"{site} {progress.fired[site]} of {count}"
+        for site, count in expected.items()
+        if progress.fired[site] != count
+    ]
+    if missing:
+        raise NotTapped(
+            f"the hooks on stack {stack.name!r} ({stack.blocks[0]} ... {stack.blocks[-1]}) did not fire as often as "
+            f"its blocks should run: {', '.join(missing)}; the model runs fused, compiled or scripted code there, "
+            "skips layers, or its blocks are not these: name them with --blocks path.to.layers"
+        )
+
+
+def first_tensor(value: object) -> Tensor | None:
+    """The first floating-point tensor with tokens and channels in a block's input or output."""
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and value.ndim >= 2 else None
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return next((found for found in map(first_tensor, value) if found is not None), None)
+    return None
+
+
+def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool) -> Tensor:
+    """The state as ``(texts, tokens, dim)``: rows without an axis of texts get one, a grid is laid out in a row."""
+    if state.ndim == 2:  # a lone text, or a part that runs over all tokens of all texts at once
+        return state.reshape(*shape, state.shape[-1])
+    if tokens_first:
+        state = state.transpose(0, 1)
+    return state.reshape(state.shape[0], -1, state.shape[-1]) if state.ndim > 3 else state
+
+
+def _has_tokens_first(block: nn.Module) -> bool:
+    """Whether a block's states are ``(tokens, texts, dim)``: torch's attention by default, and XLNet."""
+    attentions = [module for module in block.modules() if isinstance(module, nn.MultiheadAttention)]
+    if attentions:
+        return not attentions[0].batch_first
+    return type(block).__name__ == "XLNetLayer"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside wrappers that compile or spread it: hooks on the wrapper would see nothing."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__.endswith("DataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+@contextmanager
+def _plain_code(model: nn.Module) -> Iterator[None]:
+    """Fused and compiled shortcuts off, as before afterwards."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        if any(_is_compiled(module) for module in model.modules()):
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        else:
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

@@ -1,0 +1,45 @@
+"""Models and inputs from outside: families and layouts, loading, texts, images, sound, tensors."""
+
+from rankscope.sources.audio import audio_batches, read_audio, sample_audio
+from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.builtin import BUILTINS
+from rankscope.sources.families import load_families
+from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack
+from rankscope.sources.images import image_batches, read_images, sample_images
+from rankscope.sources.layout import layout_of
+from rankscope.sources.loaded import Loaded
+from rankscope.sources.loading import load_attribute, load_model
+from rankscope.sources.random_tokens import parse_shape, random_token_batches
+from rankscope.sources.tensors import States, read_states, tensor_batches
+from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
+
+__all__ = [
+    "BUILTINS",
+    "FAMILIES",
+    "POSITIONAL",
+    "Batch",
+    "Family",
+    "Layout",
+    "Loaded",
+    "Names",
+    "Stack",
+    "States",
+    "audio_batches",
+    "image_batches",
+    "layout_of",
+    "load_attribute",
+    "load_families",
+    "load_model",
+    "parse_shape",
+    "random_token_batches",
+    "read_audio",
+    "read_images",
+    "read_states",
+    "read_texts",
+    "sample_audio",
+    "sample_images",
+    "sample_texts",
+    "tensor_batches",
+    "text_batches",
+    "tokens_per_text",
+]

@@ -1,0 +1,11 @@
+"""DistilBERT: post-norm, sublayers without skip and norm."""
+
+from rankscope.sources.family import Family, Names, register
+
+register(
+    Family(
+        name="distilbert",
+        model_types=("distilbert",),
+        stacks=(Names(blocks=("transformer.layer",), attention=("attention",), mlp=("ffn",)),),
+    )
+)

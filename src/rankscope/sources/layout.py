@@ -1,0 +1,143 @@
+"""The layout of a live model: by the user's naming, by its family, else by structure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from torch import nn
+
+from rankscope.sources.families import load_families
+from rankscope.sources.family import Family, Layout, Names, Stack, family_of
+from rankscope.sources.final_norm import final_norm
+from rankscope.sources.paths import expand, is_inside, join, resolve
+from rankscope.sources.roles import children, is_callable
+from rankscope.sources.runs import Entry, Run, entries_of, find_runs
+from rankscope.sources.structure import (
+    layout_by_structure,
+    layout_by_user,
+    part_in,
+    stack_names,
+    stacks_of,
+    unique_blocks,
+)
+from rankscope.sources.sublayers import attention_of, mlp_of
+
+
+def layout_of(model: nn.Module, *, blocks: str | None = None) -> Layout:
+    """Where a live model keeps its blocks, attentions, MLPs and final norms.
+
+    ``blocks`` names the list of blocks (several separated by commas); else the model's family tells, and where no
+    family is known, its structure.
+
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
+    >>> layout_of(encoder).stacks[0].attention
+    ('layers.0.self_attn', 'layers.1.self_attn')
+    """
+    if blocks is not None:
+        return layout_by_user(model, blocks)
+    return _layout_by_family(model) or layout_by_structure(model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Match:
+    """A run of blocks where a family keeps it, inside the module at ``inside`` that belongs to the family."""
+
+    family: Family
+    names: Names
+    module: nn.Module
+    inside: str
+    at: str
+    run: Run
+
+
+def _layout_by_family(model: nn.Module) -> Layout | None:
+    load_families()
+    matches = _distinct(_matches(model, ""))
+    if not matches:
+        return None
+    runs = [match.run for match in matches]
+    stacks = [_stack(model, match, runs) for match in matches]
+    if family_of(model) is None:
+        # a model of several models: what no family knows of it is found by structure
+        rest = [
+            run for run in find_runs(model) if not any(is_inside(run.at, match.inside) for match in matches)
+        ]
+        stacks += stacks_of(model, rest) if rest else ()
+    if len(stacks) == 1:
+        stacks = [replace(stacks[0], name="blocks")]
+    elif len({match.inside for match in matches}) > 1 or len(stacks) > len(matches):
+        names = stack_names([stack.blocks[0] for stack in stacks])
+        stacks = [replace(stack, name=name) for stack, name in zip(stacks, names, strict=True)]
+    families = dict.fromkeys(match.family.name for match in matches)
+    return Layout(family=" + ".join(families), stacks=tuple(stacks))
+
+
+def _distinct(matches: Iterable[_Match]) -> list[_Match]:
+    """Matches without those whose first block was met before, under another path."""
+    found: dict[int, _Match] = {}
+    for match in matches:
+        found.setdefault(id(match.run.entries[0][1]), match)
+    return list(found.values())
+
+
+def _matches(module: nn.Module, path: str) -> Iterator[_Match]:
+    """Runs of the outermost modules with a family whose names exist there; heads and wrappers are looked through."""
+    family = family_of(module)
+    found = list(_runs(module, path, family)) if family is not None else []
+    yield from found
+    if not found:
+        for name, child in children(module):
+            yield from _matches(child, join(path, name))
+
+
+def _runs(module: nn.Module, path: str, family: Family) -> Iterator[_Match]:
+    halves = [(names, names.at) for names in family.stacks if resolve(module, names.at) is not None]
+    # one half alone, such as an encoder taken out of its model, has no part that is called the encoder
+    for names, at in halves or [(names, "") for names in family.stacks[:1]]:
+        for where in names.blocks:
+            entries = [
+                entry for found in expand(module, join(at, where)) for entry in _entries(module, path, found)
+            ]
+            if entries:
+                run = Run(at=join(path, at, where.partition(".*")[0]), entries=tuple(entries))
+                yield _Match(
+                    family=family, names=names, module=module, inside=path, at=join(path, at), run=run
+                )
+                break
+
+
+def _entries(module: nn.Module, path: str, where: str) -> list[Entry]:
+    part = resolve(module, where)
+    return entries_of(part, join(path, where)) if part is not None else []
+
+
+def _stack(model: nn.Module, match: _Match, runs: list[Run]) -> Stack:
+    names, blocks = match.names, unique_blocks(match.run.entries)
+    norms = [join(match.at, name) for name in names.final_norm]
+    found = next((norm for norm in norms if _is_part(resolve(model, norm))), None)
+    if norms and found is None:
+        found = final_norm(model, match.run, runs)
+    return Stack(
+        name=names.stack,
+        blocks=tuple(path for path, _ in blocks),
+        calls=_calls(match),
+        attention=tuple(
+            part_in(path, _part(block, names.attention) or attention_of(block)) for path, block in blocks
+        ),
+        mlp=tuple(part_in(path, _part(block, names.mlp) or mlp_of(block)) for path, block in blocks),
+        final_norm=found,
+    )
+
+
+def _calls(match: _Match) -> int:
+    config = getattr(match.module, "config", None)
+    calls = match.names.calls
+    return prod(getattr(config, name) for name in calls) if calls else len(match.run.entries)
+
+
+def _part(block: nn.Module, paths: tuple[str, ...]) -> str:
+    return next((path for path in paths if _is_part(resolve(block, path))), "")
+
+
+def _is_part(module: nn.Module | None) -> bool:
+    return module is not None and is_callable(module) and not isinstance(module, nn.Identity)

@@ -1,0 +1,158 @@
+"""Layouts found by structure alone: runs of blocks, their sublayers, and names where there are several runs."""
+
+import re
+
+from torch import nn
+
+from rankscope.errors import RankscopeError
+from rankscope.sources.family import Layout, Stack
+from rankscope.sources.final_norm import final_norm
+from rankscope.sources.paths import join, lists_of, resolve, unknown_path
+from rankscope.sources.roles import children, is_callable, is_list
+from rankscope.sources.runs import Entry, Run, entries_of, find_runs, holds_attention
+from rankscope.sources.sublayers import attention_of, mlp_of
+
+BY_STRUCTURE = "found by structure"
+BY_USER = "named by the user"
+_WORDS = {"visual": "vision", "image": "vision", "language": "text", "textual": "text", "speech": "audio"}
+
+
+def layout_by_structure(model: nn.Module) -> Layout:
+    """The stacks of a model of which no names are known."""
+    runs = find_runs(model)
+    if not runs:
+        raise RankscopeError(_nothing_found(model))
+    return Layout(family=BY_STRUCTURE, stacks=stacks_of(model, runs))
+
+
+def layout_by_user(model: nn.Module, blocks: str) -> Layout:
+    """The stacks at the paths the user names, separated by commas: of lists of blocks, or of single blocks."""
+    runs = [_named_run(model, path.strip()) for path in blocks.split(",")]
+    return Layout(family=BY_USER, stacks=stacks_of(model, runs))
+
+
+def stacks_of(model: nn.Module, runs: list[Run]) -> tuple[Stack, ...]:
+    """The stacks of runs, with unique names, sublayers and final norms."""
+    names = stack_names([run.at for run in runs])
+    return tuple(_stack(model, name, run, runs) for name, run in zip(names, runs, strict=True))
+
+
+def _stack(model: nn.Module, name: str, run: Run, runs: list[Run]) -> Stack:
+    blocks = unique_blocks(run.entries)
+    return Stack(
+        name=name,
+        blocks=tuple(path for path, _ in blocks),
+        calls=_calls(model, run),
+        attention=tuple(part_in(path, attention_of(block)) for path, block in blocks),
+        mlp=tuple(part_in(path, mlp_of(block)) for path, block in blocks),
+        final_norm=final_norm(model, run, runs),
+    )
+
+
+def unique_blocks(entries: tuple[Entry, ...]) -> list[Entry]:
+    """The blocks of a run, a shared one once, where it is called first."""
+    seen: dict[int, Entry] = {}
+    for entry in entries:
+        seen.setdefault(id(entry[1]), entry)
+    return list(seen.values())
+
+
+def part_in(block: str, part: str) -> str:
+    """The path of a part of a block from the root, "" if there is no such part."""
+    return join(block, part) if part else ""
+
+
+def _calls(model: nn.Module, run: Run) -> int:
+    """Entries of the run; for blocks in the only group of a list, as often as the configuration counts layers."""
+    path = run.at if run.in_group else ""
+    while path:
+        path = path.rpartition(".")[0]
+        layers = getattr(getattr(resolve(model, path), "config", None), "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > 0:
+            return layers * len(run.entries)
+    return len(run.entries)
+
+
+def stack_names(paths: list[str]) -> list[str]:
+    """Short unique names for runs, from the first part of their paths that tells them apart.
+
+    >>> stack_names(["encoder.layers", "decoder.layers"])
+    ['encoder', 'decoder']
+    >>> stack_names(["visual.trunk.blocks", "language_model.layers"])
+    ['vision', 'text']
+    >>> stack_names(["stages.0.blocks", "stages.1.blocks"]), stack_names(["h"])
+    (['stage1', 'stage2'], ['blocks'])
+    """
+    if len(paths) == 1:
+        return ["blocks"]
+    rows = [path.split(".") for path in paths]
+    while all(len(row) > 1 for row in rows) and len({row[0] for row in rows}) == 1:
+        rows = [row[1:] for row in rows]
+    heads = list(dict.fromkeys(row[0] for row in rows))
+    words = [_word(head) for head in heads]
+    if len(set(words)) < len(words):
+        words = heads
+    names = [words[heads.index(row[0])] for row in rows]
+    for head in heads:
+        same = [place for place, row in enumerate(rows) if row[0] == head]
+        if len(same) > 1:
+            inner = stack_names([".".join(rows[place][1:]) for place in same])
+            for place, name in zip(same, inner, strict=True):
+                names[place] = f"{names[place]}/{name}"
+    return names
+
+
+def _word(part: str) -> str:
+    if part.isdecimal():
+        return f"stage{int(part) + 1}"
+    short = re.sub(r"_(model|tower|encoder|module|transformer|backbone)$", "", part.lower())
+    return _WORDS.get(short, short) or "blocks"
+
+
+def _named_run(model: nn.Module, path: str) -> Run:
+    module = resolve(model, path) if path else None
+    if module is None:
+        raise unknown_path(model, path)
+    if not is_list(module) and not isinstance(module, nn.ModuleDict):
+        inside = [run.at for run in find_runs(module)]
+        if inside:
+            lists = " or ".join(repr(join(path, at)) for at in inside)
+            raise RankscopeError(
+                f"{path!r} is one module, a {type(module).__name__}, with the blocks at {lists}"
+            )
+        return Run(at=path, entries=((path, module),))
+    entries = entries_of(module, path)
+    if not entries:
+        raise RankscopeError(f"{path!r} is an empty {type(module).__name__}; blocks are needed")
+    if not all(is_callable(child) for _, child in children(module)) and not _are_blocks(entries):
+        raise RankscopeError(f"the entries of {path!r} are no blocks: {_BARE}")
+    return Run(at=path, entries=tuple(entries))
+
+
+def _are_blocks(entries: list[Entry]) -> bool:
+    return len({type(part) for _, part in entries}) == 1 and all(holds_attention(part) for _, part in entries)
+
+
+_BARE = (
+    "they are bare lists of sublayers that are never called, so that no module returns the state after a block; "
+    "give each block a module of its own with a forward method"
+)
+
+
+def _nothing_found(model: nn.Module) -> str:
+    lists = lists_of(model)
+    shown = [f"{path} ({len(part._modules)} x {_kinds(part)})" for path, part in lists[:12]]
+    bare = [path for path, part in lists if any(not is_callable(child) for _, child in children(part))]
+    return (
+        f"no blocks found in {type(model).__name__}: looked for a ModuleList, a Sequential or numbered children "
+        "of like modules that each hold self-attention. Lists of modules found: "
+        + (", ".join(shown) + (", ..." if len(lists) > 12 else "") if shown else "none")
+        + "."
+        + (f" The entries of {bare[0]!r} are no blocks: {_BARE}." if bare else "")
+        + " If the model has token states, name its blocks with --blocks path.to.layers (blocks='path.to.layers')."
+    )
+
+
+def _kinds(part: nn.Module) -> str:
+    kinds = list(dict.fromkeys(type(child).__name__ for _, child in children(part)))
+    return " | ".join(kinds[:3]) + (" | ..." if len(kinds) > 3 else "")

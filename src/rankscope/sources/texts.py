@@ -1,0 +1,281 @@
+"""Texts, read one at a time and fed a few at a time; which of their tokens are measured is a stated rule."""
+
+import json
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, final, get_args
+
+import torch
+
+from rankscope.errors import ConfigError, FileError
+from rankscope.sources.batch import Batch, shortened
+from rankscope.sources.builtin import sample_lines
+from rankscope.sources.safety import first_line
+
+Special = Literal["drop", "keep"]
+DEFAULT_MAX_TOKENS = 128
+
+RULES: dict[Special, str] = {
+    "drop": "padding and the tokens that the tokenizer adds around a text are not measured",
+    "keep": "padding is not measured; the tokens that the tokenizer adds around a text are",
+}
+"""In words, which tokens count. Tokens that stand in the text itself always do, unknown ones included."""
+
+_JSON_LINES = (".jsonl", ".ndjson")
+_NOT_TEXT = (
+    ".json",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".npy",
+    ".npz",
+    ".safetensors",
+    ".gz",
+    ".zip",
+    ".pdf",
+    ".docx",
+)
+
+
+def sample_texts() -> tuple[str, ...]:
+    """The bundled English sample: some fifty paragraphs of many kinds, for when the user gives no texts."""
+    return sample_lines("english.txt")
+
+
+def read_texts(source: str | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
+    """The texts of a file, of standard input (``-``) or of a list, one at a time.
+
+    One text per line; empty lines are left out. In a ``.jsonl`` file every line is an object whose ``"text"``
+    is the text. A source without any text is an error at once, not when the first text is asked for.
+
+    >>> list(read_texts(["One text.", "Another."]))
+    ['One text.', 'Another.']
+    """
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        texts = _from_stream(name)
+    else:
+        name, texts = "the list of texts", iter(source)
+    first = next(texts, None)
+    if first is None:
+        where = "standard input" if name == "-" else name if name == "the list of texts" else repr(name)
+        raise FileError(f"{where} holds no text; expected one text per line, at least one")
+    return chain([first], texts)
+
+
+def tokens_per_text(asked: int | None, limit: int | None) -> int:
+    """How many tokens of each text are read: 128 unless asked otherwise, never more than the model has positions.
+
+    >>> tokens_per_text(None, 512), tokens_per_text(1000, 512), tokens_per_text(None, None)
+    (128, 512, 128)
+    """
+    if asked is not None and asked < 2:
+        raise ConfigError(f"at most {asked} tokens per text leaves nothing to compare; expected 2 or more")
+    wanted = DEFAULT_MAX_TOKENS if asked is None else asked
+    return wanted if limit is None else min(wanted, limit)
+
+
+def text_batches(
+    texts: Iterable[str],
+    tokenizer: Any,
+    *,
+    batch_size: int = 8,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    special: Special = "drop",
+    takes: Collection[str] = ("input_ids", "attention_mask"),
+) -> "TextBatches":
+    """The texts as batches, in their order, read only as far as asked.
+
+    Measured is every token of the text itself. Not measured: padding, and with ``special="drop"`` the tokens
+    that the tokenizer puts around the text (``[CLS]``, ``</s>``, language codes, ...). The rule goes by place,
+    not by id: an unknown token stands for a real word, and a model may use one id both for padding and for the
+    end of a text. Padding is on the right, so that positions are those of the text alone.
+
+    ``takes`` are the input names of the model. If it reads ``decoder_input_ids``, its decoder reads the same
+    tokens as its encoder.
+    """
+    if special not in get_args(Special):
+        raise ConfigError(f"unknown rule {special!r} for special tokens; expected drop or keep")
+    if batch_size < 1:
+        raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
+    tokens_per_text(max_tokens, None)
+    if isinstance(texts, str):
+        raise ConfigError("the texts are one string; expected a list of strings, or read_texts(path)")
+    return TextBatches(texts, tokenizer, batch_size, max_tokens, special, frozenset(takes))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One tokenized text."""
+
+    number: int
+    text: str
+    ids: list[int]
+    added: list[int]
+    types: list[int]
+
+    def measured(self, special: Special) -> int:
+        return len(self.ids) - (sum(self.added) if special == "drop" else 0)
+
+
+@final
+class TextBatches(Iterator[Batch]):
+    """An iterator over batches that also remembers what was cut or left out: ``notes``, complete at the end."""
+
+    def __init__(
+        self,
+        texts: Iterable[str],
+        tokenizer: Any,
+        batch_size: int,
+        max_tokens: int,
+        special: Special,
+        takes: frozenset[str],
+    ) -> None:
+        self._texts = enumerate(texts, start=1)
+        self._tokenizer = tokenizer
+        self._batch_size, self._max_tokens, self._special, self._takes = (
+            batch_size,
+            max_tokens,
+            special,
+            takes,
+        )
+        self._measured = self._cut = 0
+        self._short: list[_Row] = []
+        self._shorts = 0
+
+    def __next__(self) -> Batch:
+        while chunk := list(islice(self._texts, self._batch_size)):
+            rows = [row for row in self._tokenized(chunk) if self._keeps(row)]
+            if rows:
+                self._measured += len(rows)
+                return _batch(rows, self._tokenizer, self._special, self._takes)
+        if not self._measured and self._short:
+            raise ConfigError(self._short_words(self._short[0]) + "; at least two are needed")
+        raise StopIteration
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What happened to texts so far, in words: how many were cut and which were left out."""
+        total = self._measured + self._shorts
+        found = []
+        if self._cut:
+            found.append(f"{self._cut} of {total} texts were cut to {self._max_tokens} tokens")
+        if self._shorts:
+            first = self._short_words(self._short[0])
+            more = f" (and {self._shorts - 1} more)" if self._shorts > 1 else ""
+            found.append(f"left out of {total} texts: {first}{more}")
+        return tuple(found)
+
+    def _short_words(self, row: _Row) -> str:
+        count = row.measured(self._special)
+        words = "one measured token" if count == 1 else "no measured token"
+        return f"text {row.number} ({shortened(row.text)!r}) has {words}"
+
+    def _keeps(self, row: _Row) -> bool:
+        if row.measured(self._special) >= 2:
+            return True
+        self._shorts += 1
+        if not self._short:
+            self._short.append(row)
+        return False
+
+    def _tokenized(self, chunk: list[tuple[int, str]]) -> list[_Row]:
+        for number, text in chunk:
+            if not isinstance(text, str):
+                raise ConfigError(f"text {number} is a {type(text).__name__}; expected a string")
+            if not text.strip():
+                raise ConfigError(f"text {number} is empty; leave it out")
+        found = self._tokenizer(
+            [text for _, text in chunk],
+            truncation=True,
+            max_length=self._max_tokens,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        types = found.get("token_type_ids") or [[] for _ in chunk]
+        rows = [
+            _Row(number=number, text=text, ids=list(ids), added=list(added), types=list(kinds))
+            for (number, text), ids, added, kinds in zip(
+                chunk, found["input_ids"], found["special_tokens_mask"], types, strict=True
+            )
+        ]
+        self._cut += sum(self._was_cut(row) for row in rows)
+        return rows
+
+    def _was_cut(self, row: _Row) -> bool:
+        if len(row.ids) < self._max_tokens:
+            return False
+        return len(self._tokenizer(row.text, verbose=False)["input_ids"]) > self._max_tokens
+
+
+def _batch(rows: list[_Row], tokenizer: Any, special: Special, takes: frozenset[str]) -> Batch:
+    longest = max(len(row.ids) for row in rows)
+    # The id does not matter where the mask is 0; it only has to be one the model has an embedding for.
+    known = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
+    padding = next((token for token in known if token is not None), 0)
+    ids = torch.tensor([row.ids + [padding] * (longest - len(row.ids)) for row in rows])
+    mask = torch.tensor([[1] * len(row.ids) + [0] * (longest - len(row.ids)) for row in rows])
+    added = torch.tensor([row.added + [0] * (longest - len(row.ids)) for row in rows])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if "token_type_ids" in takes and all(row.types for row in rows):
+        inputs["token_type_ids"] = torch.tensor(
+            [row.types + [0] * (longest - len(row.types)) for row in rows]
+        )
+    inputs = {name: value for name, value in inputs.items() if name in takes}
+    is_token = mask.bool() if special == "keep" else mask.bool() & (added == 0)
+    labels = tuple(f"{row.number}: {shortened(row.text)}" for row in rows)
+    return Batch(inputs=with_decoder(inputs, takes), is_token=is_token, labels=labels)
+
+
+def with_decoder(inputs: dict[str, torch.Tensor], takes: Collection[str]) -> dict[str, torch.Tensor]:
+    """The inputs, and for an encoder-decoder the same tokens once more for its decoder."""
+    again = {f"decoder_{name}": inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+    return inputs | {name: value for name, value in again.items() if name in takes}
+
+
+def _from_stream(name: str) -> Iterator[str]:
+    """The texts of one file or of standard input."""
+    suffix = Path(name).suffix.lower()
+    if name != "-" and suffix in _NOT_TEXT:
+        raise FileError(
+            f'cannot read texts from {name!r}: expected .txt with one text per line, or .jsonl with a "text" field'
+        )
+    try:
+        opened = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).expanduser().open("rb")
+    except OSError as error:
+        raise FileError(
+            f"cannot read texts from {name!r}: {error.strerror or error}; name a text file, or pass a list of texts"
+        ) from error
+    with opened as stream:
+        for number, line in _lines(stream, name):
+            yield _json_text(line, name, number) if suffix in _JSON_LINES else line
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers; anything that is not UTF-8 text is an error."""
+    for number, raw in enumerate(stream, start=1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise FileError(f"cannot read {name!r}: line {number} is not UTF-8 text") from error
+        if "\0" in line:
+            raise FileError(f"cannot read {name!r}: line {number} holds zero bytes; expected UTF-8 text")
+        if line:
+            yield number, line
+
+
+def _json_text(line: str, name: str, number: int) -> str:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise FileError(f"cannot read {name!r}: line {number} is not JSON ({first_line(error)})") from error
+    text = found.get("text") if isinstance(found, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise FileError(f'cannot read {name!r}: line {number} has no "text" with words in it')
+    return text

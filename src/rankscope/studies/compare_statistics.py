@@ -1,0 +1,106 @@
+"""Is a difference between two scans more than chance and rounding? Pure functions of arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Error:
+    """Standard error of a difference of means and its degrees of freedom; NaN where there is no spread."""
+
+    size: Floats
+    freedom: Floats
+
+
+def paired_error(std: Floats, pairs: Floats, texts: Floats) -> Error:
+    """Standard error of a mean difference, from the spread of the differences text by text: ``s / sqrt(texts)``.
+
+    ``std`` is that of the ``pairs`` texts with rows of their own, which may be fewer than all ``texts``.
+    """
+    return Error(size=std / np.sqrt(texts), freedom=pairs - 1)
+
+
+def welch_error(std_a: Floats, texts_a: Floats, std_b: Floats, texts_b: Floats) -> Error:
+    """Standard error of a difference between means over different texts, ``sqrt(s_a^2/n_a + s_b^2/n_b)``.
+
+    Degrees of freedom after Welch and Satterthwaite. On the same texts it is too large rather than too small,
+    because models that read the same text move together.
+    """
+    a, b = std_a**2 / texts_a, std_b**2 / texts_b
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = (a + b) ** 2 / (a**2 / (texts_a - 1) + b**2 / (texts_b - 1))
+    # Both spreads zero: any number of degrees says the same.
+    return Error(size=np.sqrt(a + b), freedom=np.where((a + b) == 0, texts_a + texts_b - 2, freedom))
+
+
+def p_values(change: Floats, error: Error) -> Floats:
+    """Two-sided p of Student's t for ``change / error``; NaN where there is no error to divide by.
+
+    A spread of zero leaves no room for chance: p is 0 if anything changed and 1 if nothing did.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(change) / error.size
+        p = 2 * stats.t.sf(t, error.freedom)
+    p = np.where(error.size == 0, np.where(change == 0, 1.0, 0.0), p)
+    return np.where(np.isfinite(error.size) & np.isfinite(change) & (error.freedom > 0), p, np.nan)
+
+
+def adjusted(p: Floats) -> Floats:
+    """p-values after Benjamini and Hochberg (1995): calling all below alpha keeps the expected share of false
+    calls below alpha, and if nothing changed at all, any call has probability alpha at most.
+
+    The k-th smallest of m becomes the smallest of ``p_j m / j`` over j >= k; NaN is no test and stays.
+
+    >>> adjusted(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
+    [0.03, 0.04, 0.04, nan]
+    """
+    result = np.full(p.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
+    result[order] = np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1])
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trend:
+    """How a number moves over a series.
+
+    ``tau`` and ``p`` are Kendall's (exact for short series without ties), ``slope`` the median of the slopes between
+    all pairs (Theil and Sen), ``agreeing`` of ``moves`` successive changes have the sign of the slope.
+    """
+
+    tau: float
+    p: float
+    slope: float
+    agreeing: int
+    moves: int
+
+
+def trend(x: Floats, y: Floats) -> Trend | None:
+    """The trend of ``y`` over ascending ``x``; None if nothing moves or fewer than three are known.
+
+    >>> found = trend(np.arange(4.0), np.array([4.0, 3.0, 2.0, 1.0]))
+    >>> (round(found.tau, 6), found.slope, found.agreeing)
+    (-1.0, -1.0, 3)
+    """
+    known = np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(y) < 3 or np.all(y == y[0]):
+        return None
+    kendall = stats.kendalltau(x, y)
+    first, second = np.triu_indices(len(x), k=1)
+    slope = float(np.median((y[second] - y[first]) / (x[second] - x[first])))
+    moves = np.diff(y)
+    return Trend(
+        tau=float(kendall.statistic),
+        p=float(kendall.pvalue),
+        slope=slope,
+        agreeing=int(np.sum(np.sign(moves) == np.sign(slope))) if slope else 0,
+        moves=len(moves),
+    )

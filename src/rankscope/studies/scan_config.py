@@ -1,0 +1,43 @@
+"""What a scan measures and how: everything that can change a number is in here."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rankscope.core.config import Config
+from rankscope.errors import ConfigError
+from rankscope.measures import find_measure
+from rankscope.probe import Panel
+from rankscope.verdict import Thresholds
+
+
+class ScanConfig(Config):
+    """Inputs, measures and thresholds of a scan."""
+
+    batch_size: int = Field(default=8, ge=1)
+    max_tokens: int | None = Field(default=None, ge=2)
+    max_texts: int | None = Field(default=None, ge=1)
+    special: Literal["drop", "keep"] = "drop"
+    random_tokens: str | None = None
+    seed: int = Field(default=0, ge=0)
+    spectra: bool = True
+    full: bool = False
+    attention: bool = False
+    gradients: bool = False
+    measures: tuple[str, ...] = ()
+    blocks: str | None = None
+    thresholds: Thresholds = Thresholds()
+
+    @field_validator("measures")
+    @classmethod
+    def _measures_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        found = [find_measure(name) for name in names]
+        for measure in found:
+            if measure.kind != "tokens":
+                raise ConfigError(f"{measure.definition} measures attention maps; use --attention")
+        return tuple(dict.fromkeys(measure.definition for measure in found))
+
+    @property
+    def panel(self) -> Panel:
+        """What the probe takes of every state."""
+        return Panel(spectra=self.spectra, full=self.full, more=self.measures, attention=self.attention)

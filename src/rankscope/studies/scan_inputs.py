@@ -1,0 +1,191 @@
+"""What a model is fed in a scan: the user's texts, images, sound or tensors, random tokens, or a bundled sample."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from rankscope.errors import ConfigError
+from rankscope.sources import (
+    Batch,
+    Loaded,
+    audio_batches,
+    image_batches,
+    parse_shape,
+    random_token_batches,
+    read_audio,
+    read_images,
+    read_texts,
+    sample_audio,
+    sample_images,
+    sample_texts,
+    tensor_batches,
+    text_batches,
+    tokens_per_text,
+)
+from rankscope.studies.scan_config import ScanConfig
+
+SAMPLE_TEXTS = 16
+"""So many texts of a bundled sample are read where the user gives none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Batches, how many texts they hold if that is known, and which tokens of them are measured, in words."""
+
+    batches: Iterator[Batch]
+    total: int | None
+    rule: str
+    source: str
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What happened to texts so far: cut, left out."""
+        return tuple(getattr(self.batches, "notes", ()))
+
+
+def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any]) -> Inputs:
+    """The inputs that the user gave (at most one kind), or those that fit the model."""
+    named = [kind for kind in ("texts", "images", "audio", "inputs") if given.get(kind) is not None]
+    named += ["random_tokens"] if config.random_tokens is not None else []
+    if len(named) > 1:
+        raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
+    kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
+    if kind is None:
+        raise ConfigError(
+            f"{loaded.name} reads neither texts nor images nor sound as far as its inputs "
+            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors: --inputs FILE.npy or .safetensors"
+        )
+    makers = {
+        "texts": _texts,
+        "images": _images,
+        "audio": _audio,
+        "inputs": _tensors,
+        "random_tokens": _random_tokens,
+    }
+    made = makers[kind](loaded, config, given.get(kind))
+    made = _with_pictures(made, loaded, config) if kind in ("texts", "random_tokens") else made
+    return made if config.max_texts is None else _cut(made, config)
+
+
+def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
+    """Whole batches up to the number of texts asked for; the last one shortened."""
+    most = config.max_texts or 0
+    total = most if inputs.total is None else min(most, inputs.total)
+
+    def batches() -> Iterator[Batch]:
+        left = most
+        for batch in inputs.batches:
+            yield batch if len(batch) <= left else _first(batch, left)
+            left -= len(batch)
+            if left <= 0:
+                return
+
+    return replace(inputs, batches=batches(), total=total)
+
+
+def _first(batch: Batch, count: int) -> Batch:
+    return Batch(
+        inputs={name: value[:count] for name, value in batch.inputs.items()},
+        is_token=None if batch.is_token is None else batch.is_token[:count],
+        labels=batch.labels[:count],
+    )
+
+
+def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
+    if loaded.tokenizer is None:
+        raise ConfigError(
+            f"{loaded.name} came without a tokenizer, so texts cannot be read; use --random-tokens 2x48, or give "
+            "token ids: --inputs FILE.npy"
+        )
+    total: int | None
+    read: Iterable[str]
+    if texts is None:
+        read = islice(loaded.texts or sample_texts(), SAMPLE_TEXTS)
+        total, source = min(SAMPLE_TEXTS, len(loaded.texts or sample_texts())), "the bundled sample"
+    else:
+        texts = [texts] if isinstance(texts, str) and "\n" in texts else texts
+        read = read_texts(texts)
+        total, source = (len(texts), "a list") if isinstance(texts, list | tuple) else (None, str(texts))
+    most = tokens_per_text(config.max_tokens, loaded.max_tokens)
+    dropped = "padding is left out" if config.special == "keep" else "padding and special tokens are left out"
+    return Inputs(
+        batches=text_batches(
+            read,
+            loaded.tokenizer,
+            batch_size=config.batch_size,
+            max_tokens=most,
+            special=config.special,
+            takes=loaded.takes,
+        ),
+        total=total,
+        rule=f"{dropped}, texts are cut to {most} tokens",
+        source=source,
+    )
+
+
+def _random_tokens(loaded: Loaded, config: ScanConfig, _: Any) -> Inputs:
+    shape = config.random_tokens or ""
+    return Inputs(
+        batches=random_token_batches(
+            loaded.model, shape, seed=config.seed, batch_size=config.batch_size, tokenizer=loaded.tokenizer
+        ),
+        total=parse_shape(shape)[0],
+        rule="nothing is left out",
+        source=f"random tokens {shape}",
+    )
+
+
+def _images(loaded: Loaded, config: ScanConfig, images: Any) -> Inputs:
+    pictures = sample_images(seed=config.seed) if images is None else read_images(images)
+    return Inputs(
+        batches=image_batches(
+            pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
+        ),
+        total=len(pictures) if isinstance(pictures, list) else None,
+        rule="nothing is left out",
+        source="sample images" if images is None else str(images),
+    )
+
+
+def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
+    waves = sample_audio(seed=config.seed) if audio is None else read_audio(audio)
+    return Inputs(
+        batches=audio_batches(
+            waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=config.seed
+        ),
+        total=len(waves) if isinstance(waves, list) else None,
+        rule="nothing is left out",
+        source="sample sound" if audio is None else str(audio),
+    )
+
+
+def _tensors(loaded: Loaded, config: ScanConfig, inputs: Any) -> Inputs:
+    return Inputs(
+        batches=tensor_batches(inputs, loaded.model, batch_size=config.batch_size),
+        total=None,
+        rule="tokens whose attention_mask is 0 are left out, if one is given",
+        source=str(inputs) if isinstance(inputs, str) else "tensors",
+    )
+
+
+def _with_pictures(inputs: Inputs, loaded: Loaded, config: ScanConfig) -> Inputs:
+    """For a model that reads text and image side by side (CLIP), sample images go with the texts."""
+    both = {"input_ids", "pixel_values"} <= set(loaded.takes)
+    if not both or not _needs_both(loaded):
+        return inputs
+
+    def batches() -> Iterator[Batch]:
+        for batch in inputs.batches:
+            pictures = sample_images(len(batch), seed=config.seed)
+            drawn = next(
+                iter(image_batches(pictures, loaded.model, processor=loaded.processor, batch_size=len(batch)))
+            )
+            yield replace(batch, inputs=batch.inputs | drawn.inputs)
+
+    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images")
+
+
+def _needs_both(loaded: Loaded) -> bool:
+    config = getattr(loaded.model, "config", None)
+    return getattr(config, "vision_config", None) is not None and hasattr(config, "projection_dim")

@@ -1,0 +1,58 @@
+"""What a scan has measured so far, on disk: nothing is lost when it is interrupted, and it can go on."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rankscope.errors import FileError
+from rankscope.probe import Tally
+from rankscope.results import Table, write_atomically
+
+EVERY = 30.0
+"""Seconds between two saves."""
+
+SECTION = "partial"
+
+
+class Partial:
+    """The file of an unfinished scan: an ordinary table of what was measured, plus what is needed to go on."""
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path, self.resume = path, resume
+        self._key: dict[str, str] = {}
+        self._saved = time.monotonic()
+
+    def start(self, run: str, model: str) -> Tally:
+        """The tally to add to: that of the file when resuming, an empty one otherwise."""
+        self._key = {"run": run, "model": model}
+        if not self.resume:
+            return Tally()
+        if not self.path.exists():
+            raise FileError(f"nothing to resume: there is no {str(self.path)!r}; start without --resume")
+        section = Table.load(self.path).sections.get(SECTION)
+        if not isinstance(section, dict) or "tally" not in section:
+            raise FileError(f"{str(self.path)!r} is not an unfinished scan, so it cannot be resumed")
+        found = {name: section.get(name) for name in self._key}
+        if found != self._key:
+            raise FileError(
+                f"{str(self.path)!r} belongs to another scan (model {found['model']!r}, or other options); use the "
+                "same model and options, or start without --resume"
+            )
+        return Tally.from_state(section["tally"])
+
+    def step(self, tally: Tally, table: Callable[[], Table]) -> None:
+        """Save if the last time is long enough ago."""
+        if time.monotonic() - self._saved >= EVERY:
+            self.save(tally, table)
+
+    def save(self, tally: Tally, table: Callable[[], Table]) -> None:
+        """Write what there is, whole or not at all."""
+        made = table()
+        sections = made.sections | {SECTION: {**self._key, "tally": tally.state()}}
+        write_atomically(self.path, replace(made, sections=sections).to_json_text().encode())
+        self._saved = time.monotonic()
+
+    def remove(self) -> None:
+        """The scan is complete: the file has done its work."""
+        self.path.unlink(missing_ok=True)

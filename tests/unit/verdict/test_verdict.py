@@ -1,0 +1,110 @@
+"""The verdict on known models and planted confounders, and the arithmetic it rests on."""
+
+import math
+
+import pytest
+import torch
+
+from rankscope.errors import ConfigError
+from rankscope.measures import MEASURES
+from rankscope.results import Table
+from rankscope.verdict import VERDICTS, Thresholds, judge
+from rankscope.verdict.facts import UNIT, Facts
+from rankscope.verdict.rules import fall
+from verdict_builders import BUILDERS, gaussian_states, network_states, planted, scan_for, scan_of_states
+from verdict_cases import CASES
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_known_states_get_the_verdict_written_down_for_them(name):
+    found = judge(scan_for(name))
+    assert found["verdict"] == CASES[name].verdict, found["words"]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_layer_has_a_name_words_and_numbers(name):
+    found = judge(scan_for(name))
+    for layer in found["stacks"][0]["layers"]:
+        assert layer["verdict"] in VERDICTS
+        assert layer["words"]
+        assert layer["numbers"]
+    assert found["verdict"] in VERDICTS
+    assert found["words"].endswith(".")
+
+
+def test_a_collapse_says_where_it_starts_and_how_fast():
+    found = judge(
+        scan_of_states(
+            [torch.full((1, 1, 4), 1.0) + 0.5**k * gaussian_states(0)[0][..., :4] for k in range(12)]
+        )
+    )
+    stack = found["stacks"][0]
+    assert found["verdict"] == "collapsing"
+    assert 1 <= stack["starts"] <= 4
+    assert stack["rate"] == pytest.approx(0.55, abs=0.05)
+    assert f"layer {stack['starts']} on" in found["words"]
+
+
+def test_scaling_turning_or_reordering_tokens_changes_no_verdict():
+    turn = torch.linalg.qr(
+        torch.randn(64, 64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    )[0]
+    for states in (network_states(layers=16), gaussian_states(), network_states(layers=4, placement="pre")):
+        verdicts = {
+            judge(scan_of_states([change(x) for x in states]))["verdict"]
+            for change in (lambda x: x, lambda x: 1e6 * x, lambda x: x @ turn, lambda x: x.flip(1))
+        }
+        assert len(verdicts) == 1
+
+
+@pytest.mark.parametrize("tokens", [3, 8, 40])
+def test_the_ratio_behind_a_massive_token_is_within_its_bounds(tokens):
+    generator = torch.Generator().manual_seed(tokens)
+    for spread in (1e-3, 0.1, 0.5, 3.0):
+        for lean in (-1.0, 0.0, 1.0):
+            row = torch.randn(16, generator=generator, dtype=torch.float64)
+            others = row + spread * torch.randn(tokens - 1, 16, generator=generator, dtype=torch.float64)
+            lone = lean * row + 0.3 * torch.randn(16, generator=generator, dtype=torch.float64)
+            whole = torch.cat([others, lone[None]])
+            ratio, alone = (float(MEASURES[UNIT](x)) for x in (whole, others))
+            facts = Facts(layer=1, tokens=tokens, dim=16, values={UNIT: ratio}, floors={}, resolved={})
+            least, usual, most = facts.others()
+            assert least <= usual <= most
+            assert least - 1e-9 <= alone <= most + 1e-9
+
+
+def test_a_fall_ends_at_the_floor():
+    starts, rate = fall([1.0, 0.5, 0.25, 1e-9, 2e-9], [1e-6] * 5)
+    assert starts == 1
+    assert rate == pytest.approx((1e-6) ** (1 / 3))
+
+
+def test_an_offset_that_appears_once_and_stays_is_not_collapse():
+    shift = torch.randn(64, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    states = [x + (14.0 * shift if k >= 3 else 0.0) for k, x in enumerate(gaussian_states(8))]
+    assert judge(scan_of_states(states))["verdict"] == "shared mean"
+
+
+def test_exactly_dead_directions_are_named_when_singular_values_are_measured():
+    """The rows of a LayerNorm's output are at right angles to 1/weight: a kernel, not a collapse."""
+    weight = torch.rand(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    states = [torch.nn.functional.layer_norm(x[..., :16], (16,), weight=weight) for x in gaussian_states(3)]
+    assert judge(scan_of_states(states))["verdict"] == "healthy"
+    assert judge(scan_of_states(states, full=True))["verdict"] == "dead directions"
+
+
+def test_thresholds_move_the_verdict():
+    table = planted(lambda x: x + 2.4)()
+    assert judge(table)["verdict"] == "cone"
+    assert judge(table, Thresholds(cone_cosine=0.9))["verdict"] == "healthy"
+    assert judge(table, Thresholds(cone_cosine=0.9))["thresholds"]["cone_cosine"] == 0.9
+
+
+def test_states_without_numbers_are_said_to_have_none():
+    states = [torch.full((1, 4, 4), math.nan, dtype=torch.float64) for _ in range(3)]
+    assert judge(scan_of_states(states))["verdict"] == "no numbers"
+
+
+def test_a_table_that_is_no_scan_is_refused():
+    with pytest.raises(ConfigError, match="only the table of a scan"):
+        judge(Table.from_columns({"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}))
