@@ -39,7 +39,7 @@ def _ratios() -> dict[str, float]:
     found = {}
     with torch.no_grad():
         for texts, repeats, ways in (
-            (TEXTS, 5, {"panel": Panel(), "without_spectra": Panel(spectra=False)}),
+            (TEXTS, 3, {"panel": Panel(), "without_spectra": Panel(spectra=False)}),
             (1, 1, {"attention": Panel(attention=True), "full": Panel(full=True)}),
         ):
             batch = _batch(30_000, texts)

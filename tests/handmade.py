@@ -151,6 +151,20 @@ class OutsideProjectionBlock(nn.Module):
         return x + self.output(torch.relu(self.intermediate(self.norm2(x))))
 
 
+class CrossBlock(nn.Module):
+    """A block that attends to another sequence alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.cross_attn = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = x + self.cross_attn(self.norm1(x), memory, memory)[0]
+        return x + self.mlp(self.norm2(x))
+
+
 class DecoderBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()

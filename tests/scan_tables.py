@@ -61,7 +61,8 @@ def value_of(measure, definition, ratio, unit_ratio, site, layer):
     at_site = {"attention": 0.8, "mlp": 1.05}.get(site, 1.0)
     used = min(used * at_site, 0.99)
     if measure == "residual_ratio":
-        return used * (1.04 if "composite" in definition else 1.0) * (1 + 0.03 * wave(layer, len(site)))
+        value = used * (1 + 0.03 * wave(layer, len(site)))
+        return 1.04 * value if "composite" in definition else min(value, 0.999)  # Frobenius: never above one
     if measure == "cosine":
         return 1 - min(unit_ratio * at_site, 0.99) ** 2
     if measure == "token_share":

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rankscope.measures import MEASURES as MEASURES
     from rankscope.measures import Measure as Measure
     from rankscope.measures import find_measure as find_measure
+    from rankscope.monitor import CollapseMonitor as CollapseMonitor
     from rankscope.network import Context as Context
     from rankscope.network import Network as Network
     from rankscope.network import Spec as Spec
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
     from rankscope.split import split_states as split_states
     from rankscope.studies import CollapseConfig as CollapseConfig
     from rankscope.studies import RateConfig as RateConfig
+    from rankscope.studies import Scan as Scan
+    from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import collapse as collapse
+    from rankscope.studies import compare as compare
     from rankscope.studies import rate as rate
+    from rankscope.studies import scan as scan
+    from rankscope.studies import scan_states as scan_states
+    from rankscope.verdict import Thresholds as Thresholds
+    from rankscope.verdict import judge as judge
 
 _HOME = {
     "masks": ("MaskGraph", "MaskRule", "parse_mask"),
@@ -42,7 +50,12 @@ _HOME = {
     ),
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
-    "studies": ("CollapseConfig", "RateConfig", "collapse", "rate"),
+    "studies": (
+        *("CollapseConfig", "RateConfig", "Scan", "ScanConfig"),
+        *("collapse", "compare", "rate", "scan", "scan_states"),
+    ),
+    "monitor": ("CollapseMonitor",),
+    "verdict": ("Thresholds", "judge"),
 }
 _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in names}
 
@@ -50,23 +63,31 @@ __version__ = "0.1.0"
 __all__ = [
     "MEASURES",
     "CollapseConfig",
+    "CollapseMonitor",
     "Context",
     "MaskGraph",
     "MaskRule",
     "Measure",
     "Network",
     "RateConfig",
+    "Scan",
+    "ScanConfig",
     "Spec",
     "Split",
     "Table",
+    "Thresholds",
     "Trace",
     "build",
     "collapse",
+    "compare",
     "find_measure",
     "gaussian_tokens",
+    "judge",
     "log_residual",
     "parse_mask",
     "rate",
+    "scan",
+    "scan_states",
     "split_states",
     "stack",
     "variant",

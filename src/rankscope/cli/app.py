@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 import rankscope
 from rankscope.cli.collapse import collapse
+from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
 from rankscope.cli.rate import rate
 from rankscope.cli.scan import scan
@@ -76,6 +77,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("scan")(scan)
+app.command("compare")(compare)
 app.command("collapse")(collapse)
 app.command("rate")(rate)
 app.command("list")(list_names)

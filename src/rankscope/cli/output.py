@@ -61,13 +61,35 @@ def progress(text: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def command_line() -> str:
+    """The command that is running, as one would type it."""
+    return shlex.join(["rankscope", *sys.argv[1:]])
+
+
+def _page(table: "Table", title: str) -> str:
+    from rankscope.report import page
+
+    return page(table, [_curves(table)], title=title, command=command_line())
+
+
 def write_table(
-    table: "Table", title: str, wanted: Format | None, output: Path | None, plot: Path | None
+    table: "Table",
+    title: str,
+    wanted: Format | None,
+    output: Path | None,
+    plot: Path | None,
+    *,
+    text: "Callable[[Table], str] | None" = None,
+    page: "Callable[[Table, str], str]" = _page,
+    curves: "Callable[[Table], Chart] | None" = None,
 ) -> None:
-    """The picture if one is asked for, and the table in the format that is wanted, if any."""
+    """The table in the format that is wanted, if any, and the picture if one is asked for.
+
+    ``text``, ``page`` and ``curves`` make a table for reading, a report and the picture of it.
+    """
     match wanted:
         case Format.TABLE:
-            emit(rendered_table(table), output)
+            emit((text or rendered_table)(table), output)
         case Format.JSON:
             emit(table.to_json_text(), output)
         case Format.CSV:
@@ -76,14 +98,11 @@ def write_table(
             table.save(str(output))  # a format without a file was refused before the work
             note(f"wrote {output}")
         case Format.HTML:
-            from rankscope.report import page
-
-            command = shlex.join(["rankscope", *sys.argv[1:]])
-            emit(page(table, [_curves(table)], title=title, command=command), output)
+            emit(page(table, title), output)
     if plot is not None:
         from rankscope.plots import save_figure
 
-        save_figure(_curves(table), plot)
+        save_figure((curves or _curves)(table), plot)
         note(f"wrote {plot}")
 
 

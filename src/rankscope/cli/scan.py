@@ -1,7 +1,5 @@
 """``rankscope scan``: point it at a model and learn whether its tokens are collapsing."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +7,11 @@ from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, emit, note, progress, text_table
+from rankscope.cli.output import check_outputs, command_line, note, progress, text_table, write_table
 from rankscope.errors import ConfigError, RankscopeError
 
 if TYPE_CHECKING:
+    from rankscope.plots import Chart
     from rankscope.results import Table
     from rankscope.studies import Scan, ScanConfig
     from rankscope.verdict import Condition
@@ -118,7 +117,7 @@ def scan(
     }
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     found = _run(model, config, loading, given, loss, output, resume=resume)
-    _write(found, wanted, output, plot)
+    _write(found.table, wanted, output, plot)
     return _exit_code(found.table, conditions)
 
 
@@ -182,32 +181,23 @@ def _exit_code(table: "Table", conditions: "list[Condition]") -> int:
     return 1 if failed else 0
 
 
-def _write(found: "Scan", wanted: Format, output: Path | None, plot: Path | None) -> None:
-    table = found.table
-    match wanted:
-        case Format.TABLE:
-            emit(_text(table), output)
-        case Format.JSON:
-            emit(table.to_json_text(), output)
-        case Format.CSV:
-            emit(table.to_csv(), output)
-        case Format.PARQUET:
-            table.save(str(output))
-            note(f"wrote {output}")
-        case Format.HTML:
-            from rankscope.report import scan_page
-
-            command = shlex.join(["rankscope", *sys.argv[1:]])
-            emit(
-                scan_page(table, title=f"Scan of {table.sections['scan']['model']}", command=command), output
-            )
+def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:
+    model, verdict = table.sections["scan"]["model"], table.sections["verdict"]
+    write_table(table, f"Scan of {model}", wanted, output, plot, text=_text, page=_page, curves=_curves)
     if wanted is not Format.TABLE or output is not None:
-        note(f"{table.sections['scan']['model']}: {table.sections['verdict']['words']}")
-    if plot is not None:
-        from rankscope.plots import save_figure, scan_curves
+        note(f"{model}: {verdict['words']}")
 
-        save_figure(scan_curves(table), plot)
-        note(f"wrote {plot}")
+
+def _page(table: "Table", title: str) -> str:
+    from rankscope.report import scan_page
+
+    return scan_page(table, title=title, command=command_line())
+
+
+def _curves(table: "Table") -> "Chart":
+    from rankscope.plots import scan_curves
+
+    return scan_curves(table)
 
 
 COLUMNS = {

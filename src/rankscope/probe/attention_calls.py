@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rankscope.probe.taps import _plain_code, first_tensor
+from rankscope.probe.taps import first_tensor, plain_code
 from rankscope.sources.family import Layout, Stack
 
 Function = Callable[..., Any]
@@ -77,7 +77,7 @@ def watched(model: nn.Module, layout: Layout, listener: Listener) -> Iterator[No
     """The listener follows every forward pass inside; afterwards the model is as before, whatever happened."""
     mode = _Mode(listener)
     with ExitStack() as undo:
-        undo.enter_context(_plain_code(model))
+        undo.enter_context(plain_code(model))
         undo.enter_context(_python_attention(model))
         for handle in _hooks(model, layout, mode):
             undo.callback(handle.remove)

@@ -136,7 +136,8 @@ def run_batch(model: nn.Module, batch: Batch) -> object:
 def quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; the training mode of every module as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    for module, _ in modes:  # not model.eval(): some models do more there than set a flag
+        module.training = False
     try:
         with torch.no_grad():
             yield

@@ -36,7 +36,7 @@ def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Calla
     """
     progress = [_Progress(stack) for stack in layout.stacks]
     with ExitStack() as undo:
-        undo.enter_context(_plain_code(model))
+        undo.enter_context(plain_code(model))
         for one in progress:
             for handle in _hooks(model, one, receive):
                 undo.callback(handle.remove)
@@ -146,7 +146,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside wrappers that compile or spread it: hooks on the wrapper would see nothing."""
     while True:
         inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__.endswith("DataParallel"):
+        if inner is None and type(model).__name__ in (
+            "DataParallel",
+            "DistributedDataParallel",
+            "AveragedModel",
+        ):
             inner = model.module
         if not isinstance(inner, nn.Module):
             return model
@@ -154,7 +158,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _plain_code(model: nn.Module) -> Iterator[None]:
+def plain_code(model: nn.Module) -> Iterator[None]:
     """Fused and compiled shortcuts off, as before afterwards."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -13,6 +13,7 @@ from rankscope.sources.paths import expand, is_inside, join, resolve
 from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
 from rankscope.sources.structure import (
+    BY_STRUCTURE,
     layout_by_structure,
     layout_by_user,
     part_in,
@@ -68,8 +69,8 @@ def _layout_by_family(model: nn.Module) -> Layout | None:
     elif len({match.inside for match in matches}) > 1 or len(stacks) > len(matches):
         names = stack_names([stack.blocks[0] for stack in stacks])
         stacks = [replace(stack, name=name) for stack, name in zip(stacks, names, strict=True)]
-    families = dict.fromkeys(match.family.name for match in matches)
-    return Layout(family=" + ".join(families), stacks=tuple(stacks))
+    families = [match.family.name for match in matches] + [BY_STRUCTURE] * (len(stacks) > len(matches))
+    return Layout(family=" + ".join(dict.fromkeys(families)), stacks=tuple(stacks))
 
 
 def _distinct(matches: Iterable[_Match]) -> list[_Match]:

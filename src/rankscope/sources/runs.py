@@ -14,7 +14,9 @@ from rankscope.sources.roles import (
     children,
     descendants,
     has_query_key_value,
+    is_attention,
     is_callable,
+    is_cross,
     is_list,
     is_mixer,
     is_norm,
@@ -131,9 +133,9 @@ def _in_sequence(entries: list[Entry], holds: Holds) -> list[Entry]:
 def _in_list(module: nn.ModuleList, path: str, holds: Holds) -> list[Entry]:
     """The blocks of a list; [] where its entries are sublayers in turn, whose outputs need not be states.
 
-    Beside blocks with attention a list may hold blocks with another mixer, blocks of the same class that add their
-    own input (hybrid models), or small parts such as norms, which are left out. Bare lists inside are opened if their
-    blocks are of one width; else each of them is a run of its own.
+    Beside blocks with attention a list may hold blocks with another mixer or with attention to another sequence,
+    blocks of the same class that add their own input, or small parts such as norms, which are left out. Bare lists
+    inside are opened if their blocks are of one width; else each of them is a run of its own.
     """
     entries = entries_of(module, path)
     holding = [(where, part) for where, part in entries if holds(part)]
@@ -146,8 +148,20 @@ def _in_list(module: nn.ModuleList, path: str, holds: Holds) -> list[Entry]:
     if all(matrices(part) < 2 for part in others):
         return holding
     kinds = {type(part) for _, part in holding}
-    is_hybrid = all(holds_mixer(part) or (type(part) in kinds and adds_input(type(part))) for part in others)
+    is_hybrid = all(
+        holds_mixer(part) or _holds_cross(part) or (type(part) in kinds and adds_input(type(part)))
+        for part in others
+    )
     return entries if is_hybrid else []
+
+
+def _holds_cross(block: nn.Module) -> bool:
+    """Whether a module holds attention to another sequence, and an MLP."""
+    found = any(
+        is_attention(leaf(path), part) and is_cross(leaf(path), part, block)
+        for path, part in descendants(block)
+    )
+    return found and _has_mlp(block)
 
 
 def _are_alike(entries: list[Entry]) -> bool:

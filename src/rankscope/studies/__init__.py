@@ -2,6 +2,7 @@
 
 from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
+from rankscope.studies.compare_study import compare as compare
 from rankscope.studies.rate_study import RateConfig as RateConfig
 from rankscope.studies.rate_study import rate as rate
 from rankscope.studies.scan_config import ScanConfig as ScanConfig
@@ -20,6 +21,7 @@ __all__ = [
     "ScanConfig",
     "Verdict",
     "collapse",
+    "compare",
     "load_loss",
     "rate",
     "scan",

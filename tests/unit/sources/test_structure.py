@@ -15,6 +15,7 @@ from handmade import (
     Adapted,
     BareLists,
     Convolutions,
+    CrossBlock,
     DecoderBlock,
     FlatBlock,
     GroupedBlock,
@@ -142,6 +143,13 @@ def test_a_hybrid_has_attention_where_there_is_some() -> None:
     assert stack.mlp == paths("layers.", ".mlp")
 
 
+def test_blocks_that_only_read_another_sequence_stand_in_the_same_list() -> None:
+    stack = only(Stream(PreNormBlock(), CrossBlock(), PreNormBlock()))
+    assert stack.blocks == paths("layers.")
+    assert stack.attention == ("layers.0.attn", "", "layers.2.attn")
+    assert stack.mlp == paths("layers.", ".mlp")
+
+
 def test_blocks_with_another_mixer_alone() -> None:
     stack = only(nn.Sequential(handmade.MixerBlock(), handmade.MixerBlock()))
     assert stack.attention == ("", "")
@@ -174,7 +182,7 @@ def test_a_family_inside_an_unknown_model() -> None:
     model.norm = nn.LayerNorm(DIM)
     model.side = Stream(PreNormBlock(), PreNormBlock())
     layout = layout_of(model)
-    assert layout.family == "torch.nn"
+    assert layout.family == f"torch.nn + {BY_STRUCTURE}"
     assert [stack.name for stack in layout.stacks] == ["trunk", "side"]
     assert [stack.final_norm for stack in layout.stacks] == ["norm", "side.norm_out"]
 

@@ -6,7 +6,7 @@ register(
     Family(
         name="bart-like",
         model_types=(
-            *("bart", "mbart", "marian", "pegasus", "pegasus_x", "blenderbot"),
+            *("bart", "mbart", "marian", "pegasus", "blenderbot"),
             *("blenderbot-small", "m2m_100", "plbart", "mvp", "led"),
         ),
         stacks=tuple(

@@ -7,7 +7,7 @@ register(
         name="bert-like",
         model_types=(
             *("bert", "roberta", "electra", "camembert", "xlm-roberta", "deberta", "deberta-v2", "ernie"),
-            *("big_bird", "data2vec-text", "convbert", "ibert", "layoutlm", "lilt", "longformer", "markuplm"),
+            *("big_bird", "data2vec-text", "convbert", "ibert", "layoutlm", "longformer", "markuplm"),
             *("mra", "nystromformer", "rembert", "roc_bert", "roformer", "splinter", "tapas", "visual_bert"),
             *("yoso", "bert-generation"),
         ),
