@@ -4,6 +4,7 @@ Every number equals the catalog's own definition. Where the quick formulas could
 tokens, extreme scales, spectra too steep for a Gram matrix) the catalog itself is asked instead.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.core.types import TokenMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
-from rankscope.measures.evaluate import evaluate
+from rankscope.measures.evaluate import evaluate_many
 from rankscope.measures.norms import turned
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
@@ -55,6 +56,35 @@ GRAM_TOLERANCE = 1e-8
 T = TypeVar("T")
 R = TypeVar("R")
 
+SUMS = (
+    *("one", "tokens", "total", "longest", "shortest", "channel", "row", "column"),
+    *("left", "left_row", "left_column", "unit_channel", "unit_row", "unit_column"),
+    *("unit_left", "unit_left_row", "unit_left_column", "unit_mean"),
+)
+"""What one pass over a matrix yields; every site measure is a simple function of these.
+
+Squared lengths: in total, of the longest and the shortest token, of the largest channel. Largest row and column sum of
+sizes. The same of the residual (``left``) and of unit tokens; the squared length of their mean."""
+
+_QUOTIENTS: tuple[tuple[str, str, str, str], ...] = (
+    ("left", "one", "total", "one"),
+    ("left_row", "left_column", "row", "column"),
+    ("one", "one", "one", "one"),  # the place of the cosine
+    ("longest", "one", "total", "one"),
+    ("channel", "one", "total", "one"),
+    ("unit_left", "one", "tokens", "one"),
+    ("unit_left_row", "unit_left_column", "unit_row", "unit_column"),
+    ("one", "one", "one", "one"),
+    ("one", "one", "tokens", "one"),
+    ("unit_channel", "one", "tokens", "one"),
+)
+"""Per definition of ``PANEL``: two factors above the line, two below; of residuals the square root is taken."""
+
+_PLACES = torch.tensor([[SUMS.index(name) for name in row] for row in _QUOTIENTS]).T
+_IS_ROOT = torch.tensor([name.startswith("residual") for name in PANEL])
+_IS_SHARE = torch.tensor(["share" in name for name in PANEL])
+_IS_COSINE = torch.tensor([name.startswith("cosine") for name in PANEL])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Readings:
@@ -80,65 +110,58 @@ def read_panel(
             )
     relative = relative_floor(layer, dtype)
     definitions = (PANEL if sites else ()) + (RANKS if ranks else ())
-    quick = _together(lambda x: _pieces(x, sites, ranks), texts)
+    pieces = _together(lambda x: _pieces(x, sites, ranks), texts)
     columns: list[tuple[Tensor, Tensor]] = []
     if sites:
-        columns.append(_from_sums(torch.stack([pieces.sums for pieces in quick]), relative))
+        columns.append(_from_sums(torch.stack([one.sums for one in pieces]).cpu(), relative))
     if ranks:
-        columns.append(_stacked([_from_spectra(pieces, relative) for pieces in quick]))
+        columns.append(_from_spectra(pieces, relative))
     values, floors = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
         lost = [k for k in range(len(definitions)) if not bool(torch.isfinite(values[place, k]))]
-        for k in lost:
-            found = evaluate(
-                find_measure(definitions[k]), texts[place].contiguous(), layer=layer, dtype=dtype
-            )
-            values[place, k], floors[place, k] = found.value, found.floor
-    return Readings(definitions=definitions, values=values.cpu(), floors=floors.cpu())
+        found = evaluate_many(
+            [find_measure(definitions[k]) for k in lost], texts[place], layer=layer, dtype=dtype
+        )
+        for k, one in zip(lost, found, strict=True):
+            values[place, k], floors[place, k] = one.value, one.floor
+    return Readings(definitions=definitions, values=values, floors=floors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pieces:
-    """What one text contributes: sums for the site measures, spectra for the ranks (None: ask the catalog)."""
+    """What one text contributes: sums for the site measures, spectra for the ranks."""
 
-    sums: Tensor
-    spectra: tuple[Spectrum, ...]
+    sums: Tensor  # as in SUMS
+    spectra: tuple[Tensor, ...]  # singular values of X and of centered X, in falling order
     size: Tensor  # squared Frobenius norm
 
 
 def _pieces(text: Tensor, sites: bool, ranks: bool) -> _Pieces:
-    x = text.double().contiguous()
-    squares = x.square()
-    lengths2, energy = squares.sum(dim=1), squares.sum(dim=0)
-    total = lengths2.sum()
-    sums = _sums(x, squares, lengths2, energy) if sites else total
-    return _Pieces(sums=sums, spectra=_gram_spectra(x, total) if ranks else (), size=total)
+    x, work = _workspace(text)
+    x.copy_(text)
+    sums = _sums(x, work) if sites else x.new_zeros(0)
+    size = sums[SUMS.index("total")] if sites else x.square().sum()
+    return _Pieces(sums=sums, spectra=_gram_spectra(x, size) if ranks else (), size=size)
 
 
-def _sums(x: Tensor, squares: Tensor, lengths2: Tensor, energy: Tensor) -> Tensor:
-    """The numbers that every site measure is a simple function of."""
+def _sums(x: Tensor, work: Tensor) -> Tensor:
+    """The numbers ``SUMS``, with ``work`` as scratch paper."""
     tokens = x.shape[0]
-    sizes = x.abs()
-    row_sums, inverse = sizes.sum(dim=1), lengths2.rsqrt()
-    mean, unit_mean = x.mean(dim=0), inverse @ x / tokens
-    unit = x * inverse[:, None]
-    return torch.stack(
-        [
-            torch.full_like(energy[0], tokens),
-            lengths2.sum(),
-            lengths2.max(),
-            lengths2.min(),
-            energy.max(),
-            row_sums.max(),
-            sizes.sum(dim=0).max(),
-            *_residual_sums(x - mean),
-            (inverse.square() @ squares).max(),
-            (row_sums * inverse).max(),
-            (inverse @ sizes).max(),
-            *_residual_sums(unit.sub_(unit_mean)),
-            unit_mean.square().sum(),
-        ]
-    )
+    squares = torch.mul(x, x, out=work)
+    lengths = squares.sum(dim=1)
+    inverse = lengths.rsqrt()
+    one = torch.ones_like(lengths[0])
+    found = [one, one * tokens, lengths.sum(), lengths.max(), lengths.min(), squares.sum(dim=0).max()]
+    unit_channel = (inverse.square() @ squares).max()
+    sizes = torch.abs(x, out=work)
+    rows = sizes.sum(dim=1)
+    found += [rows.max(), sizes.sum(dim=0).max()]
+    unit_column = (inverse @ sizes).max()
+    found += _residual_sums(torch.sub(x, x.mean(dim=0), out=work))
+    found += [unit_channel, (rows * inverse).max(), unit_column]
+    mean = inverse @ x / tokens
+    found += _residual_sums(torch.mul(x, inverse[:, None], out=work).sub_(mean))
+    return torch.stack([*found, mean.square().sum()])
 
 
 def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,50 +174,29 @@ def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     """Values and floors of ``PANEL``, one row per text; NaN in every column where the catalog must be asked."""
-    n, total, longest, shortest, channel, row, column, *rest = sums.unbind(dim=-1)
-    left, left_row, left_column, unit_channel, unit_row, unit_column, *rest = rest
-    unit_left, unit_left_row, unit_left_column, unit_mean = rest
-    frobenius, unit_frobenius = (left / total).sqrt(), (unit_left / n).sqrt()
-    cosine = (n.square() * unit_mean - n) / (n * (n - 1))
-    values = torch.stack(
-        [
-            frobenius,
-            (left_row * left_column / (row * column)).sqrt(),
-            cosine,
-            longest / total,
-            channel / total,
-            unit_frobenius,
-            (unit_left_row * unit_left_column / (unit_row * unit_column)).sqrt(),
-            cosine,
-            1 / n,
-            unit_channel / n,
-        ],
-        dim=-1,
-    )
-    ones = torch.ones_like(total)
-    moved = turned(relative) * ones
-    cosine_moved, unit_cosine_moved = ((2 * turned(size)).clamp(max=2.0) * ones for size in (relative, moved))
-    floors = torch.stack(
-        [
-            relative * ones,
-            relative * ones,
-            cosine_moved,
-            share_floor(values[..., 3], relative),
-            share_floor(values[..., 4], relative),
-            moved,
-            moved,
-            unit_cosine_moved,
-            share_floor(values[..., 8], moved),
-            share_floor(values[..., 9], moved),
-        ],
-        dim=-1,
-    )
+    above, times, below, and_below = (sums[:, places] for places in _PLACES)
+    quotients = above * times / (below * and_below)
+    n, mean = (sums[:, SUMS.index(name), None] for name in ("tokens", "unit_mean"))
+    cosine = (n.square() * mean - n) / (n * (n - 1))
+    values = torch.where(_IS_COSINE, cosine, torch.where(_IS_ROOT, quotients.sqrt(), quotients))
+    moved, fixed = _moved(relative)
+    floors = torch.where(_IS_SHARE, share_floor(values, moved.expand_as(values)), fixed)
     low, high = SAFE_SIZES
-    is_safe = (shortest > low) & (total < high) & (torch.minimum(frobenius, unit_frobenius) > NEAR_CONSENSUS)
+    ratios = values[:, _IS_ROOT].amin(dim=-1)
+    shortest, total = (sums[:, SUMS.index(name)] for name in ("shortest", "total"))
+    is_safe = (shortest > low) & (total < high) & (ratios > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 
 
-def _gram_spectra(x: TokenMatrix, total: Tensor) -> tuple[Spectrum, ...]:
+@cache
+def _moved(relative: float) -> tuple[Tensor, Tensor]:
+    """Per definition of ``PANEL``: the rounding of the tokens it reads, and its floor where that is a constant."""
+    unit = float(turned(relative))
+    moved = torch.tensor([unit if "unit" in name else relative for name in PANEL], dtype=torch.float64)
+    return moved, torch.where(_IS_COSINE, (2 * turned(moved)).clamp(max=2.0), moved)
+
+
+def _gram_spectra(x: TokenMatrix, size: Tensor) -> tuple[Tensor, ...]:
     """Singular values of ``x`` and of centered ``x`` from the eigenvalues of the smaller Gram matrix."""
     tokens, dim = x.shape
     if tokens <= dim:
@@ -204,32 +206,49 @@ def _gram_spectra(x: TokenMatrix, total: Tensor) -> tuple[Spectrum, ...]:
     else:
         gram, mean = x.T @ x, x.mean(dim=0)
         centered = gram - tokens * torch.outer(mean, mean)
-    if not bool(torch.isfinite(total)):
+    if not bool(torch.isfinite(size)):
         gram = centered = torch.zeros_like(gram)  # the catalog says NaN
     values = torch.linalg.eigvalsh(torch.stack([gram, centered])).clamp(min=0).sqrt().flip(-1)
-    count = min(tokens - 1, dim)
-    scale = torch.ones_like(total)
-    return Spectrum(values=values[0], scale=scale), Spectrum(values=values[1, :count], scale=scale)
+    return values[0], values[1, : min(tokens - 1, dim)]
 
 
-def _from_spectra(pieces: _Pieces, relative: float) -> tuple[Tensor, Tensor]:
-    """Values and floors of ``RANKS`` of one text; NaN where the Gram matrix may have cost digits."""
+def _from_spectra(pieces: Sequence[_Pieces], relative: float) -> tuple[Tensor, Tensor]:
+    """Values and floors of ``RANKS``, one row per text; NaN where the Gram matrix may have cost digits."""
+    values, floors = (torch.empty(len(pieces), len(RANKS), dtype=torch.float64) for _ in range(2))
+    shapes = [tuple(len(one) for one in piece.spectra) for piece in pieces]
+    for shape in set(shapes):
+        places = [place for place, own in enumerate(shapes) if own == shape]
+        size = torch.stack([pieces[place].size for place in places]).cpu()
+        for k in range(len(RANKS)):
+            spectra = torch.stack([pieces[place].spectra[k] for place in places]).cpu()
+            values[places, k], floors[places, k] = _ranks(spectra, size, relative)
+    return values, floors
+
+
+def _ranks(spectra: Tensor, size: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     value, floor = SPECTRAL["effective_rank", "entropy"]
-    delta = (relative * pieces.size.sqrt()).clamp(max=1e100)
-    rounding = GRAM_UNITS * unit_roundoff(torch.float64) * pieces.size
-    values, floors = [], []
-    for spectrum in pieces.spectra:
-        rank = value(spectrum)
-        # |sigma' - sigma| <= min(sqrt(e), e / sigma) if the eigenvalue moves by e; the shares move by their sum
-        moved = torch.minimum(rounding.sqrt(), rounding / spectrum.values).norm()
-        lost = floor(spectrum, moved)
-        values.append(torch.where(lost <= GRAM_TOLERANCE * rank, rank, torch.nan))
-        floors.append(floor(spectrum, delta))
-    return torch.stack(values), torch.stack(floors)
+    spectrum = Spectrum(values=spectra, scale=torch.ones_like(size))
+    rank = value(spectrum)
+    rounding = GRAM_UNITS * unit_roundoff(torch.float64) * size[:, None]
+    # |sigma' - sigma| <= min(sqrt(e), e / sigma) if the eigenvalue moves by e; the shares move by their sum
+    lost = floor(spectrum, torch.minimum(rounding.sqrt(), rounding / spectra).norm(dim=-1))
+    own = floor(spectrum, (relative * size.sqrt()).clamp(max=1e100))
+    return torch.where(lost <= GRAM_TOLERANCE * rank, rank, torch.nan), own
 
 
-def _stacked(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.stack([value for value, _ in pairs]), torch.stack([floor for _, floor in pairs])
+_paper = threading.local()
+
+
+def _workspace(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Two float64 matrices of this shape, kept per thread: fresh memory would cost more than the sums."""
+    key = (like.shape, like.device)
+    if getattr(_paper, "key", None) != key:
+        _paper.key = key
+        _paper.pair = tuple(
+            torch.empty(like.shape, dtype=torch.float64, device=like.device) for _ in range(2)
+        )
+    first, second = _paper.pair
+    return first, second
 
 
 @cache

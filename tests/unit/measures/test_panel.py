@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankscope.errors import ShapeError
-from rankscope.measures import PANEL, RANKS, evaluate, find_measure, panel, read_panel
+from rankscope.measures import PANEL, RANKS, evaluate, evaluate_many, find_measure, panel, read_panel
 
 SHAPES = [(2, 5), (7, 3), (5, 40), (40, 5), (33, 33)]
 
@@ -93,9 +93,12 @@ def test_one_token_is_refused():
 
 def test_gram_matrices_are_used_only_where_they_keep_the_digits(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        panel, "evaluate", lambda m, *a, **k: (asked.append(m.definition), evaluate(m, *a, **k))[1]
-    )
+
+    def remember(measures, *args, **options):
+        asked.extend(measure.definition for measure in measures)
+        return evaluate_many(measures, *args, **options)
+
+    monkeypatch.setattr(panel, "evaluate_many", remember)
     read_panel([normal(20, 30)], layer=1, dtype=torch.float32)
     assert asked == []
     read_panel([STATES["steep"](normal(20, 30))], layer=1, dtype=torch.float32, sites=False)
