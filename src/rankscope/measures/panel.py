@@ -5,7 +5,7 @@ tokens, extreme scales, spectra too steep for a Gram matrix) the catalog itself 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import relative_floor, unit_roundoff
-from rankscope.core.types import TokenMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
 from rankscope.measures.evaluate import evaluate_many
@@ -52,6 +51,9 @@ random signs give, a bound in practice."""
 
 GRAM_TOLERANCE = 1e-8
 """A rank whose Gram matrix may have cost more than this share of it is taken by singular value decomposition."""
+
+PAPER_ENTRIES = 2**20
+"""Entries of a sheet of scratch paper: eight megabytes."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,13 +112,15 @@ def read_panel(
             )
     relative = relative_floor(layer, dtype)
     definitions = (PANEL if sites else ()) + (RANKS if ranks else ())
-    pieces = _together(lambda x: _pieces(x, sites, ranks), texts)
-    columns: list[tuple[Tensor, Tensor]] = []
-    if sites:
-        columns.append(_from_sums(torch.stack([one.sums for one in pieces]).cpu(), relative))
-    if ranks:
-        columns.append(_from_spectra(pieces, relative))
-    values, floors = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
+    values, floors = (torch.empty(len(texts), len(definitions), dtype=torch.float64) for _ in range(2))
+    for places in _alike(texts):
+        x, work = _workspace(len(places), texts[places[0]])
+        for row, place in enumerate(places):
+            x[row].copy_(texts[place])
+        sums = _sums(x, work)
+        columns = [_from_sums(sums, relative)] if sites else []
+        columns += [_from_spectra(_gram_spectra(x), sums, relative)] if ranks else []
+        values[places], floors[places] = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
         lost = [k for k in range(len(definitions)) if not bool(torch.isfinite(values[place, k]))]
         found = evaluate_many(
@@ -127,49 +131,46 @@ def read_panel(
     return Readings(definitions=definitions, values=values, floors=floors)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pieces:
-    """What one text contributes: sums for the site measures, spectra for the ranks."""
-
-    sums: Tensor  # as in SUMS
-    spectra: tuple[Tensor, ...]  # singular values of X and of centered X, in falling order
-    size: Tensor  # squared Frobenius norm
-
-
-def _pieces(text: Tensor, sites: bool, ranks: bool) -> _Pieces:
-    x, work = _workspace(text)
-    x.copy_(text)
-    sums = _sums(x, work) if sites else x.new_zeros(0)
-    size = sums[SUMS.index("total")] if sites else x.square().sum()
-    return _Pieces(sums=sums, spectra=_gram_spectra(x, size) if ranks else (), size=size)
+def _alike(texts: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Places of texts of one shape, so many at a time that their scratch paper stays in the processor's cache."""
+    shapes = [text.shape for text in texts]
+    for shape in dict.fromkeys(shapes):
+        places = [place for place, own in enumerate(shapes) if own == shape]
+        most = max(1, PAPER_ENTRIES // shape.numel())
+        yield from (places[start : start + most] for start in range(0, len(places), most))
 
 
 def _sums(x: Tensor, work: Tensor) -> Tensor:
-    """The numbers ``SUMS``, with ``work`` as scratch paper."""
-    tokens = x.shape[0]
+    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper."""
+    tokens = x.shape[-2]
     squares = torch.mul(x, x, out=work)
-    lengths = squares.sum(dim=1)
+    lengths = squares.sum(dim=-1)
     inverse = lengths.rsqrt()
-    one = torch.ones_like(lengths[0])
-    found = [one, one * tokens, lengths.sum(), lengths.max(), lengths.min(), squares.sum(dim=0).max()]
-    unit_channel = (inverse.square() @ squares).max()
+    one = torch.ones_like(lengths[:, 0])
+    found = [one, one * tokens, lengths.sum(dim=-1), lengths.amax(dim=-1), lengths.amin(dim=-1)]
+    found += [squares.sum(dim=-2).amax(dim=-1)]
+    unit_channel = _weighted(inverse.square(), squares).amax(dim=-1)
     sizes = torch.abs(x, out=work)
-    rows = sizes.sum(dim=1)
-    found += [rows.max(), sizes.sum(dim=0).max()]
-    unit_column = (inverse @ sizes).max()
-    found += _residual_sums(torch.sub(x, x.mean(dim=0), out=work))
-    found += [unit_channel, (rows * inverse).max(), unit_column]
-    mean = inverse @ x / tokens
-    found += _residual_sums(torch.mul(x, inverse[:, None], out=work).sub_(mean))
-    return torch.stack([*found, mean.square().sum()])
+    rows = sizes.sum(dim=-1)
+    found += [rows.amax(dim=-1), sizes.sum(dim=-2).amax(dim=-1)]
+    unit_column = _weighted(inverse, sizes).amax(dim=-1)
+    found += _residual_sums(torch.sub(x, x.mean(dim=-2, keepdim=True), out=work))
+    found += [unit_channel, (rows * inverse).amax(dim=-1), unit_column]
+    mean = _weighted(inverse, x) / tokens
+    found += _residual_sums(torch.addcmul(-mean[:, None], x, inverse[..., None], out=work))
+    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu()
+
+
+def _weighted(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums over tokens with one weight per token."""
+    return torch.bmm(weights[:, None], x)[:, 0]
 
 
 def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum of squares, largest row sum and largest column sum of sizes; the residual is overwritten."""
-    flat = residual.view(-1)
-    square = flat @ flat
+    square = torch.linalg.vector_norm(residual.flatten(1), dim=-1).square()
     residual.abs_()
-    return square, residual.sum(dim=1).max(), residual.sum(dim=0).max()
+    return square, residual.sum(dim=-1).amax(dim=-1), residual.sum(dim=-2).amax(dim=-1)
 
 
 def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
@@ -196,33 +197,28 @@ def _moved(relative: float) -> tuple[Tensor, Tensor]:
     return moved, torch.where(_IS_COSINE, (2 * turned(moved)).clamp(max=2.0), moved)
 
 
-def _gram_spectra(x: TokenMatrix, size: Tensor) -> tuple[Tensor, ...]:
+def _gram_spectra(x: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values of ``x`` and of centered ``x`` from the eigenvalues of the smaller Gram matrix."""
-    tokens, dim = x.shape
+    tokens, dim = x.shape[-2:]
     if tokens <= dim:
-        gram = x @ x.T
-        rows = gram.mean(dim=0)
-        centered = gram - rows[:, None] - rows + rows.mean()
+        gram = x @ x.mT
+        rows = gram.mean(dim=-1)
+        centered = gram - rows[:, :, None] - rows[:, None] + rows.mean(dim=-1)[:, None, None]
     else:
-        gram, mean = x.T @ x, x.mean(dim=0)
-        centered = gram - tokens * torch.outer(mean, mean)
-    if not bool(torch.isfinite(size)):
-        gram = centered = torch.zeros_like(gram)  # the catalog says NaN
-    values = torch.linalg.eigvalsh(torch.stack([gram, centered])).clamp(min=0).sqrt().flip(-1)
-    return values[0], values[1, : min(tokens - 1, dim)]
+        gram, mean = x.mT @ x, x.mean(dim=-2)
+        centered = gram - tokens * mean[:, :, None] * mean[:, None]
+    both = torch.cat([gram, centered])
+    both = torch.where(torch.isfinite(both), both, 0.0)  # the catalog says NaN
+    values = torch.stack(_together(torch.linalg.eigvalsh, list(both))).clamp(min=0).sqrt().flip(-1).cpu()
+    return values[: len(x)], values[len(x) :, : min(tokens - 1, dim)]
 
 
-def _from_spectra(pieces: Sequence[_Pieces], relative: float) -> tuple[Tensor, Tensor]:
+def _from_spectra(spectra: Sequence[Tensor], sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     """Values and floors of ``RANKS``, one row per text; NaN where the Gram matrix may have cost digits."""
-    values, floors = (torch.empty(len(pieces), len(RANKS), dtype=torch.float64) for _ in range(2))
-    shapes = [tuple(len(one) for one in piece.spectra) for piece in pieces]
-    for shape in set(shapes):
-        places = [place for place, own in enumerate(shapes) if own == shape]
-        size = torch.stack([pieces[place].size for place in places]).cpu()
-        for k in range(len(RANKS)):
-            spectra = torch.stack([pieces[place].spectra[k] for place in places]).cpu()
-            values[places, k], floors[places, k] = _ranks(spectra, size, relative)
-    return values, floors
+    size = sums[:, SUMS.index("total")]
+    each = [_ranks(one, size, relative) for one in spectra]
+    values, floors = (torch.stack(parts, dim=-1) for parts in zip(*each, strict=True))
+    return torch.where(torch.isfinite(size)[:, None], values, torch.nan), floors
 
 
 def _ranks(spectra: Tensor, size: Tensor, relative: float) -> tuple[Tensor, Tensor]:
@@ -239,14 +235,13 @@ def _ranks(spectra: Tensor, size: Tensor, relative: float) -> tuple[Tensor, Tens
 _paper = threading.local()
 
 
-def _workspace(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Two float64 matrices of this shape, kept per thread: fresh memory would cost more than the sums."""
-    key = (like.shape, like.device)
+def _workspace(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Two stacks of float64 matrices, kept per thread: fresh memory would cost more than the sums."""
+    shape = (count, *like.shape)
+    key = (shape, like.device)
     if getattr(_paper, "key", None) != key:
         _paper.key = key
-        _paper.pair = tuple(
-            torch.empty(like.shape, dtype=torch.float64, device=like.device) for _ in range(2)
-        )
+        _paper.pair = tuple(torch.empty(shape, dtype=torch.float64, device=like.device) for _ in range(2))
     first, second = _paper.pair
     return first, second
 

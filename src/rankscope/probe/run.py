@@ -102,7 +102,7 @@ def probe_into(
             _maps(model, layout, panel, measured),
         ):
             run_batch(model, batch)
-            finished()
+            tally.silent.update(finished())
         tally.add(seen, measured.tokens)
         if advance is not None:
             advance(tally.texts)
@@ -215,6 +215,8 @@ def measured_tokens(state: Tensor, batch: Batch, *, is_only: bool) -> list[Tenso
     if batch.is_token is None:
         return list(state)
     keep = batch.is_token.to(state.device)
+    if keep.shape != state.shape[:2] and keep.shape == state.shape[1::-1]:
+        state = state.transpose(0, 1)  # blocks that keep tokens before texts
     if keep.shape != state.shape[:2] and not is_only:
         return list(state)
     if keep.shape != state.shape[:2]:
@@ -297,6 +299,10 @@ def tally_table(
         "dims": {stack: one["dim"] for stack, one in tally.stacks.items()},
         "stacks": stacks,
         **about,
+        "warnings": [
+            *about.get("warnings", []),
+            *(f"stack {stack!r} did not run on these inputs" for stack in sorted(tally.silent)),
+        ],
     }
     return Table.from_columns(
         {"run": run, "model": name, **tally.rows},

@@ -74,6 +74,7 @@ class Tally:
     texts: int = 0
     tokens: int = 0
     stacks: dict[str, dict[str, int]] = field(default_factory=dict)  # texts, tokens and width of each
+    silent: set[str] = field(default_factory=set)  # stacks that no input has reached
     _running: dict[tuple[Place, tuple[str, ...]], _Running] = field(default_factory=dict)
     _rows: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -166,7 +167,13 @@ class Tally:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Tally":
         """The tally that ``state`` was taken of."""
-        tally = cls(texts=state["texts"], tokens=state["tokens"], stacks=state["stacks"], _rows=state["rows"])
+        tally = cls(
+            texts=state["texts"],
+            tokens=state["tokens"],
+            stacks=state["stacks"],
+            silent=set(state["silent"]),
+            _rows=state["rows"],
+        )
         for one in state["running"]:
             arrays = dict(zip(_ARRAYS, one["numbers"], strict=True))
             ends = {"low": np.inf, "high": -np.inf}

@@ -27,10 +27,11 @@ class _Progress:
 
 
 @contextmanager
-def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Callable[[], None]]:
+def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Callable[[], list[str]]]:
     """Hooks in place; yields the function to call after every forward pass.
 
-    It raises ``NotTapped`` unless every expected state has come by, and makes ready for the next pass. Layers are
+    It raises ``NotTapped`` unless every expected state has come by, and makes ready for the next pass. Of several
+    stacks some may not run at all (the vision half of a model that is given texts): it returns their names. Layers are
     counted by block calls, so a block that is shared between layers is seen once per layer. The fused path of
     ``torch.nn.TransformerEncoder`` and compiled code are switched off inside: they call no hooks.
     """
@@ -41,10 +42,13 @@ def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Calla
             for handle in _hooks(model, one, receive):
                 undo.callback(handle.remove)
 
-        def finished() -> None:
+        def finished() -> list[str]:
+            silent = [one.stack.name for one in progress if not one.fired]
             try:
                 for one in progress:
-                    _check_fired(one)
+                    if one.fired or len(silent) == len(progress):
+                        _check_fired(one)
+                return silent
             finally:
                 for one in progress:
                     one.calls, one.fired = 0, Counter()
@@ -75,7 +79,8 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[
 
     def leave(site: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, __: object, output: object) -> None:
-            if progress.calls:  # else the part runs outside of any block call
+            # Parts may also run outside of block calls, a norm also on a pooled token.
+            if progress.calls and not (site == "final" and progress.fired[site]):
                 hand_over(site, progress.calls, output)
 
         return hook

@@ -23,9 +23,9 @@ class Partial:
         self._key: dict[str, str] = {}
         self._saved = time.monotonic()
 
-    def start(self, run: str, model: str) -> Tally:
+    def start(self, run: str, model: str, inputs: str) -> Tally:
         """The tally to add to: that of the file when resuming, an empty one otherwise."""
-        self._key = {"run": run, "model": model}
+        self._key = {"run": run, "model": model, "inputs": inputs}
         if not self.resume:
             return Tally()
         if not self.path.exists():
@@ -36,8 +36,8 @@ class Partial:
         found = {name: section.get(name) for name in self._key}
         if found != self._key:
             raise FileError(
-                f"{str(self.path)!r} belongs to another scan (model {found['model']!r}, or other options); use the "
-                "same model and options, or start without --resume"
+                f"{str(self.path)!r} belongs to another scan (model {found['model']!r}, inputs "
+                f"{found['inputs']!r}, or other options); use the same model, inputs and options, or start without --resume"
             )
         return Tally.from_state(section["tally"])
 

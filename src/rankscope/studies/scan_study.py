@@ -181,7 +181,7 @@ def _scanned(
     if config.gradients:
         kept = list(islice(batches, GRADIENT_BATCHES))
         batches = chain(kept, batches)
-    tally = Tally() if partial is None else partial.start(run_id(config), ready.name)
+    tally = Tally() if partial is None else partial.start(run_id(config), ready.name, chosen.source)
     done = tally.texts
 
     def table() -> Table:
