@@ -160,6 +160,7 @@ class Tally:
             "texts": self.texts,
             "tokens": self.tokens,
             "stacks": self.stacks,
+            "silent": sorted(self.silent),
             "running": running,
             "rows": self._rows,
         }

@@ -37,7 +37,7 @@ class Partial:
         if found != self._key:
             raise FileError(
                 f"{str(self.path)!r} belongs to another scan (model {found['model']!r}, inputs "
-                f"{found['inputs']!r}, or other options); use the same model, inputs and options, or start without --resume"
+                f"{found['inputs']!r}, or other options); use the same ones, or start without --resume"
             )
         return Tally.from_state(section["tally"])
 
