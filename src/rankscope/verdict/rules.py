@@ -87,21 +87,22 @@ def is_massive_channel(one: Facts, limits: Thresholds) -> bool:
 
 
 def is_collapsing(facts: Sequence[Facts], ratios: Sequence[float], limits: Thresholds) -> bool:
-    """Whether the tokens that leave the last block are equal, and became so on the way.
+    """Whether the tokens that leave the last block are equal, or all but, and became so on the way.
 
     A ratio below its floor is known to be at most that. A ratio that is low from the first layer on, or that drops
     once and then stays while the residual keeps its directions, is an offset that all tokens share.
     """
     last, ratio = facts[-1], ratios[-1]
-    if math.isnan(ratio) or ratio > limits.collapsed:
+    is_equal = ratio <= limits.collapsed
+    if math.isnan(ratio) or not (is_equal or last[COSINE] >= limits.offset_cosine):
         return False
     if not last.is_resolved and last.floor > limits.collapsed:
         return False
     if len(facts) == 1:
-        return ratio < limits.collapsed / 10 or last[CENTERED_RANK] < last.most_rank / 2
+        return ratio < limits.collapsed / 10 or (is_equal and last[CENTERED_RANK] < last.most_rank / 2)
     known = [one for one in ratios if not math.isnan(one)]
     if max(known) < limits.fall * ratio:
-        return last[CENTERED_RANK] < last.most_rank / 2
+        return is_equal and last[CENTERED_RANK] < last.most_rank / 2
     return is_massive_token(last, limits) or not _is_offset(facts, ratios, limits)
 
 

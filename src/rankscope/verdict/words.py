@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rankscope.verdict.facts import (
     CENTERED_RANK,
@@ -100,16 +101,25 @@ def of_stack(found: StackVerdict, facts: Sequence[Facts]) -> str:
         return _collapse(found, facts)
     if found.verdict == HEALTHY:
         low = min((ratio, one.layer) for ratio, one in zip(found.ratios, facts, strict=True))
-        return (
-            f"Healthy: after the last block tokens differ by {number(last[UNIT])} of their length, "
-            f"never by less than {number(low[0])} (layer {low[1]})."
-        )
+        words = f"Healthy: after the last block tokens differ by {number(last[UNIT])} of their length"
+        lowest = f", the least is {number(low[0])} at layer {low[1]}"
+        return words + ("." if low[1] == last.layer else lowest + ".")
     where = [one for name, one in zip(found.layers, facts, strict=True) if name == found.verdict]
     worst = max(where, key=lambda one: one[TOKEN]) if found.verdict == "massive token" else where[-1]
     title = {LOW_PRECISION: "Not resolved, because of low precision", NO_STATES: "No numbers"}.get(
         found.verdict, f"Not collapsing: {found.verdict}"
     )
-    return f"{title} ({_layers(where)}). At layer {worst.layer} {of_layer(found.verdict, worst)}."
+    return f"{title} ({_layers(where)}). At layer {worst.layer} {of_layer(found.verdict, worst)}.{_narrowing(found)}"
+
+
+def _narrowing(found: StackVerdict) -> str:
+    """A warning where tokens that share a direction come closer with every one of the last layers."""
+    end = found.ratios[-4:]
+    falls = [after / before for before, after in pairwise(end) if before > 0]
+    if found.verdict not in ("cone", "shared mean") or len(falls) < 3 or max(falls) > 0.97:
+        return ""
+    pace = math.prod(falls) ** (1 / len(falls))
+    return f" They come closer with every layer, by a factor {number(pace)}: more layers of this kind would collapse."
 
 
 def _collapse(found: StackVerdict, facts: Sequence[Facts]) -> str:

@@ -45,6 +45,14 @@ def test_a_collapse_says_where_it_starts_and_how_fast():
     assert f"layer {stack['starts']} on" in found["words"]
 
 
+def test_a_fall_that_has_not_arrived_is_told_apart_from_a_steady_cone():
+    found = judge(scan_of_states(network_states(layers=9)))
+    assert found["verdict"] in ("cone", "collapsing")
+    assert "come closer with every layer" in found["words"] or "become equal" in found["words"]
+    assert "come closer" not in judge(scan_for("cone"))["words"]
+    assert judge(scan_of_states(network_states(layers=11)))["verdict"] == "collapsing"
+
+
 def test_scaling_turning_or_reordering_tokens_changes_no_verdict():
     turn = torch.linalg.qr(
         torch.randn(64, 64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
