@@ -33,6 +33,10 @@ class NumericalError(RankscopeError):
     """A computation left the range of floating-point numbers."""
 
 
+class ModelError(RankscopeError):
+    """The code of a model from outside failed on the inputs it was given."""
+
+
 class OutOfMemory(RankscopeError):  # noqa: N818 - reads as a sentence
     """There is not enough memory; the message says which option reduces it."""
 

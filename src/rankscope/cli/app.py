@@ -13,6 +13,7 @@ import rankscope
 from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
+from rankscope.cli.output import printable
 from rankscope.cli.rate import rate
 from rankscope.cli.scan import scan
 from rankscope.errors import RankscopeError
@@ -51,10 +52,16 @@ class OneLineErrors(TyperGroup):
             _fail(TOO_LARGE, 2)
         except OSError as error:
             _fail(f"cannot write the output: {error.strerror or error}", 2)
-        except RuntimeError as error:
-            if "memory" not in str(error):
+        except Exception as error:
+            if os.environ.get("RANKSCOPE_DEBUG"):
                 raise
-            _fail(TOO_LARGE, 2)
+            if isinstance(error, RuntimeError) and "memory" in str(error):
+                _fail(TOO_LARGE, 2)
+            _fail(
+                f"unexpected {type(error).__name__}: {error}; this is a fault of rankscope, please report it with the "
+                "command (RANKSCOPE_DEBUG=1 shows where it happened)",
+                2,
+            )
         sys.exit(result if isinstance(result, int) else 0)
 
 
@@ -65,7 +72,8 @@ def _leave_quietly() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"rankscope: {' '.join(message.replace('Value error, ', '').split())}\n")
+    line = printable(" ".join(message.replace("Value error, ", "").split()))
+    sys.stderr.write(f"rankscope: {line}\n")
     sys.exit(code)
 
 

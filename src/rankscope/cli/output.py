@@ -18,9 +18,18 @@ if TYPE_CHECKING:
 SCHEMA = "rankscope/1"
 
 
+def printable(text: str) -> str:
+    """The text without control characters, which could move the cursor or color the terminal.
+
+    >>> printable("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+
+
 def note(text: str) -> None:
     """One line for the person, on stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def check_outputs(output: Path | None, plot: Path | None) -> None:

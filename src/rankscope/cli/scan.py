@@ -7,13 +7,21 @@ from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, command_line, note, progress, text_table, write_table
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.cli.output import (
+    check_outputs,
+    command_line,
+    note,
+    printable,
+    progress,
+    text_table,
+    write_table,
+)
+from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
     from rankscope.results import Table
-    from rankscope.studies import Scan, ScanConfig
+    from rankscope.studies import Partial, Scan, ScanConfig
     from rankscope.verdict import Condition
 
 STATE_FILES = (".npy", ".safetensors")
@@ -86,12 +94,14 @@ def scan(
     """
     wanted = chosen_format(format_, output)
     check_outputs(output, plot)
-    from rankscope.studies import ScanConfig
+    from rankscope.studies import Partial, ScanConfig
     from rankscope.verdict import parse_condition
 
     if texts is not None and text:
         raise ConfigError("give --texts FILE or --text TEXT, not both")
     conditions = [parse_condition(one) for one in listed(fail_if or "")]
+    if fail_if is not None and not conditions:
+        raise ConfigError("--fail-if names no condition; expected one such as 'residual_ratio<0.01'")
     asked = [*listed(measure or ""), *(one.definition for one in conditions)]
     config = ScanConfig.of(
         batch_size=batch_size,
@@ -116,8 +126,15 @@ def scan(
         "trust_remote_code": trust_remote_code,
     }
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
-    found = _run(model, config, loading, given, loss, output, resume=resume)
-    _write(found.table, wanted, output, plot)
+    if _is_states(model):
+        _refuse_unused(given, loading, blocks=blocks, loss=loss, max_texts=max_texts, resume=resume or None)
+    partial = Partial(_partial_path(model, output), resume=resume)
+    found = _run(model, config, loading, given, loss, partial)
+    try:
+        _write(found.table, wanted, output, plot)
+    except (RankscopeError, OSError) as error:
+        raise FileError(f"{error}; {_rescued(found.table)}") from error
+    partial.remove()
     return _exit_code(found.table, conditions)
 
 
@@ -127,16 +144,13 @@ def _run(
     loading: dict[str, Any],
     given: dict[str, Any],
     loss: str | None,
-    output: Path | None,
-    *,
-    resume: bool,
+    partial: "Partial",
 ) -> "Scan":
-    from rankscope.studies import Partial, load_loss, scan_states
+    from rankscope.studies import load_loss, scan_states
     from rankscope.studies import scan as run
 
-    if Path(model).suffix.lower() in STATE_FILES and Path(model).is_file():
+    if _is_states(model):
         return scan_states(model, config=config)
-    partial = Partial(_partial_path(model, output), resume=resume)
     function = None if loss is None else load_loss(loss)
     try:
         with progress("texts") as advance:
@@ -144,16 +158,39 @@ def _run(
                 model, config=config, load=loading, loss=function, progress=advance, partial=partial, **given
             )
     except KeyboardInterrupt:
-        saved = (
-            f"what was measured is in {partial.path}; go on with --resume" if partial.path.exists() else ""
-        )
+        saved = f"what was measured is in {partial.path}; go on with --resume" if partial.is_written else ""
         raise RankscopeError(f"interrupted; {saved or 'no text was finished yet, nothing to save'}") from None
     except RankscopeError as error:
-        if not resume and partial.path.exists():
+        if partial.is_written:
             raise type(error)(f"{error}; what was measured is in {partial.path}") from error
         raise
-    partial.remove()
     return found
+
+
+def _is_states(model: str) -> bool:
+    return Path(model).suffix.lower() in STATE_FILES and Path(model).is_file()
+
+
+def _refuse_unused(given: dict[str, Any], loading: dict[str, Any], **others: Any) -> None:
+    """Options that only a live model can use are not ignored silently."""
+    asked = given | others | {name: loading[name] for name in ("dtype", "revision")}
+    unused = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value is not None]
+    if unused:
+        raise ConfigError(
+            f"{', '.join(unused)} needs a live model; a file of hidden states is measured as it is"
+        )
+
+
+def _rescued(table: "Table") -> str:
+    """Where the results went when they could not be written where they should."""
+    import tempfile
+
+    place = Path(tempfile.mkdtemp(prefix="rankscope-")) / "scan.json"
+    try:
+        table.save(place)
+    except (RankscopeError, OSError):
+        return "nor could the results be kept in the folder for temporary files"
+    return f"the results are in {place}"
 
 
 def _partial_path(model: str, output: Path | None) -> Path:
@@ -216,7 +253,7 @@ def _text(table: "Table") -> str:
     """The verdict in words, then one line per block."""
     scan, verdict = table.sections["scan"], table.sections["verdict"]
     lines = [
-        f"{scan['model']}: {verdict['verdict']}",
+        f"{' '.join(scan['model'].split())}: {verdict['verdict']}",
         verdict["words"],
         "",
         f"{scan['texts']} texts of {scan['tokens']:.0f} tokens on average, {scan['dtype']}; {scan['special rule']}",
@@ -225,7 +262,7 @@ def _text(table: "Table") -> str:
     for stack in verdict["stacks"]:
         lines += ["", _stack_text(table, stack)]
     legend = "means over texts at the site block; * = not above the rounding floor"
-    return "\n".join([*lines, "", legend])
+    return printable("\n".join([*lines, "", legend]))
 
 
 def _stack_text(table: "Table", stack: dict[str, Any]) -> str:

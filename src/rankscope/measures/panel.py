@@ -248,7 +248,17 @@ def _workspace(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _workers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    """Threads that run torch on one core each. Setting that in a thread changes the default of new threads too."""
+    before, ready = torch.get_num_threads(), threading.Barrier(count)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    workers = ThreadPoolExecutor(count, initializer=start)
+    list(workers.map(abs, range(count)))
+    torch.set_num_threads(before)
+    return workers
 
 
 def _together(function: Callable[[T], R], items: Sequence[T]) -> list[R]:

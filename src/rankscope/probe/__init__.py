@@ -3,6 +3,7 @@
 from rankscope.probe.run import FULL as FULL
 from rankscope.probe.run import Panel as Panel
 from rankscope.probe.run import measure_states as measure_states
+from rankscope.probe.run import own_words as own_words
 from rankscope.probe.run import probe as probe
 from rankscope.probe.run import probe_into as probe_into
 from rankscope.probe.run import tally_table as tally_table
@@ -17,6 +18,7 @@ __all__ = [
     "Panel",
     "Tally",
     "measure_states",
+    "own_words",
     "probe",
     "probe_into",
     "tally_table",

@@ -1,7 +1,7 @@
 """A live model on batches of texts: every state measured where it appears, only numbers kept."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import unit_roundoff
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError
 from rankscope.measures import PANEL, RANKS, Evaluation, Readings, evaluate_many, find_measure, read_panel
 from rankscope.probe.tally import Place, Seen, Tally
 from rankscope.probe.taps import tapped, unwrapped
@@ -101,7 +101,8 @@ def probe_into(
             tapped(model, layout, measured.state) as finished,
             _maps(model, layout, panel, measured),
         ):
-            run_batch(model, batch)
+            with own_words(model, batch):
+                run_batch(model, batch)
             tally.silent.update(finished())
         tally.add(seen, measured.tokens)
         if advance is not None:
@@ -124,9 +125,29 @@ def measure_states(
     tally.add(seen, tokens)
 
 
+@contextmanager
+def own_words(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """What goes wrong inside the model's own code, told as such; memory is the caller's to explain."""
+    try:
+        yield
+    except (RankscopeError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "memory" in str(error).lower():
+            raise
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise ModelError(
+            f"{type(model).__name__} failed on the texts {batch.labels[0]!r} to {batch.labels[-1]!r} with "
+            f"{type(error).__name__}: {lines[0]}; check that the inputs fit the model"
+        ) from error
+
+
 def run_batch(model: nn.Module, batch: Batch) -> object:
     """The model's own answer to one batch, moved to where the model is."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    devices = (parameter.device for parameter in model.parameters())
+    device = next(
+        (found for found in devices if found.type != "meta"), torch.device("cpu")
+    )  # meta: offloaded
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     positional = inputs.pop("", None)
     return model(**inputs) if positional is None else model(positional, **inputs)
@@ -139,7 +160,10 @@ def quiet(model: nn.Module) -> Iterator[None]:
     for module, _ in modes:  # not model.eval(): some models do more there than set a flag
         module.training = False
     try:
-        with torch.no_grad():
+        with torch.no_grad(), ExitStack() as undo:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):  # numbers are those of the model's own dtype
+                    undo.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
         for module, mode in modes:
@@ -173,7 +197,9 @@ class _Measured:
         self.tokens: tuple[int, ...] = ()
 
     def state(self, stack: str, layer: int, site: str, state: Tensor) -> None:
-        texts = measured_tokens(state, self.batch, is_only=self.is_only)
+        if state.shape[0] != len(self.batch) == state.shape[1]:
+            state = state.transpose(0, 1)  # blocks that keep tokens before texts
+        texts = measured_tokens(state, self.batch, self._kept(stack), is_only=self.is_only)
         self.tokens = self.tokens or tuple(len(text) for text in texts)
         dtype = max(self.dtype, state.dtype, key=unit_roundoff)
         ranks = site == "block" and self.panel.spectra
@@ -182,6 +208,15 @@ class _Measured:
         if site == "block" and self.panel.per_block:
             more = read_each(self.panel.per_block, texts, layer=layer, dtype=dtype)
             self.seen.append(_seen(Place(stack, layer, site), more, texts))
+
+    def _kept(self, stack: str) -> Tensor | None:
+        """Which tokens of a stack are measured: a decoder may read other tokens than its encoder."""
+        inputs, is_token = self.batch.inputs, self.batch.is_token
+        ids = inputs.get("decoder_input_ids")
+        if stack != "decoder" or ids is None or _same(ids, inputs.get("input_ids")):
+            return is_token
+        mask = inputs.get("decoder_attention_mask")
+        return None if mask is None else mask.bool()
 
     def maps(self, stack: str, layer: int, maps: Tensor) -> None:
         from rankscope.probe.attention import map_panel
@@ -206,17 +241,19 @@ class _Measured:
             )
 
 
-def measured_tokens(state: Tensor, batch: Batch, *, is_only: bool) -> list[Tensor]:
+def _same(a: Tensor, b: Tensor | None) -> bool:
+    return b is not None and a.shape == b.shape and torch.equal(a, b)
+
+
+def measured_tokens(state: Tensor, batch: Batch, is_token: Tensor | None, *, is_only: bool) -> list[Tensor]:
     """The measured tokens of every text; padding and special tokens are dropped before anything is measured.
 
     ``is_only``: whether the model has one stack. Of several, those that read something else than the texts (images
     beside them) are measured whole.
     """
-    if batch.is_token is None:
+    if is_token is None:
         return list(state)
-    keep = batch.is_token.to(state.device)
-    if keep.shape != state.shape[:2] and keep.shape == state.shape[1::-1]:
-        state = state.transpose(0, 1)  # blocks that keep tokens before texts
+    keep = is_token.to(state.device)
     if keep.shape != state.shape[:2] and not is_only:
         return list(state)
     if keep.shape != state.shape[:2]:

@@ -62,7 +62,7 @@ class _Running:
         self.squares += np.where(known, step * (safe - self.mean), 0.0)
         self.low = np.where(known, np.minimum(self.low, safe), self.low)
         self.high = np.where(known, np.maximum(self.high, safe), self.high)
-        self.floor += np.where(np.isfinite(floor), floor, 0.0)
+        self.floor += np.where(known & np.isfinite(floor), floor, 0.0)
         self.resolved += known & (np.abs(safe) > floor)
         self.texts += 1
 
@@ -204,6 +204,7 @@ def _told(place: Place, names: Sequence[str], running: _Running) -> Iterator[dic
             "std": math.sqrt(running.squares[k] / (count - 1)) if count > 1 else None,
             "min": float(running.low[k]) if count else None,
             "max": float(running.high[k]) if count else None,
-            "floor": float(running.floor[k]) / max(running.texts, 1),
+            "numbers": count,
+            "floor": float(running.floor[k]) / max(count, 1),
             "resolved": float(running.resolved[k]) / max(running.texts, 1),
         }

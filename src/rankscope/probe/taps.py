@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTapped
+from rankscope.errors import NotTapped, ShapeError
 from rankscope.sources.family import Layout, Stack
+from rankscope.sources.roles import block_width
 
 Receive = Callable[[str, int, str, Tensor], None]
 """Called with stack, layer, site and the state ``(texts, tokens, dim)``; what it does not keep is gone."""
@@ -59,14 +60,15 @@ def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Calla
 def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[Any]:
     stack = progress.stack
 
-    tokens_first = _has_tokens_first(model.get_submodule(stack.blocks[0]))
+    first = model.get_submodule(stack.blocks[0])
+    tokens_first, width = _has_tokens_first(first), block_width(first)
 
     def hand_over(site: str, layer: int, value: object) -> None:
         found = first_tensor(value)
         if found is None:
             return
         progress.fired[site if layer else "input"] += 1
-        state = as_texts(found.detach(), progress.shape, tokens_first=tokens_first)
+        state = as_texts(found.detach(), progress.shape, tokens_first=tokens_first, width=width)
         if not layer:
             progress.shape = (state.shape[0], state.shape[1])
         receive(stack.name, layer, site, state)
@@ -74,7 +76,7 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if progress.calls == 0:
             progress.shape = (1, -1)
-            hand_over("block", 0, args if args else kwargs.get("hidden_states", tuple(kwargs.values())))
+            hand_over("block", 0, entering(args, kwargs, width))
         progress.calls += 1
 
     def leave(site: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -119,24 +121,48 @@ def _check_fired(progress: _Progress) -> None:
         )
 
 
+def entering(args: tuple[Any, ...], kwargs: dict[str, Any], width: int | None) -> Tensor | None:
+    """The state among the arguments of a block: under a usual name, else the first tensor of the block's width."""
+    named = [kwargs[name] for name in ("hidden_states", "x", "src", "tgt") if name in kwargs]
+    candidates = [
+        found for found in map(first_tensor, (*args, *named, *kwargs.values())) if found is not None
+    ]
+    fitting = [found for found in candidates if width in (found.shape[-1], found.shape[1])]
+    return next(iter(fitting or candidates), None)
+
+
 def first_tensor(value: object) -> Tensor | None:
     """The first floating-point tensor with tokens and channels in a block's input or output."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and value.ndim >= 2 else None
     if isinstance(value, dict):
         value = tuple(value.values())
+    elif is_dataclass(value):
+        value = tuple(getattr(value, field.name) for field in fields(value))
     if isinstance(value, tuple | list):
         return next((found for found in map(first_tensor, value) if found is not None), None)
     return None
 
 
-def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool) -> Tensor:
-    """The state as ``(texts, tokens, dim)``: rows without an axis of texts get one, a grid is laid out in a row."""
+def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool, width: int | None) -> Tensor:
+    """The state as ``(texts, tokens, dim)``: rows without an axis of texts get one, a grid is laid out in a row.
+
+    ``width`` is that of the block, and tells whether the channels of a grid come last or before height and width.
+    """
     if state.ndim == 2:  # a lone text, or a part that runs over all tokens of all texts at once
         return state.reshape(*shape, state.shape[-1])
     if tokens_first:
         state = state.transpose(0, 1)
-    return state.reshape(state.shape[0], -1, state.shape[-1]) if state.ndim > 3 else state
+    if state.ndim == 3:
+        return state
+    if state.shape[1] == width != state.shape[-1]:
+        return state.flatten(2).mT
+    if width in (None, state.shape[-1]):
+        return state.reshape(state.shape[0], -1, state.shape[-1])
+    raise ShapeError(
+        f"a block's state has shape {tuple(state.shape)}, and neither its second nor its last axis is the block's "
+        f"width {width}, so tokens and channels cannot be told apart"
+    )
 
 
 def _has_tokens_first(block: nn.Module) -> bool:

@@ -114,7 +114,10 @@ def inputs_of(model: nn.Module) -> tuple[str, ...]:
     (('input',), ('input',))
     """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(model.forward).parameters.values()
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except ValueError:  # TorchScript has no signature to look at
+        return ()
     found = tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
     inside = (getattr(model, name, None) for name in _WRAPPED)
     inner = next((module for module in inside if isinstance(module, nn.Module)), None)

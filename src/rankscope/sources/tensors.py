@@ -173,7 +173,7 @@ def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
     value = entry.read(None)
     axes = {"input_ids": 2, "attention_mask": 2, "inputs_embeds": 3}.get(key)
     if key == POSITIONAL and kind_of(model) == "tensor":
-        axes = 2 if entry.dtype is None else 3
+        axes = 2 if entry.dtype is None else 3 if value.ndim <= 3 else None  # pictures go as they are
     if axes is not None and value.ndim == axes - 1:
         value = value[None]
     if axes is not None and (value.ndim != axes or value.shape[1] < 2 or not value.numel()):

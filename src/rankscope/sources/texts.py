@@ -234,9 +234,11 @@ def _batch(rows: list[_Row], tokenizer: Any, special: Special, takes: frozenset[
 
 
 def with_decoder(inputs: dict[str, torch.Tensor], takes: Collection[str]) -> dict[str, torch.Tensor]:
-    """The inputs, and for an encoder-decoder the same tokens once more for its decoder."""
+    """The inputs, and for an encoder-decoder the same tokens once more for its decoder, unless it is given its own."""
+    if "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs:
+        return inputs
     again = {f"decoder_{name}": inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-    return inputs | {name: value for name, value in again.items() if name in takes}
+    return {name: value for name, value in again.items() if name in takes} | inputs
 
 
 def _from_stream(name: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ def adjusted(p: Floats) -> Floats:
     tested = np.flatnonzero(~np.isnan(p))
     order = tested[np.argsort(p[tested], kind="stable")]
     scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
-    result[order] = np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1])
+    result[order] = np.maximum(p[order], np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1]))
     return result
 
 

@@ -19,7 +19,7 @@ class ScanConfig(Config):
     max_texts: int | None = Field(default=None, ge=1)
     special: Literal["drop", "keep"] = "drop"
     random_tokens: str | None = None
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     spectra: bool = True
     full: bool = False
     attention: bool = False

@@ -1,5 +1,6 @@
 """What a model is fed in a scan: the user's texts, images, sound or tensors, random tokens, or a bundled sample."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -37,11 +38,21 @@ class Inputs:
     total: int | None
     rule: str
     source: str
+    read: object = None  # the reader itself, where ``batches`` only pass on what it reads
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What happened to texts so far: cut, left out."""
-        return tuple(getattr(self.batches, "notes", ()))
+        return tuple(getattr(self.read or self.batches, "notes", ()))
+
+    @property
+    def stamp(self) -> str:
+        """The source, and of a file its size and when it was written."""
+        try:
+            found = os.stat(self.source)
+        except (OSError, ValueError):
+            return self.source
+        return f"{self.source} {found.st_size} {found.st_mtime_ns}"
 
 
 def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any]) -> Inputs:
@@ -76,19 +87,20 @@ def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
     def batches() -> Iterator[Batch]:
         left = most
         for batch in inputs.batches:
-            yield batch if len(batch) <= left else _first(batch, left)
+            yield sliced(batch, 0, left)
             left -= len(batch)
             if left <= 0:
                 return
 
-    return replace(inputs, batches=batches(), total=total)
+    return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, total=total)
 
 
-def _first(batch: Batch, count: int) -> Batch:
+def sliced(batch: Batch, start: int, stop: int) -> Batch:
+    """The texts from ``start`` on, before ``stop``."""
     return Batch(
-        inputs={name: value[:count] for name, value in batch.inputs.items()},
-        is_token=None if batch.is_token is None else batch.is_token[:count],
-        labels=batch.labels[:count],
+        inputs={name: value[start:stop] for name, value in batch.inputs.items()},
+        is_token=None if batch.is_token is None else batch.is_token[start:stop],
+        labels=batch.labels[start:stop],
     )
 
 
@@ -183,7 +195,9 @@ def _with_pictures(inputs: Inputs, loaded: Loaded, config: ScanConfig) -> Inputs
             )
             yield replace(batch, inputs=batch.inputs | drawn.inputs)
 
-    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images")
+    return replace(
+        inputs, batches=batches(), read=inputs.batches, source=f"{inputs.source}, with sample images"
+    )
 
 
 def _needs_both(loaded: Loaded) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from rankscope.errors import FileError
@@ -20,25 +21,32 @@ class Partial:
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path, self.resume = path, resume
+        self.is_written = False  # by this scan, or resumed by it
         self._key: dict[str, str] = {}
         self._saved = time.monotonic()
 
-    def start(self, run: str, model: str, inputs: str) -> Tally:
-        """The tally to add to: that of the file when resuming, an empty one otherwise."""
-        self._key = {"run": run, "model": model, "inputs": inputs}
+    def start(self, key: dict[str, str]) -> Tally:
+        """The tally to add to: that of the file when resuming, an empty one otherwise.
+
+        ``key`` is everything that must be the same to go on. Without resuming, the file of an earlier scan is left
+        alone and a new name is taken.
+        """
+        self._key = key
         if not self.resume:
+            self.path = _free(self.path)
             return Tally()
         if not self.path.exists():
             raise FileError(f"nothing to resume: there is no {str(self.path)!r}; start without --resume")
         section = Table.load(self.path).sections.get(SECTION)
         if not isinstance(section, dict) or "tally" not in section:
             raise FileError(f"{str(self.path)!r} is not an unfinished scan, so it cannot be resumed")
-        found = {name: section.get(name) for name in self._key}
-        if found != self._key:
+        other = [name for name in key if section.get(name) != key[name]]
+        if other:
             raise FileError(
-                f"{str(self.path)!r} belongs to another scan (model {found['model']!r}, inputs "
-                f"{found['inputs']!r}, or other options); use the same ones, or start without --resume"
+                f"{str(self.path)!r} belongs to another scan: {', '.join(other)} differ; use the same ones, or start "
+                "without --resume"
             )
+        self.is_written = True
         return Tally.from_state(section["tally"])
 
     def step(self, tally: Tally, table: Callable[[], Table]) -> None:
@@ -51,8 +59,17 @@ class Partial:
         made = table()
         sections = made.sections | {SECTION: {**self._key, "tally": tally.state()}}
         write_atomically(self.path, replace(made, sections=sections).to_json_text().encode())
-        self._saved = time.monotonic()
+        self._saved, self.is_written = time.monotonic(), True
 
     def remove(self) -> None:
-        """The scan is complete: the file has done its work."""
-        self.path.unlink(missing_ok=True)
+        """The scan is complete: the file has done its work, if this scan wrote it."""
+        if self.is_written:
+            self.path.unlink(missing_ok=True)
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of its numbered neighbors that does not exist."""
+    if not path.exists():
+        return path
+    stem = path.name.removesuffix(".json")
+    return next(new for n in count(2) if not (new := path.with_name(f"{stem}-{n}.json")).exists())

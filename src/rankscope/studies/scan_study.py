@@ -1,5 +1,6 @@
 """Scan: a live model in, numbers per layer, site and text and a verdict in plain words out."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError, OutOfMemory
-from rankscope.probe import Tally, measure_states, probe_into, tally_table, unwrapped
+from rankscope.errors import ConfigError, NotTapped, OutOfMemory
+from rankscope.probe import Tally, measure_states, own_words, probe_into, tally_table, unwrapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
 from rankscope.results import Table
 from rankscope.sources import (
@@ -27,7 +28,7 @@ from rankscope.sources import (
 )
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, chosen_inputs
+from rankscope.studies.scan_inputs import Inputs, chosen_inputs, sliced
 from rankscope.studies.scan_partial import Partial
 from rankscope.verdict import judge
 
@@ -123,6 +124,10 @@ def scan(
     if loss is not None and not config.gradients:
         raise ConfigError("a loss is only used for gradients; add gradients=True")
     ready = _ready(model, config, load or {}, tokenizer)
+    if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
+        raise NotTapped(
+            f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
+        )
     layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     chosen = chosen_inputs(ready, config, given)
@@ -181,7 +186,7 @@ def _scanned(
     if config.gradients:
         kept = list(islice(batches, GRADIENT_BATCHES))
         batches = chain(kept, batches)
-    tally = Tally() if partial is None else partial.start(run_id(config), ready.name, chosen.source)
+    tally = Tally() if partial is None else partial.start(_key(ready, chosen, config))
     done = tally.texts
 
     def table() -> Table:
@@ -204,21 +209,39 @@ def _scanned(
                 panel=config.panel,
                 advance=advance,
             )
+            gradients = _gradients(model, layout, kept, ready, config, loss) if config.gradients else None
         except BaseException:
             if partial is not None and tally.texts:
                 partial.save(tally, table)
             raise
-        gradients = _gradients(model, layout, kept, ready, config, loss) if config.gradients else None
     return table() if gradients is None else _with_gradients(table(), gradients)
 
 
+def _key(ready: Loaded, chosen: Inputs, config: ScanConfig) -> dict[str, str]:
+    """What must be the same for a scan to go on; how many texts run at a time may change."""
+    weights = hashlib.sha256()
+    for parameter in ready.model.parameters():
+        few = parameter.detach().flatten()[:16]
+        weights.update(
+            str((tuple(parameter.shape), few.tolist() if few.device.type != "meta" else 0)).encode()
+        )
+    return {
+        "options": run_id(config.model_copy(update={"batch_size": 1})),
+        "model": ready.name,
+        "weights": weights.hexdigest()[:16],
+        "dtype": _short(ready.dtype),
+        "inputs": chosen.stamp,
+    }
+
+
 def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
-    """The batches after those that hold the first ``done`` texts, which an earlier run has measured."""
+    """The batches without the first ``done`` texts, which an earlier run has measured."""
     for batch in batches:
-        if done > 0:
+        if done >= len(batch):
             done -= len(batch)
         else:
-            yield batch
+            yield sliced(batch, done, len(batch))
+            done = 0
 
 
 def _about(ready: Loaded, layout: Layout, chosen: Inputs, warnings: list[str]) -> dict[str, Any]:
@@ -256,7 +279,8 @@ def _gradients(
     loss: Callable[[nn.Module, Batch], Tensor] | None,
 ) -> Gradients:
     mask = getattr(ready.tokenizer, "mask_token_id", None)
-    return gradient_norms(model, layout, batches, loss=loss, seed=config.seed, mask_token=mask)
+    with own_words(model, batches[0]):
+        return gradient_norms(model, layout, batches, loss=loss, seed=config.seed, mask_token=mask)
 
 
 def _with_gradients(table: Table, gradients: Gradients) -> Table:

@@ -1,5 +1,6 @@
 """Conditions a user sets on a scan: ``residual_ratio<0.01``; the command line turns a crossed one into exit code 1."""
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -46,6 +47,8 @@ def parse_condition(text: str) -> Condition:
         limit = float(found["limit"])
     except ValueError:
         raise ConfigError(f"condition {text!r}: {found['limit']!r} is not a number") from None
+    if not math.isfinite(limit):
+        raise ConfigError(f"condition {text!r}: the limit must be a finite number")
     measure = find_measure(found["measure"])
     if measure.kind != "tokens":
         raise ConfigError(
@@ -65,8 +68,9 @@ def crossed(condition: Condition, table: Table) -> str | None:
         if entry["definition"] != condition.definition or entry["site"] != "block" or not entry["layer"]:
             continue
         value, floor = entry["mean"], entry["floor"]
-        if value is None:
-            continue
+        if value is None or entry.get("numbers", entry["texts"]) < entry["texts"]:
+            lost = f"a text has no {condition.definition} at layer {entry['layer']} of {entry['stack']}"
+            return f"{lost} (NaN, infinity or zeros), so {condition.text} cannot be ruled out"
         ends = (value,) if entry["resolved"] > 0.5 or value < 0 else (0.0, max(value, floor))
         if all(compare(end, condition.limit) for end in ends):
             places.append((entry["stack"], entry["layer"], value))

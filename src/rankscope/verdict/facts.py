@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.results import Table
+
 RAW = "residual_ratio[frobenius,mean]"
 UNIT = "residual_ratio[frobenius,mean,unit]"
 RAW_COMPOSITE = "residual_ratio[composite,mean]"
@@ -16,6 +18,9 @@ UNIT_CHANNEL = "channel_share[largest,unit]"
 RANK = "effective_rank[entropy]"
 CENTERED_RANK = "effective_rank[entropy,centered]"
 SMALLEST = "smallest_singular_value[ratio]"
+
+
+ROW = ("stack", "sample", "layer", "tokens", "definition", "value", "floor", "resolved")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +82,40 @@ class Facts:
     def most_rank(self) -> float:
         """The largest effective rank that so many tokens of this width can have after centering."""
         return min(self.tokens - 1, self.dim)
+
+
+def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[Facts]]]:
+    """Of every stack the texts that keep rows of their own, each with its layers in order."""
+    stacks = scan.get("stacks", {})
+    found: dict[str, dict[int, dict[int, list[dict[str, Any]]]]] = {}
+    if "stack" not in table.frame.columns:
+        return {}
+    wanted = table.frame.filter(
+        (table.frame["site"] == "block") & table.frame["head"].is_null() & table.frame["sample"].is_not_null()
+    )
+    for row in wanted.select(*ROW).iter_rows(named=True):
+        found.setdefault(row["stack"], {}).setdefault(row["sample"], {}).setdefault(row["layer"], []).append(
+            row
+        )
+    return {
+        stack: [
+            [
+                Facts(
+                    layer=layer,
+                    tokens=float(rows[0]["tokens"]),
+                    dim=int(stacks[stack]["dim"]),
+                    values={one["definition"]: one["value"] for one in rows},
+                    floors={
+                        one["definition"]: math.nan if one["floor"] is None else one["floor"] for one in rows
+                    },
+                    resolved={one["definition"]: float(one["resolved"]) for one in rows},
+                )
+                for layer, rows in sorted(layers.items())
+            ]
+            for _, layers in sorted(texts.items())
+        ]
+        for stack, texts in found.items()
+    }
 
 
 def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]) -> dict[str, list[Facts]]:

@@ -65,9 +65,10 @@ def judged_ratio(one: Facts, limits: Thresholds) -> float:
         return ratio
     if is_massive_token(one, limits):
         _, usual, _ = one.others()
-        return (
-            limits.collapsed if usual <= _slack(one, limits) else usual
-        )  # no finer: the panel has one number
+        slack, distinct = _slack(one, limits), math.sqrt(max(one.tokens - 2, 0) / (one.tokens - 1))
+        if slack > distinct / 2:  # so few tokens that equal and distinct others may read the same
+            return ratio
+        return limits.collapsed if usual <= slack else usual  # no finer: the panel has one number
     if is_massive_channel(one, limits):
         return max(ratio, one.without_channel)
     return ratio
@@ -110,7 +111,8 @@ def _is_offset(facts: Sequence[Facts], ratios: Sequence[float], limits: Threshol
     for place in range(1, len(ratios) - 2):
         before, after = ratios[place - 1], ratios[place:]
         if before >= limits.fall * after[0] and all(after[0] / 2 <= one <= after[0] * 2 for one in after):
-            kept = facts[-1][CENTERED_RANK] >= facts[place - 1][CENTERED_RANK] / 2
+            ranks = facts[-1][CENTERED_RANK], facts[place - 1][CENTERED_RANK]
+            kept = math.isnan(ranks[0]) or ranks[0] >= ranks[1] / 2
             return kept and ratios[-1] >= limits.collapsed / 10
     return False
 
@@ -121,7 +123,11 @@ def fall(ratios: Sequence[float], floors: Sequence[float]) -> tuple[int, float]:
     It starts after the last layer that is within a tenth of the largest ratio, and ends with the last layer or the
     first one at its floor, which it is taken to be: then the factor is at least that small.
     """
-    known = [floor if math.isnan(one) else max(one, floor) for one, floor in zip(ratios, floors, strict=True)]
+    known = [max(one, floor) for one, floor in zip(ratios, floors, strict=True) if not math.isnan(one)]
+    if len(known) < len(ratios):  # layers without a number say nothing about the pace
+        places = [place for place, one in enumerate(ratios) if not math.isnan(one)]
+        starts, rate = fall([ratios[place] for place in places], [floors[place] for place in places])
+        return places[starts], rate
     largest = max(known)
     before = max(place for place, one in enumerate(known) if one >= 0.9 * largest)
     if before == len(known) - 1:

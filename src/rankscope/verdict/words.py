@@ -59,7 +59,7 @@ def of_layer(name: str, one: Facts) -> str:
         case "low precision":
             return (
                 f"the residual ratio reads {ratio}, but this arithmetic cannot tell it from anything up to "
-                f"{number(one.floor)}; scan in a finer dtype"
+                f"{number(min(one.floor, 1.0))}; scan in a finer dtype"
             )
         case "massive token":
             least, _, most = one.others()
@@ -100,7 +100,8 @@ def of_stack(found: StackVerdict, facts: Sequence[Facts]) -> str:
     if found.verdict == COLLAPSING:
         return _collapse(found, facts)
     if found.verdict == HEALTHY:
-        low = min((ratio, one.layer) for ratio, one in zip(found.ratios, facts, strict=True))
+        ratios = [(ratio, one.layer) for ratio, one in zip(found.ratios, facts, strict=True)]
+        low = min(pair for pair in ratios if not math.isnan(pair[0]))
         words = f"Healthy: after the last block tokens differ by {number(last[UNIT])} of their length"
         lowest = f", the least is {number(low[0])} at layer {low[1]}"
         return words + ("." if low[1] == last.layer else lowest + ".")
@@ -109,7 +110,21 @@ def of_stack(found: StackVerdict, facts: Sequence[Facts]) -> str:
     title = {LOW_PRECISION: "Not resolved, because of low precision", NO_STATES: "No numbers"}.get(
         found.verdict, f"Not collapsing: {found.verdict}"
     )
-    return f"{title} ({_layers(where)}). At layer {worst.layer} {of_layer(found.verdict, worst)}.{_narrowing(found)}"
+    narrowing = _narrowing(found)
+    title = title.replace("Not collapsing", "Not collapsed yet") if narrowing else title
+    return f"{title} ({_layers(where)}). At layer {worst.layer} {of_layer(found.verdict, worst)}.{narrowing}"
+
+
+def of_texts(collapsed: int, lost: int, texts: int) -> str:
+    """What the texts say one by one, where they do not agree."""
+    words = ""
+    if 0 < collapsed < texts:
+        words += (
+            f" Of {texts} texts, {collapsed} collapse{'s' if collapsed == 1 else ''} and the others do not."
+        )
+    if lost:
+        words += f" Of {texts} texts, {lost} end{'s' if lost == 1 else ''} in NaN, infinity or zeros."
+    return words
 
 
 def _narrowing(found: StackVerdict) -> str:
@@ -130,6 +145,8 @@ def _collapse(found: StackVerdict, facts: Sequence[Facts]) -> str:
             f"Collapsed: tokens differ by {number(ratio)} of their length only. One state alone cannot tell collapse "
             "from a large row that all tokens share; scan more layers to be sure."
         )
+    if max(one[UNIT] for one in facts if not math.isnan(one[UNIT])) <= facts[0].floor:
+        return f"Collapsed: tokens are equal from the input on (up to {number(last.floor)} of their length)."
     start = next(place for place, one in enumerate(facts) if one.layer == found.starts)
     is_bound = hidden or not last.is_resolved
     end = f"no more than {number(max(ratio, last.floor))}" if is_bound else number(ratio)

@@ -103,7 +103,7 @@ def test_a_crossed_condition_sets_the_exit_code(states, rule, code):
 
 
 def test_thresholds_can_be_set(states):
-    assert run(states, "--threshold", "collapsed=1e-6").stdout.startswith("states: shared mean")
+    assert run(states, "--threshold", "fall=1e5").stdout.startswith("states: shared mean")
     assert "did you mean 'collapsed'" in failed(states, "--threshold", "colapsed=0.1")
     assert "name=value" in failed(states, "--threshold", "collapsed")
     assert "less than 1" in failed(states, "--threshold", "collapsed=7")
@@ -143,6 +143,34 @@ def test_wrong_input_is_one_line(folder, tmp_path, states, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, words in cases.items():
         assert words in failed(*arguments), arguments
+
+
+def test_what_fails_inside_the_model_is_one_line(folder, tmp_path):
+    np.save(tmp_path / "ids.npy", np.full((1, 6), 10**6))
+    line = failed(folder, "--inputs", tmp_path / "ids.npy")
+    assert "BertModel failed on the texts" in line
+    assert "IndexError" in line
+
+
+def test_states_without_numbers_cross_every_condition(tmp_path):
+    np.save(tmp_path / "states.npy", np.full((3, 2, 5, 4), np.nan))
+    result = run(tmp_path / "states.npy", "--fail-if", "residual_ratio<0.01")
+    assert result.exit_code == 1
+    assert "cannot be ruled out" in result.stderr
+    assert "finite" in failed(tmp_path / "states.npy", "--fail-if", "residual_ratio<nan")
+    assert "no condition" in failed(tmp_path / "states.npy", "--fail-if", ",")
+
+
+def test_options_of_live_models_are_not_ignored_for_states(states):
+    assert "--max-texts needs a live model" in failed(states, "--max-texts", "1")
+
+
+def test_an_unfinished_scan_of_another_is_left_alone(folder, tmp_path):
+    old = tmp_path / "scan.json.partial.json"
+    old.write_text("{}")
+    result = run(folder, "--random-tokens", "1x6", "--output", tmp_path / "scan.json")
+    assert result.exit_code == 0, result.output
+    assert old.read_text() == "{}"
 
 
 def test_a_pickle_is_refused_unless_allowed(folder, tmp_path):

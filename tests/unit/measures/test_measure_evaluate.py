@@ -5,7 +5,7 @@ import torch
 
 from rankscope.core.numerics import relative_floor
 from rankscope.errors import ShapeError
-from rankscope.measures import MEASURES, Bracket, evaluate, evaluate_padded, find_measure
+from rankscope.measures import MEASURES, Bracket, evaluate, evaluate_many, evaluate_padded, find_measure
 
 DOUBLE = {"layer": 1, "dtype": torch.float64}
 SOME = [
@@ -205,3 +205,17 @@ def test_bad_padding_is_refused():
         )
     with pytest.raises(ShapeError, match="expected token matrices"):
         evaluate_padded(measure, torch.ones(4), torch.ones(4).bool(), **DOUBLE)
+
+
+def test_many_measures_together_equal_each_alone(generator):
+    x = torch.randn(3, 6, 5, generator=generator, dtype=torch.float64)
+    x[1, 2, 3] = torch.nan
+    measures = [measure for measure in MEASURES.values() if measure.kind == "tokens"]
+    for measure, found in zip(
+        measures, evaluate_many(measures, x, layer=2, dtype=torch.float32), strict=True
+    ):
+        alone = evaluate(measure, x, layer=2, dtype=torch.float32)
+        for field in ("value", "low", "high", "floor"):
+            assert torch.equal(
+                getattr(found, field).nan_to_num(nan=-7.0), getattr(alone, field).nan_to_num(nan=-7.0)
+            ), (measure.definition, field)

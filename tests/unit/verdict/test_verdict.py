@@ -7,6 +7,7 @@ import torch
 
 from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
+from rankscope.probe import Panel, Tally, measure_states, tally_table
 from rankscope.results import Table
 from rankscope.verdict import VERDICTS, Thresholds, judge
 from rankscope.verdict.facts import UNIT, Facts
@@ -106,6 +107,42 @@ def test_thresholds_move_the_verdict():
     assert judge(table)["verdict"] == "cone"
     assert judge(table, Thresholds(cone_cosine=0.9))["verdict"] == "healthy"
     assert judge(table, Thresholds(cone_cosine=0.9))["thresholds"]["cone_cosine"] == 0.9
+
+
+def test_texts_that_collapse_are_not_averaged_away():
+    fresh, shared = gaussian_states(12), torch.ones(1, 1, 64, dtype=torch.float64)
+    for count, verdict, words in ((6, "collapsing", "6 collapse"), (1, "healthy", "1 collapses")):
+        states = [
+            torch.cat([shared + 0.5**k * x[:1].repeat(count, 1, 1), x[:1].repeat(8 - count, 1, 1)])
+            for k, x in enumerate(fresh)
+        ]
+        found = judge(scan_of_states(states))
+        assert found["verdict"] == verdict
+        assert f"Of 8 texts, {words}" in found["words"]
+
+
+def test_texts_that_end_in_nan_are_told():
+    states = [x.repeat(4, 1, 1).clone() for x in gaussian_states(4)]
+    states[-1][1:] = math.nan
+    found = judge(scan_of_states(states))
+    assert found["verdict"] == "no numbers"
+    assert "7 end in NaN" in found["words"]
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5])
+def test_few_tokens_behind_a_massive_one_are_not_called_equal(tokens):
+    states = [x[:, :tokens].clone() for x in gaussian_states(8)]
+    for x in states[2:]:
+        x[:, 0] *= 300
+    assert judge(scan_of_states(states))["verdict"] != "collapsing"
+
+
+def test_an_offset_is_one_with_or_without_spectra():
+    shift = torch.randn(64, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    states = [x + (14.0 * shift if k >= 3 else 0.0) for k, x in enumerate(gaussian_states(8))]
+    tally = Tally()
+    measure_states(tally, states, panel=Panel(spectra=False))
+    assert judge(tally_table(tally, name="s", about={}))["verdict"] == "shared mean"
 
 
 def test_states_without_numbers_are_said_to_have_none():
