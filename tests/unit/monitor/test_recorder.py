@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError, FileError, ModelError, RankscopeError
 from rankscope.monitor import CollapseMonitor
 from rankscope.probe import probe
 from rankscope.results import Table
@@ -115,7 +115,7 @@ def test_after_an_error_no_hook_is_left_and_the_record_stands() -> None:
     before = monitor.table
     model.breaks = True
     state = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="out of luck"):
+    with pytest.raises(ModelError, match="out of luck"):
         monitor.step(1)
     assert hooks(model) == 0
     assert all(module.training for module in model.modules())
