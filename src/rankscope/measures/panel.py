@@ -1,15 +1,13 @@
-"""The measures a scan takes at every site, computed together: shared pieces once, text by text, in cache.
+"""The measures a scan takes at every site, computed together: shared pieces once, for all texts of a length.
 
 Every number equals the catalog's own definition. Where the quick formulas could lose digits (near consensus, zero
 tokens, extreme scales, spectra too steep for a Gram matrix) the catalog itself is asked instead.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -54,9 +52,6 @@ GRAM_TOLERANCE = 1e-8
 
 PAPER_ENTRIES = 2**20
 """Entries of a sheet of scratch paper: eight megabytes."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 SUMS = (
     *("one", "tokens", "total", "longest", "shortest", "channel", "row", "column"),
@@ -209,7 +204,7 @@ def _gram_spectra(x: Tensor) -> tuple[Tensor, Tensor]:
         centered = gram - tokens * mean[:, :, None] * mean[:, None]
     both = torch.cat([gram, centered])
     both = torch.where(torch.isfinite(both), both, 0.0)  # the catalog says NaN
-    values = torch.stack(_together(torch.linalg.eigvalsh, list(both))).clamp(min=0).sqrt().flip(-1).cpu()
+    values = torch.linalg.eigvalsh(both).clamp(min=0).sqrt().flip(-1).cpu()
     return values[: len(x)], values[len(x) :, : min(tokens - 1, dim)]
 
 
@@ -244,26 +239,3 @@ def _workspace(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
         _paper.pair = tuple(torch.empty(shape, dtype=torch.float64, device=like.device) for _ in range(2))
     first, second = _paper.pair
     return first, second
-
-
-@cache
-def _workers(count: int) -> ThreadPoolExecutor:
-    """Threads that run torch on one core each. Setting that in a thread changes the default of new threads too."""
-    before, ready = torch.get_num_threads(), threading.Barrier(count)
-
-    def start() -> None:
-        torch.set_num_threads(1)
-        ready.wait()
-
-    workers = ThreadPoolExecutor(count, initializer=start)
-    list(workers.map(abs, range(count)))
-    torch.set_num_threads(before)
-    return workers
-
-
-def _together(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``function`` of every item, on as many threads as torch may use, each item on one of them."""
-    threads = min(torch.get_num_threads(), len(items))
-    if threads == 1:
-        return [function(item) for item in items]
-    return list(_workers(threads).map(function, items))
