@@ -13,7 +13,7 @@ class Thresholds(Config):
         gt=0,
         lt=1,
         description="tokens are equal when the residual ratio of unit tokens is at most this (mean cosine .99); "
-        "trained models that work stay above .5, random post-norm networks pass it between layers 12 and 14",
+        "trained models that work stay above .5, a random post-norm network passes it at layer 10",
     )
     fall: float = Field(
         default=3.0,
