@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from bench import bench_centers, bench_network, bench_scan, bench_split
+from bench import bench_centers, bench_network, bench_scan, bench_split, bench_translate
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
         "network": bench_network.run(),
         "split": bench_split.run(),
         "scan": bench_scan.run(),
+        "translate": bench_translate.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

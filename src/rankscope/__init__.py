@@ -20,19 +20,26 @@ if TYPE_CHECKING:
     from rankscope.network import Trace as Trace
     from rankscope.network import build as build
     from rankscope.network import gaussian_tokens as gaussian_tokens
+    from rankscope.network import only_in as only_in
+    from rankscope.network import paper_variant as paper_variant
     from rankscope.network import stack as stack
     from rankscope.network import variant as variant
+    from rankscope.network import with_branch_scale as with_branch_scale
     from rankscope.network import with_mask as with_mask
+    from rankscope.network import with_placement as with_placement
     from rankscope.network import with_skip_scale as with_skip_scale
+    from rankscope.network import with_temperature as with_temperature
     from rankscope.network import without as without
     from rankscope.results import Table as Table
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
+    from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
     from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
+    from rankscope.studies import ablate as ablate
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import rate as rate
@@ -46,13 +53,14 @@ _HOME = {
     "measures": ("MEASURES", "Measure", "find_measure"),
     "network": (
         *("Context", "Network", "Spec", "Trace", "build", "gaussian_tokens", "stack"),
-        *("variant", "with_mask", "with_skip_scale", "without"),
+        *("only_in", "paper_variant", "variant", "with_branch_scale", "with_mask", "with_placement"),
+        *("with_skip_scale", "with_temperature", "without"),
     ),
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("CollapseConfig", "RateConfig", "Scan", "ScanConfig"),
-        *("collapse", "compare", "rate", "scan", "scan_states"),
+        *("AblateConfig", "CollapseConfig", "RateConfig", "Scan", "ScanConfig"),
+        *("ablate", "collapse", "compare", "rate", "scan", "scan_states"),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -62,6 +70,7 @@ _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in nam
 __version__ = "0.1.0"
 __all__ = [
     "MEASURES",
+    "AblateConfig",
     "CollapseConfig",
     "CollapseMonitor",
     "Context",
@@ -77,6 +86,7 @@ __all__ = [
     "Table",
     "Thresholds",
     "Trace",
+    "ablate",
     "build",
     "collapse",
     "compare",
@@ -84,6 +94,8 @@ __all__ = [
     "gaussian_tokens",
     "judge",
     "log_residual",
+    "only_in",
+    "paper_variant",
     "parse_mask",
     "rate",
     "scan",
@@ -91,8 +103,11 @@ __all__ = [
     "split_states",
     "stack",
     "variant",
+    "with_branch_scale",
     "with_mask",
+    "with_placement",
     "with_skip_scale",
+    "with_temperature",
     "without",
 ]
 

@@ -45,6 +45,10 @@ class NotTapped(RankscopeError):  # noqa: N818 - reads as a sentence
     """A live model whose states did not all pass by the hooks on it."""
 
 
+class NotTranslated(RankscopeError):  # noqa: N818 - reads as a sentence
+    """A live model that cannot be written as a tree of parts, or whose tree does not compute what the model does."""
+
+
 class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads as a sentence
     """An interpreter met a part of the tree that it has no rule for."""
 

@@ -1,6 +1,6 @@
 """Surgery laws on random trees with shared blocks, and what each cut does to each kind of block."""
 
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 import pytest
 import torch
@@ -25,10 +25,15 @@ from rankscope.network import (
     TokenMap,
     build,
     gaussian_tokens,
+    only_in,
     variant,
+    with_branch_scale,
     with_mask,
+    with_placement,
     with_skip_scale,
+    with_temperature,
     without,
+    without_attention_skip,
 )
 from trees import DIM, Draws, attention, mlp, networks, norm
 
@@ -38,6 +43,11 @@ CUTS = {
     "norm": lambda net: without(net, "norm"),
     "mask": lambda net: with_mask(net, Causal()),
     "half": lambda net: with_skip_scale(net, 0.5),
+}
+REWRITES = {
+    "temperature": lambda net: with_temperature(net, 2.0),
+    "branch": lambda net: with_branch_scale(net, 0.5),
+    "attention skip": without_attention_skip,
 }
 X = Draws(99)(5, DIM)
 
@@ -56,6 +66,51 @@ def test_each_cut_is_idempotent_and_any_two_commute(net: Network, first: str, se
     same(a(a(net)), a(net))
 
 
+@given(networks(), st.sampled_from(sorted(REWRITES)), st.sampled_from(["norm", "mask", "half"]))
+def test_rewrites_commute_with_cuts_that_leave_skips_and_mlps_where_they_are(
+    net: Network, first: str, second: str
+) -> None:
+    a, b = REWRITES[first], CUTS[second]
+    same(a(b(net)), b(a(net)))
+
+
+@given(networks(), st.sampled_from(sorted(CUTS)))
+def test_temperature_commutes_with_every_cut(net: Network, cut: str) -> None:
+    hot = REWRITES["temperature"]
+    same(hot(CUTS[cut](net)), CUTS[cut](hot(net)))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_rewrites_commute_on_networks_as_they_are_built(placement: str) -> None:
+    spec = Spec.of(layers=2, heads=2, dim=DIM, norm="layer", placement=placement, variant="transformer")
+    net = build(spec, torch.Generator().manual_seed(0))
+    rewrites = {**REWRITES, **CUTS} | {"moved": lambda net: with_placement(net, "post")}
+    # what is scaled or moved at a skip needs the skip, and two scales of one skip do not add up
+    needs_skips = {"branch", "half", "moved"}
+    for first, second in combinations(sorted(rewrites), 2):
+        pair = {first, second}
+        if (pair & {"skip", "attention skip"} and pair & needs_skips) or pair == {"norm", "moved"}:
+            continue
+        a, b = rewrites[first], rewrites[second]
+        for left, right in zip(a(b(net)).states(X), b(a(net)).states(X), strict=True):
+            assert_close(left, right, rtol=0, atol=1e-14)
+
+
+@given(networks())
+def test_an_attention_without_skip_stays_without(net: Network) -> None:
+    once = without_attention_skip(net)
+    same(without_attention_skip(once), once)
+
+
+@given(networks(), st.sets(st.integers(1, 4)))
+def test_only_the_named_calls_change(net: Network, chosen: set[int]) -> None:
+    blocks = {number for number in chosen if number <= len(net.blocks)}
+    cut = without(net, "skip")
+    mixed = only_in(net, cut, blocks)
+    for number, block in enumerate(mixed.blocks, start=1):
+        assert block is (cut if number in blocks else net).blocks[number - 1]
+
+
 @given(networks())
 def test_no_skip_is_skip_scale_zero(net: Network) -> None:
     same(without(net, "skip"), with_skip_scale(net, 0.0))
@@ -64,18 +119,19 @@ def test_no_skip_is_skip_scale_zero(net: Network) -> None:
 @given(networks())
 def test_the_original_is_untouched_and_its_weights_are_shared(net: Network) -> None:
     before, tree = net.states(X), repr(net)
-    for cut in CUTS.values():
+    owned = {id(parameter) for parameter in net.parameters()}
+    for name, cut in {**CUTS, **REWRITES}.items():
         copied = cut(net)
-        owned = {id(parameter) for parameter in net.parameters()}
-        assert all(id(parameter) in owned for parameter in copied.parameters())
+        new = [parameter for parameter in copied.parameters() if id(parameter) not in owned]
+        assert all(parameter.numel() == 1 for parameter in new) if name == "branch" else not new
     assert repr(net) == tree
     for left, right in zip(before, net.states(X), strict=True):
         assert_close(left, right, rtol=0, atol=0)
 
 
-@given(networks(), st.sampled_from(sorted(CUTS)))
+@given(networks(), st.sampled_from(sorted({**CUTS, **REWRITES})))
 def test_shared_blocks_stay_shared(net: Network, cut: str) -> None:
-    after = CUTS[cut](net).blocks
+    after = {**CUTS, **REWRITES}[cut](net).blocks
     for i, j in combinations_with_replacement(range(len(after)), 2):
         if net.blocks[i] is net.blocks[j]:
             assert after[i] is after[j]

@@ -238,6 +238,8 @@ def _activated(name: str, h: Number) -> Number:
             return h * mp.ncdf(h)
         case "gelu_tanh":  # the constant is the float that stands in the definition
             return h / 2 * (1 + mp.tanh(mp.sqrt(2 / mp.pi) * (h + mp.mpf(0.044715) * h**3)))
+        case "quick_gelu":
+            return h / (1 + mp.exp(-mp.mpf(1.702) * h))
         case "silu":
             return h / (1 + mp.exp(-h))
         case "tanh":

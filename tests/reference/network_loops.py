@@ -99,6 +99,8 @@ def activation(name: str, h: float) -> float:
             return h * 0.5 * (1 + math.erf(h / math.sqrt(2)))
         case "gelu_tanh":
             return 0.5 * h * (1 + math.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+        case "quick_gelu":
+            return h / (1 + math.exp(-1.702 * h))
         case "silu":
             return h / (1 + math.exp(-h))
         case "tanh":

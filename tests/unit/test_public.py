@@ -26,7 +26,10 @@ def test_importing_rankscope_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/split.md", 1), ("docs/scan.md", 1)])
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [("README.md", 3), ("docs/split.md", 1), ("docs/scan.md", 1), ("docs/add_a_family.md", 5)],
+)
 def test_code_in_the_pages_runs(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert len(blocks) >= least

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import rankscope
+from rankscope.cli.ablate import ablate
 from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
@@ -86,6 +87,7 @@ app = typer.Typer(
 )
 app.command("scan")(scan)
 app.command("compare")(compare)
+app.command("ablate")(ablate)
 app.command("collapse")(collapse)
 app.command("rate")(rate)
 app.command("list")(list_names)

@@ -130,11 +130,15 @@ def _variants() -> list[Row]:
 
 
 def _models() -> list[Row]:
-    from rankscope.sources import BUILTINS
+    from importlib.util import find_spec
 
-    return [
+    from rankscope.sources import BUILTINS
+    from rankscope.sources.initial import UNTRAINED
+
+    trained = [
         {
             "name": one.name,
+            "weights": "trained",
             "description": one.description,
             "license": one.license,
             "installed": one.installed,
@@ -142,6 +146,18 @@ def _models() -> list[Row]:
         }
         for one in BUILTINS.values()
     ]
+    initial = [
+        {
+            "name": one.name,
+            "weights": "initial",
+            "description": one.description,
+            "license": None,
+            "installed": find_spec("transformers") is not None,
+            "install": "pip install 'rankscope[hub]'",
+        }
+        for one in UNTRAINED.values()
+    ]
+    return trained + initial
 
 
 def _families() -> list[Row]:

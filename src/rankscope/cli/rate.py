@@ -1,31 +1,83 @@
 """``rankscope rate``: the order and the rate of collapse, measured and predicted."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, seed_list
 from rankscope.cli.output import check_outputs, emit, text_table, write_table
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.results import Table
 
 
+RANDOM: dict[str, Any] = {
+    "layers": 200,
+    "heads": 1,
+    "dim": 16,
+    "tokens": 12,
+    "norm": "none",
+    "placement": "post",
+}
+RANDOM |= {"mask": "causal", "position": "none", "values": "orthogonal", "init": "small"}
+"""Options of random networks with their defaults."""
+
+OF_MODELS = ("layers", "mask", "norm")
+"""Those that a model takes too: how deep to repeat its blocks, and another mask, or no norm."""
+
+
 def rate(
-    layers: Annotated[int, Option(help="Blocks to follow; a rate needs at least 16.")] = 200,
-    heads: options.Heads = 1,
-    dim: options.Dim = 16,
-    tokens: options.Tokens = 12,
+    model: Annotated[
+        str | None,
+        Argument(
+            help="A model as for 'rankscope ablate'; leave out for a random network.", show_default=False
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        Option(
+            help="Blocks to follow; a rate needs at least 16. A model's blocks are repeated up to there.",
+            show_default="200, or the model's own",
+        ),
+    ] = None,
+    variant: Annotated[str, Option(help="san, san+mlp, san+skip, transformer; -norm drops norms.")] = "san",
+    mask: Annotated[
+        str | None,
+        Option(help="Mask rule, see 'rankscope list masks'.", show_default="causal, or the model's own"),
+    ] = None,
+    norm: Annotated[
+        str | None,
+        Option(
+            help="Random network: none, layer, rms, sphere. Model: own, none.", show_default="none, or own"
+        ),
+    ] = None,
+    heads: Annotated[int | None, Option(help="Random network: heads.", show_default="1")] = None,
+    dim: Annotated[int | None, Option(help="Random network: width of a token.", show_default="16")] = None,
+    tokens: Annotated[int | None, Option(help="Random network: tokens.", show_default="12")] = None,
+    placement: Annotated[
+        str | None, Option(help="Random network: post, pre, sandwich, parallel.", show_default="post")
+    ] = None,
+    position: Annotated[
+        str | None, Option(help="Random network: position rule.", show_default="none")
+    ] = None,
+    values: Annotated[
+        str | None, Option(help="Random network: gaussian, orthogonal, identity.", show_default="orthogonal")
+    ] = None,
+    init: Annotated[str | None, Option(help="Random network: initialisation.", show_default="small")] = None,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
-    variant: Annotated[str, Option(help="san, san+mlp, san+skip, transformer; -norm drops norms.")] = "san",
-    norm: Annotated[str, Option(help="none, layer, rms, sphere.")] = "none",
-    placement: options.Placement = "post",
-    mask: Annotated[str, Option(help="Mask rule, see 'rankscope list masks'.")] = "causal",
-    position: options.Position = "none",
-    values: options.Values = "orthogonal",
-    init: options.Init = "small",
+    weights: Annotated[str, Option(help="Model: trained, or initial.")] = "trained",
+    texts: Annotated[str | None, Option(help="Model: file with one text per line, or - for stdin.")] = None,
+    text: Annotated[list[str] | None, Option(help="Model: a text; may be given several times.")] = None,
+    random_tokens: Annotated[str | None, Option(help="Model: TxN, T texts of N random tokens.")] = None,
+    max_texts: Annotated[int | None, Option(help="Model: texts that are followed.", show_default="4")] = None,
+    dtype: Annotated[str | None, Option(help="Model: load in this dtype.")] = None,
+    allow_pickle: Annotated[bool, Option("--allow-pickle", help="Model: load pickles.")] = False,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Model: run code that comes with it.")
+    ] = False,
     plot: options.Plot = None,
     format_: options.AsFormat = None,
     output: options.Output = None,
@@ -34,33 +86,64 @@ def rate(
 
     The default network has no norm and no MLP, one orthogonal matrix per layer split over the heads, and query and
     key entries of standard deviation 0.2/sqrt(dim), so that there is no plateau. The rate is that of the Frobenius
-    residual divided by the growth of the common row; the absolute one is rate times value_growth.
+    residual divided by the growth of the common row; the absolute one is rate times value_growth. Of a model, one
+    variant is followed on every text by itself.
     """
     wanted = chosen_format(format_, output)
     check_outputs(output, plot)
-    from rankscope.studies import RateConfig
-    from rankscope.studies import rate as run
+    given: dict[str, Any] = {
+        "layers": layers,
+        "heads": heads,
+        "dim": dim,
+        "tokens": tokens,
+        "norm": norm,
+        "mask": mask,
+    }
+    given |= {"placement": placement, "position": position, "values": values, "init": init}
+    given = {name: value for name, value in given.items() if value is not None}
+    if model is None:
+        asked: dict[str, Any] = {
+            "--texts": texts,
+            "--text": text,
+            "--random-tokens": random_tokens,
+            "--dtype": dtype,
+        }
+        asked |= {"--max-texts": max_texts, "--weights": None if weights == "trained" else weights}
+        used = [name for name, value in asked.items() if value]
+        if used:
+            raise ConfigError(f"{', '.join(used)} belongs to a model, but none was named; give a MODEL")
+        table = _of_random(RANDOM | given, variant, seed_list(seeds, seed))
+    else:
+        if texts is not None and text:
+            raise ConfigError("give --texts FILE or --text TEXT, not both")
+        foreign = [f"--{name}" for name in given if name not in OF_MODELS]
+        if foreign:
+            raise ConfigError(f"{', '.join(foreign)} belongs to a random network, but {model!r} was named")
+        own: dict[str, Any] = {
+            "weights": weights,
+            "random_tokens": random_tokens,
+            "max_texts": max_texts or 4,
+            "dtype": dtype,
+        }
+        own |= {"variants": (variant,), "masks": (mask or "own",), "norm": norm or "own"}
+        load = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+        from rankscope.studies.rate_models import rate_model
 
-    config = RateConfig.of(
-        layers=layers,
-        heads=heads,
-        dim=dim,
-        tokens=tokens,
-        seeds=seed_list(seeds, seed),
-        variant=variant,
-        norm=norm,
-        placement=placement,
-        mask=mask,
-        position=position,
-        values=values,
-        init=init,
-    )
-    table = run(config)
+        table = rate_model(
+            model, text or texts, layers=layers, load=load, seeds=seed_list(seeds, seed), **own
+        )
     if wanted is Format.TABLE:
         write_table(table, "", None, None, plot)
         emit(_fit_text(table), output)
     else:
         write_table(table, "Order and rate of collapse", wanted, output, plot)
+
+
+def _of_random(chosen: dict[str, Any], variant: str, seeds: tuple[int, ...]) -> "Table":
+    from rankscope.studies import RateConfig
+    from rankscope.studies import rate as run
+
+    return run(RateConfig.of(**chosen, variant=variant, seeds=seeds))
 
 
 def _fit_text(table: "Table") -> str:

@@ -12,6 +12,7 @@ from rankscope.network.mixers import Fixed, Mixer, Softmax, Uniform
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import LayerNorm, Norm, RMSNorm, Sphere
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
 from rankscope.network.positions import (
     Alibi,
     ClippedBuckets,
@@ -20,10 +21,21 @@ from rankscope.network.positions import (
     Position,
     RelativeBias,
     Rotary,
+    Segments,
     TransformerXL,
 )
 from rankscope.network.positions.grammar import POSITIONS
+from rankscope.network.rewrites import (
+    PAPER_KINDS,
+    mlp_as_activation,
+    only_in,
+    paper_variant,
+    with_branch_scale,
+    with_temperature,
+    without_attention_skip,
+)
 from rankscope.network.spec import Spec
+from rankscope.network.stages import Stage, stages
 from rankscope.network.surgery import VARIANTS, variant, with_mask, with_skip_scale, without
 from rankscope.network.tree import Network, Trace
 
@@ -32,7 +44,7 @@ PARTS: dict[str, type] = {
     for part in (
         *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed),
         *(Mlp, LayerNorm, RMSNorm, Sphere, TokenMap),
-        *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL),
+        *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments),
     )
 }
 """Everything a tree can be made of, by name."""
@@ -40,7 +52,9 @@ PARTS: dict[str, type] = {
 __all__ = [
     "ACTIVATIONS",
     "INITS",
+    "PAPER_KINDS",
     "PARTS",
+    "PLACEMENTS",
     "POSITIONS",
     "VARIANTS",
     "Activation",
@@ -64,10 +78,12 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "Scale",
+    "Segments",
     "Skip",
     "Softmax",
     "Spec",
     "Sphere",
+    "Stage",
     "Sum",
     "TokenMap",
     "Trace",
@@ -77,9 +93,18 @@ __all__ = [
     "build",
     "gaussian_tokens",
     "generators",
+    "mlp_as_activation",
+    "only_in",
+    "paper_variant",
+    "placement_of",
     "stack",
+    "stages",
     "variant",
+    "with_branch_scale",
     "with_mask",
+    "with_placement",
     "with_skip_scale",
+    "with_temperature",
     "without",
+    "without_attention_skip",
 ]

@@ -52,6 +52,14 @@ def _silu_slope(h: Tensor) -> Tensor:
     return gate * (1 + h * torch.sigmoid(-h))
 
 
+def _quick_gelu(h: Tensor) -> Tensor:
+    return h * torch.sigmoid(1.702 * h)
+
+
+def _quick_gelu_slope(h: Tensor) -> Tensor:
+    return _silu_slope(1.702 * h)
+
+
 def _tanh_slope(h: Tensor) -> Tensor:
     return torch.cosh(h.clamp(-350, 350)).pow(-2)
 
@@ -61,6 +69,7 @@ for _activation in (
     Activation("relu", "max(h, 0)", torch.relu, _step),
     Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope),
     Activation("gelu_tanh", "h/2 (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3)))", _gelu_tanh, _gelu_tanh_slope),
+    Activation("quick_gelu", "h / (1 + exp(-1.702 h))", _quick_gelu, _quick_gelu_slope),
     Activation("silu", "h / (1 + exp(-h))", F.silu, _silu_slope),
     Activation("tanh", "tanh(h)", torch.tanh, _tanh_slope),
     Activation("identity", "h", _identity, torch.ones_like),

@@ -7,7 +7,7 @@ from rankscope.errors import ConfigError
 from rankscope.network.context import Context
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
 from rankscope.network.mixers import Mixer
-from rankscope.network.parts import Part, affine, row, weight
+from rankscope.network.parts import Part, affine, held_bias, held_matrix, row, weight
 
 
 class Values(nn.Module):
@@ -20,6 +20,8 @@ class Values(nn.Module):
         value_heads: number of distinct value heads; each serves ``heads / value_heads`` consecutive heads.
         value_bias: ``*seeds (value_heads width)``.
         out_bias: ``*seeds dim``.
+        per_head: value is ``*seeds value_heads dim width`` and its bias ``*seeds value_heads width``, as views of
+            weights that keep the heads apart. The attributes are the joined ones all the same.
     """
 
     def __init__(
@@ -31,18 +33,32 @@ class Values(nn.Module):
         value_heads: int | None = None,
         value_bias: Tensor | None = None,
         out_bias: Tensor | None = None,
+        per_head: bool = False,
     ) -> None:
         super().__init__()
-        self.value, self.out = weight(value), weight(out)
-        self.value_bias, self.out_bias = weight(value_bias), weight(out_bias)
+        self.per_head = per_head
+        self.register_parameter("value", weight(value))
+        self.register_parameter("value_bias", weight(value_bias))
+        self.out, self.out_bias = weight(out), weight(out_bias)
         self.heads = heads
         self.value_heads = heads if value_heads is None else value_heads
+        value = self.value
         width = value.shape[-1] // self.value_heads
         if value.shape[-1] % self.value_heads or heads % self.value_heads or out.shape[-2] != heads * width:
             raise ConfigError(
                 f"values of width {value.shape[-1]} in {self.value_heads} heads do not fit an output projection of "
                 f"{out.shape[-2]} rows in {heads} heads; rows must be heads times the width of one value head"
             )
+
+    @property
+    def value(self) -> Tensor:
+        """``*seeds dim (value_heads width)``."""
+        return held_matrix(self, "value")
+
+    @property
+    def value_bias(self) -> Tensor | None:
+        """``*seeds (value_heads width)``."""
+        return held_bias(self, "value_bias")
 
     def project(self, x: TokenMatrix) -> Tensor:
         """Values of every head, ``*batch heads tokens width``."""

@@ -17,3 +17,12 @@ def repeat_groups(split: Tensor, heads: int) -> Tensor:
     """Each of the ``g`` heads of ``*batch g ...`` repeated for the ``heads / g`` consecutive heads sharing it."""
     groups = split.shape[-3]
     return split if groups == heads else split.repeat_interleave(heads // groups, dim=-3)
+
+
+def join_maps(maps: Tensor) -> Tensor:
+    """One matrix per head, ``*seeds heads dim width``, side by side: ``*seeds dim (heads width)``.
+
+    A copy, unless the heads lie next to each other in memory: some models keep query, key and value of a head
+    together, so that no view of their weights has all queries in one matrix.
+    """
+    return maps.transpose(-3, -2).flatten(-2)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rankscope.core.types import TokenMatrix
 from rankscope.network.context import Context
+from rankscope.network.heads import join_maps
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -44,6 +46,27 @@ def weight(value: Tensor | None) -> nn.Parameter | None:
     return nn.Parameter(value, requires_grad=value.requires_grad and value.is_leaf)
 
 
+def held_matrix(module: nn.Module, name: str) -> Tensor:
+    """A parameter as one matrix ``*seeds dim (heads width)``, joined where ``module.per_head`` keeps heads apart."""
+    held = held_parameter(module, name)
+    if held is None:
+        raise AttributeError(f"{type(module).__name__} has no {name}")
+    return join_maps(held) if module.per_head else held
+
+
+def held_bias(module: nn.Module, name: str) -> Tensor | None:
+    """A bias as one vector ``*seeds (heads width)``, joined where ``module.per_head`` keeps heads apart."""
+    held = held_parameter(module, name)
+    return held.flatten(-2) if held is not None and module.per_head else held
+
+
+def held_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
+    """The parameter registered under ``name``, also where a property of that name stands before it."""
+    if name not in module._parameters:
+        raise AttributeError(f"{type(module).__name__} has no {name} yet")
+    return module._parameters[name]
+
+
 def row(value: Tensor) -> Tensor:
     """A vector ``*seeds d`` made ready to broadcast over the tokens of ``*batch tokens d``."""
     return value.unsqueeze(-2)
@@ -51,6 +74,8 @@ def row(value: Tensor) -> Tensor:
 
 def affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ matrix + bias`` for every token."""
+    if matrix.ndim == 2 and (bias is None or bias.ndim == 1):
+        return F.linear(x, matrix.mT, bias)  # one fused operation, the same that live models run
     y = x @ matrix
     return y if bias is None else y + row(bias)
 

@@ -39,7 +39,7 @@ def without(network: Network, what: str) -> Network:
 
 def with_skip_scale(network: Network, scale: float | Tensor) -> Network:
     """A copy in which every skip is ``scale * x + inner(x)``; zero is the same as taking the skips out."""
-    return _rewritten(network, lambda part: Skip(part.inner, scale) if isinstance(part, Skip) else part)
+    return rewritten(network, lambda part: Skip(part.inner, scale) if isinstance(part, Skip) else part)
 
 
 def with_mask(network: Network, rule: MaskRule) -> Network:
@@ -50,7 +50,7 @@ def with_mask(network: Network, rule: MaskRule) -> Network:
             return part
         return Attention(part.mixer.with_rule(rule), part.values, part.site)
 
-    return _rewritten(network, masked)
+    return rewritten(network, masked)
 
 
 def variant(network: Network, name: str) -> Network:
@@ -69,15 +69,15 @@ def check_variant(name: str) -> None:
 
 
 def _without_skips(network: Network) -> Network:
-    return _rewritten(network, lambda part: part.inner if isinstance(part, Skip) else part)
+    return rewritten(network, lambda part: part.inner if isinstance(part, Skip) else part)
 
 
 def _without_norms(network: Network) -> Network:
-    return _rewritten(network, lambda part: Chain(()) if isinstance(part, Norm) else part)
+    return rewritten(network, lambda part: Chain(()) if isinstance(part, Norm) else part)
 
 
 def _without_mlps(network: Network) -> Network:
-    return _rewritten(network, lambda part: part, is_removed=_is_mlp_sublayer)
+    return rewritten(network, lambda part: part, is_removed=_is_mlp_sublayer)
 
 
 _REMOVALS: dict[str, Callable[[Network], Network]] = {
@@ -89,11 +89,11 @@ _REMOVALS: dict[str, Callable[[Network], Network]] = {
 
 def _is_mlp_sublayer(part: Part) -> bool:
     """Whether the subtree holds exactly one Attention or Mlp, and that is an Mlp."""
-    held = [leaf for leaf in leaves(part) if isinstance(leaf, Attention) or _is_mlp(leaf)]
-    return len(held) == 1 and _is_mlp(held[0])
+    held = [leaf for leaf in leaves(part) if isinstance(leaf, Attention) or is_mlp(leaf)]
+    return len(held) == 1 and is_mlp(held[0])
 
 
-def _is_mlp(leaf: Part) -> bool:
+def is_mlp(leaf: Part) -> bool:
     """An Mlp, or an unusual one: a TokenMap at the site ``mlp``."""
     return isinstance(leaf, Mlp) or (isinstance(leaf, TokenMap) and leaf.site == "mlp")
 
@@ -102,37 +102,50 @@ def _never(part: Part) -> bool:
     return False
 
 
-def _rewritten(network: Network, rewrite: Rewrite, is_removed: Callable[[Part], bool] = _never) -> Network:
-    """A copy with every part rewritten from the leaves up and every ``is_removed`` subtree cut out.
+def rewritten(network: Network, rewrite: Rewrite, is_removed: Callable[[Part], bool] = _never) -> Network:
+    """A copy with every part of the blocks rewritten from the leaves up and every ``is_removed`` subtree cut out."""
+    visit = rewriter(rewrite, is_removed)
+    return network.with_blocks([visit(block) for block in network.blocks])
 
-    A part met twice is rewritten once, so what was shared stays shared. A block with nothing left is the identity.
+
+def rewriter(rewrite: Rewrite, is_removed: Callable[[Part], bool] = _never) -> Rewrite:
+    """The function that rewrites whole blocks; one with nothing left is the identity.
+
+    A part met twice is rewritten once, so what was shared stays shared.
     """
     done: dict[Part, Part | None] = {}
+    nothing = Chain(())
 
     def visit(part: Part) -> Part | None:
         if part not in done:
             rebuilt = None if is_removed(part) else _rebuilt(part, visit)
-            done[part] = None if rebuilt is None else rewrite(rebuilt)
+            done[part] = None if rebuilt is None else _alone(rewrite(rebuilt))
         return done[part]
 
-    blocks = [visit(block) for block in network.blocks]
-    nothing = Chain(())
-    return network.with_blocks([nothing if block is None else block for block in blocks])
+    def block(part: Part) -> Part:
+        found = visit(part)
+        return nothing if found is None else found
+
+    return block
 
 
 def _rebuilt(part: Part, visit: Callable[[Part], Part | None]) -> Part | None:
-    """A container with its children visited: one child stands for itself, none means it is gone; leaves as they are."""
+    """A container with its children visited; None if nothing of it is left. Leaves as they are."""
     if isinstance(part, Skip):
         inner = visit(part.inner)
         return None if inner is None else Skip(inner, part.scale)
     if isinstance(part, Chain | Sum):
         kept = _kept_in_chain(part, visit) if isinstance(part, Chain) else _kept_in_sum(part, visit)
-        if len(part.parts) and not kept:
-            return None
-        return kept[0] if len(kept) == 1 else type(part)(kept)
+        return None if len(part.parts) and not kept else type(part)(kept)
     if not isinstance(part, Attention | Mlp | Norm | Scale | TokenMap):
         raise NotUnderstood(part, "surgery")
     return part
+
+
+def _alone(part: Part) -> Part:
+    """A chain or sum of one part is that part, which is rewritten already and must not be a second time."""
+    inner = children(part)
+    return inner[0] if isinstance(part, Chain | Sum) and len(inner) == 1 else part
 
 
 def _kept_in_sum(part: Sum, visit: Callable[[Part], Part | None]) -> list[Part]:

@@ -73,14 +73,14 @@ class Network(nn.Module):
 
     def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
         """The last state, after the final norm."""
-        context = self._checked(x, context)
+        context = self.checked(x, context)
         for block in self.blocks:
             x = block(x, context)
         return self.finish(x)
 
     def states(self, x: TokenMatrix, context: Context | None = None) -> tuple[TokenMatrix, ...]:
         """Token matrices of layers 0 .. L, before the final norm."""
-        context = self._checked(x, context)
+        context = self.checked(x, context)
         states = [x]
         for block in self.blocks:
             states.append(block(states[-1], context))
@@ -90,7 +90,7 @@ class Network(nn.Module):
         self, x: TokenMatrix, context: Context | None = None, *, sites: Iterable[str] = (), maps: bool = False
     ) -> Trace:
         """States of every layer, and what the named sites and the mixers put out on the way."""
-        context = self._checked(x, context)
+        context = self.checked(x, context)
         if isinstance(sites, str):
             raise ShapeError(f"sites={sites!r} is one name; give a list of names, such as [{sites!r}]")
         wanted = frozenset(sites)
@@ -109,7 +109,8 @@ class Network(nn.Module):
         """``x`` after the final norm, if there is one."""
         return x if self.final_norm is None else self.final_norm(x, Context())
 
-    def _checked(self, x: Tensor, context: Context | None) -> Context:
+    def checked(self, x: Tensor, context: Context | None) -> Context:
+        """The context, or an empty one; raises unless tokens and context can be run through this network."""
         if not isinstance(x, Tensor):
             raise ShapeError(
                 f"expected tokens as a torch tensor, got {type(x).__name__}; use torch.as_tensor(x)"

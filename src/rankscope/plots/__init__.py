@@ -5,6 +5,7 @@ of HTML instead, without JavaScript.
 """
 
 from rankscope.plots.backend import Chart as Chart
+from rankscope.plots.blame_chart import blame_chart as blame_chart
 from rankscope.plots.curves import layer_curves as layer_curves
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
 from rankscope.plots.files import description as description
@@ -20,6 +21,7 @@ from rankscope.plots.split_curves import split_curves as split_curves
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
+    "blame_chart",
     "description",
     "layer_curves",
     "mask_graph",

@@ -9,8 +9,8 @@ from rankscope.probe.run import probe_into as probe_into
 from rankscope.probe.run import tally_table as tally_table
 from rankscope.probe.tally import KEPT_TEXTS as KEPT_TEXTS
 from rankscope.probe.tally import Tally as Tally
-from rankscope.probe.taps import tapped as tapped
-from rankscope.probe.taps import unwrapped as unwrapped
+from rankscope.sources.taps import tapped as tapped
+from rankscope.sources.taps import unwrapped as unwrapped
 
 __all__ = [
     "FULL",

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rankscope.probe.taps import first_tensor, plain_code
 from rankscope.sources.family import Layout, Stack
+from rankscope.sources.taps import first_tensor, plain_code
 
 Function = Callable[..., Any]
 

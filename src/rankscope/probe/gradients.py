@@ -19,9 +19,10 @@ from rankscope.errors import ConfigError, NotTapped
 from rankscope.probe.attention_calls import BlockCall, Function, watched
 from rankscope.probe.gradients_loss import Loss, LossFn, default_loss, own_loss
 from rankscope.probe.gradients_roles import ROLES, Projections, Roles, operands
-from rankscope.probe.run import coarsest_dtype, run_batch
+from rankscope.probe.run import coarsest_dtype
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
+from rankscope.sources.live import run_batch
 
 GRADIENT_DEFINITIONS = {
     **{

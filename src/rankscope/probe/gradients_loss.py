@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, NotTapped
-from rankscope.probe.run import run_batch
-from rankscope.probe.taps import first_tensor
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
+from rankscope.sources.live import run_batch
+from rankscope.sources.taps import first_tensor
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
 """A scalar from a model and a batch."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rankscope.errors import NotTapped, NumericalError
 from rankscope.probe.attention_calls import BlockCall, Function, listed
 from rankscope.probe.attention_functions import WHOLE, map_of, map_sizes, texts_of
-from rankscope.probe.taps import first_tensor
+from rankscope.sources.taps import first_tensor
 
 ROLES = ("query", "key", "value")
 

@@ -1,7 +1,7 @@
 """A live model on batches of texts: every state measured where it appears, only numbers kept."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ from rankscope.core.numerics import unit_roundoff
 from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError
 from rankscope.measures import PANEL, RANKS, Evaluation, Readings, evaluate_many, find_measure, read_panel
 from rankscope.probe.tally import Place, Seen, Tally
-from rankscope.probe.taps import tapped, unwrapped
 from rankscope.results import Table, provenance
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.layout import layout_of
+from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.taps import tapped, unwrapped
 
 FULL = (
     *("residual[frobenius,mean]", "residual_ratio[l1,best]", "residual_ratio[linf,best]"),
@@ -140,34 +141,6 @@ def own_words(model: nn.Module, batch: Batch) -> Iterator[None]:
             f"{type(model).__name__} failed on the texts {batch.labels[0]!r} to {batch.labels[-1]!r} with "
             f"{type(error).__name__}: {lines[0]}; check that the inputs fit the model"
         ) from error
-
-
-def run_batch(model: nn.Module, batch: Batch) -> object:
-    """The model's own answer to one batch, moved to where the model is."""
-    devices = (parameter.device for parameter in model.parameters())
-    device = next(
-        (found for found in devices if found.type != "meta"), torch.device("cpu")
-    )  # meta: offloaded
-    inputs = {name: value.to(device) for name, value in batch.inputs.items()}
-    positional = inputs.pop("", None)
-    return model(**inputs) if positional is None else model(positional, **inputs)
-
-
-@contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; the training mode of every module as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:  # not model.eval(): some models do more there than set a flag
-        module.training = False
-    try:
-        with torch.no_grad(), ExitStack() as undo:
-            for kind in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(kind):  # numbers are those of the model's own dtype
-                    undo.enter_context(torch.autocast(kind, enabled=False))
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def coarsest_dtype(model: nn.Module) -> torch.dtype:

@@ -4,14 +4,17 @@ from rankscope.sources.audio import audio_batches, read_audio, sample_audio
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.families import load_families
-from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack
+from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack, Tree, register
 from rankscope.sources.images import image_batches, read_images, sample_images
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import Loaded
 from rankscope.sources.loading import load_attribute, load_model
+from rankscope.sources.proof import Proof, prove
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
+from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.tensors import States, read_states, tensor_batches
 from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
+from rankscope.sources.translate import Translation, translate
 
 __all__ = [
     "BUILTINS",
@@ -22,8 +25,12 @@ __all__ = [
     "Layout",
     "Loaded",
     "Names",
+    "Proof",
+    "Recording",
     "Stack",
     "States",
+    "Translation",
+    "Tree",
     "audio_batches",
     "image_batches",
     "layout_of",
@@ -31,15 +38,19 @@ __all__ = [
     "load_families",
     "load_model",
     "parse_shape",
+    "prove",
     "random_token_batches",
     "read_audio",
     "read_images",
     "read_states",
     "read_texts",
+    "recorded",
+    "register",
     "sample_audio",
     "sample_images",
     "sample_texts",
     "tensor_batches",
     "text_batches",
     "tokens_per_text",
+    "translate",
 ]

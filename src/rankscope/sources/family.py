@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from rankscope.core.registry import Registry
+from rankscope.sources.trees.place import Builder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +52,25 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """How the blocks of one run become parts of the tree.
+
+    Args:
+        block: builds one block.
+        stack: the run it is for; empty for families with one run.
+        kinds: the model types, or the names of the classes, of the family that it is for; empty for all of them.
+        casts: whether these models compute some steps in float32 whatever their own dtype is.
+        offset: what is added to the weight of the final norm (see ``trees.norm``).
+    """
+
+    block: Builder
+    stack: str = "blocks"
+    kinds: tuple[str, ...] = ()
+    casts: bool = False
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
     """Models that keep their parts in the same places, told by ``config.model_type`` or by a class they derive from."""
 
@@ -58,6 +78,7 @@ class Family:
     model_types: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     stacks: tuple[Names, ...]
+    trees: tuple[Tree, ...] = ()
 
 
 FAMILIES: Registry[Family] = Registry("family")

@@ -40,7 +40,7 @@ def layout_of(model: nn.Module, *, blocks: str | None = None) -> Layout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Match:
+class Match:
     """A run of blocks where a family keeps it, inside the module at ``inside`` that belongs to the family."""
 
     family: Family
@@ -51,13 +51,19 @@ class _Match:
     run: Run
 
 
-def _layout_by_family(model: nn.Module) -> Layout | None:
+def family_runs(model: nn.Module) -> list[tuple[Stack, Match]]:
+    """The runs of blocks that families know in a model, each with the module that belongs to the family."""
     load_families()
     matches = _distinct(_matches(model, ""))
-    if not matches:
-        return None
     runs = [match.run for match in matches]
-    stacks = [_stack(model, match, runs) for match in matches]
+    return [(_stack(model, match, runs), match) for match in matches]
+
+
+def _layout_by_family(model: nn.Module) -> Layout | None:
+    found = family_runs(model)
+    if not found:
+        return None
+    stacks, matches = [stack for stack, _ in found], [match for _, match in found]
     if family_of(model) is None:
         # a model of several models: what no family knows of it is found by structure
         rest = [
@@ -73,15 +79,15 @@ def _layout_by_family(model: nn.Module) -> Layout | None:
     return Layout(family=" + ".join(dict.fromkeys(families)), stacks=tuple(stacks))
 
 
-def _distinct(matches: Iterable[_Match]) -> list[_Match]:
+def _distinct(matches: Iterable[Match]) -> list[Match]:
     """Matches without those whose first block was met before, under another path."""
-    found: dict[int, _Match] = {}
+    found: dict[int, Match] = {}
     for match in matches:
         found.setdefault(id(match.run.entries[0][1]), match)
     return list(found.values())
 
 
-def _matches(module: nn.Module, path: str) -> Iterator[_Match]:
+def _matches(module: nn.Module, path: str) -> Iterator[Match]:
     """Runs of the outermost modules with a family whose names exist there; heads and wrappers are looked through."""
     family = family_of(module)
     found = list(_runs(module, path, family)) if family is not None else []
@@ -91,7 +97,7 @@ def _matches(module: nn.Module, path: str) -> Iterator[_Match]:
             yield from _matches(child, join(path, name))
 
 
-def _runs(module: nn.Module, path: str, family: Family) -> Iterator[_Match]:
+def _runs(module: nn.Module, path: str, family: Family) -> Iterator[Match]:
     halves = [(names, names.at) for names in family.stacks if resolve(module, names.at) is not None]
     # one half alone, such as an encoder taken out of its model, has no part that is called the encoder
     for names, at in halves or [(names, "") for names in family.stacks[:1]]:
@@ -101,7 +107,7 @@ def _runs(module: nn.Module, path: str, family: Family) -> Iterator[_Match]:
             ]
             if entries:
                 run = Run(at=join(path, at, where.partition(".*")[0]), entries=tuple(entries))
-                yield _Match(
+                yield Match(
                     family=family, names=names, module=module, inside=path, at=join(path, at), run=run
                 )
                 break
@@ -112,7 +118,7 @@ def _entries(module: nn.Module, path: str, where: str) -> list[Entry]:
     return entries_of(part, join(path, where)) if part is not None else []
 
 
-def _stack(model: nn.Module, match: _Match, runs: list[Run]) -> Stack:
+def _stack(model: nn.Module, match: Match, runs: list[Run]) -> Stack:
     names, blocks = match.names, unique_blocks(match.run.entries)
     norms = [join(match.at, name) for name in names.final_norm]
     found = next((norm for norm in norms if _is_part(resolve(model, norm))), None)
@@ -130,7 +136,7 @@ def _stack(model: nn.Module, match: _Match, runs: list[Run]) -> Stack:
     )
 
 
-def _calls(match: _Match) -> int:
+def _calls(match: Match) -> int:
     config = getattr(match.module, "config", None)
     calls = match.names.calls
     return prod(getattr(config, name) for name in calls) if calls else len(match.run.entries)

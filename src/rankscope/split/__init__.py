@@ -5,6 +5,8 @@ from rankscope.split.consensus import predict_rate as predict_rate
 from rankscope.split.fit import Fit as Fit
 from rankscope.split.fit import fit_logs as fit_logs
 from rankscope.split.run import split_states as split_states
+from rankscope.split.stages import SplitStage as SplitStage
+from rankscope.split.stages import split_stages as split_stages
 from rankscope.split.state import Split as Split
 from rankscope.split.state import split_tokens as split_tokens
 from rankscope.split.values import LogValue as LogValue
@@ -17,11 +19,13 @@ __all__ = [
     "LogValue",
     "Prediction",
     "Split",
+    "SplitStage",
     "can_measure",
     "fit_logs",
     "log_measure",
     "log_residual",
     "predict_rate",
+    "split_stages",
     "split_states",
     "split_tokens",
 ]

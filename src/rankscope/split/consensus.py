@@ -35,7 +35,7 @@ from rankscope.network import (
 from rankscope.network.masking import allowed_keys
 from rankscope.network.parts import children, leaves
 from rankscope.split.fit import fit_logs
-from rankscope.split.run import stream_near
+from rankscope.split.run import in_float64, stream_near
 from rankscope.split.state import Split, normalized
 
 Method = Literal["slem", "joint", "followed"]
@@ -85,8 +85,12 @@ def _if_logits_vanish(
     """
     if found.rate is None or found.rate == 1.0 or not _has_bare_logits(network):
         return found
-    states = network.states(common.double().expand(tokens, -1), context)
-    logs = [float(state[0].norm().log()) for state in states[len(states) // 2 :]]
+    x = common.double().expand(tokens, -1)
+    lengths = [x[0].norm()]
+    for block in network.blocks:
+        x = in_float64(block)(x, context)
+        lengths.append(x[0].norm())
+    logs = [float(length.log()) for length in lengths[len(lengths) // 2 :]]
     growth = math.exp((logs[-1] - logs[0]) / max(len(logs) - 1, 1))
     if not found.rate * growth**2 >= 1.0:
         return found

@@ -1,5 +1,7 @@
 """Studies: a configuration in, a table out. The only place where everything meets."""
 
+from rankscope.studies.ablate_config import AblateConfig as AblateConfig
+from rankscope.studies.ablate_study import ablate as ablate
 from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
@@ -14,12 +16,14 @@ from rankscope.studies.scan_study import scan as scan
 from rankscope.studies.scan_study import scan_states as scan_states
 
 __all__ = [
+    "AblateConfig",
     "CollapseConfig",
     "Partial",
     "RateConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
+    "ablate",
     "collapse",
     "compare",
     "load_loss",

@@ -63,7 +63,7 @@ def test_a_trace_leaves_no_hooks_behind_even_after_an_error() -> None:
 )
 def test_what_is_not_a_token_matrix_is_refused(x: torch.Tensor, message: str) -> None:
     with pytest.raises(Exception, match=message):
-        Network([BLOCK])._checked(x, None)
+        Network([BLOCK]).checked(x, None)
 
 
 def test_contexts_must_fit_the_tokens() -> None:

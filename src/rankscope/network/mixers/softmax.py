@@ -17,7 +17,7 @@ from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.masking import allowed_keys
 from rankscope.network.mixers.base import Mixer
 from rankscope.network.norms import Norm
-from rankscope.network.parts import affine, weight
+from rankscope.network.parts import affine, held_bias, held_matrix, weight
 from rankscope.network.positions import NoPosition, Position
 
 
@@ -33,6 +33,8 @@ class Softmax(Mixer):
         normed: whether these norms run over each head by itself or over all heads at once.
         scale: factor on the products, ``head_dim ** -0.5`` by default.
         softcap: logits become ``softcap * tanh(logits / softcap)``.
+        per_head: query and key are ``*seeds heads dim head_dim`` and their biases ``*seeds heads head_dim``, as
+            views of weights that keep the heads apart. The attributes are the joined matrices all the same.
     """
 
     def __init__(
@@ -51,19 +53,46 @@ class Softmax(Mixer):
         normed: Literal["head", "all"] = "head",
         scale: float | None = None,
         softcap: float | None = None,
+        per_head: bool = False,
     ) -> None:
         super().__init__()
-        self.query, self.key = weight(query), weight(key)
-        self.query_bias, self.key_bias = weight(query_bias), weight(key_bias)
+        self.per_head = per_head
+        for name, value in (
+            ("query", query),
+            ("key", key),
+            ("query_bias", query_bias),
+            ("key_bias", key_bias),
+        ):
+            self.register_parameter(name, weight(value))
         self.heads = heads
         self.key_heads = heads if key_heads is None else key_heads
-        self.head_dim = query.shape[-1] // heads
+        self.head_dim = self.query.shape[-1] // heads
         _check_widths(self)
         self.rule = Full() if rule is None else rule
         self.position = NoPosition() if position is None else position
         self.query_norm, self.key_norm, self.normed = query_norm, key_norm, normed
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
+
+    @property
+    def query(self) -> Tensor:
+        """``*seeds dim (heads head_dim)``."""
+        return held_matrix(self, "query")
+
+    @property
+    def key(self) -> Tensor:
+        """``*seeds dim (key_heads head_dim)``."""
+        return held_matrix(self, "key")
+
+    @property
+    def query_bias(self) -> Tensor | None:
+        """``*seeds (heads head_dim)``."""
+        return held_bias(self, "query_bias")
+
+    @property
+    def key_bias(self) -> Tensor | None:
+        """``*seeds (key_heads head_dim)``."""
+        return held_bias(self, "key_bias")
 
     def queries_and_keys(self, x: TokenMatrix, context: Context) -> tuple[Tensor, Tensor]:
         """Queries and keys ``*batch heads tokens head_dim``, normed, before positions enter."""

@@ -4,9 +4,10 @@ from rankscope.network.positions.alibi import Alibi
 from rankscope.network.positions.base import NoPosition, Position, distances
 from rankscope.network.positions.relative import ClippedBuckets, LogBuckets, RelativeBias
 from rankscope.network.positions.rotary import Rotary
-from rankscope.network.positions.transformer_xl import TransformerXL, sinusoid
+from rankscope.network.positions.transformer_xl import SEGMENTS, Segments, TransformerXL, sinusoid
 
 __all__ = [
+    "SEGMENTS",
     "Alibi",
     "ClippedBuckets",
     "LogBuckets",
@@ -14,6 +15,7 @@ __all__ = [
     "Position",
     "RelativeBias",
     "Rotary",
+    "Segments",
     "TransformerXL",
     "distances",
     "sinusoid",

@@ -1,6 +1,7 @@
 """BERT and its many copies: post-norm, output projections beside the norms."""
 
-from rankscope.sources.family import Family, Names, register
+from rankscope.sources.family import Family, Names, Tree, register
+from rankscope.sources.trees import causal_if_decoder, plain, post, separate, softmax
 
 register(
     Family(
@@ -16,6 +17,24 @@ register(
                 blocks=("encoder.layer",),
                 attention=("attention.output.dense",),
                 mlp=("output.dense",),
+            ),
+        ),
+        trees=(
+            Tree(
+                kinds=("bert", "roberta", "electra", "camembert", "xlm-roberta", "data2vec-text"),
+                block=post(
+                    softmax(
+                        separate(
+                            *(f"attention.self.{name}" for name in ("query", "key", "value")),
+                            "attention.output.dense",
+                        ),
+                        rule=causal_if_decoder,
+                    ),
+                    plain(
+                        "intermediate.dense", "output.dense", activation="intermediate.intermediate_act_fn"
+                    ),
+                    norms=("attention.output.LayerNorm", "output.LayerNorm"),
+                ),
             ),
         ),
     )

@@ -61,7 +61,7 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[
     stack = progress.stack
 
     first = model.get_submodule(stack.blocks[0])
-    tokens_first, width = _has_tokens_first(first), block_width(first)
+    tokens_first, width = has_tokens_first(first), block_width(first)
 
     def hand_over(site: str, layer: int, value: object) -> None:
         found = first_tensor(value)
@@ -165,7 +165,7 @@ def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool, width
     )
 
 
-def _has_tokens_first(block: nn.Module) -> bool:
+def has_tokens_first(block: nn.Module) -> bool:
     """Whether a block's states are ``(tokens, texts, dim)``: torch's attention by default, and XLNet."""
     attentions = [module for module in block.modules() if isinstance(module, nn.MultiheadAttention)]
     if attentions:

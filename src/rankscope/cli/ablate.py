@@ -1,0 +1,212 @@
+"""``rankscope ablate``: a model without skips, MLPs or norms, with other masks and skip scales, side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from rankscope.cli import options
+from rankscope.cli.ablate_text import ablate_text, finding_lines
+from rankscope.cli.options import Format, chosen_format, listed, seed_list
+from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.rescue import kept_aside
+from rankscope.errors import ConfigError, FileError, RankscopeError
+
+if TYPE_CHECKING:
+    from rankscope.network import Spec
+    from rankscope.plots import Chart
+    from rankscope.results import Table
+    from rankscope.studies import AblateConfig
+
+RANDOM = {"layers": 12, "heads": 4, "dim": 64, "tokens": 32}
+RANDOM |= {"placement": "post", "position": "none", "values": "gaussian", "init": "paper"}  # type: ignore[dict-item]
+"""Options of random networks with their defaults, those of ``rankscope collapse``."""
+
+
+def ablate(
+    model: Annotated[
+        str | None,
+        Argument(
+            help="Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute; "
+            "leave out for a random network (--layers N ...).",
+            show_default=False,
+        ),
+    ] = None,
+    variant: Annotated[
+        str, Option(help="san, san+mlp, san+skip, transformer; -norm drops norms; comma list.")
+    ] = "san,san+mlp,san+skip,transformer",
+    mask: Annotated[str, Option(help="own, or mask rules, see 'rankscope list masks'; comma list.")] = "own",
+    skip_scale: Annotated[str, Option(help="own, or numbers that skips are scaled by; comma list.")] = "own",
+    norm: Annotated[
+        str | None,
+        Option(help="Of a model: own or none. Of a random network: none, layer, rms, sphere."),
+    ] = None,
+    blocks: Annotated[
+        str | None, Option(help="Change these blocks only, from 1: 3,5-7.", show_default="all")
+    ] = None,
+    semantics: Annotated[
+        str, Option(help="clean, or paper: what the code of Dong et al. does (BERT, ALBERT, XLNet).")
+    ] = "clean",
+    weights: Annotated[
+        str, Option(help="trained, or initial: drawn at random, a config.json is enough.")
+    ] = "trained",
+    measure: Annotated[
+        str | None, Option(help="Measures, see 'rankscope list measures'; comma list.")
+    ] = None,
+    sites: Annotated[
+        str, Option(help="Where to measure: block, attention, mlp, final; comma list.")
+    ] = "block",
+    split: Annotated[
+        bool, Option("--split", help="Carry the residual itself: no rounding floor, any depth.")
+    ] = False,
+    blame: Annotated[
+        bool, Option("--blame", help="What each norm, attention, skip and MLP does for or against collapse.")
+    ] = False,
+    suggest: Annotated[
+        bool, Option("--suggest", help="Changes that would help, each computed, best first.")
+    ] = False,
+    texts: Annotated[str | None, Option(help="File with one text per line, .jsonl, or - for stdin.")] = None,
+    text: Annotated[list[str] | None, Option(help="A text; may be given several times.")] = None,
+    images: Annotated[str | None, Option(help="Image file or folder, for vision models.")] = None,
+    audio: Annotated[str | None, Option(help="Sound file or folder, for speech models.")] = None,
+    inputs: Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")] = None,
+    random_tokens: Annotated[
+        str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
+    ] = None,
+    seed: Annotated[
+        int | None, Option(help="Of initial weights, random tokens and sample inputs.", show_default="0")
+    ] = None,
+    seeds: Annotated[int | None, Option(help="How many models (or draws of tokens): seeds 0 .. N-1.")] = None,
+    batch_size: Annotated[int, Option(help="Texts per pass.")] = 8,
+    max_tokens: Annotated[int | None, Option(help="Tokens read of each text.", show_default="128")] = None,
+    max_texts: Annotated[int | None, Option(help="Stop after so many texts.", show_default="all")] = None,
+    special: Annotated[str, Option(help="Special tokens around a text: drop or keep.")] = "drop",
+    stack: Annotated[
+        str | None, Option(help="Which run of blocks, of a model with several.", show_default="the first")
+    ] = None,
+    dtype: Annotated[
+        str | None, Option(help="Run in this dtype.", show_default="the checkpoint's own; initial: float32")
+    ] = None,
+    device: Annotated[str, Option(help="Where to run.")] = "cpu",
+    revision: Annotated[str | None, Option(help="Branch, tag or commit of a Hub id.")] = None,
+    allow_pickle: Annotated[
+        bool, Option("--allow-pickle", help="Load checkpoints that are pickles.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    layers: Annotated[int | None, Option(help="Random network: blocks.", show_default="12")] = None,
+    heads: Annotated[
+        int | None, Option(help="Random network: heads; must divide --dim.", show_default="4")
+    ] = None,
+    dim: Annotated[int | None, Option(help="Random network: width of a token.", show_default="64")] = None,
+    tokens: Annotated[
+        int | None, Option(help="Random network: tokens, N(0, 1) each.", show_default="32")
+    ] = None,
+    placement: Annotated[
+        str | None, Option(help="Random network: post, pre, sandwich, parallel.", show_default="post")
+    ] = None,
+    position: Annotated[
+        str | None, Option(help="Random network: position rule.", show_default="none")
+    ] = None,
+    values: Annotated[
+        str | None, Option(help="Random network: gaussian, orthogonal, identity.", show_default="gaussian")
+    ] = None,
+    init: Annotated[str | None, Option(help="Random network: initialisation.", show_default="paper")] = None,
+    plot: options.Plot = None,
+    format_: options.AsFormat = None,
+    output: options.Output = None,
+) -> None:
+    """Cut a model and see what keeps its tokens apart: its skips, its MLPs, its norms or its mask.
+
+    The model is rewritten as a tree of parts, which is compared with the model itself before anything is cut. All cuts
+    share their weights and read the same texts. Measured are the same tokens as in a scan; numbers below the rounding
+    floor are marked. With --split there is no such floor.
+    """
+    wanted = chosen_format(format_, output)
+    check_outputs(output, plot)
+    from rankscope.studies import AblateConfig
+
+    if texts is not None and text:
+        raise ConfigError("give --texts FILE or --text TEXT, not both")
+    own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
+    spec = _spec(model, own | {"position": position, "values": values, "init": init}, norm)
+    config = AblateConfig.of(
+        variants=listed(variant),
+        masks=listed(mask),
+        skip_scales=listed(skip_scale),
+        norm="own" if spec is not None else norm or "own",
+        blocks=blocks,
+        semantics=semantics,
+        weights=weights,
+        sites=listed(sites),
+        split=split,
+        blame=blame,
+        suggest=suggest,
+        random_tokens=random_tokens,
+        tokens=None if spec is None else tokens or RANDOM["tokens"],
+        seeds=seed_list(seeds, seed),
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        max_texts=max_texts,
+        special=special,
+        stack=stack,
+        dtype=dtype,
+        device=device,
+        **({} if measure is None else {"measures": listed(measure)}),
+    )
+    load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
+    table = _run(spec or model, config, load, given)
+    try:
+        _write(table, wanted, output, plot)
+    except (RankscopeError, OSError) as error:
+        raise FileError(f"{error}; {kept_aside(table, 'ablate')}") from error
+
+
+def _spec(model: str | None, given: dict[str, Any], norm: str | None) -> "Spec | None":
+    """The random network that the options describe, where no model is named; options of the other kind are errors."""
+    used = [name for name, value in given.items() if value is not None]
+    if model is not None:
+        if used:
+            shown = ", ".join(f"--{name}" for name in used)
+            raise ConfigError(
+                f"{shown} belongs to a random network, but the model {model!r} was named; leave one out"
+            )
+        return None
+    if not used and norm is None:
+        raise ConfigError(
+            "no model was named; give a MODEL (rankscope list models), or a random network such as --layers 12"
+        )
+    from rankscope.network import Spec
+
+    chosen = RANDOM | {name: given[name] for name in used}
+    chosen.pop("tokens")
+    return Spec.of(**chosen, norm=norm or "none", variant="transformer")
+
+
+def _run(model: Any, config: "AblateConfig", load: dict[str, Any], given: dict[str, Any]) -> "Table":
+    from rankscope.studies import ablate as run
+
+    with progress("passes") as advance:
+        return run(model, config=config, load=load, progress=advance, **given)
+
+
+def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:
+    title = f"Ablation of {table.sections['ablate']['model']}"
+    write_table(table, title, wanted, output, plot, text=ablate_text, page=_page, curves=_curves)
+    if wanted is not Format.TABLE or output is not None:
+        for line in finding_lines(table):
+            note(line)
+
+
+def _page(table: "Table", title: str) -> str:
+    from rankscope.report.ablate_page import ablate_page
+
+    return ablate_page(table, title=title, command=command_line())
+
+
+def _curves(table: "Table") -> "Chart":
+    from rankscope.plots.ablate_chart import ablate_chart
+
+    return ablate_chart(table)

@@ -1,0 +1,111 @@
+"""A block walked in order of execution: the state after every norm, attention, skip and MLP."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from rankscope.core.types import TokenMatrix
+from rankscope.errors import NotUnderstood
+from rankscope.network.attention import Attention
+from rankscope.network.context import Context
+from rankscope.network.mlp import Mlp
+from rankscope.network.norms import Norm
+from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, leaves, scaled
+from rankscope.network.surgery import is_mlp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Stage:
+    """One step through a block.
+
+    Args:
+        name: ``norm``, ``scale``, ``skip``, ``sum``, or the site of an attention, MLP or token map.
+        part: the part that makes the step; of a skip, the whole skip.
+        state: the token matrix after it.
+        branches: of a sum, what each of its branches adds, in order.
+    """
+
+    name: str
+    part: Part
+    state: TokenMatrix
+    branches: tuple[TokenMatrix, ...] = ()
+
+
+def stages(block: Part, x: TokenMatrix, context: Context) -> list[Stage]:
+    """The states after every step of ``block`` in order of execution; the last is ``block(x, context)``.
+
+    A skip is the steps of its branch followed by the step ``skip``, whose state is ``scale * x + branch``; a sum is
+    one step. A block that does nothing has no steps.
+    """
+    return _walk(block, x, context)
+
+
+def kind_of(part: Part) -> str:
+    """``attention``, ``mlp``, ``norm``, ``scale``, ``skip``, ``sum``, or ``map`` for a token map that is no MLP."""
+    if is_mlp(part):
+        return "mlp"
+    kinds = {Attention: "attention", Norm: "norm", Scale: "scale", Skip: "skip", Sum: "sum", TokenMap: "map"}
+    for kind, name in kinds.items():
+        if isinstance(part, kind):
+            return name
+    raise NotUnderstood(part, "stages")
+
+
+def stage_name(part: Part) -> str:
+    """What the step of a part is called: its site if it has one, otherwise its kind."""
+    return part.site if isinstance(part, Attention | Mlp | TokenMap) else kind_of(part)
+
+
+def branch_label(part: Part, label: Callable[[Part], str]) -> str:
+    """Name or kind of a branch of a sum: that of its attention and MLP, else of its parts; of nothing, a skip."""
+    held = list(leaves(part))
+    telling = [leaf for leaf in held if isinstance(leaf, Attention) or is_mlp(leaf)] or held
+    return "+".join(dict.fromkeys(label(leaf) for leaf in telling)) or "skip"
+
+
+@singledispatch
+def _walk(part: Part, x: Tensor, context: Context) -> list[Stage]:
+    raise NotUnderstood(part, "stages")
+
+
+@_walk.register
+def _chain(part: Chain, x: Tensor, context: Context) -> list[Stage]:
+    found: list[Stage] = []
+    for child in part.parts:
+        found += _walk(child, found[-1].state if found else x, context)
+    return found
+
+
+@_walk.register
+def _skip(part: Skip, x: Tensor, context: Context) -> list[Stage]:
+    inside = _walk(part.inner, x, context)
+    inner = inside[-1].state if inside else x
+    own = x if isinstance(part.scale, float) and part.scale == 1.0 else scaled(x, part.scale)
+    return [*inside, Stage(name=stage_name(part), part=part, state=inner + own)]
+
+
+@_walk.register
+def _sum(part: Sum, x: Tensor, context: Context) -> list[Stage]:
+    outputs = tuple(branch(x, context) for branch in part.parts)
+    total = added_up(outputs) if outputs else torch.zeros_like(x)
+    return [Stage(name=stage_name(part), part=part, state=total, branches=outputs)]
+
+
+@_walk.register(Norm)
+@_walk.register(Scale)
+@_walk.register(Attention)
+@_walk.register(Mlp)
+@_walk.register(TokenMap)
+def _leaf(part: Part, x: Tensor, context: Context) -> list[Stage]:
+    return [Stage(name=stage_name(part), part=part, state=part(x, context))]
+
+
+def added_up(outputs: tuple[Tensor, ...]) -> Tensor:
+    """The sum of some outputs in the order in which the part ``Sum`` adds them."""
+    total, *others = outputs
+    for other in others:
+        total = total + other
+    return total

@@ -1,0 +1,201 @@
+"""A live model as a tree of parts that shares its weights, proven on the model's own states."""
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import ConfigError, NotTranslated
+from rankscope.network import Context, Network, Part
+from rankscope.network.positions import SEGMENTS
+from rankscope.sources.batch import Batch
+from rankscope.sources.families import load_families
+from rankscope.sources.family import FAMILIES, Stack, Tree
+from rankscope.sources.layout import Match, family_runs
+from rankscope.sources.loaded import dtype_of
+from rankscope.sources.proof import Proof, prove
+from rankscope.sources.recording import first_state, recorded
+from rankscope.sources.taps import unwrapped
+from rankscope.sources.trees import Place, norm
+from rankscope.sources.trial import trial_batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Translation:
+    """The tree of one stack of a live model. Its weights are views of the model's."""
+
+    network: Network
+    model: nn.Module
+    family: str
+    kind: str
+    """The model type of its configuration, such as ``bert``, or the name of its class."""
+
+    stack: Stack
+    casts: bool
+    """Whether the model computes some steps in float32 whatever its dtype; the tree never does."""
+
+    proof: Proof | None = None
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Context]:
+        """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides."""
+        x = first_state(self.model, self.stack, batch)
+        return x, context_of(batch, x)
+
+
+def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
+    """The tree of a model's blocks, or an error that says what stands in the way.
+
+    The tree is compared with the model on ``batch`` (on random inputs if none is given): every block on the model's
+    own state before it, then all blocks one after the other. ``stack`` names the run of blocks, where there are
+    several; else it is the first one that can be translated.
+    """
+    model = unwrapped(model)
+    found, match, tree = _chosen(model, stack)
+    _check(model, found)
+    batch = trial_batch(model, found) if batch is None else batch
+    recording = recorded(model, found, batch)
+    translation = Translation(
+        network=_network(model, found, match, tree, recording.calls),
+        model=model,
+        family=match.family.name,
+        kind=kind_of_model(match.module),
+        stack=found,
+        casts=tree.casts,
+    )
+    context = context_of(batch, recording.states[0])
+    proof = prove(translation.network, recording, context, dtype=dtype_of(model), casts=tree.casts)
+    return replace(translation, proof=proof)
+
+
+def context_of(batch: Batch, x: Tensor) -> Context:
+    """Padding, positions and segments of a batch, as its inputs tell them.
+
+    Positions count all columns of the batch, padding too, as live models do unless they are told otherwise.
+    """
+    inputs, shape = batch.inputs, x.shape[:-1]
+    is_token = _padding(inputs, shape)
+    positions = inputs.get("position_ids")
+    if positions is None or positions.shape[-1] != shape[-1]:
+        positions = torch.arange(shape[-1])
+    context = Context(
+        is_token=None if is_token is None or bool(is_token.all()) else is_token.to(x.device),
+        positions=positions.to(x.device),
+    )
+    segments = inputs.get("token_type_ids")
+    if segments is not None and segments.shape == shape:
+        context.cache[SEGMENTS] = segments.to(x.device)
+    return context
+
+
+def _padding(inputs: dict[str, Tensor], shape: torch.Size) -> Tensor | None:
+    """True on tokens that keys are read from; a mask of another shape (frames before a convolution) says nothing."""
+    for name, is_padding in (("attention_mask", False), ("src_key_padding_mask", True)):
+        mask = inputs.get(name)
+        if mask is not None and mask.shape == shape:
+            if mask.is_floating_point() and is_padding:
+                return mask == 0  # added to the logits
+            return ~mask.bool() if is_padding else mask.bool()
+    return None
+
+
+def kind_of_model(module: nn.Module) -> str:
+    """The model type of a module's configuration, or the name of its class."""
+    return str(getattr(getattr(module, "config", None), "model_type", None) or type(module).__name__)
+
+
+def _chosen(model: nn.Module, wanted: str | None) -> tuple[Stack, Match, Tree]:
+    runs = family_runs(model)
+    with_trees = [(stack, match, _tree(match)) for stack, match in runs]
+    for stack, match, tree in with_trees:
+        if tree is not None and wanted in (None, stack.name):
+            return stack, match, tree
+    if wanted is not None:
+        names = ", ".join(stack.name for stack, _, tree in with_trees if tree is not None)
+        raise NotTranslated(
+            f"the model has no stack {wanted!r} that can be written as a tree; those that can: {names or 'none'}"
+        )
+    raise _unknown(model)
+
+
+def _tree(match: Match) -> Tree | None:
+    kind = kind_of_model(match.module)
+    trees = [tree for tree in match.family.trees if tree.stack == match.names.stack]
+    return next((tree for tree in trees if not tree.kinds or kind in tree.kinds), None)
+
+
+def _unknown(model: nn.Module) -> NotTranslated:
+    kind = kind_of_model(model)
+    near = ", ".join(get_close_matches(kind, sorted(translated_kinds()), n=3, cutoff=0.6))
+    return NotTranslated(
+        f"{kind} cannot be written as a tree of parts yet{f' (near names: {near})' if near else ''}; "
+        "'rankscope scan' works on it all the same, 'rankscope list families' shows what can be translated, and "
+        "docs/add_a_family.md how to add a family"
+    )
+
+
+def translated_kinds() -> set[str]:
+    """Model types and classes that some family has a tree for."""
+    load_families()
+    return {
+        kind
+        for name in FAMILIES
+        for tree in FAMILIES[name].trees
+        for kind in tree.kinds or (*FAMILIES[name].model_types, *FAMILIES[name].classes)
+    }
+
+
+def _check(model: nn.Module, stack: Stack) -> None:
+    """Raise if the weights of the blocks cannot be shared, or the model is not at rest."""
+    if model.training:
+        raise NotTranslated(
+            "the model is in training mode, where dropout makes every pass another one; call model.eval() first"
+        )
+    blocks = [model.get_submodule(path) for path in stack.blocks]
+    held = [parameter for block in blocks for parameter in (*block.parameters(), *block.buffers())]
+    if any(parameter.is_meta for parameter in held):
+        raise NotTranslated(
+            "some weights of the model are not in memory (offloaded to disk, or never loaded); "
+            "load it whole, without device_map"
+        )
+    dtypes = {parameter.dtype for block in blocks for parameter in block.parameters()}
+    if any(not dtype.is_floating_point or torch.finfo(dtype).bits < 16 for dtype in dtypes):
+        raise NotTranslated("the model holds quantised weights; load it without quantization")
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        raise NotTranslated(
+            f"the blocks mix the dtypes {names}; bring them to one first, such as model.to(torch.float32)"
+        )
+    devices = {parameter.device for parameter in held}
+    if len(devices) > 1:
+        raise NotTranslated(
+            f"the blocks are spread over {', '.join(sorted(map(str, devices)))}; bring them to one device first"
+        )
+
+
+def _network(
+    model: nn.Module, stack: Stack, match: Match, tree: Tree, calls: tuple[nn.Module, ...]
+) -> Network:
+    """The blocks in order of their calls; a block that is called again is the same part again."""
+    built: dict[nn.Module, Part] = {}
+    config = getattr(match.module, "config", None)
+    for number, block in enumerate(calls):
+        if block not in built:
+            place = Place(model=match.module, block=block, number=number, config=config)
+            built[block] = _built(tree, place)
+    final = None if stack.final_norm is None else model.get_submodule(stack.final_norm)
+    final_norm = None if final is None else norm(final, offset=tree.offset)
+    network = Network([built[block] for block in calls], final_norm=final_norm)
+    network.borrows = True
+    return network.requires_grad_(False)
+
+
+def _built(tree: Tree, place: Place) -> Part:
+    try:
+        return tree.block(place)
+    except NotTranslated as error:
+        raise NotTranslated(f"block {place.number + 1}: {error}") from error
+    except (AttributeError, ConfigError, ValueError) as error:
+        raise NotTranslated(
+            f"block {place.number + 1}, a {type(place.block).__name__}, is not what its family expects: {error}"
+        ) from error

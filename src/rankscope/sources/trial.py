@@ -1,0 +1,77 @@
+"""Random inputs for any model, to compare its tree with: token ids with padding, pictures, sound, or states."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import ConfigError
+from rankscope.sources.audio import audio_batches, sample_audio
+from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.family import Stack
+from rankscope.sources.images import image_batches, sample_images
+from rankscope.sources.loaded import dtype_of, inputs_of, kind_of, position_limit
+from rankscope.sources.random_tokens import random_token_batches
+from rankscope.sources.roles import block_width
+from rankscope.sources.taps import has_tokens_first
+
+TEXTS, TOKENS = 2, 32
+
+
+def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0) -> Batch:
+    """One batch of random inputs that the model can read; the second text ends in padding where a mask is read."""
+    match kind_of(model):
+        case "text":
+            return _padded(_first(_texts(model, seed)))
+        case "image":
+            return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
+        case "audio":
+            return _first(audio_batches(sample_audio(TEXTS, seed=seed), model, batch_size=TEXTS))
+    return _states(model, stack, seed)
+
+
+def _texts(model: nn.Module, seed: int) -> Iterator[Batch]:
+    tokens = min(TOKENS, position_limit(model) or TOKENS)
+    return random_token_batches(model, f"{TEXTS}x{tokens}", seed=seed, batch_size=TEXTS)
+
+
+def _padded(batch: Batch) -> Batch:
+    """The batch with the last quarter of its second text as padding, where the model reads a mask."""
+    mask = batch.inputs.get("attention_mask")
+    if mask is None:
+        return batch
+    tokens = mask.shape[1]
+    is_token = torch.ones_like(mask, dtype=torch.bool)
+    is_token[1, tokens - max(tokens // 4, 1) :] = False
+    return Batch(
+        inputs=batch.inputs | {"attention_mask": is_token.to(mask.dtype)},
+        is_token=is_token,
+        labels=batch.labels,
+    )
+
+
+def _states(model: nn.Module, stack: Stack, seed: int) -> Batch:
+    """Normal tokens of the width of the blocks, by position; padding under torch's name for it, if that is read."""
+    block = model.get_submodule(stack.blocks[0])
+    width, takes = block_width(block), inputs_of(model)
+    if width is None:
+        raise ConfigError(
+            f"{type(model).__name__} reads neither texts nor images nor sound as far as its inputs tell; "
+            "give a batch of its inputs to compare the tree on"
+        )
+    drawn = torch.randn(TEXTS, TOKENS, width, generator=torch.Generator().manual_seed(seed))
+    laid = (drawn.transpose(0, 1) if has_tokens_first(block) else drawn).to(dtype_of(model))
+    inputs: dict[str, Tensor] = {POSITIONAL: laid}
+    if "tgt" in takes:
+        inputs["tgt"] = laid
+    is_token = torch.ones(TEXTS, TOKENS, dtype=torch.bool)
+    if "src_key_padding_mask" in takes:
+        is_token[1, TOKENS - TOKENS // 4 :] = False
+        inputs["src_key_padding_mask"] = ~is_token
+    return Batch(
+        inputs=inputs, is_token=is_token, labels=tuple(f"{n + 1}: random states" for n in range(TEXTS))
+    )
+
+
+def _first(batches: Iterator[Batch]) -> Batch:
+    return next(iter(batches))

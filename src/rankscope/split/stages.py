@@ -1,0 +1,75 @@
+"""A block walked in order of execution with split states: the residual after every norm, attention, skip and MLP."""
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+from torch import Tensor
+
+from rankscope.errors import NotUnderstood
+from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale, Skip, Sum
+from rankscope.network.stages import stage_name
+from rankscope.split.rules import split_part
+from rankscope.split.state import Split, added
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SplitStage:
+    """One step through a block, as ``rankscope.network.Stage`` with split states."""
+
+    name: str
+    part: Part
+    state: Split
+    branches: tuple[Split, ...] = ()
+
+
+def split_stages(block: Part, state: Split, context: Context) -> list[SplitStage]:
+    """The split states after every step of ``block``; the last is that of ``block`` as a whole.
+
+    Weights must be float64, as ``rankscope.split.run.in_float64`` makes them.
+    """
+    return _walk(block, state, context)
+
+
+@singledispatch
+def _walk(part: Part, state: Split, context: Context) -> list[SplitStage]:
+    raise NotUnderstood(part, "split")
+
+
+@_walk.register
+def _chain(part: Chain, state: Split, context: Context) -> list[SplitStage]:
+    found: list[SplitStage] = []
+    for child in part.parts:
+        found += _walk(child, found[-1].state if found else state, context)
+    return found
+
+
+@_walk.register
+def _skip(part: Skip, state: Split, context: Context) -> list[SplitStage]:
+    inside = _walk(part.inner, state, context)
+    inner = inside[-1].state if inside else state
+    joined = added([state, inner])
+    return [*inside, SplitStage(name=stage_name(part), part=part, state=joined)]
+
+
+@_walk.register
+def _sum(part: Sum, state: Split, context: Context) -> list[SplitStage]:
+    outputs = tuple(split_part(branch, state, context) for branch in part.parts)
+    total = added(outputs) if outputs else split_part(part, state, context)
+    return [SplitStage(name=stage_name(part), part=part, state=total, branches=outputs)]
+
+
+@_walk.register(Norm)
+@_walk.register(Scale)
+@_walk.register(Attention)
+@_walk.register(Mlp)
+def _leaf(part: Part, state: Split, context: Context) -> list[SplitStage]:
+    return [SplitStage(name=stage_name(part), part=part, state=split_part(part, state, context))]
+
+
+def _times(state: Split, scale: float | Tensor, context: Context) -> Split:
+    """What a skip hands on: the state times its scale."""
+    if isinstance(scale, Tensor):
+        return split_part(Scale(scale), state, context)
+    if scale == 1.0:
+        return state
+    return state.moved(state.common * scale, state.residual * scale, state.log_scale)

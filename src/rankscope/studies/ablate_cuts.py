@@ -1,0 +1,85 @@
+"""The networks that an ablation compares: every variant, mask and skip scale as a rewritten copy of one tree."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rankscope.masks import parse_mask
+from rankscope.network import (
+    Attention,
+    LayerNorm,
+    Network,
+    Norm,
+    RMSNorm,
+    Skip,
+    Sphere,
+    variant,
+    with_mask,
+    with_skip_scale,
+    without,
+)
+from rankscope.network.parts import leaves
+from rankscope.network.rewrites import only_in, paper_variant
+from rankscope.studies.ablate_config import OWN, AblateConfig
+
+NORMS: dict[type[Norm], str] = {LayerNorm: "layer", RMSNorm: "rms", Sphere: "sphere"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Cut:
+    """One network of the product, and what it is called in a table."""
+
+    network: Network
+    variant: str
+    mask: str
+    norm: str
+    skip_scale: float | None
+    """None: as the model has it, or nothing to scale."""
+
+
+def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
+    """The product of masks, variants and skip scales; a variant without skips stands in it once, whatever the scales.
+
+    Only the blocks that ``config`` names are changed. With ``paper`` semantics ``kind`` says whose code to follow.
+    """
+    blocks = config.numbers(len(network.blocks))
+    norm = "none" if config.norm == "none" else norm_text(network)
+    for mask in config.masks:
+        masked = network if mask == OWN else with_mask(network, parse_mask(mask))
+        for name in config.variants:
+            cut = variant(masked, name) if config.semantics == "clean" else paper_variant(masked, name, kind)
+            cut = without(cut, "norm") if config.norm == "none" else cut
+            for scale in config.skip_scales if _has_skips(cut) else (OWN,):
+                changed = cut if isinstance(scale, str) else with_skip_scale(cut, scale)
+                yield Cut(
+                    network=changed if config.blocks is None else only_in(network, changed, blocks),
+                    variant=name,
+                    mask=mask_text(network) if mask == OWN else mask,
+                    norm=norm,
+                    skip_scale=None if isinstance(scale, str) else scale,
+                )
+
+
+def mask_text(network: Network) -> str:
+    """The mask rule of all blocks, or all rules in order of first use with a slash between them."""
+    rules = [
+        leaf.mixer.rule.text
+        for block in network.blocks
+        for leaf in leaves(block)
+        if isinstance(leaf, Attention)
+    ]
+    return " / ".join(dict.fromkeys(rules)) or "none"
+
+
+def norm_text(network: Network) -> str:
+    """The kind of norm in the blocks: ``layer``, ``rms``, ``sphere``, several with slashes, or ``none``."""
+    found = [
+        NORMS.get(type(leaf), type(leaf).__name__)
+        for block in network.blocks
+        for leaf in leaves(block)
+        if isinstance(leaf, Norm)
+    ]
+    return " / ".join(dict.fromkeys(found)) or "none"
+
+
+def _has_skips(network: Network) -> bool:
+    return any(isinstance(part, Skip) for part in network.blocks.modules())

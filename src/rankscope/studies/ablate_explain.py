@@ -1,0 +1,54 @@
+"""Blame and suggestions of an ablation as sections of its table."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rankscope.network import Network
+from rankscope.studies.ablate_inputs import Fed
+from rankscope.studies.blame import Blame
+from rankscope.studies.blame_found import DEFINITION, RATIO
+from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, best_in_words, suggest
+
+BLAME_DEFINITION = {
+    DEFINITION: f"change of ln {RATIO} by one step of a block, below zero towards collapse: ln(after) - ln(before)"
+}
+
+
+def joined(found: Sequence[Blame]) -> Blame:
+    """The blame of several batches of one network, or of networks of one shape, as that of all their texts."""
+    changes = [
+        replace(
+            same[0],
+            values=tuple(value for change in same for value in change.values),
+            floors=tuple(floor for change in same for floor in change.floors),
+            resolved=tuple(ok for change in same for ok in change.resolved),
+        )
+        for same in zip(*(one.changes for one in found), strict=True)
+    ]
+    return Blame(
+        changes=tuple(changes),
+        totals=tuple(total for one in found for total in one.totals),
+        blocks=found[0].blocks,
+        texts=sum(one.texts for one in found),
+    )
+
+
+def suggestions(network: Network, fed: Fed) -> dict[str, Any]:
+    """Every what-if with the last layer before and after it, best first, and a sentence on the best."""
+    found = suggest(network, fed.x, fed.context, is_token=fed.keep)
+    return {
+        "sentence": best_in_words(found),
+        "ranked by": RANKED_BY,
+        "texts": len(fed.x),
+        "what_ifs": [_entry(one) for one in found],
+    }
+
+
+def _entry(one: Suggestion) -> dict[str, Any]:
+    readings = {
+        f"{when} {name}": None if name not in side else side[name].value
+        for name in MEASURES
+        for when, side in (("before", one.before), ("after", one.after))
+    }
+    return {"what_if": one.name, "gain": one.gain, "at least": one.is_bound, **readings, "reason": one.reason}

@@ -1,0 +1,265 @@
+"""What an ablation runs on: a tree and the token states that enter it, from a live model or drawn at random."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.numerics import dtype_named
+from rankscope.errors import ConfigError, FileError
+from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
+from rankscope.probe.run import measured_tokens, own_words
+from rankscope.sources import Batch, Loaded, layout_of, load_model
+from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
+from rankscope.sources.loaded import as_device
+from rankscope.sources.proof import Proof
+from rankscope.sources.translate import Translation, translate
+from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
+from rankscope.studies.scan_config import ScanConfig
+from rankscope.studies.scan_inputs import chosen_inputs
+
+Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
+Source = Model | Spec
+"""What can be ablated: what ``load_model`` takes or gives, a translated model, a tree, a random network's spec."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fed:
+    """A few texts as they enter the first block, and which of their tokens are measured."""
+
+    x: Tensor
+    context: Context
+    keep: Tensor | None
+    """Boolean ``(texts, tokens)``; None: all."""
+
+    first: int
+    """Number of its first text, from 0."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """How many tokens of each text are measured."""
+        return [self.x.shape[1]] * len(self.x) if self.keep is None else self.keep.sum(dim=1).tolist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """One model of one seed: its tree, what enters it, and what is known about both."""
+
+    seed: int
+    network: Network
+    feeds: Iterator[Fed]
+    total: int | None
+    kind: str
+    about: dict[str, Any]
+    """Model, family, dtype, inputs, rule for tokens, deviation of the tree from the model."""
+
+    notes: Callable[[], list[str]]
+    """Warnings so far; complete once all texts are through."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the tree computes in."""
+        return tree_dtype(self.network)
+
+
+def subjects(
+    model: Source, config: AblateConfig, given: dict[str, Any], load: dict[str, Any], tokenizer: Any
+) -> Iterator[Subject]:
+    """The model of every seed, one at a time; trained weights are loaded once."""
+    if isinstance(model, Spec | Network):
+        yield from _random(model, config, given)
+        return
+    if config.tokens is not None:
+        raise ConfigError(
+            "the number of tokens belongs to random networks; a model reads --random-tokens TxN"
+        )
+    if config.weights == "initial":
+        for seed in config.seeds:
+            ready = _with(_initial(model, config, load, seed), tokenizer)
+            yield _live(ready, None, config, given, seed)
+        return
+    if len(config.seeds) > 1 and config.random_tokens is None:
+        raise ConfigError(
+            f"{len(config.seeds)} seeds of trained weights on the same inputs would be the same run; add --weights "
+            "initial to draw a model of each seed, or --random-tokens TxN to draw tokens"
+        )
+    known = model if isinstance(model, Translation) else None
+    ready = _with(_trained(model, config, load), tokenizer)
+    for seed in config.seeds:
+        yield _live(ready, known, config, given, seed)
+
+
+def tree_dtype(network: Network) -> torch.dtype:
+    """The floating-point type of a tree's weights; float64 if it has none."""
+    found = (p.dtype for p in network.parameters() if p.is_floating_point())
+    return next(found, torch.float64)
+
+
+def _with(ready: Loaded, tokenizer: Any) -> Loaded:
+    return ready if tokenizer is None else replace(ready, tokenizer=tokenizer)
+
+
+def _initial(model: Model, config: AblateConfig, load: dict[str, Any], seed: int) -> Loaded:
+    if not isinstance(model, str | os.PathLike):
+        raise ConfigError(
+            "untrained weights are drawn for a name or a folder; the weights of a model that you pass are taken as "
+            "they are: leave out weights='initial'"
+        )
+    options = {name: load[name] for name in ("revision", "trust_remote_code") if name in load}
+    return initial_model(model, seed=seed, dtype=config.dtype, device=config.device, **options)
+
+
+def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded:
+    if isinstance(model, Loaded | Translation):
+        own = load_model(model.model, dtype=config.dtype)  # says so if that is not the dtype asked for
+        return model if isinstance(model, Loaded) else own
+    if isinstance(model, nn.Module):
+        return load_model(model, dtype=config.dtype, **load)
+    untrained = "draw them at random: --weights initial"
+    if isinstance(model, str) and model in UNTRAINED and model != "gpt2":  # that one is a Hub id too
+        raise ConfigError(f"{model!r} is an architecture without trained weights; {untrained}")
+    if is_config_only(model):
+        raise FileError(f"the folder {os.fspath(model)!r} has a config.json but no weights; {untrained}")
+    return load_model(model, dtype=config.dtype, device=config.device, **load)
+
+
+def _live(
+    ready: Loaded, known: Translation | None, config: AblateConfig, given: dict[str, Any], seed: int
+) -> Subject:
+    """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
+    chosen = chosen_inputs(ready, _scan_config(config, seed), given)
+    first = next(chosen.batches, None)
+    if first is None:
+        raise ConfigError("no text was given; an ablation needs at least one")
+    found = known or translate(ready.model, first, stack=config.stack)
+    about = {
+        "model": ready.name,
+        "family": found.family,
+        "kind": found.kind,
+        "stack": found.stack.name,
+        "weights": config.weights,
+        "parameters": ready.parameters,
+        "dtype": short(tree_dtype(found.network)),
+        "inputs": chosen.source,
+        "special rule": chosen.rule,
+        "proof": None if found.proof is None else _deviations(found.proof),
+    }
+    return Subject(
+        seed=seed,
+        network=found.network,
+        feeds=_feeds(found, chain([first], chosen.batches)),
+        total=chosen.total,
+        kind=found.kind,
+        about=about,
+        notes=lambda: [*ready.warnings, *chosen.notes],
+    )
+
+
+def _deviations(proof: Proof) -> dict[str, float | str]:
+    return {
+        "largest of a block": max(proof.blocks),
+        "end to end": proof.end_to_end,
+        "allowed": proof.allowed,
+        "dtype": proof.dtype,
+    }
+
+
+def _feeds(found: Translation, batches: Iterator[Batch]) -> Iterator[Fed]:
+    done = 0
+    for batch in batches:
+        with own_words(found.model, batch):
+            x, context = found.embed(batch)
+        yield Fed(x=x, context=context, keep=_kept(found, x, batch), first=done)
+        done += len(batch)
+
+
+def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
+    """Which tokens are measured, by the rule of a scan; a text with fewer than two of them is an error."""
+    keep = batch.is_token
+    fits = keep is not None and keep.shape == x.shape[:2]
+    is_only = fits or len(layout_of(found.model).stacks) == 1
+    measured_tokens(x, batch, keep, is_only=is_only)
+    return keep.to(x.device) if keep is not None and fits and not bool(keep.all()) else None
+
+
+def _scan_config(config: AblateConfig, seed: int) -> ScanConfig:
+    names = ("batch_size", "max_tokens", "max_texts", "special", "random_tokens")
+    return ScanConfig.of(seed=seed, **{name: getattr(config, name) for name in names})
+
+
+def _random(model: Spec | Network, config: AblateConfig, given: dict[str, Any]) -> Iterator[Subject]:
+    """Random networks on Gaussian tokens, or a tree on the tokens that are given."""
+    used = [name for name, value in given.items() if value is not None]
+    used += [
+        name
+        for name in ("random_tokens", "max_tokens", "max_texts", "stack")
+        if getattr(config, name) is not None
+    ]
+    if isinstance(model, Network):
+        yield _of_tree(model, config, given.get("inputs"), [name for name in used if name != "inputs"])
+        return
+    if used:
+        raise ConfigError(
+            f"{', '.join(used)} belongs to a model; a random network reads Gaussian tokens (--tokens N)"
+        )
+    if config.weights == "initial":
+        raise ConfigError("a random network has no trained weights to choose from; leave out --weights")
+    whole = model.model_copy(update={"variant": "transformer"})
+    device, dtype = as_device(config.device), dtype_named(config.dtype or "float64")
+    for seed in config.seeds:
+        for_weights, for_tokens = generators(seed)
+        network = build(whole, for_weights).to(device, dtype)
+        x = gaussian_tokens(config.tokens or DEFAULT_TOKENS, model.dim, generator=for_tokens).to(
+            device, dtype
+        )
+        yield _alone(network, x[None], seed, "random", model.model_dump(mode="json"))
+
+
+def _of_tree(network: Network, config: AblateConfig, x: Any, used: list[str]) -> Subject:
+    if not isinstance(x, Tensor) or x.ndim not in (2, 3) or used:
+        wrong = f"; {', '.join(used)} cannot be used" if used else ""
+        raise ConfigError(
+            f"a tree of parts has no embedding: give inputs=x, a tensor (texts, tokens, dim) that enters block 1{wrong}"
+        )
+    if config.dtype not in (None, short(tree_dtype(network))):
+        raise ConfigError(
+            f"the tree is in {short(tree_dtype(network))}, but {config.dtype} was asked for; cast it yourself: "
+            f"network.owned().to(torch.{config.dtype})"
+        )
+    return _alone(network, x if x.ndim == 3 else x[None], config.seeds[0], "tree", None)
+
+
+def _alone(network: Network, x: Tensor, seed: int, name: str, spec: dict[str, Any] | None) -> Subject:
+    about = {
+        "model": name,
+        "family": name,
+        "kind": name,
+        "weights": "random" if spec else "given",
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "dtype": short(tree_dtype(network)),
+        "inputs": "Gaussian tokens" if spec else "tensors",
+        "special rule": "nothing is left out",
+        "proof": None,
+    }
+    return Subject(
+        seed=seed,
+        network=network,
+        feeds=iter([Fed(x=x, context=Context(), keep=None, first=0)]),
+        total=len(x),
+        kind=name,
+        about=about | ({"network": spec} if spec else {}),
+        notes=list,
+    )
+
+
+def short(dtype: torch.dtype) -> str:
+    """The name of a dtype as options spell it.
+
+    >>> short(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,237 @@
+"""Ablation: one model without skips, MLPs or norms, with other masks and skip scales, side by side."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import relative_floor, threads_for
+from rankscope.errors import ConfigError, OutOfMemory
+from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
+from rankscope.results import Table
+from rankscope.split import log_measure, split_states
+from rankscope.split.state import Split, normalized
+from rankscope.studies.ablate_config import AblateConfig
+from rankscope.studies.ablate_cuts import Cut, cuts, mask_text, norm_text
+from rankscope.studies.ablate_explain import BLAME_DEFINITION, joined, suggestions
+from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
+from rankscope.studies.ablate_words import finding
+from rankscope.studies.blame import Blame, blame, blame_rows
+from rankscope.studies.collapse_study import _states
+from rankscope.studies.rows import Rows, definitions
+
+LOST = 0.1
+"""A number of which rounding may be a larger share than this is none."""
+
+Progress = Callable[[int, int | None], None]
+"""Told after every batch how many of how many passes through a network are done; their number may not be known."""
+
+
+class _Ran(AblateConfig):
+    """What ran, for the provenance of a table: the model's name and what its dtype turned out to be."""
+
+    model: str
+    network: dict[str, Any] | None = None
+
+
+@dataclass(kw_only=True)
+class _Gathered:
+    """Everything that is collected while the subjects run."""
+
+    rows: Rows = field(default_factory=Rows)
+    about: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)  # in order, each once
+    texts: int = 0
+    tokens: int = 0
+    passes: int = 0
+    blamed: list[Blame] = field(default_factory=list)
+    suggested: dict[str, Any] | None = None
+
+
+def ablate(
+    model: Source,
+    texts: Any = None,
+    *,
+    images: Any = None,
+    audio: Any = None,
+    inputs: Any = None,
+    tokenizer: Any = None,
+    config: AblateConfig | None = None,
+    load: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Table:
+    """One row per variant, mask, skip scale, seed, text, layer, site and measure of one model.
+
+    ``model`` is what ``scan`` takes, a translated model, a tree of parts (with ``inputs``, the tokens that enter it),
+    or the ``Spec`` of a random network. With ``weights="initial"`` it is a name or a folder with a ``config.json``,
+    and every seed draws a model. ``options`` are fields of ``AblateConfig``; ``load`` are options of loading
+    (``revision``, ``allow_pickle``, ``trust_remote_code``). Measured are the tokens that a scan measures.
+
+    Besides the fixed columns a row has ``skip_scale`` (null: as the model has it), ``blocks`` (those that are changed)
+    and ``tokens`` (how many of the text are measured); with ``split`` also ``float_value`` and ``float_floor``, which
+    the ordinary pass gives.
+    """
+    config = AblateConfig.of(**options) if config is None else config
+    config.check()
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    gathered = _Gathered()
+    with _memory_words():
+        for subject in subjects(model, config, given, load or {}, tokenizer):
+            _run(gathered, subject, config, progress)
+    return _table(gathered, config)
+
+
+def _run(gathered: _Gathered, subject: Subject, config: AblateConfig, progress: Progress | None) -> None:
+    """All cuts of one subject on all of its texts."""
+    chosen = list(cuts(subject.network, config, subject.kind))
+    gathered.about = gathered.about or subject.about
+    total = None if subject.total is None else subject.total * len(chosen) * len(config.seeds)
+    measure = _measure_split if config.split else _measure
+    with torch.no_grad(), threads_for(_entries(subject)):
+        for fed in subject.feeds:
+            _explain(gathered, subject, fed, config)
+            for cut in chosen:
+                measure(gathered.rows, config, _named(cut, fed, subject, config), cut, fed)
+                gathered.passes += len(fed.x)
+                if progress is not None:
+                    progress(gathered.passes, total)
+            gathered.texts += len(fed.x)
+            gathered.tokens += sum(fed.tokens)
+    gathered.notes |= dict.fromkeys(subject.notes())
+
+
+def _explain(gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConfig) -> None:
+    """Blame on all texts, suggestions on the first batch: of the model as it is, whatever the cuts."""
+    if config.blame:
+        found = blame(subject.network, fed.x, fed.context, is_token=fed.keep, split=config.split)
+        gathered.blamed.append(found)
+        about = _named(_whole(subject), fed, subject, config) | {"blocks": None}
+        for rows in blame_rows(found, about):
+            gathered.rows.add(found.texts, rows)
+    if config.suggest and gathered.suggested is None:
+        gathered.suggested = suggestions(subject.network, fed)
+
+
+def _whole(subject: Subject) -> Cut:
+    network = subject.network
+    return Cut(
+        network=network,
+        variant="transformer",
+        mask=mask_text(network),
+        norm=norm_text(network),
+        skip_scale=None,
+    )
+
+
+def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> dict[str, Any]:
+    return {
+        "model": subject.about["model"],
+        "variant": cut.variant,
+        "semantics": config.semantics,
+        "mask": cut.mask,
+        "norm": cut.norm,
+        "seed": subject.seed,
+        "sample": list(range(fed.first, fed.first + len(fed.x))),
+        "skip_scale": cut.skip_scale,
+        "blocks": config.blocks or "all",
+        "tokens": fed.tokens,
+    }
+
+
+def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
+    inner = [site for site in config.sites if site in ("attention", "mlp")]
+    measures = [find_measure(name) for name in config.measures]
+    trace = cut.network.trace(fed.x, fed.context, sites=inner)
+    for layer, site, state in _states(trace, config.sites):
+        found = evaluated(measures, state, fed.keep, layer=layer)
+        for measure, one in zip(measures, found, strict=True):
+            rows.add_measured(measure, one, {**about, "layer": layer, "site": site})
+
+
+def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
+    measures = [find_measure(name) for name in config.measures]
+    splits = split_states(cut.network, fed.x, fed.context)
+    states = cut.network.states(fed.x, fed.context)
+    for layer, (split, state) in enumerate(zip(splits, states, strict=True)):
+        ordinary = evaluated(measures, state, fed.keep, layer=layer)
+        measured = _of_measured(split, fed.keep, layer)
+        for measure, one in zip(measures, ordinary, strict=True):
+            rows.add_split(
+                measure, log_measure(measure, measured), one, {**about, "layer": layer, "site": "block"}
+            )
+
+
+def _of_measured(split: Split, keep: Tensor | None, layer: int) -> Split:
+    """The split of the measured tokens alone: the mean and the residual of the others do not enter.
+
+    Measured tokens that are closer to each other than the rounding of what the others hold have no number.
+    """
+    if keep is None:
+        return split
+    own = normalized(replace(split, is_token=keep))
+    lost = (split.log_scale - own.log_scale).exp() * relative_floor(layer, torch.float64)
+    return replace(own, log_scale=torch.where(lost < LOST, own.log_scale, torch.nan))
+
+
+def evaluated(
+    measures: Sequence[Measure], state: Tensor, keep: Tensor | None, *, layer: int
+) -> list[Evaluation]:
+    """Every measure of every text on its measured tokens, with the floor of the dtype that the state is in."""
+    state, dtype = state.cpu(), state.dtype
+    if keep is None:
+        return evaluate_many(measures, state, layer=layer, dtype=dtype)
+    each = [
+        evaluate_many(measures, text[kept], layer=layer, dtype=dtype)
+        for text, kept in zip(state, keep.cpu(), strict=True)
+    ]
+    return [_joined(found) for found in zip(*each, strict=True)]
+
+
+def _joined(found: Sequence[Evaluation]) -> Evaluation:
+    names = ("value", "low", "high", "floor", "resolved")
+    return Evaluation(**{name: torch.stack([getattr(one, name) for one in found]) for name in names})
+
+
+def _table(gathered: _Gathered, config: AblateConfig) -> Table:
+    about, count = gathered.about, max(gathered.texts, 1)
+    if not gathered.texts:
+        raise ConfigError("no text was given; an ablation needs at least one")
+    options = config.model_dump() | {"dtype": about["dtype"]}
+    ran = _Ran.of(**options, model=about["model"], network=about.get("network"))
+    section = about | {
+        "semantics": config.semantics,
+        "seeds": len(config.seeds),
+        "texts": gathered.texts // len(config.seeds),
+        "tokens": gathered.tokens / count,
+        "warnings": list(gathered.notes),
+    }
+    words = definitions(config.measures) | (BLAME_DEFINITION if gathered.blamed else {})
+    table = gathered.rows.table(ran, command="ablate", seeds=config.seeds, ablate=section, definitions=words)
+    more: dict[str, Any] = {"finding": finding(table)}
+    if gathered.blamed:
+        more["blame"] = joined(gathered.blamed).summary()
+    if gathered.suggested is not None:
+        more["suggest"] = gathered.suggested
+    return replace(table, sections=table.sections | more)
+
+
+@contextmanager
+def _memory_words() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            raise
+        raise OutOfMemory(
+            "not enough memory for this ablation; lower --batch-size (1 holds one text at a time) or --max-tokens, "
+            "leave out --split, or load the model in a smaller dtype (--dtype bfloat16)"
+        ) from error
+
+
+def _entries(subject: Subject) -> int:
+    """A measure of the size of the products: small ones run faster on one thread."""
+    return max((parameter.numel() for parameter in subject.network.parameters()), default=0)

@@ -1,0 +1,114 @@
+"""The what-ifs of one network: those that differ from what it already is, and why others have no place in it."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from rankscope.errors import ConfigError
+from rankscope.masks import MaskRule, parse_mask
+from rankscope.network import Attention, Network, Skip, Softmax, with_mask, with_skip_scale
+from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
+from rankscope.network.rewrites import with_branch_scale, with_temperature
+
+SKIP_SCALES = (0.5, 0.9, 1.1, 1.5, 2.0)
+TEMPERATURES = (0.5, 0.7, 1.4, 2.0)
+WINDOWS = (1, 4, 16, 64, 256)
+
+BRANCH_SCALES: dict[str, Callable[[int, int], float]] = {
+    "1/sqrt(2L)": lambda block, layers: 1 / math.sqrt(2 * layers),
+    "1/sqrt(l)": lambda block, layers: 1 / math.sqrt(block),
+    "1/L": lambda block, layers: 1 / layers,
+}
+"""Factors on the branches by depth, from the number of the block l and the number of blocks L."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhatIf:
+    """A change to a network, made on demand; without ``make`` the kind has no place here, for the ``reason``."""
+
+    kind: str
+    setting: str | None = None
+    make: Callable[[], Network] | None = None
+    reason: str | None = None
+
+
+def what_ifs(network: Network, tokens: int) -> Iterator[WhatIf]:
+    """Every what-if for ``network`` on texts of up to ``tokens`` tokens."""
+    yield from _skip_scales(network)
+    yield from _masks(network, tokens)
+    yield from _placements(network)
+    yield from _temperatures(network)
+    yield from _branch_scales(network)
+
+
+def _skip_scales(network: Network) -> Iterator[WhatIf]:
+    scales = [part.scale for part in network.blocks.modules() if isinstance(part, Skip)]
+    if not scales:
+        yield WhatIf(kind="skip-scale", reason="the network has no skips")
+        return
+    for scale in SKIP_SCALES:
+        if any(isinstance(own, Tensor) or own != scale for own in scales):
+            yield WhatIf(
+                kind="skip-scale", setting=f"{scale:g}", make=partial(with_skip_scale, network, scale)
+            )
+
+
+def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
+    rules = {part.mixer.rule for part in network.blocks.modules() if isinstance(part, Attention)}
+    if not rules:
+        yield WhatIf(kind="mask", reason="the network has no attention")
+        return
+    own = [rule.matrix(tokens) for rule in rules]
+    is_causal = all(not np.triu(mask, k=1).any() for mask in own)
+    name = "causal-window" if is_causal else "window"
+    texts = ["causal", *(f"{name}:{width}" for width in WINDOWS if width < tokens - 1)]
+    others = [rule for rule in map(parse_mask, texts) if not _is_present(rule, own, tokens)]
+    if not others:
+        yield WhatIf(kind="mask", reason=f"no other mask fits {tokens} tokens")
+    for rule in others:
+        yield WhatIf(kind="mask", setting=rule.text, make=partial(with_mask, network, rule))
+
+
+def _is_present(rule: MaskRule, own: list[np.ndarray], tokens: int) -> bool:
+    """Whether all masks of the network allow the same as ``rule``."""
+    return all(np.array_equal(rule.matrix(tokens), mask) for mask in own)
+
+
+def _placements(network: Network) -> Iterator[WhatIf]:
+    try:
+        present = placement_of(network)
+    except ConfigError as error:
+        yield WhatIf(kind="placement", reason=str(error))
+        return
+    for placement in PLACEMENTS:
+        if placement != present:
+            yield WhatIf(
+                kind="placement", setting=placement, make=partial(with_placement, network, placement)
+            )
+
+
+def _temperatures(network: Network) -> Iterator[WhatIf]:
+    mixers = [part.mixer for part in network.blocks.modules() if isinstance(part, Attention)]
+    if not any(isinstance(mixer, Softmax) for mixer in mixers):
+        yield WhatIf(kind="temperature", reason="the network has no softmax attention")
+        return
+    for temperature in TEMPERATURES:
+        make = partial(with_temperature, network, temperature)
+        yield WhatIf(kind="temperature", setting=f"{temperature:g}", make=make)
+
+
+def _branch_scales(network: Network) -> Iterator[WhatIf]:
+    if not any(isinstance(part, Skip) for part in network.blocks.modules()):
+        yield WhatIf(kind="branch-scale", reason="the network has no skips")
+        return
+    for setting, factor in BRANCH_SCALES.items():
+        factors = partial(_factor, factor, len(network.blocks))
+        yield WhatIf(kind="branch-scale", setting=setting, make=partial(with_branch_scale, network, factors))
+
+
+def _factor(rule: Callable[[int, int], float], layers: int, block: int) -> float:
+    return rule(block, layers)

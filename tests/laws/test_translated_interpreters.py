@@ -1,0 +1,86 @@
+"""Interpreters of the tree on translated models: split pass, rates and measures, batched over texts with padding."""
+
+import copy
+import math
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import MODELS
+from rankscope.measures import evaluate, find_measure
+from rankscope.network import Context, variant
+from rankscope.sources import Batch, Translation, translate
+from rankscope.sources.trial import trial_batch
+from rankscope.split import predict_rate, split_states
+
+NAMES = (
+    *("bert", "distilbert", "albert", "mpnet", "xlnet", "t5-encoder", "gpt2", "opt", "gpt-neox", "llama"),
+    *("mistral", "qwen3", "gemma2", "gemma3", "vit", "whisper-encoder", "torch-encoder"),
+)
+VARIANTS = ("san", "san-norm", "san+mlp", "san+skip", "transformer")
+MEASURE = find_measure("residual[frobenius,mean]")
+
+
+@cache
+def translated(name: str, dtype: torch.dtype = torch.float64) -> tuple[Translation, Batch]:
+    model = copy.deepcopy(MODELS[name].model()).to(dtype)
+    translation = translate(model)
+    return translation, trial_batch(model, translation.stack, seed=1)
+
+
+def kept(state: Tensor, context: Context, text: int) -> Tensor:
+    return state[text] if context.is_token is None else state[text][context.is_token[text]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("which", VARIANTS)
+def test_the_split_pass_goes_on_where_the_ordinary_one_ends(name: str, which: str) -> None:
+    translation, batch = translated(name)
+    x, context = translation.embed(batch)
+    network = variant(translation.network, which)
+    for layer, (split, state) in enumerate(
+        zip(split_states(network, x, context), network.states(x, context), strict=True)
+    ):
+        for text in range(len(x)):
+            found = evaluate(MEASURE, kept(state, context, text), layer=layer, dtype=torch.float64)
+            exact = float(split.log_scale[text].exp())
+            if bool(found.resolved):
+                # A floor is a bound on rounding, so that is as far apart as the two may be.
+                assert float(found.value) == pytest.approx(exact, abs=float(found.floor), rel=1e-9)
+            else:
+                assert exact <= 2 * float(found.floor)
+            assert split.log_scale[text] < math.inf
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("vit", "whisper-encoder")])
+def test_split_states_of_padded_texts_are_those_of_single_texts(name: str) -> None:
+    translation, batch = translated(name)
+    x, context = translation.embed(batch)
+    assert context.is_token is not None
+    for which in ("san", "transformer"):
+        network = variant(translation.network, which)
+        together = split_states(network, x, context)
+        for text in range(len(x)):
+            alone = split_states(network, kept(x, context, text)[None], Context())
+            for one, many in zip(alone, together, strict=True):
+                assert float(one.log_scale[0]) == pytest.approx(
+                    float(many.log_scale[text]), rel=1e-8, abs=1e-8
+                )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", NAMES)
+def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtype) -> None:
+    """Where positions do not enter the attention and no mask is laid, consensus is reached at order three."""
+    translation, batch = translated(name, dtype)
+    x, _ = translation.embed(batch)
+    for which in ("san", "san-norm"):
+        network = variant(translation.network, which)
+        prediction = predict_rate(
+            network, x[0].double().mean(dim=0), tokens=8, generator=torch.Generator().manual_seed(0)
+        )
+        is_even = name in ("bert", "distilbert", "albert", "vit", "whisper-encoder", "torch-encoder")
+        assert prediction.order == (3.0 if is_even else None)
+        assert prediction.reason

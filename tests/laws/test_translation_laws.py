@@ -1,0 +1,202 @@
+"""Laws that every translated model obeys: replay, sharing, padding, refusal of faults, and a model left as it was."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import ConfigError, NotTranslated
+from rankscope.network import Attention, Softmax
+from rankscope.sources.proof import ALLOWED_CASTS, prove
+from rankscope.sources.recording import recorded
+from rankscope.sources.translate import context_of, translate
+from translation_casts import CastsCounted, CastsRemoved
+from translation_decoders import CASES as DECODERS
+from translation_faults import FAULTS, FINE_FAULTS, Fault, key_bias_is_idle, planted
+from translations import CASES as ENCODERS
+from translations import LENGTHS, Case, Side
+
+CASES = ENCODERS | DECODERS
+SIDES: tuple[Side, ...] = ("right", "left")
+LAYER = {torch.float32: 1, torch.float64: 2}
+"""Where faults are planted."""
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+every_dtype = pytest.mark.parametrize("dtype", LAYER, ids=str)
+
+
+# replay
+
+
+@every_case
+@every_dtype
+def test_the_tree_equals_the_model(case: Case, dtype: torch.dtype) -> None:
+    translation = case.translation(dtype)
+    exact = 2e-4 if dtype == torch.float32 else ALLOWED_CASTS if case.casts else 1e-9
+    assert translation.casts == case.casts
+    for side in SIDES if case.masked else SIDES[:1]:
+        proof = prove(translation.network, *case.recording(dtype, side), dtype=dtype, casts=case.casts)
+        assert len(proof.blocks) == translation.stack.calls
+        assert proof.allowed == exact
+        assert proof.worst < exact
+        assert proof.worst > 0  # the tree is no wrapper of the model's own blocks
+
+
+@every_case
+def test_only_families_with_casts_cast(case: Case) -> None:
+    translation = case.translation(torch.float64)
+    with CastsCounted() as mode:
+        recorded(translation.model, translation.stack, case.batch(torch.float64))
+    assert bool(mode.found) == case.casts, mode.found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES.values() if case.casts],
+    ids=[name for name, case in CASES.items() if case.casts],
+)
+def test_without_its_casts_a_model_equals_the_tree_to_the_last_digits(case: Case) -> None:
+    translation, batch = case.translation(torch.float64), case.batch(torch.float64)
+    # the tree runs in the same mode: buckets of distances are found in float32 by both or by neither
+    with CastsRemoved():
+        recording = recorded(translation.model, translation.stack, batch)
+        context = context_of(batch, recording.states[0])
+        proof = prove(translation.network, recording, context, dtype=torch.float64, casts=False)
+    assert proof.worst < 1e-9
+
+
+@every_case
+def test_what_sublayers_put_out_is_compared_as_well(case: Case) -> None:
+    translation, (recording, _) = case.translation(torch.float64), case.recording(torch.float64)
+    found = {site: {layer for layer, one in recording.sites if one == site} for _, site in recording.sites}
+    assert found == {site: set(range(1, translation.stack.calls + 1)) for site in case.sites}
+
+
+# sharing
+
+
+@every_case
+def test_weights_are_the_models_own(case: Case) -> None:
+    translation = case.translation(torch.float32)
+    storages = {_storage(one) for one in (*translation.model.parameters(), *translation.model.buffers())}
+    own = {
+        name: parameter
+        for name, parameter in translation.network.named_parameters()
+        if _storage(parameter) not in storages
+    }
+    # slopes that are computed from the number of heads, and single factors of the configuration
+    large = [name for name, one in own.items() if not (name.endswith("slopes") or one.numel() == 1)]
+    assert not large
+    assert not any(parameter.requires_grad for parameter in translation.network.parameters())
+    assert translation.network.borrows
+    with pytest.raises(ConfigError, match="shares its weights with another"):
+        translation.network.to(torch.float64)
+
+
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+# padding
+
+
+@every_case
+@pytest.mark.parametrize("side", SIDES)
+def test_a_padded_batch_equals_its_texts_one_by_one(case: Case, side: Side) -> None:
+    if not case.masked or (case.columns and side == "left"):
+        pytest.skip("nothing is padded on that side without another meaning")
+    translation = case.translation(torch.float64)
+    x, context = translation.embed(case.batch(torch.float64, side))
+    padded = translation.network.states(x, context)
+    for text, length in enumerate(LENGTHS):
+        alone = translation.network.states(*translation.embed(case.batch(torch.float64, side, (text,))))
+        kept = slice(0, length) if side == "right" else slice(max(LENGTHS) - length, None)
+        for together, single in zip(padded, alone, strict=True):
+            torch.testing.assert_close(together[text, kept], single[0], rtol=1e-9, atol=1e-9)
+
+
+# faults
+
+
+@every_case
+@every_dtype
+def test_planted_faults_are_refused(case: Case, dtype: torch.dtype) -> None:
+    faults = FAULTS if dtype == torch.float32 else FAULTS | FINE_FAULTS
+    missed = {name: found for name, fault in faults.items() if (found := _missed(case, dtype, fault))}
+    assert not missed
+
+
+def _missed(case: Case, dtype: torch.dtype, fault: Fault) -> str:
+    """What was wrong with the answer to a fault; empty if it was refused for the right reason, or does not apply."""
+    planting = planted(case.translation(dtype).network, fault, layer=LAYER[dtype])
+    if planting is None:
+        return ""
+    network, layer, sites = planting
+    recording, context = case.recording(dtype)
+    site = next((one for one in sites if (layer, one) in recording.sites), "block")
+    wanted = (str(layer), site, str(dtype).removeprefix("torch."))
+    try:
+        proof = prove(network, recording, context, dtype=dtype, casts=case.casts)
+    except NotTranslated as error:
+        said = _SAID.search(str(error))
+        is_right = said is not None and said.group(1, 2, 4) == wanted and float(said[3]) > float(said[5])
+        return "" if is_right else f"{error}, wanted {wanted}"
+    return f"passed with {proof.worst:.1e}"
+
+
+_SAID = re.compile(r"block (\d+), site (\w+), by (\S+) relative to the token, where (\w+) allows (\S+);")
+
+
+def test_every_fault_applies_somewhere() -> None:
+    networks = [case.translation(torch.float64).network for case in CASES.values()]
+    for name, fault in (FAULTS | FINE_FAULTS).items():
+        assert any(planted(network, fault, layer=1) is not None for network in networks), name
+
+
+@every_case
+def test_a_key_bias_alone_has_no_effect(case: Case) -> None:
+    """``q_i . b`` adds one number to a whole row of logits, which softmax does not see."""
+    network = case.translation(torch.float64).network.owned()
+    mixers = [part.mixer for part in network.modules() if isinstance(part, Attention)]
+    idle = [
+        mixer
+        for mixer in mixers
+        if isinstance(mixer, Softmax) and mixer.key_bias is not None and key_bias_is_idle(mixer)
+    ]
+    for mixer in idle:
+        mixer._parameters["key_bias"] = None
+    if not idle:
+        pytest.skip("no key bias, or one that has an effect: keys are turned or normed")
+    recording, context = case.recording(torch.float64)
+    prove(network, recording, context, dtype=torch.float64, casts=case.casts)
+
+
+# the model
+
+
+@every_case
+def test_the_model_is_left_as_it_was(case: Case) -> None:
+    model = case.model(torch.float32)
+    before, random = _snapshot(model), torch.random.get_rng_state()
+    translate(model, case.batch(torch.float32), stack=case.stack)
+    after = _snapshot(model)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert before.keys() == after.keys()
+    assert all(_is_same(before[name], after[name]) for name in before)
+
+
+def _snapshot(model: nn.Module) -> dict[str, object]:
+    """Numbers, flags and hooks of a model."""
+    found: dict[str, object] = {}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        found[f"value {name}"] = value.detach().clone()
+        found[f"place {name}"] = (value.data_ptr(), value.requires_grad)
+    for name, module in model.named_modules():
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        found[f"module {name}"] = (id(module), module.training, *map(len, hooks), sorted(vars(module)))
+    return found
+
+
+def _is_same(one: object, other: object) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else one == other

@@ -1,0 +1,244 @@
+"""What cannot be translated is refused in words that say what stands in the way and what would work."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from models import BERT, DIM, HEADS, MODELS, hub
+from rankscope.errors import NotTranslated
+from rankscope.network import Mlp, TokenMap
+from rankscope.sources.translate import translate, translated_kinds
+from translations import CASES
+
+
+def bert() -> nn.Module:
+    """A copy of a model that may be spoiled."""
+    return copy.deepcopy(CASES["bert"].model(torch.float32))
+
+
+def refusal(model: nn.Module, **options: str) -> str:
+    with pytest.raises(NotTranslated) as caught:
+        translate(model, **options)
+    return str(caught.value)
+
+
+def torch_encoder(**settings: object) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 48, batch_first=True, **settings)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+# whole models
+
+
+def test_an_unknown_architecture_is_refused_with_near_names() -> None:
+    model = copy.deepcopy(MODELS["deberta-v2"].model())
+    said = refusal(model)
+    assert said.startswith("deberta-v2 cannot be written as a tree of parts yet (near names: ")
+    assert "roberta" in said
+    assert said.endswith(
+        "; 'rankscope scan' works on it all the same, 'rankscope list families' shows what can be translated, and "
+        "docs/add_a_family.md how to add a family"
+    )
+
+
+def test_a_model_of_no_family_is_refused_by_its_class() -> None:
+    class Odd(nn.Module):
+        pass
+
+    assert refusal(Odd()).startswith("Odd cannot be written as a tree of parts yet")
+
+
+def test_kinds_that_can_be_translated_are_listed() -> None:
+    wanted = {"bert", "distilbert", "albert", "mpnet", "xlnet", "t5", "umt5", "whisper", "vit", "dinov2"}
+    assert wanted | {"VisionTransformer"} <= translated_kinds()
+    assert not {"deberta-v2", "beit", "speech_to_text", "wavlm", "modernbert-decoder"} & translated_kinds()
+
+
+def test_a_stack_that_is_not_there_is_refused_with_those_that_are() -> None:
+    assert refusal(MODELS["t5"].model(), stack="vision") == (
+        "the model has no stack 'vision' that can be written as a tree; those that can: encoder"
+    )
+
+
+def test_training_mode_is_refused() -> None:
+    assert refusal(bert().train()) == (
+        "the model is in training mode, where dropout makes every pass another one; call model.eval() first"
+    )
+
+
+def test_mixed_dtypes_are_refused() -> None:
+    model = bert()
+    model.encoder.layer[1].output.dense.double()
+    assert refusal(model) == (
+        "the blocks mix the dtypes float32, float64; bring them to one first, such as model.to(torch.float32)"
+    )
+
+
+def test_weights_that_are_not_in_memory_are_refused() -> None:
+    model = bert()
+    model.encoder.layer[0].output.dense.to("meta")
+    assert refusal(model) == (
+        "some weights of the model are not in memory (offloaded to disk, or never loaded); "
+        "load it whole, without device_map"
+    )
+
+
+def test_quantised_weights_are_refused() -> None:
+    model = bert()
+    dense = model.encoder.layer[0].output.dense
+    dense.weight = nn.Parameter(dense.weight.detach().to(torch.int8), requires_grad=False)
+    assert refusal(model) == "the model holds quantised weights; load it without quantization"
+
+
+def test_weights_that_are_not_numbers_are_refused() -> None:
+    model = bert()
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
+    assert refusal(model) == (
+        "the model's own states are not finite on these inputs: there is nothing to compare with"
+    )
+
+
+# maps
+
+
+class Halved(nn.Module):
+    """A linear map of another class: nobody knows what it does with its weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight / 2, self.bias)
+
+
+class Adapted(nn.Linear):
+    """A linear map beside another one, in the manner of adapters."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features)
+        self.base_layer = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_layer(x) + super().forward(x)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def _parametrized(linear: nn.Linear) -> nn.Module:
+    return parametrize.register_parametrization(linear, "weight", Doubled())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            Halved,
+            "block 2: the map at 'attention.self.key' is a Halved of float32, not a plain linear map "
+            "(quantised weights cannot be shared); load the model without quantization",
+        ),
+        (
+            Adapted,
+            "block 2: the Adapted at 'attention.self.key' is an adapter; merge it first: model.merge_and_unload()",
+        ),
+        (
+            _parametrized,
+            "block 2: the ParametrizedLinear at 'attention.self.key' computes its weight (a parametrization): "
+            "there is nothing to share; call torch.nn.utils.parametrize.remove_parametrizations first",
+        ),
+    ],
+    ids=["another class", "adapter", "parametrization"],
+)
+def test_maps_that_are_not_plain_are_refused(change: Callable[[nn.Linear], nn.Module], said: str) -> None:
+    model = bert()
+    attention = model.encoder.layer[1].attention.self
+    attention.key = change(attention.key)
+    assert refusal(model) == said
+
+
+def test_a_missing_part_is_named() -> None:
+    model = bert()
+    model.encoder.layer[0].output.LayerNorm = nn.Identity()
+    assert refusal(model) == "block 1: Identity is not a norm that the tree knows; LayerNorm and RMSNorm are"
+
+
+# attention and activations
+
+
+def test_keys_of_the_attentions_own_are_refused() -> None:
+    model = torch_encoder()
+    model.layers[1].self_attn = nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True, batch_first=True).eval()
+    assert refusal(model) == (
+        "block 2: the attention at 'self_attn' adds a key of its own (add_bias_kv or add_zero_attn): "
+        "its maps do not sum to one over the tokens"
+    )
+
+
+def test_a_decoder_of_torch_is_refused_by_its_layers() -> None:
+    layer = nn.TransformerDecoderLayer(DIM, HEADS, 48, batch_first=True)
+    assert "TransformerDecoder" in refusal(nn.TransformerDecoder(layer, 1).eval())
+
+
+def test_an_unknown_activation_is_refused_where_the_mlp_is_no_module() -> None:
+    assert refusal(torch_encoder(activation=F.mish)) == (
+        "block 1: the activation mish is none of relu, gelu, gelu_tanh, quick_gelu, silu, tanh, identity"
+    )
+
+
+def test_an_unknown_activation_leaves_the_mlp_whole() -> None:
+    model = hub("ViTConfig", hidden_act="mish", **_vision())().eval()
+    translation = translate(model)
+    found = [type(part) for part in translation.network.modules() if isinstance(part, Mlp | TokenMap)]
+    assert found == [TokenMap, TokenMap]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert all(one.untyped_storage().data_ptr() in storages for one in translation.network.parameters())
+    assert not any(parameter.requires_grad for parameter in translation.network.parameters())
+
+
+def _vision() -> dict[str, int]:
+    from models import VISION
+
+    return {**VISION, "num_hidden_layers": 2}
+
+
+# settings that change the mathematics
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bi_data": True}, "bi_data=True gives half of the texts of a batch reversed positions"),
+        ({"clamp_len": 4}, "clamp_len=4 clips distances, which the tree does not"),
+        ({"attn_type": "uni", "same_length": True}, "same_length=True leaves a token without memory only itself"),
+    ],
+)
+def test_settings_of_xlnet_that_the_tree_does_not_know(settings: dict[str, object], said: str) -> None:
+    sizes = {"vocab_size": 100, "d_model": DIM, "n_layer": 1, "n_head": HEADS, "d_inner": 48}
+    model = hub("XLNetConfig", **sizes, **settings)().eval()
+    assert said in refusal(model) if settings.get("attn_type") != "uni" else True
+
+
+def test_a_model_that_does_more_than_its_family_knows_is_refused_by_the_proof() -> None:
+    model = bert()
+    model.encoder.layer[1].output.register_forward_hook(lambda _, __, out: out * 1.01)
+    said = refusal(model)
+    assert said.startswith("the tree differs from the model: block 2, site block, by ")
+    assert said.endswith(
+        "where float32 allows 2e-04; the model does something that its family does not know. "
+        "'rankscope scan' works on it all the same"
+    )
+
+
+def test_the_sample_settings_are_those_of_a_plain_bert() -> None:
+    assert translate(hub("BertConfig", **BERT)().eval()).kind == "bert"

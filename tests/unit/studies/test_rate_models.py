@@ -1,0 +1,60 @@
+"""Order and rate of real and of random models that were translated."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from models import MODELS
+from rankscope.errors import ConfigError
+from rankscope.sources import translate
+from rankscope.studies.rate_models import deepened, rate_model
+
+
+def test_blocks_are_repeated_in_their_order() -> None:
+    network = translate(copy.deepcopy(MODELS["bert"].model())).network
+    assert deepened(network, None) is network
+    blocks = list(network.blocks)
+    assert list(deepened(network, 7).blocks) == [*blocks, *blocks, blocks[0]]
+    assert list(deepened(network, 2).blocks) == blocks[:2]
+
+
+def test_attention_alone_cubes_the_residual() -> None:
+    """Without positions and mask the order is three (Dong et al. 2021, Theorem 2.2), whatever the weights."""
+    table = rate_model(copy.deepcopy(MODELS["bert"].model()), random_tokens="2x8", layers=6)
+    fit = table.sections["fit"]
+    assert fit["regime"] == "cubic"
+    assert fit["order"] == pytest.approx(3.0, abs=0.1)
+    assert fit["predicted_order"] == 3.0
+    assert {row["sample"] for row in table.frame.iter_rows(named=True)} == {0, 1}
+
+
+def test_measured_and_predicted_rate_agree_under_a_causal_mask() -> None:
+    fit = rate_model(copy.deepcopy(MODELS["gpt2"].model()), random_tokens="2x8", layers=90).sections["fit"]
+    assert fit["regime"] == "linear"
+    error = 4 * math.hypot(fit["uncertainty"], fit["predicted_uncertainty"]) + 0.01
+    assert fit["rate"] == pytest.approx(fit["predicted_rate"], abs=error)
+
+
+def test_padding_does_not_enter() -> None:
+    translation = translate(copy.deepcopy(MODELS["llama"].model()).double())
+    ids = torch.randint(8, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    padded = rate_model(translation, inputs={"input_ids": ids, "attention_mask": mask}, layers=20)
+    alone = rate_model(translation, inputs={"input_ids": ids[1:, :6]}, layers=20)
+    of_second = [row["log10_value"] for row in padded.frame.iter_rows(named=True) if row["sample"] == 1]
+    assert of_second == pytest.approx([row["log10_value"] for row in alone.frame.iter_rows(named=True)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layers": 0}, "0 layers cannot be followed"),
+        ({"variants": ("san", "transformer")}, "a rate is that of one network, but 2 were asked for"),
+    ],
+)
+def test_wrong_use(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        rate_model(MODELS["bert"].model(), random_tokens="1x8", **options)

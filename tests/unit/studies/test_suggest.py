@@ -1,0 +1,203 @@
+"""What-ifs: each re-run equals the same surgery by hand, ranked, and those that say nothing come last with why."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankscope.masks import parse_mask
+from rankscope.network import (
+    Attention,
+    Chain,
+    Context,
+    Fixed,
+    Network,
+    Scale,
+    Skip,
+    Spec,
+    Uniform,
+    build,
+    with_branch_scale,
+    with_mask,
+    with_placement,
+    with_skip_scale,
+    with_temperature,
+)
+from rankscope.studies.suggest import RANKED_BY, Suggestion, best_in_words, suggest
+from rankscope.studies.what_ifs import what_ifs
+from trees import DIM, Draws, attention, mlp, norm, values
+
+PLAIN = "residual_ratio[frobenius,mean]"
+DRAW = Draws(0)
+X = Draws(7)(2, 12, DIM)
+
+
+def network(**fields: object) -> Network:
+    given = {
+        "layers": 4,
+        "heads": 2,
+        "dim": DIM,
+        "norm": "layer",
+        "placement": "post",
+        "variant": "transformer",
+    }
+    return build(Spec.of(**given | fields), torch.Generator().manual_seed(0))
+
+
+def named(found: list[Suggestion]) -> dict[str, Suggestion]:
+    return {one.name: one for one in found}
+
+
+def unit_ratio(x: Tensor) -> float:
+    """Mean over texts of the distance of unit tokens from their mean, over their size."""
+    y = x / x.norm(dim=-1, keepdim=True)
+    apart = (y - y.mean(dim=-2, keepdim=True)).flatten(-2).norm(dim=-1)
+    return float((apart / y.flatten(-2).norm(dim=-1)).mean())
+
+
+def test_every_what_if_is_the_same_surgery_run_by_hand() -> None:
+    net = network()
+    expected = {
+        **{f"skip-scale {s:g}": with_skip_scale(net, s) for s in (0.5, 0.9, 1.1, 1.5, 2.0)},
+        **{f"mask {text}": with_mask(net, parse_mask(text)) for text in ("causal", "window:1", "window:4")},
+        **{f"placement {name}": with_placement(net, name) for name in ("pre", "sandwich")},
+        **{f"temperature {t:g}": with_temperature(net, t) for t in (0.5, 0.7, 1.4, 2.0)},
+        "branch-scale 1/sqrt(2L)": with_branch_scale(net, 8**-0.5),
+        "branch-scale 1/sqrt(l)": with_branch_scale(net, lambda block: block**-0.5),
+        "branch-scale 1/L": with_branch_scale(net, 0.25),
+    }
+    found = named(suggest(net, X))
+    assert found.keys() == expected.keys()
+    before = unit_ratio(net.states(X)[-1])
+    for name, changed in expected.items():
+        after = unit_ratio(changed.states(X)[-1])
+        assert found[name].before[RANKED_BY].value == pytest.approx(before, rel=1e-12)
+        assert found[name].after[RANKED_BY].value == pytest.approx(after, rel=1e-12)
+        assert found[name].gain == pytest.approx(math.log(after / before), abs=1e-11)
+        assert set(found[name].after) == {PLAIN, RANKED_BY}
+        assert found[name].reason is None
+
+
+def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
+    found = suggest(network(), X)
+    gains = [one.gain for one in found]
+    assert gains == sorted(gains, reverse=True)
+    best = found[0]
+    words = best_in_words(found)
+    before, after = best.before[RANKED_BY].value, best.after[RANKED_BY].value
+    assert words.startswith(
+        f"{best.name} keeps the tokens furthest apart: {RANKED_BY} of the last layer goes from "
+    )
+    assert f"from {before:.3g} to {after:.3g};" in words
+    assert "the weights were trained or drawn for the unchanged network" in words
+    assert words.endswith("not accuracy.")
+
+
+def test_a_massive_token_does_not_decide() -> None:
+    x = X.clone()
+    x[:, 0] *= 1e3
+    found = [one for one in suggest(network(norm="none", variant="san+skip"), x) if one.gain is not None]
+    ranked, plain = ([one.after[name].value for one in found] for name in (RANKED_BY, PLAIN))
+    assert ranked == sorted(ranked, reverse=True)
+    assert plain != sorted(plain, reverse=True)
+
+
+def test_only_what_differs_from_the_network() -> None:
+    def settings(net: Network, kind: str, tokens: int = 12) -> list[str | None]:
+        return [one.setting for one in what_ifs(net, tokens) if one.kind == kind]
+
+    assert settings(network(mask="causal"), "mask") == ["causal-window:1", "causal-window:4"]
+    assert settings(network(mask="causal-window:4"), "mask") == ["causal", "causal-window:1"]
+    assert settings(network(mask="window:1"), "mask") == ["causal", "window:4"]
+    assert settings(network(), "mask", tokens=400) == [
+        "causal",
+        *(f"window:{w}" for w in (1, 4, 16, 64, 256)),
+    ]
+    assert settings(network(), "mask", tokens=2) == ["causal"]
+    gemma = Network([attention(DRAW, rule="causal"), attention(DRAW, rule="causal-window:2")])
+    assert settings(gemma, "mask") == ["causal", "causal-window:1", "causal-window:4"]
+    assert settings(with_skip_scale(network(), 0.5), "skip-scale") == ["0.9", "1.1", "1.5", "2"]
+    assert settings(network(placement="parallel"), "placement") == ["post", "sandwich"]
+    assert settings(network(placement="sandwich"), "placement") == ["pre", "post"]
+
+
+def test_a_kind_without_a_place_says_why_and_comes_last() -> None:
+    found = suggest(network(norm="none", variant="san"), X)
+    reasons = {one.name: one.reason for one in found[-3:]}
+    assert reasons["skip-scale"] == reasons["branch-scale"] == "the network has no skips"
+    assert "no norms to move" in reasons["placement"]
+    assert all(one.setting is None and not one.after for one in found[-3:])
+    bare = named(suggest(Network([mlp(DRAW)]), X))
+    assert bare["mask"].reason == "the network has no attention"
+    assert bare["temperature"].reason == "the network has no softmax attention"
+    assert best_in_words(list(bare.values())).startswith("No what-if could be compared")
+    even = Network([Attention(Uniform(heads=2), values(DRAW))])
+    assert named(suggest(even, X))["temperature"].reason == "the network has no softmax attention"
+    assert named(suggest(Network([attention(DRAW, rule="causal")]), X[:, :2]))["mask"].reason == (
+        "no other mask fits 2 tokens"
+    )
+
+
+def test_what_surgery_refuses_is_listed_with_its_reason() -> None:
+    maps = torch.softmax(DRAW(2, 12, 12), dim=-1)
+    net = Network(
+        [
+            Skip(
+                Chain(
+                    [norm("layer", DRAW), Attention(Fixed(maps), values(DRAW)), norm("rms", DRAW), mlp(DRAW)]
+                )
+            )
+        ]
+    )
+    found = named(suggest(net, X))
+    assert "fixed maps cannot take the mask causal" in str(found["mask causal"].reason)
+    assert "a norm in the middle of a branch" in str(found["placement"].reason)
+    assert found["skip-scale 2"].gain is not None
+
+
+def test_a_collapsed_network_has_gains_of_at_least_so_much() -> None:
+    net = build(Spec(layers=8, heads=2, dim=DIM), torch.Generator().manual_seed(0))
+    found = suggest(net, X)
+    best, before = found[0], found[0].before[RANKED_BY]
+    assert best.name == "mask window:1"
+    assert best.is_bound
+    assert not before.resolved
+    assert best.gain == pytest.approx(math.log(best.after[RANKED_BY].value / before.floor))
+    assert f"goes from at most {before.floor:.3g} to" in best_in_words(found)
+    colder = [one for one in found if one.kind == "temperature"]
+    assert {one.reason for one in colder} == {"the tokens of some text are equal up to rounding"}
+    assert found.index(colder[0]) > max(found.index(one) for one in found if one.gain is not None)
+
+
+def test_overflow_is_a_reason_and_not_a_number() -> None:
+    net = Network([Skip(Scale(1e5)) for _ in range(9)]).to(torch.float32)
+    found = named(suggest(net, X.float()))
+    assert (
+        found["branch-scale 1/L"].reason
+        == "the unchanged network overflows, or ends with a token of length zero"
+    )
+    hot = Network([Skip(Scale(torch.ones(1)), 1e-3) for _ in range(120)])
+    after = named(suggest(hot, X.float()))["skip-scale 2"]
+    assert (after.gain, after.reason) == (None, "the last state overflows, or holds a token of length zero")
+    assert after.after[RANKED_BY].value is None
+
+
+def test_padding_and_special_tokens_are_not_measured_but_run() -> None:
+    is_token = torch.ones(2, 12, dtype=torch.bool)
+    is_token[1, 7:] = False
+    measured = is_token.clone()
+    measured[:, 0] = False
+    net = network()
+    found = named(suggest(net, X, Context(is_token=is_token), is_token=measured))["temperature 2"]
+    hot = with_temperature(net, 2.0)
+    texts = [hot.states(X[i][is_token[i]])[-1][1:] for i in range(2)]
+    expected = sum(unit_ratio(text.unsqueeze(0)) for text in texts) / 2
+    assert found.after[RANKED_BY].value == pytest.approx(expected, rel=1e-12)
+
+
+def test_other_measures_are_reported_too_and_progress_is_told() -> None:
+    steps: list[tuple[int, int]] = []
+    found = suggest(network(), X, measures=["cosine"], advance=lambda done, of: steps.append((done, of)))
+    assert list(found[0].after) == ["cosine[off_diagonal]", RANKED_BY]
+    assert steps == [(i, 17) for i in range(1, 18)]
