@@ -8,7 +8,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test lint format bench soak fuzz clean
+.PHONY: help install demo test lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ format: $(STAMP) ## rewrite the sources in the house style
 
 bench: $(STAMP) ## ratios of running times, as JSON
 	@$(BIN)/python -m bench
+
+families: $(STAMP) ## measure how far the trees of all families are from their models
+	cd tests && ../$(BIN)/python measure_families.py
 
 soak: $(STAMP) ## the slow grids in full (about ten minutes)
 	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split

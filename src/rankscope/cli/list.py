@@ -162,16 +162,28 @@ def _models() -> list[Row]:
 
 def _families() -> list[Row]:
     from rankscope.sources import FAMILIES, load_families
+    from rankscope.sources.measured import measured_kinds, measured_versions
+    from rankscope.sources.translate import kinds_of
 
     load_families()
-    return [
-        {
-            "name": one.name,
-            "models": [*one.model_types, *one.classes],
-            "stacks": [names.stack for names in one.stacks],
-        }
-        for one in FAMILIES.values()
-    ]
+    known, versions = measured_kinds(), measured_versions()
+    rows = []
+    for one in FAMILIES.values():
+        kinds = kinds_of(one)
+        found = [known[kind] for kind in kinds if kind in known]
+        rows.append(
+            {
+                "name": one.name,
+                "stacks": [names.stack for names in one.stacks],
+                "tree": kinds,
+                "casts": any(entry.casts for entry in found) if found else None,
+                "float32": max((entry.float32 for entry in found), default=None),
+                "float64": max((entry.float64 for entry in found), default=None),
+                "versions": [f"{name} {version}" for name, version in versions.items()] if found else [],
+                "scan": [*one.model_types, *one.classes],
+            }
+        )
+    return rows
 
 
 def _thresholds() -> list[Row]:

@@ -11,7 +11,7 @@ from rankscope.network import Context, Network, Part
 from rankscope.network.positions import SEGMENTS
 from rankscope.sources.batch import Batch
 from rankscope.sources.families import load_families
-from rankscope.sources.family import FAMILIES, Stack, Tree
+from rankscope.sources.family import FAMILIES, Family, Stack, Tree
 from rankscope.sources.layout import Match, family_runs
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.proof import Proof, prove
@@ -135,14 +135,15 @@ def _unknown(model: nn.Module) -> NotTranslated:
 
 
 def translated_kinds() -> set[str]:
-    """Model types and classes that some family has a tree for."""
+    """Model types and names of classes that some family has a tree for."""
     load_families()
-    return {
-        kind
-        for name in FAMILIES
-        for tree in FAMILIES[name].trees
-        for kind in tree.kinds or (*FAMILIES[name].model_types, *FAMILIES[name].classes)
-    }
+    return {kind for name in FAMILIES for kind in kinds_of(FAMILIES[name])}
+
+
+def kinds_of(family: Family) -> list[str]:
+    """The model types, or names of classes, of one family that there is a tree for."""
+    own = [*family.model_types, *(name.rpartition(".")[2] for name in family.classes)]
+    return list(dict.fromkeys(kind for tree in family.trees for kind in tree.kinds or own))
 
 
 def _check(model: nn.Module, stack: Stack) -> None:

@@ -47,7 +47,7 @@ def _chain(part: Chain, state: Split, context: Context) -> list[SplitStage]:
 def _skip(part: Skip, state: Split, context: Context) -> list[SplitStage]:
     inside = _walk(part.inner, state, context)
     inner = inside[-1].state if inside else state
-    joined = added([state, inner])
+    joined = added([_times(state, part.scale, context), inner])
     return [*inside, SplitStage(name=stage_name(part), part=part, state=joined)]
 
 

@@ -46,7 +46,8 @@ def rate_model(
     (``san`` if none is named). A rate needs 16 layers: with ``layers`` the model's blocks are applied again and again,
     in their order, until there are so many. All tokens of a text are followed, special ones too.
     """
-    config = AblateConfig.of(**{"variants": ("san",), **options}) if config is None else config
+    if config is None:
+        config = AblateConfig.of(**{"variants": ("san",), **options})
     config.check()
     if layers is not None and layers < 1:
         raise ConfigError(f"{layers} layers cannot be followed; expected 1 or more")
@@ -77,7 +78,8 @@ def rate_model(
                     network, states[0].common, tokens=len(x), generator=drawn, context=context
                 )
                 found.append((measured(states, prediction), prediction))
-    ran = _Ran.of(**config.model_dump(), model=names["model"], layers=depth)
+    options = config.model_dump() | {"dtype": names["dtype"]}
+    ran = _Ran.of(**options, model=names["model"], layers=depth)
     sections = {"fit": told(found), "rate": names, "definitions": definitions([MEASURE])}
     fits = [{"sample": n, **asdict(fit), "predicted_rate": p.rate} for n, (fit, p) in enumerate(found)]
     return rows.table(ran, command="rate", seeds=config.seeds, fits=fits, **sections)

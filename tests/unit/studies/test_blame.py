@@ -243,12 +243,13 @@ def test_only_the_measured_tokens_count_but_all_of_them_run() -> None:
 
 
 def test_a_few_tokens_deep_below_the_residual_of_all_are_unresolved() -> None:
-    draw = Draws(6)
-    x = draw(1, DIM).repeat(5, 1) + 1e-20 * draw(5, DIM)
-    x[0] += 1.0
+    x = torch.ones(5, DIM, dtype=torch.float64)
+    x[0] += Draws(6)(DIM)
+    x[1, 0] += 2.0**-52
     found = blame(
         Network([Scale(0.5)]), x, is_token=torch.tensor([False, True, True, True, True]), split=True
     )
+    assert found.changes[0].values == pytest.approx((0.0,), abs=1.0)
     assert found.changes[0].resolved == (False,)
 
 

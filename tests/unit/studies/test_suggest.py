@@ -117,6 +117,8 @@ def test_only_what_differs_from_the_network() -> None:
     assert settings(network(), "mask", tokens=2) == ["causal"]
     gemma = Network([attention(DRAW, rule="causal"), attention(DRAW, rule="causal-window:2")])
     assert settings(gemma, "mask") == ["causal", "causal-window:1", "causal-window:4"]
+    half = Network([attention(DRAW, rule="causal"), attention(DRAW)])
+    assert settings(half, "mask") == ["causal", "window:1", "window:4"]
     assert settings(with_skip_scale(network(), 0.5), "skip-scale") == ["0.9", "1.1", "1.5", "2"]
     assert settings(network(placement="parallel"), "placement") == ["post", "sandwich"]
     assert settings(network(placement="sandwich"), "placement") == ["pre", "post"]
