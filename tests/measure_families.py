@@ -1,4 +1,4 @@
-"""``make families``: how far the tree of every family is from its tiny random models, for ``rankscope list families``."""
+"""``make families``: how far trees are from tiny random models, for ``rankscope list families``."""
 
 import json
 from importlib.metadata import version

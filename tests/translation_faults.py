@@ -12,7 +12,7 @@ from torch import nn
 
 from rankscope.masks import CausalWindow, Window
 from rankscope.network import ACTIVATIONS, Attention, Chain, Mlp, Network, Norm, Part, Rotary, Skip, Softmax
-from rankscope.network.parts import Parts, leaves
+from rankscope.network.parts import Parts, leaves, shallow_copy
 
 Fault = Callable[[Part], Part | None]
 
@@ -90,7 +90,7 @@ def no_down_bias(block: Part) -> Part | None:
 def swapped_norms(block: Part) -> Part | None:
     """The first two norms of a block exchanged."""
     norms = [part for part in leaves(block) if isinstance(part, Norm)]
-    if len(norms) < 2 or norms[0] is norms[1]:
+    if len(norms) < 2 or norms[0] is norms[1] or norms[0].weight is None:
         return None
     first, second = norms[:2]
     first.weight, second.weight = second.weight, first.weight
@@ -189,15 +189,24 @@ def planted(network: Network, fault: Fault, *, layer: int) -> tuple[Network, int
 
     The block is that of ``layer``, or the first one that has what the fault needs.
     """
-    copied = network.owned()
-    blocks = list(copied.blocks)
+    blocks = list(network.blocks)
     for at in dict.fromkeys((layer, *range(1, len(blocks) + 1))):
-        block = blocks[at - 1]
+        block = _twin(blocks[at - 1], {})
         changed = fault(block)
         if changed is not None:
-            first = next(number for number, one in enumerate(blocks, start=1) if one is block)
-            return copied, first, _sites(block, changed)
+            where = [one is blocks[at - 1] for one in blocks]  # a shared block is the same part everywhere
+            spoiled = [block if here else one for here, one in zip(where, blocks, strict=True)]
+            return network.with_blocks(spoiled), 1 + where.index(True), _sites(block, changed)
     return None
+
+
+def _twin(part: nn.Module, seen: dict[nn.Module, nn.Module]) -> nn.Module:
+    """A part with its children copied, around the same tensors: faults replace tensors, and never write into them."""
+    if part not in seen:
+        seen[part] = shallow_copy(part)
+        for name, child in part._modules.items():
+            seen[part]._modules[name] = None if child is None else _twin(child, seen)
+    return seen[part]
 
 
 def _sites(block: Part, changed: Part) -> list[str]:

@@ -33,8 +33,10 @@ from models import (
 )
 from rankscope.network import Context
 from rankscope.sources.batch import Batch
+from rankscope.sources.contexts import context_of
 from rankscope.sources.recording import Recording, recorded
-from rankscope.sources.translate import Translation, context_of, translate
+from rankscope.sources.translate import Translation, translate
+from torchvision_standin import import_timm
 
 Side = Literal["right", "left"]
 LENGTHS = (12, 7)
@@ -97,6 +99,9 @@ class Texts:
         return inputs
 
 
+_TEXT = Texts()
+
+
 def bare_ids(texts: Sequence[int], side: Side) -> dict[str, Tensor]:
     """Token ids of texts cut to one length, for models that cannot take a mask."""
     return {"input_ids": torch.stack([ids_of(text)[: min(LENGTHS)] for text in texts])}
@@ -104,6 +109,10 @@ def bare_ids(texts: Sequence[int], side: Side) -> dict[str, Tensor]:
 
 def images(texts: Sequence[int], side: Side) -> dict[str, Tensor]:
     return {"pixel_values": torch.stack([drawn(text, 3, IMAGE, IMAGE) for text in texts])}
+
+
+def texts_and_images(texts: Sequence[int], side: Side) -> dict[str, Tensor]:
+    return _TEXT(texts, side) | images(texts, side)
 
 
 def timm_images(texts: Sequence[int], side: Side) -> dict[str, Tensor]:
@@ -211,7 +220,7 @@ def _translation(case: Case, dtype: torch.dtype) -> Translation:
 def _recording(case: Case, dtype: torch.dtype, side: Side) -> tuple[Recording, Context]:
     batch = case.batch(dtype, side)
     recording = recorded(case.model(dtype), case.translation(dtype).stack, batch)
-    return recording, context_of(batch, recording.states[0])
+    return recording, context_of(batch, recording.states[0], case.translation(dtype).stack.name)
 
 
 # encoders
@@ -223,7 +232,7 @@ _BERT, _HALVES, _SPEECH, _VISION, _CLIP = (
     }
     for settings in (BERT, HALVES, SPEECH, VISION, CLIP_TEXT)
 )
-_TEXT, _PLACED = Texts(), Texts(positions=True)
+_PLACED = Texts(positions=True)
 _PAIR = Texts(decoder=True, pad=1)
 _NO_ATTENTION = frozenset({"mlp"})
 _T5 = {"vocab_size": VOCABULARY, "d_model": DIM, "d_kv": 6, "d_ff": 48, "num_heads": HEADS}
@@ -245,6 +254,17 @@ def _torch_encoder(*, norm_first: bool, batch_first: bool = True, **settings: An
 
 def _torch_transformer() -> nn.Module:
     return nn.Transformer(DIM, HEADS, 2, 1, 48, batch_first=True, activation=F.gelu)
+
+
+def _timm_post() -> nn.Module:
+    """Norms after the sublayers, and a gated MLP with its maps in one."""
+    timm = import_timm()
+    block, mlp = timm.models.vision_transformer.ResPostBlock, timm.layers.SwiGLUPacked
+    return timm_model("vit_tiny_patch16_224", block_fn=block, mlp_layer=mlp, act_layer=nn.SiLU)()
+
+
+def _pair(kind: str) -> Callable[[], nn.Module]:
+    return hub(f"{kind}Config", text_config=_CLIP, vision_config=_VISION)
 
 
 def _clip_text(kind: str) -> Callable[[], nn.Module]:
@@ -324,13 +344,19 @@ CASES: dict[str, Case] = {
         feed=_TEXT,
         casts=True,
     ),
-    "clip-text": Case(build=_clip_text("CLIP"), feed=_PLACED),
-    "clip-vision": Case(
-        build=hub("CLIPVisionConfig", "CLIPVisionModel", **_VISION), feed=images, masked=False
+    "clip/text": Case(casts=True, build=_pair("CLIP"), feed=texts_and_images, stack="text", columns=True),
+    "clip/vision": Case(casts=True, build=_pair("CLIP"), feed=texts_and_images, stack="vision", masked=False),
+    "siglip/text": Case(casts=True, build=_pair("Siglip"), feed=texts_and_images, stack="text", columns=True),
+    "siglip/vision": Case(
+        casts=True, build=_pair("Siglip"), feed=texts_and_images, stack="vision", masked=False
     ),
-    "siglip-text": Case(build=_clip_text("Siglip"), feed=_PLACED),
+    "clip-text": Case(casts=True, build=_clip_text("CLIP"), feed=_PLACED),
+    "clip-vision": Case(
+        casts=True, build=hub("CLIPVisionConfig", "CLIPVisionModel", **_VISION), feed=images, masked=False
+    ),
+    "siglip-text": Case(casts=True, build=_clip_text("Siglip"), feed=_PLACED),
     "siglip-vision": Case(
-        build=hub("SiglipVisionConfig", "SiglipVisionModel", **_VISION), feed=images, masked=False
+        casts=True, build=hub("SiglipVisionConfig", "SiglipVisionModel", **_VISION), feed=images, masked=False
     ),
     "whisper": Case(
         build=lambda: hub("WhisperConfig", pad_token_id=0, **_WHISPER)().encoder,
@@ -344,10 +370,10 @@ CASES: dict[str, Case] = {
         masked=False,
     ),
     "hubert": Case(build=hub("HubertConfig", **_SPEECH), feed=sounds, masked=False),
-    "vit": Case(build=hub("ViTConfig", **_VISION), feed=images, masked=False),
-    "deit": Case(build=hub("DeiTConfig", qkv_bias=False, **_VISION), feed=images, masked=False),
-    "ijepa": Case(build=hub("IJepaConfig", **_VISION), feed=images, masked=False),
-    "vit-msn": Case(build=hub("ViTMSNConfig", **_VISION), feed=images, masked=False),
+    "vit": Case(casts=True, build=hub("ViTConfig", **_VISION), feed=images, masked=False),
+    "deit": Case(casts=True, build=hub("DeiTConfig", qkv_bias=False, **_VISION), feed=images, masked=False),
+    "ijepa": Case(casts=True, build=hub("IJepaConfig", **_VISION), feed=images, masked=False),
+    "vit-msn": Case(casts=True, build=hub("ViTMSNConfig", **_VISION), feed=images, masked=False),
     "dinov2": Case(build=hub("Dinov2Config", mlp_ratio=2, **_VISION), feed=images, masked=False),
     "dinov2-registers": Case(
         build=hub(
@@ -361,6 +387,7 @@ CASES: dict[str, Case] = {
         feed=timm_images,
         masked=False,
     ),
+    "timm-post": Case(build=_timm_post, feed=timm_images, masked=False),
     "timm-deit": Case(build=timm_model("deit_tiny_distilled_patch16_224"), feed=timm_images, masked=False),
     "torch-post": Case(build=_torch_encoder(norm_first=False), feed=states(batch_first=True)),
     "torch-pre": Case(

@@ -46,11 +46,12 @@ def _proof(about: dict[str, Any]) -> str:
 
 
 def _legend(table: "Table") -> str:
-    from rankscope.results import UNRESOLVED_MARK
+    from rankscope.results import UNRESOLVED_MARK, is_split
 
     some = "some layers; " if len(shown_layers(table)) < table.frame["layer"].n_unique() else ""
+    mean = "geometric mean" if is_split(table) else "mean"
     return (
-        f"mean over texts and seeds by layer; {some}{UNRESOLVED_MARK} = not above the rounding floor in every "
+        f"{mean} over texts and seeds by layer; {some}{UNRESOLVED_MARK} = not above the rounding floor in every "
         "text, - = 0/0 or overflow"
     )
 

@@ -117,18 +117,19 @@ def write_table(
 
 def _curves(table: "Table") -> "Chart":
     from rankscope.plots import layer_curves, split_curves
+    from rankscope.results import is_split
 
-    return split_curves(table) if "float_value" in table.frame.columns else layer_curves(table)
+    return split_curves(table) if is_split(table) else layer_curves(table)
 
 
 def rendered_table(table: "Table") -> str:
     """Mean over seeds by layer, one line per network and measure, as text."""
-    from rankscope.results import UNRESOLVED_MARK, pivot
+    from rankscope.results import UNRESOLVED_MARK, is_split, pivot
 
     frame = pivot(table)
     text = text_table(frame.columns, [[str(cell) for cell in row] for row in frame.fill_null("").rows()])
     legend = f"{UNRESOLVED_MARK} = some seed is below its rounding floor, - = 0/0 or overflow"
-    return f"{text}\nmean over seeds by layer; {legend}\n"
+    return f"{text}\n{'geometric ' if is_split(table) else ''}mean over seeds by layer; {legend}\n"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

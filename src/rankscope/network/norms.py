@@ -1,5 +1,6 @@
 """Normalisation of each token by itself."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,12 @@ class RMSNorm(Norm):
     """``x / sqrt(mean(x^2) + eps)`` over the channels, then gain and bias."""
 
     def unit(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+        if x.dtype != torch.float16:
+            return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+        # Squares of ordinary numbers leave the range of float16, so the token is brought to size one before.
+        size = x.abs().amax(dim=-1, keepdim=True).clamp(min=math.sqrt(self.eps), max=torch.finfo(x.dtype).max)
+        unit = x / size
+        return unit * torch.rsqrt(unit.square().mean(dim=-1, keepdim=True) + (math.sqrt(self.eps) / size).square())
 
 
 class Sphere(Norm):

@@ -144,9 +144,9 @@ def _tapped(
     for part in block.modules():
         site = getattr(part, "site", None)
         if isinstance(part, Part) and site in wanted:
-            handles.append(part.register_forward_hook(_tap(seen, layer, str(site))))
+            handles.append(part.register_forward_hook(_Tap(seen, layer, str(site))))
         if isinstance(part, Attention) and seen_maps is not None:
-            handles.append(part.mixer.register_forward_hook(_tap(seen_maps, layer, part.site)))
+            handles.append(part.mixer.register_forward_hook(_Tap(seen_maps, layer, part.site)))
     try:
         yield
     finally:
@@ -154,14 +154,15 @@ def _tapped(
             handle.remove()
 
 
-def _tap(
-    seen: dict[tuple[int, str], Tensor], layer: int, site: str
-) -> Callable[[nn.Module, object, Tensor], None]:
-    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-        name, count = site, 1
-        while (layer, name) in seen:
-            count += 1
-            name = f"{site}.{count}"
-        seen[layer, name] = output
+class _Tap:
+    """A hook that keeps the output of a part; a second part of the same name in the block gets a number."""
 
-    return hook
+    def __init__(self, seen: dict[tuple[int, str], Tensor], layer: int, site: str) -> None:
+        self.seen, self.layer, self.site = seen, layer, site
+
+    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        name, count = self.site, 1
+        while (self.layer, name) in self.seen:
+            count += 1
+            name = f"{self.site}.{count}"
+        self.seen[self.layer, name] = output

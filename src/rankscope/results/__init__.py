@@ -7,6 +7,7 @@ from rankscope.results.origin import provenance as provenance
 from rankscope.results.record import Record as Record
 from rankscope.results.schema import COLUMNS as COLUMNS
 from rankscope.results.summary import UNRESOLVED_MARK as UNRESOLVED_MARK
+from rankscope.results.summary import is_split as is_split
 from rankscope.results.summary import layer_summary as layer_summary
 from rankscope.results.summary import pivot as pivot
 from rankscope.results.table import Table as Table
@@ -18,6 +19,7 @@ __all__ = [
     "Record",
     "Table",
     "check_output",
+    "is_split",
     "layer_summary",
     "pivot",
     "provenance",

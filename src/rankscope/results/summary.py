@@ -1,5 +1,6 @@
 """Rows of many seeds brought together: one line per network, one number per layer."""
 
+import math
 from collections.abc import Sequence
 
 import polars as pl
@@ -57,6 +58,8 @@ def pivot(
 ) -> pl.DataFrame:
     """Text cells for reading: one line per network and definition, one column per layer, the mean over seeds.
 
+    The mean is the geometric one in tables of the split pass, whose values lie many powers of ten apart.
+
     ``rows`` are the columns that name a line; by default variant, mask, norm, definition and whatever else
     of model, semantics, site and head varies in the table, so that different things are never averaged. A
     cell in which some row is not resolved ends in ``*``; one with no number is ``-*``, one without rows null.
@@ -67,8 +70,9 @@ def pivot(
     cells = frame.group_by(*names, across, maintain_order=True).agg(
         pl.col("value").mean(), pl.col("log10_value").mean(), pl.col("resolved").all().alias("resolved")
     )
+    cell = _geometric_cell if is_split(table) else _cell
     text = [
-        _cell(value, log10, resolved, digits)
+        cell(value, log10, resolved, digits)
         for value, log10, resolved in cells.select("value", "log10_value", "resolved").iter_rows()
     ]
     order = frame[across].unique().sort().to_list()
@@ -83,6 +87,20 @@ def pivot(
 def _line_columns(table: Table) -> list[str]:
     varying = [name for name in GROUP if name not in LINE and table.frame[name].n_unique() > 1]
     return [name for name in GROUP if name in LINE or name in varying]
+
+
+def is_split(table: Table) -> bool:
+    """Whether a table comes from the split pass: the ordinary one stands beside it."""
+    return "float_value" in table.frame.columns
+
+
+def _geometric_cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:
+    """The geometric mean as text, also beyond the range of floats; a value of zero has no logarithm."""
+    if log10 is None:
+        return _cell(value, log10, resolved, digits)
+    power = math.floor(log10)
+    text = f"{10 ** (log10 - power):.{digits - 1}f}e{power:+03d}" if abs(power) < 300 else f"1e{log10:.0f}"
+    return text if resolved else text + UNRESOLVED_MARK
 
 
 def _cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:

@@ -79,6 +79,8 @@ class Family:
     classes: tuple[str, ...] = ()
     stacks: tuple[Names, ...]
     trees: tuple[Tree, ...] = ()
+    refusal: str = ""
+    """Why there can be no tree, where something of the mathematics stands in the way."""
 
 
 FAMILIES: Registry[Family] = Registry("family")

@@ -54,6 +54,7 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, *, only_firs
     blocks = [model.get_submodule(path) for path in stack.blocks]
 
     def receive(_: str, layer: int, site: str, state: Tensor) -> None:
+        state = state.clone()  # some models add to a state in place
         if site == "block":
             tape.states.append(state)
         elif site == "final":
@@ -69,7 +70,11 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, *, only_firs
 
     handles = [block.register_forward_pre_hook(called) for block in blocks]
     try:
-        with quiet(model), tapped(model, Layout(family="", stacks=(stack,)), receive) as finished:
+        with (
+            torch.random.fork_rng(devices=()),  # some models draw a number even at rest
+            quiet(model),
+            tapped(model, Layout(family="", stacks=(stack,)), receive) as finished,
+        ):
             with suppress(_Seen):
                 run_batch(model, batch)
             if not only_first:

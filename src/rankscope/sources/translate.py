@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, NotTranslated
-from rankscope.network import Context, Network, Part
-from rankscope.network.positions import SEGMENTS
+from rankscope.masks import Causal
+from rankscope.network import Context, Network, Part, with_mask
 from rankscope.sources.batch import Batch
+from rankscope.sources.contexts import context_of, is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Stack, Tree
-from rankscope.sources.layout import Match, family_runs
+from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.recording import first_state, recorded
@@ -35,12 +36,20 @@ class Translation:
     casts: bool
     """Whether the model computes some steps in float32 whatever its dtype; the tree never does."""
 
+    is_masked: bool
+    """Whether it was translated under a causal mask that was one of the model's inputs."""
+
     proof: Proof | None = None
 
     def embed(self, batch: Batch) -> tuple[Tensor, Context]:
         """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides."""
+        if is_causal_input(batch) != self.is_masked:
+            raise NotTranslated(
+                "the model was translated under another mask than the one among these inputs; "
+                "translate it again on a batch of them"
+            )
         x = first_state(self.model, self.stack, batch)
-        return x, context_of(batch, x)
+        return x, context_of(batch, x, self.stack.name)
 
 
 def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
@@ -54,49 +63,21 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     found, match, tree = _chosen(model, stack)
     _check(model, found)
     batch = trial_batch(model, found) if batch is None else batch
+    is_masked = is_causal_input(batch)
     recording = recorded(model, found, batch)
+    network = _network(model, found, match, tree, recording.calls)
     translation = Translation(
-        network=_network(model, found, match, tree, recording.calls),
+        network=with_mask(network, Causal()) if is_masked else network,
         model=model,
         family=match.family.name,
         kind=kind_of_model(match.module),
         stack=found,
         casts=tree.casts,
+        is_masked=is_masked,
     )
-    context = context_of(batch, recording.states[0])
+    context = context_of(batch, recording.states[0], found.name)
     proof = prove(translation.network, recording, context, dtype=dtype_of(model), casts=tree.casts)
     return replace(translation, proof=proof)
-
-
-def context_of(batch: Batch, x: Tensor) -> Context:
-    """Padding, positions and segments of a batch, as its inputs tell them.
-
-    Positions count all columns of the batch, padding too, as live models do unless they are told otherwise.
-    """
-    inputs, shape = batch.inputs, x.shape[:-1]
-    is_token = _padding(inputs, shape)
-    positions = inputs.get("position_ids")
-    if positions is None or positions.shape[-1] != shape[-1]:
-        positions = torch.arange(shape[-1])
-    context = Context(
-        is_token=None if is_token is None or bool(is_token.all()) else is_token.to(x.device),
-        positions=positions.to(x.device),
-    )
-    segments = inputs.get("token_type_ids")
-    if segments is not None and segments.shape == shape:
-        context.cache[SEGMENTS] = segments.to(x.device)
-    return context
-
-
-def _padding(inputs: dict[str, Tensor], shape: torch.Size) -> Tensor | None:
-    """True on tokens that keys are read from; a mask of another shape (frames before a convolution) says nothing."""
-    for name, is_padding in (("attention_mask", False), ("src_key_padding_mask", True)):
-        mask = inputs.get(name)
-        if mask is not None and mask.shape == shape:
-            if mask.is_floating_point() and is_padding:
-                return mask == 0  # added to the logits
-            return ~mask.bool() if is_padding else mask.bool()
-    return None
 
 
 def kind_of_model(module: nn.Module) -> str:
@@ -105,11 +86,17 @@ def kind_of_model(module: nn.Module) -> str:
 
 
 def _chosen(model: nn.Module, wanted: str | None) -> tuple[Stack, Match, Tree]:
-    runs = family_runs(model)
-    with_trees = [(stack, match, _tree(match)) for stack, match in runs]
+    named = {stack.blocks[0]: stack.name for stack in layout_of(model).stacks}  # as in a scan
+    with_trees = [
+        (replace(stack, name=named.get(stack.blocks[0], stack.name)), match, _tree(match))
+        for stack, match in family_runs(model)
+    ]
     for stack, match, tree in with_trees:
         if tree is not None and wanted in (None, stack.name):
             return stack, match, tree
+    refusal = next((match.family.refusal for _, match, _ in with_trees if match.family.refusal), "")
+    if refusal:
+        raise NotTranslated(refusal)
     if wanted is not None:
         names = ", ".join(stack.name for stack, _, tree in with_trees if tree is not None)
         raise NotTranslated(

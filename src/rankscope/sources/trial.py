@@ -1,6 +1,7 @@
 """Random inputs for any model, to compare its tree with: token ids with padding, pictures, sound, or states."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,19 +11,21 @@ from rankscope.sources.audio import audio_batches, sample_audio
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Stack
 from rankscope.sources.images import image_batches, sample_images
-from rankscope.sources.loaded import dtype_of, inputs_of, kind_of, position_limit
+from rankscope.sources.loaded import dtype_of, inputs_of, kind_of, position_limit, text_config
 from rankscope.sources.random_tokens import random_token_batches
 from rankscope.sources.roles import block_width
 from rankscope.sources.taps import has_tokens_first
 
 TEXTS, TOKENS = 2, 32
+WIDEST = 512
+"""Windows up to here are tried on texts that are longer than they are."""
 
 
 def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0) -> Batch:
     """One batch of random inputs that the model can read; the second text ends in padding where a mask is read."""
     match kind_of(model):
         case "text":
-            return _padded(_first(_texts(model, seed)))
+            return _with_pictures(_padded(_first(_texts(model, seed))), model, seed)
         case "image":
             return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
         case "audio":
@@ -31,7 +34,9 @@ def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0) -> Batch:
 
 
 def _texts(model: nn.Module, seed: int) -> Iterator[Batch]:
-    tokens = min(TOKENS, position_limit(model) or TOKENS)
+    window = getattr(text_config(model), "sliding_window", None)
+    wanted = window + TOKENS if isinstance(window, int) and window <= WIDEST else TOKENS
+    tokens = min(wanted, position_limit(model) or wanted)
     return random_token_batches(model, f"{TEXTS}x{tokens}", seed=seed, batch_size=TEXTS)
 
 
@@ -48,6 +53,14 @@ def _padded(batch: Batch) -> Batch:
         is_token=is_token,
         labels=batch.labels,
     )
+
+
+def _with_pictures(batch: Batch, model: nn.Module, seed: int) -> Batch:
+    """The batch with one picture per text, for models that read both."""
+    if "pixel_values" not in inputs_of(model):
+        return batch
+    pictures = _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
+    return replace(batch, inputs=batch.inputs | pictures.inputs)
 
 
 def _states(model: nn.Module, stack: Stack, seed: int) -> Batch:

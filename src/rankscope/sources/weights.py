@@ -11,6 +11,12 @@ from rankscope.errors import FileError
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
+class Mismatch(str):
+    """A warning that says of some blocks that their weights are not those of the checkpoint."""
+
+    __slots__ = ()
+
+
 def weights_notes(model: nn.Module, report: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings about weights that are random because the checkpoint lacks them, and blocks that were left out.
 
@@ -32,10 +38,11 @@ def weights_notes(model: nn.Module, report: Mapping[str, Any]) -> tuple[str, ...
     found = []
     random = [name for name in missing if "pooler" not in name]
     if random:
-        found.append(f"{len(random)} weights are not in the checkpoint and are random: {_some(random)}")
+        words = f"{len(random)} weights are not in the checkpoint and are random: {_some(random)}"
+        found.append(Mismatch(words) if any(_NUMBER.search(name) for name in random) else words)
     unused = _unused_blocks(model, report["unexpected_keys"])
     if unused:
-        found.append(f"{len(unused)} weights belong to blocks that config.json lacks: {_some(unused)}")
+        found.append(Mismatch(f"{len(unused)} weights belong to blocks that config.json lacks: {_some(unused)}"))
     return tuple(found)
 
 

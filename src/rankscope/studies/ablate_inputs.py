@@ -18,6 +18,7 @@ from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
 from rankscope.sources.translate import Translation, translate
+from rankscope.sources.weights import Mismatch
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig
 from rankscope.studies.scan_inputs import chosen_inputs
@@ -124,7 +125,11 @@ def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded
         raise ConfigError(f"{model!r} is an architecture without trained weights; {untrained}")
     if is_config_only(model):
         raise FileError(f"the folder {os.fspath(model)!r} has a config.json but no weights; {untrained}")
-    return load_model(model, dtype=config.dtype, device=config.device, **load)
+    ready = load_model(model, dtype=config.dtype, device=config.device, **load)
+    for note in ready.warnings:
+        if isinstance(note, Mismatch):
+            raise FileError(f"{ready.name}: {note}; check that config.json belongs to these weights")
+    return ready
 
 
 def _live(

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results import Table, layer_summary
+from rankscope.results import Table, is_split, layer_summary
 from rankscope.verdict import Thresholds
 
 NAMES = {
@@ -22,8 +22,8 @@ def finding(table: Table) -> dict[str, Any]:
     Empty if no residual ratio of the blocks was measured.
 
     A cut collapses if its ratio falls below a tenth and to less than a third of what entered it, the thresholds of
-    the verdict on a scan. Ratios are means over texts and seeds. Where some text is below the rounding floor the number
-    is not used; the last layer at which all are above it is told instead.
+    the verdict on a scan. Ratios are means over texts and seeds, geometric ones in the split pass. Where some text is
+    below the rounding floor the number is not used; the last layer at which all are above it is told instead.
     """
     summary = layer_summary(table, by=("skip_scale",)).filter(pl.col("site") == "block")
     known = summary["definition"].unique(maintain_order=True).to_list()
@@ -33,6 +33,8 @@ def finding(table: Table) -> dict[str, Any]:
         return {"words": "", "definition": None, "cuts": []}
     chosen = summary.filter(pl.col("definition") == definition)
     keys = ["variant", "mask", "skip_scale"]
+    if is_split(table):  # values lie many powers of ten apart
+        chosen = chosen.with_columns(pl.lit(10.0).pow(pl.col("log10_mean")).alias("mean"))
     cuts = [
         _cut(dict(zip(keys, values, strict=True)), lines.sort("layer"))
         for values, lines in chosen.group_by(keys, maintain_order=True)

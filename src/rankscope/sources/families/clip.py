@@ -35,7 +35,8 @@ def _tree(stack: str, rule: Callable[[Place], MaskRule] = full, *, kinds: tuple[
         scale=attribute("self_attn.scale"),
     )
     mlp = plain("mlp.fc1", "mlp.fc2", activation="mlp.activation_fn", whole="mlp")
-    return Tree(stack=stack, kinds=kinds, block=pre(attention, mlp, norms=("layer_norm1", "layer_norm2")))
+    block = pre(attention, mlp, norms=("layer_norm1", "layer_norm2"))
+    return Tree(stack=stack, kinds=kinds, block=block, casts=True)
 
 
 register(

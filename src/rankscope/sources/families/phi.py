@@ -1,6 +1,6 @@
 """Phi and Persimmon: Llama's places, with attention and MLP in parallel or fused maps."""
 
-from rankscope.sources.families.llama import LLAMA_NAMES, LLAMA_NORMS, llama_attention
+from rankscope.sources.families.llama import LLAMA_NAMES, LLAMA_NORMS
 from rankscope.sources.family import Family, Tree, register
 from rankscope.sources.trees import (
     KEY_HEADS,
@@ -16,7 +16,6 @@ from rankscope.sources.trees import (
     sliding,
     softmax,
     stacked,
-    whole,
 )
 
 register(
@@ -70,11 +69,6 @@ register(
                     plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", activation="mlp.act", whole="mlp"),
                     norms=LLAMA_NORMS,
                 ),
-                casts=True,
-            ),
-            Tree(
-                kinds=("phimoe",),
-                block=pre(llama_attention(rule=sliding), whole("mlp"), norms=LLAMA_NORMS),
                 casts=True,
             ),
         ),

@@ -27,9 +27,7 @@ _SUBLAYERS = (
 def _encoder_block(place: Place) -> Part:
     """The norms are before or after the sublayers, as the layer itself says."""
     if not isinstance(place.block, nn.TransformerEncoderLayer):
-        raise NotTranslated(
-            f"a {type(place.block).__name__} is no TransformerEncoderLayer: it also reads a memory"
-        )
+        raise NotTranslated(f"a {type(place.block).__name__} is no TransformerEncoderLayer of torch.nn")
     arrange = pre if place.block.norm_first else post
     return arrange(*_SUBLAYERS, norms=("norm1", "norm2"))(place)
 
@@ -40,9 +38,15 @@ register(
         classes=(
             "torch.nn.modules.transformer.Transformer",
             "torch.nn.modules.transformer.TransformerEncoder",
-            "torch.nn.modules.transformer.TransformerDecoder",
         ),
         stacks=(_ENCODER, _DECODER),
         trees=(Tree(stack="encoder", block=_encoder_block),),
+    )
+)
+register(
+    Family(
+        name="torch.nn, decoder",
+        classes=("torch.nn.modules.transformer.TransformerDecoder",),
+        stacks=(_DECODER,),
     )
 )

@@ -30,6 +30,7 @@ register(
             Tree(
                 kinds=("vit", "deit", "ijepa", "vit_msn"),
                 block=pre(_ATTENTION, _MLP, norms=("layernorm_before", "layernorm_after")),
+                casts=True,
             ),
             Tree(
                 kinds=("dinov2", "dinov2_with_registers"),

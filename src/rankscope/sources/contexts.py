@@ -1,0 +1,93 @@
+"""What the blocks of a model know besides the tokens, read off the inputs of a batch: padding, positions, segments."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rankscope.errors import NotTranslated
+from rankscope.network import Context
+from rankscope.network.positions import SEGMENTS
+from rankscope.sources.batch import Batch
+
+CAUSAL_INPUTS = ("mask", "src_mask")
+"""Inputs of torch's own transformers that say which token reads which."""
+
+UNREAD = ("perm_mask", "mems", "target_mapping", "head_mask", "past_key_values")
+"""Inputs that change what blocks compute and that no tree reads."""
+
+
+def context_of(batch: Batch, x: Tensor, stack: str = "blocks") -> Context:
+    """Padding, positions and segments of a batch whose first state is ``x``, as its inputs tell them.
+
+    Positions count all columns of the batch, padding too, as live models do unless they are told otherwise.
+    """
+    shape = x.shape[:-1]
+    # Masks and positions of a model that reads texts and pictures are those of its texts.
+    inputs: Mapping[str, Tensor] = {} if stack == "vision" else batch.inputs
+    for name in UNREAD:
+        if name in inputs:
+            raise NotTranslated(
+                f"the input {name!r} changes what the blocks compute, and a tree does not read it"
+            )
+    is_token = _padding(inputs, shape)
+    positions = inputs.get("position_ids")
+    if positions is None or positions.shape[-1] != shape[-1]:
+        positions = torch.arange(shape[-1])
+    context = Context(
+        is_token=None if is_token is None or bool(is_token.all()) else is_token.to(x.device),
+        positions=positions.to(x.device),
+    )
+    segments = inputs.get("token_type_ids")
+    if segments is not None and segments.shape == shape:
+        context.cache[SEGMENTS] = segments.to(x.device)
+    return context
+
+
+def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
+    """True on tokens that keys are read from; None where no input says so."""
+    for name in ("attention_mask", "src_key_padding_mask", "input_mask"):
+        mask = inputs.get(name)
+        if mask is None:
+            continue
+        is_token = mask.bool() if name == "attention_mask" else _read_keys(mask)
+        if mask.shape == shape:
+            return is_token
+        if not bool(is_token.all()):
+            raise NotTranslated(
+                f"the input {name!r} of shape {tuple(mask.shape)} leaves something out, but the blocks see "
+                f"{shape[0]} texts of {shape[1]} tokens: a tree reads a mask with one entry per token; "
+                "give inputs of one length without it"
+            )
+    return None
+
+
+def _read_keys(padding: Tensor) -> Tensor:
+    """Keys that are read, from a mask that is true (or minus infinity, or one) on padding."""
+    return padding == 0 if padding.is_floating_point() else ~padding.bool()
+
+
+def is_causal_input(batch: Batch) -> bool:
+    """Whether a causal mask is among the inputs; an error if another mask between tokens is.
+
+    >>> later = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    >>> is_causal_input(Batch(inputs={"mask": later}, is_token=None, labels=()))
+    True
+    """
+    for name in CAUSAL_INPUTS:
+        mask = batch.inputs.get(name)
+        if mask is None or mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
+            if mask is not None:
+                raise NotTranslated(
+                    f"the input {name!r} of shape {tuple(mask.shape)} is not one mask for all texts"
+                )
+            continue
+        is_read = _read_keys(mask)
+        if torch.equal(is_read, torch.ones_like(is_read).tril()):
+            return True
+        if not bool(is_read.all()):
+            raise NotTranslated(
+                f"the input {name!r} is neither causal nor empty; translate the model without it and lay the mask on "
+                "the tree: rankscope.with_mask(network, rule)"
+            )
+    return False

@@ -1,0 +1,161 @@
+"""Decoders beyond the laws: both ways to compute attention, fused maps as views, and what is refused by name."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from models import hub
+from rankscope.errors import NotTranslated
+from rankscope.masks import Causal, CausalWindow, Full, MaskRule, Window
+from rankscope.network import Attention, NoPosition, Rotary, Softmax
+from rankscope.sources import Translation, translate
+from translation_decoders import CASES, rope
+from translations import Case, Side, Texts
+
+LLAMA = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+FALCON = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def built(config: str, **settings: object) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return hub(config, **settings)().eval()
+
+
+def mixers(translation: Translation) -> list[Softmax]:
+    found = [part.mixer for part in translation.network.modules() if isinstance(part, Attention)]
+    return [mixer for mixer in found if isinstance(mixer, Softmax)]
+
+
+# the model's own attention
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_model_that_computes_its_own_maps_has_the_same_tree(case: Case, side: Side) -> None:
+    model = copy.deepcopy(case.model(torch.float32))
+    model.set_attn_implementation("eager")
+    padded = Case(build=case.build, feed=Texts(positions="position_ids" in case.batch(torch.float32).inputs))
+    proof = translate(model, padded.batch(torch.float32, side)).proof
+    assert proof is not None
+    assert proof.tokens == 19
+    assert proof.worst < 5e-6  # some forty roundings of float32
+
+
+def test_maps_that_gpt2_computes_in_float32_are_the_same_maps() -> None:
+    model = built("GPT2Config", vocab_size=100, n_embd=32, n_layer=2, n_head=4, reorder_and_upcast_attn=True)
+    model.set_attn_implementation("eager")
+    proof = translate(model).proof
+    assert proof is not None
+    assert proof.worst < 5e-6  # some forty roundings of float32
+
+
+# rules of single layers
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("llama", [Causal(), Causal()]),
+        ("llama-both-ways", [Full(), Full()]),
+        ("mistral", [Causal(), Causal()]),
+        ("mistral-window", [CausalWindow(width=4), CausalWindow(width=4)]),
+        ("qwen2", [Causal(), Causal()]),
+        ("qwen2-window", [Causal(), CausalWindow(width=4)]),
+        ("qwen2-kinds", [CausalWindow(width=4), Causal()]),
+        ("gpt-neo", [Causal(), CausalWindow(width=4)]),
+        ("gemma3", [CausalWindow(width=4), Causal()]),
+        # the configuration makes a window of 8 one of 4 tokens on either side
+        ("gemma3-both-ways", [Window(width=4), Full()]),
+    ],
+)
+def test_masks_of_layers(name: str, rules: list[MaskRule]) -> None:
+    assert [mixer.rule for mixer in mixers(CASES[name].translation(torch.float32))] == rules
+
+
+@pytest.mark.parametrize("name", ["smollm3", "exaone4", "cohere2"])
+def test_layers_without_positions(name: str) -> None:
+    first, second = (mixer.position for mixer in mixers(CASES[name].translation(torch.float32)))
+    assert isinstance(first, Rotary)
+    assert isinstance(second, NoPosition)
+
+
+def test_each_kind_of_layer_has_its_rotary_table() -> None:
+    local, full = (mixer.position for mixer in mixers(CASES["gemma3-two-tables"].translation(torch.float32)))
+    assert isinstance(local, Rotary)
+    assert isinstance(full, Rotary)
+    pairs = torch.arange(6, dtype=torch.float64) / 6
+    # made in float32 by the model
+    torch.testing.assert_close(local.frequencies, 100.0**-pairs, rtol=1e-6, atol=0)
+    torch.testing.assert_close(full.frequencies, 10_000.0**-pairs / 8, rtol=1e-6, atol=0)
+
+
+def test_a_soft_cap_that_a_model_does_not_use_is_not_in_the_tree() -> None:
+    assert [mixer.softcap for mixer in mixers(CASES["gemma2"].translation(torch.float32))] == [2.0, 2.0]
+    assert [mixer.softcap for mixer in mixers(CASES["gemma3"].translation(torch.float32))] == [None, None]
+
+
+def test_one_norm_for_both_sublayers_is_one_part() -> None:
+    block = next(iter(CASES["cohere"].translation(torch.float32).network.blocks))
+    attention, mlp = block.inner.parts
+    assert attention.parts[0] is mlp.parts[0]
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "reason"),
+    [
+        ("LlamaConfig", rope("dynamic", factor=4.0), "the kind 'dynamic' change with the length"),
+        ("OlmoConfig", {"clip_qkv": 1.0}, "clipped .clip_qkv.*set clip_qkv to null"),
+        ("CohereConfig", {"use_qk_norm": True}, "gains of shape .4, 8., not one for all heads"),
+        ("StableLmConfig", {"qk_layernorm": True}, "StableLmLayerNormPerHead is not a norm"),
+        (
+            "GptOssConfig",
+            {"num_local_experts": 4, "head_dim": 8},
+            "gpt_oss has attention sinks.*do not sum to one",
+        ),
+    ],
+)
+def test_what_the_tree_has_no_words_for_is_refused_by_name(
+    config: str, settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(NotTranslated, match=reason):
+        translate(built(config, **(LLAMA | settings)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"alibi": True}, "rounds its ALiBi biases to bfloat16"),
+        ({"new_decoder_architecture": True, "num_kv_heads": 2}, "2 groups of heads keep their queries"),
+    ],
+)
+def test_falcons_that_are_refused(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(NotTranslated, match=reason):
+        translate(built("FalconConfig", **(FALCON | settings)))
+
+
+def test_mpt_that_clips_is_refused() -> None:
+    model = built("MptConfig", vocab_size=100, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
+    for block in model.blocks:
+        block.attn.clip_qkv = 1.0
+    with pytest.raises(NotTranslated, match="clipped"):
+        translate(model)
+
+
+def test_an_activation_that_the_tree_does_not_know_leaves_the_mlp_whole() -> None:
+    translation = CASES["arcee"].translation(torch.float32)
+    assert {type(part).__name__ for part in translation.network.modules()} >= {"TokenMap"}
