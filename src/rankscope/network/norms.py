@@ -86,7 +86,9 @@ class RMSNorm(Norm):
         # Squares of ordinary numbers leave the range of float16, so the token is brought to size one before.
         size = x.abs().amax(dim=-1, keepdim=True).clamp(min=math.sqrt(self.eps), max=torch.finfo(x.dtype).max)
         unit = x / size
-        return unit * torch.rsqrt(unit.square().mean(dim=-1, keepdim=True) + (math.sqrt(self.eps) / size).square())
+        return unit * torch.rsqrt(
+            unit.square().mean(dim=-1, keepdim=True) + (math.sqrt(self.eps) / size).square()
+        )
 
 
 class Sphere(Norm):

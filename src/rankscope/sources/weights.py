@@ -42,7 +42,9 @@ def weights_notes(model: nn.Module, report: Mapping[str, Any]) -> tuple[str, ...
         found.append(Mismatch(words) if any(_NUMBER.search(name) for name in random) else words)
     unused = _unused_blocks(model, report["unexpected_keys"])
     if unused:
-        found.append(Mismatch(f"{len(unused)} weights belong to blocks that config.json lacks: {_some(unused)}"))
+        found.append(
+            Mismatch(f"{len(unused)} weights belong to blocks that config.json lacks: {_some(unused)}")
+        )
     return tuple(found)
 
 

@@ -138,7 +138,9 @@ def _sech2(x: Tensor) -> Tensor:
 
 def _differences(logits: Tensor, state: Split, keys: Tensor) -> SplitLogits:
     """Logits of order one, relative to the first token's row and the first key: exact for what does not vary."""
-    logits = logits.expand(torch.broadcast_shapes(logits.shape, keys.shape))  # a bias may be the same for all texts
+    logits = logits.expand(
+        torch.broadcast_shapes(logits.shape, keys.shape)
+    )  # a bias may be the same for all texts
     first_row = _first_row(logits, state)
     first_key = keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1)
     rows = logits - logits.gather(-1, first_key)
