@@ -10,6 +10,7 @@ import pytest
 import rankscope
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/split.md", "docs/ablate.md")
 
 
 def test_every_public_name_resolves_and_is_documented() -> None:
@@ -28,7 +29,13 @@ def test_importing_rankscope_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("README.md", 3), ("docs/split.md", 1), ("docs/scan.md", 1), ("docs/add_a_family.md", 5)],
+    [
+        ("README.md", 3),
+        ("docs/split.md", 1),
+        ("docs/scan.md", 1),
+        ("docs/add_a_family.md", 5),
+        ("docs/ablate.md", 1),
+    ],
 )
 def test_code_in_the_pages_runs(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
@@ -45,7 +52,7 @@ def test_commands_in_the_readme_are_known() -> None:
 
     from rankscope.cli import app
 
-    text = "".join((ROOT / page).read_text() for page in ("README.md", "docs/split.md")).replace("\\\n", " ")
+    text = "".join((ROOT / page).read_text() for page in PAGES).replace("\\\n", " ")
     commands = set(re.findall(r"^rankscope (\w+)", text, flags=re.MULTILINE))
     assert commands >= {"collapse", "list", "rate"}
     for command in commands:

@@ -171,15 +171,16 @@ def _families() -> list[Row]:
     for one in FAMILIES.values():
         kinds = kinds_of(one)
         found = [known[kind] for kind in kinds if kind in known]
+        library = one.classes[0].partition(".")[0] if one.classes else "transformers"
         rows.append(
             {
                 "name": one.name,
-                "stacks": [names.stack for names in one.stacks],
-                "tree": kinds,
-                "casts": any(entry.casts for entry in found) if found else None,
                 "float32": max((entry.float32 for entry in found), default=None),
                 "float64": max((entry.float64 for entry in found), default=None),
-                "versions": [f"{name} {version}" for name, version in versions.items()] if found else [],
+                "casts": any(entry.casts for entry in found) if found else None,
+                "version": f"{library} {versions[library]}" if found else None,
+                "stacks": [names.stack for names in one.stacks],
+                "tree": kinds,
                 "scan": [*one.model_types, *one.classes],
             }
         )

@@ -1,6 +1,5 @@
 """Rows of many seeds brought together: one line per network, one number per layer."""
 
-import math
 from collections.abc import Sequence
 
 import polars as pl
@@ -98,8 +97,7 @@ def _geometric_cell(value: float | None, log10: float | None, resolved: bool, di
     """The geometric mean as text, also beyond the range of floats; a value of zero has no logarithm."""
     if log10 is None:
         return _cell(value, log10, resolved, digits)
-    power = math.floor(log10)
-    text = f"{10 ** (log10 - power):.{digits - 1}f}e{power:+03d}" if abs(power) < 300 else f"1e{log10:.0f}"
+    text = f"{10**log10:.{digits - 1}e}" if abs(log10) < 300 else f"1e{log10:.0f}"
     return text if resolved else text + UNRESOLVED_MARK
 
 
