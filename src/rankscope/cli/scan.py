@@ -16,6 +16,7 @@ from rankscope.cli.output import (
     text_table,
     write_table,
 )
+from rankscope.cli.rescue import kept_aside
 from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def scan(
     try:
         _write(found.table, wanted, output, plot)
     except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {_rescued(found.table)}") from error
+        raise FileError(f"{error}; {kept_aside(found.table, 'scan')}") from error
     partial.remove()
     return _exit_code(found.table, conditions)
 
@@ -179,18 +180,6 @@ def _refuse_unused(given: dict[str, Any], loading: dict[str, Any], **others: Any
         raise ConfigError(
             f"{', '.join(unused)} needs a live model; a file of hidden states is measured as it is"
         )
-
-
-def _rescued(table: "Table") -> str:
-    """Where the results went when they could not be written where they should."""
-    import tempfile
-
-    place = Path(tempfile.mkdtemp(prefix="rankscope-")) / "scan.json"
-    try:
-        table.save(place)
-    except (RankscopeError, OSError):
-        return "nor could the results be kept in the folder for temporary files"
-    return f"the results are in {place}"
 
 
 def _partial_path(model: str, output: Path | None) -> Path:

@@ -47,8 +47,8 @@ def load_folder(folder: Path, request: Request) -> Loaded:
             model, notes = from_pretrained(transformers, str(folder), request, use_safetensors=True)
         else:
             model, notes = _from_pickle(transformers, folder, weights.files, request)
-        source = _Source(name=str(folder), options={}, folder=folder)
-        return _finish(transformers, model, folder.name, request, notes, source)
+        source = FilePlace(name=str(folder), options={}, folder=folder)
+        return finish(transformers, model, folder.name, request, notes, source)
 
 
 def load_gguf(file: Path, request: Request) -> Loaded:
@@ -69,14 +69,14 @@ def load_gguf(file: Path, request: Request) -> Loaded:
     ):
         model, notes = from_pretrained(transformers, str(file.parent), request, **options)
         notes += (f"the weights were stored in few bits ({file.name}) and expanded to floating point",)
-        source = _Source(name=str(file.parent), options=options)
-        return _finish(transformers, model, file.stem, request, notes, source)
+        source = FilePlace(name=str(file.parent), options=options)
+        return finish(transformers, model, file.stem, request, notes, source)
 
 
 def load_hub(name: str, request: Request) -> Loaded:
     """The model with this Hub id; the only place that uses the network, and not with ``HF_HUB_OFFLINE=1``."""
     transformers = import_transformers()
-    with _reachable(name, request), quiet(transformers, bars=True):
+    with reachable(name, request), quiet(transformers, bars=True):
         config, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
         if not config:
             raise FileError(
@@ -91,8 +91,8 @@ def load_hub(name: str, request: Request) -> Loaded:
         model, notes = from_pretrained(
             transformers, name, request, use_safetensors=safe, revision=request.revision
         )
-        source = _Source(name=name, options={"revision": request.revision})
-        return _finish(transformers, model, name, request, notes, source)
+        source = FilePlace(name=name, options={"revision": request.revision})
+        return finish(transformers, model, name, request, notes, source)
 
 
 def from_pretrained(
@@ -167,13 +167,13 @@ def _maker(transformers: ModuleType, config: Any, with_head: bool) -> Any:
     return found[0]
 
 
-def _finish(
+def finish(
     transformers: ModuleType,
     model: nn.Module,
     name: str,
     request: Request,
     notes: tuple[str, ...],
-    source: "_Source",
+    source: "FilePlace",
 ) -> Loaded:
     """The model with its tokenizer or processor; one that cannot be loaded is a warning, not an error."""
     kind = kind_of(model)
@@ -196,7 +196,7 @@ def _finish(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Source:
+class FilePlace:
     """Where files are looked for: a folder or a Hub id, and options that every look-up shares."""
 
     name: str
@@ -260,7 +260,7 @@ def readable(what: str, hint: str) -> Iterator[None]:
 
 
 @contextmanager
-def _reachable(name: str, request: Request) -> Iterator[None]:
+def reachable(name: str, request: Request) -> Iterator[None]:
     """The same for the Hub, where the usual reasons are the network, the name and the format."""
     from huggingface_hub import constants
 

@@ -16,7 +16,7 @@ from rankscope.core.registry import Registry, unknown_name
 from rankscope.errors import ConfigError, FileError, OutOfMemory, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.extras import import_timm, import_transformers, quiet
-from rankscope.sources.hub import _finish, _reachable, _Source, placed, readable
+from rankscope.sources.hub import FilePlace, finish, placed, reachable, readable
 from rankscope.sources.loaded import Loaded, Request, as_device, as_dtype, loaded
 from rankscope.sources.safety import check_remote_code, read_config
 
@@ -170,20 +170,20 @@ def _from_folder(folder: Path, request: Request, seed: int) -> Loaded:
     _check_model_type(transformers, config, str(folder / "config.json"))
     with readable(what, hint), quiet(transformers):
         model = _from_config(transformers, str(folder), request, seed)
-        source = _Source(name=str(folder), options={}, folder=folder)
-        return _finish(transformers, model, folder.name, request, (), source)
+        source = FilePlace(name=str(folder), options={}, folder=folder)
+        return finish(transformers, model, folder.name, request, (), source)
 
 
 def _from_hub(name: str, request: Request, seed: int) -> Loaded:
     """From the config and the tokenizer of a Hub id; its weights are not fetched."""
     transformers = import_transformers()
-    with _reachable(name, request), quiet(transformers, bars=True):
+    with reachable(name, request), quiet(transformers, bars=True):
         config, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
         check_remote_code(config, name, allowed=request.trust_remote_code)
         _check_model_type(transformers, config, f"the config of {name!r}")
         model = _from_config(transformers, name, request, seed, revision=request.revision)
-        source = _Source(name=name, options={"revision": request.revision})
-        return _finish(transformers, model, name, request, (), source)
+        source = FilePlace(name=name, options={"revision": request.revision})
+        return finish(transformers, model, name, request, (), source)
 
 
 def _from_config(

@@ -20,7 +20,7 @@ from rankscope.studies.ablate_explain import BLAME_DEFINITION, joined, suggestio
 from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
 from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
-from rankscope.studies.collapse_study import _states
+from rankscope.studies.collapse_study import traced_states
 from rankscope.studies.rows import Rows, definitions
 
 LOST = 0.1
@@ -146,7 +146,7 @@ def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, 
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     measures = [find_measure(name) for name in config.measures]
     trace = cut.network.trace(fed.x, fed.context, sites=inner)
-    for layer, site, state in _states(trace, config.sites):
+    for layer, site, state in traced_states(trace, config.sites):
         found = evaluated(measures, state, fed.keep, layer=layer)
         for measure, one in zip(measures, found, strict=True):
             rows.add_measured(measure, one, {**about, "layer": layer, "site": site})

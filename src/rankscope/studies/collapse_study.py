@@ -169,13 +169,13 @@ def _measure(
 ) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     trace = network.trace(batch.x, sites=inner)
-    for layer, site, x in _states(trace, config.sites):
+    for layer, site, x in traced_states(trace, config.sites):
         for measure in map(find_measure, config.measures):
             found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)
             rows.add_measured(measure, found, {**about, "layer": layer, "site": site})
 
 
-def _states(trace: Trace, sites: Sequence[str]) -> Iterator[tuple[int, str, torch.Tensor]]:
+def traced_states(trace: Trace, sites: Sequence[str]) -> Iterator[tuple[int, str, torch.Tensor]]:
     """Layer, site and token matrix of everything asked for, in order of execution."""
     for layer, state in enumerate(trace.states):
         for (at, site), output in trace.sites.items():
