@@ -20,13 +20,15 @@ class Context:
     Args:
         is_token: False on padding; None when every position is a token.
         positions: position of each token in its text; None counts the tokens of each text from zero.
+        segments: which part of its text each token belongs to, for position rules that ask (XLNet).
         memory: states that cross-attention reads; None for self-attention.
         memory_is_token: False on padding of ``memory``.
-        cache: what layers share (masks, rotary tables, relative biases), filled on first use.
+        cache: what layers share (masks, rotary tables, relative biases), filled on first use from the rest.
     """
 
     is_token: IsToken | None = None
     positions: Tensor | None = None
+    segments: Tensor | None = None
     memory: Tensor | None = None
     memory_is_token: IsToken | None = None
     cache: dict[Hashable, object] = field(default_factory=dict, repr=False)
@@ -39,7 +41,8 @@ class Context:
 
     def check(self, x: Tensor) -> None:
         """Raise unless padding and positions fit the tokens of ``x``."""
-        for name, value in (("is_token", self.is_token), ("positions", self.positions)):
+        held = (("is_token", self.is_token), ("positions", self.positions), ("segments", self.segments))
+        for name, value in held:
             if value is not None and not _broadcasts(value.shape, x.shape[:-1]):
                 raise ShapeError(
                     f"{name} has shape {tuple(value.shape)}, but the tokens have shape {tuple(x.shape[:-1])}; "
@@ -47,6 +50,18 @@ class Context:
                 )
         if self.is_token is not None and self.is_token.dtype != torch.bool:
             raise ShapeError(f"is_token must be boolean, got {self.is_token.dtype}; use is_token.bool()")
+
+    def of_text(self, row: int) -> "Context":
+        """What is known of one text of a batch by itself, its padding cut out."""
+        keep = None if self.is_token is None else self.is_token[row]
+
+        def cut(value: Tensor | None) -> Tensor | None:
+            if value is None:
+                return None
+            own = value if value.ndim == 1 else value[row if len(value) > 1 else 0]
+            return own if keep is None else own[keep]
+
+        return Context(positions=cut(self.positions), segments=cut(self.segments))
 
     def token_positions(self, tokens: int, device: torch.device) -> Tensor:
         """Integer positions ``*batch tokens``: as given, or counted over the real tokens of each text."""

@@ -24,6 +24,15 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int) -> "Batch":
+        """The batch of its first texts; inputs that have not one row per text stay whole."""
+        texts = len(self)
+        if count >= texts or any(value.shape[0] != texts for value in self.inputs.values()):
+            return self
+        is_token = self.is_token if self.is_token is None else self.is_token[:count]
+        inputs = {name: value[:count] for name, value in self.inputs.items()}
+        return Batch(inputs=inputs, is_token=is_token, labels=self.labels[:count])
+
 
 def shortened(text: str, width: int = 40) -> str:
     """The start of a text on one line, with an ellipsis where something was cut.

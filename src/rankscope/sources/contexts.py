@@ -7,7 +7,6 @@ from torch import Tensor
 
 from rankscope.errors import NotTranslated
 from rankscope.network import Context
-from rankscope.network.positions import SEGMENTS
 from rankscope.sources.batch import Batch
 
 CAUSAL_INPUTS = ("mask", "src_mask")
@@ -34,14 +33,12 @@ def context_of(batch: Batch, x: Tensor, stack: str = "blocks") -> Context:
     positions = inputs.get("position_ids")
     if positions is None or positions.shape[-1] != shape[-1]:
         positions = torch.arange(shape[-1])
-    context = Context(
+    segments = inputs.get("token_type_ids")
+    return Context(
         is_token=None if is_token is None or bool(is_token.all()) else is_token.to(x.device),
         positions=positions.to(x.device),
+        segments=segments.to(x.device) if segments is not None and segments.shape == shape else None,
     )
-    segments = inputs.get("token_type_ids")
-    if segments is not None and segments.shape == shape:
-        context.cache[SEGMENTS] = segments.to(x.device)
-    return context
 
 
 def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
@@ -51,6 +48,10 @@ def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
         if mask is None:
             continue
         is_token = mask.bool() if name == "attention_mask" else _read_keys(mask)
+        if name == "attention_mask" and not bool(((mask == 0) | (mask == 1)).all()):
+            raise NotTranslated(
+                "the input 'attention_mask' holds other numbers than 0 and 1; give 1 on tokens and 0 on padding"
+            )
         if mask.shape == shape:
             return is_token
         if not bool(is_token.all()):

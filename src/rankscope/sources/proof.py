@@ -1,14 +1,15 @@
 """The proof of a translation: the tree against the model's own states, block by block and once end to end."""
 
+import copy
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, isnan, sqrt
 
 import torch
 from torch import Tensor
 
 from rankscope.errors import NotTranslated
-from rankscope.network import Context, Network
-from rankscope.network.positions import SEGMENTS
+from rankscope.network import Context, Network, Rotary, Trace
+from rankscope.network.parts import Part, TokenMap
 from rankscope.sources.recording import Recording
 from rankscope.split.run import in_float64
 
@@ -24,6 +25,9 @@ LEAST = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 MARGIN = 32.0
 """The model's rounding may be so many times that of the tree on the same block."""
 
+CHAOS = 0.1
+"""However much a network amplifies rounding, its last state may not be further off than this."""
+
 SITES = ("attention", "mlp")
 
 
@@ -32,26 +36,47 @@ class Proof:
     """How far the tree was from the model.
 
     Args:
-        blocks: the largest deviation of each block on the model's own state before it, sites included.
-        end_to_end: the largest deviation of a state after all blocks in a row (and after the final norm).
+        blocks: the largest deviation of each block on the model's own state before it, sites included; that of the
+            final norm counts for the last block.
+        end_to_end: the largest deviation of the state after all blocks in a row.
         allowed: the most that the dtype allows a block. Below float64 a block is held to what its own rounding
-            explains, where that is less. All blocks in a row are held to the square root of their number times
-            ``allowed``, or to what the network makes of deviations like those of its blocks, where that is more.
+            explains, where that is less.
+        in_a_row: what all blocks in a row are held to: the square root of their number times ``allowed``, or what the
+            network makes of deviations like those of its blocks, where that is more.
         dtype: the dtype of the model.
-        texts: the number of texts, and ``tokens`` of their tokens, it was compared on.
+        texts: the number of texts it was compared on, ``tokens`` of all of them, ``longest`` of the longest.
     """
 
     blocks: tuple[float, ...]
     end_to_end: float
     allowed: float
+    in_a_row: float
     dtype: str
     texts: int
     tokens: int
+    longest: int
 
     @property
     def worst(self) -> float:
         """The largest deviation of all."""
         return max(self.end_to_end, *self.blocks)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the dtype hides fine differences, such as a small bias that is missing."""
+        return self.dtype not in ("float32", "float64")
+
+    def joined(self, other: "Proof") -> "Proof":
+        """What two proofs of the same tree on different inputs say together."""
+        return replace(
+            self,
+            blocks=tuple(map(max, self.blocks, other.blocks)),
+            end_to_end=max(self.end_to_end, other.end_to_end),
+            in_a_row=max(self.in_a_row, other.in_a_row),
+            texts=self.texts + other.texts,
+            tokens=self.tokens + other.tokens,
+            longest=max(self.longest, other.longest),
+        )
 
 
 def allowed_deviation(dtype: torch.dtype, *, casts: bool) -> float:
@@ -71,65 +96,125 @@ def prove(
             "the model's own states are not finite on these inputs: there is nothing to compare with"
             + (" (eager attention may overflow on padding in float64; try sdpa)" if casts else "")
         )
-    # Tables of angles in float32 are off by the position times its round-off.
-    tables = recording.states[0].shape[1] * 2.0**-22 if casts else 0.0
-    blocks = []
     with torch.no_grad():
-        for layer in range(1, len(recording.states)):
-            found = _replayed(network, recording, context, layer)
-            for site, deviation in found:
-                if deviation > LEAST.get(dtype, 0.0) or not deviation <= most:
-                    allowed = min(most, _explained(network, recording, context, layer, site, dtype) + tables)
-                    if not deviation <= allowed:
-                        raise _differs(layer, site, deviation, allowed, dtype)
-            blocks.append(max(deviation for _, deviation in found))
-        end_to_end = _end_to_end(network, recording, context)
+        blocks = [
+            _proven_block(part, recording, context, layer, most, dtype, casts=casts)
+            for layer, part in enumerate(network.blocks, start=1)
+        ]
+        if recording.final is not None:
+            last, final = recording.states[-1], recording.final
+            blocks[-1] = max(blocks[-1], _proven_final(network, last, final, is_token, most, dtype))
+        last = network.states(recording.states[0], context)[-1]
+        end_to_end = _deviation(last, recording.states[-1], recording.states[-2], is_token)
         in_a_row = most * sqrt(len(blocks))
         if not end_to_end <= in_a_row:
-            in_a_row = max(in_a_row, _grown(network, recording, context, max(blocks)))
+            grown = _grown(network, recording, context, last, max(blocks))
+            in_a_row = max(in_a_row, min(grown, CHAOS))
     if not end_to_end <= in_a_row:
         raise NotTranslated(
             f"every block of the tree equals the model's, but all in a row differ by {end_to_end:.1e} relative to the "
-            f"token, where {_short(dtype)} allows {in_a_row:.0e}: something happens between the blocks"
+            f"token, where rounding in {_short(dtype)} explains {in_a_row:.0e}: something happens between the blocks"
         )
     texts, tokens = recording.states[0].shape[:2]
-    count = texts * tokens if is_token is None else int(is_token.sum())
+    lengths = torch.full((texts,), tokens) if is_token is None else is_token.sum(dim=-1)
     return Proof(
         blocks=tuple(blocks),
         end_to_end=end_to_end,
         allowed=most,
+        in_a_row=in_a_row,
         dtype=_short(dtype),
         texts=texts,
-        tokens=count,
+        tokens=int(lengths.sum()),
+        longest=int(lengths.max()),
     )
 
 
-def _explained(
-    network: Network, recording: Recording, context: Context, layer: int, site: str, dtype: torch.dtype
+def _proven_block(
+    part: Part,
+    recording: Recording,
+    context: Context,
+    layer: int,
+    most: float,
+    dtype: torch.dtype,
+    *,
+    casts: bool,
 ) -> float:
-    """What rounding explains at a site of a block: ``MARGIN`` times how far the block is from itself in float64."""
+    """The largest deviation of one block on the model's own state before it, or an error that names the site."""
+    before, after = recording.states[layer - 1 : layer + 1]
+    ours = Network([part]).trace(before, context, sites=SITES)
+    found = _deviations(ours, recording.sites, layer, after, before, context.is_token)
+    worst = max(found.values())
+    if worst <= LEAST.get(dtype, most):
+        return worst
+    explained = _explained(part, ours, before, context, dtype)
+    # Tables of angles in float32 are off by the position times its round-off.
+    tables = before.shape[1] * 2.0**-22 if casts and _turns(part) else 0.0
+    for site, deviation in found.items():
+        allowed = min(most, explained.get(site, inf) + tables)
+        if not deviation <= allowed:
+            raise _differs(f"block {layer}, site {site}", deviation, allowed, dtype)
+    return worst
+
+
+def _proven_final(
+    network: Network, last: Tensor, theirs: Tensor, is_token: Tensor | None, most: float, dtype: torch.dtype
+) -> float:
+    """The same for the final norm, on the model's own last state."""
+    ours = network.finish(last)
+    found = _deviation(ours, theirs, theirs, is_token)
+    if found <= LEAST.get(dtype, most):
+        return found
+    allowed = most
+    if dtype in LEAST and network.final_norm is not None:
+        exact = copy.deepcopy(network.final_norm).double()(last.double())
+        allowed = min(most, max(LEAST[dtype], MARGIN * _deviation(ours, exact, exact, is_token)))
+    if not found <= allowed:
+        raise _differs("the final norm", found, allowed, dtype)
+    return found
+
+
+def _explained(
+    part: Part, ours: Trace, before: Tensor, context: Context, dtype: torch.dtype
+) -> dict[str, float]:
+    """What rounding explains at every site: ``MARGIN`` times how far the block is from itself in float64.
+
+    Nothing is said about float64 itself, nor about blocks with a foreign module that knows no float64.
+    """
     if dtype not in LEAST:
-        return inf
-    before, block = recording.states[layer - 1], list(network.blocks)[layer - 1]
+        return {}
     try:
-        exact = network.with_blocks([in_float64(block)]).trace(before.double(), _fresh(context), sites=SITES)
-    except Exception:  # a foreign module of the tree may know no float64
-        return inf
-    ours = network.with_blocks([block]).trace(before, context, sites=SITES)
-    if site == "block":
-        off = _deviation(ours.states[-1], exact.states[-1], before, context.is_token)
-    else:
-        theirs = exact.sites[1, site]
-        off = _deviation(ours.sites[1, site], theirs, theirs, context.is_token, whole=True)
-    return max(LEAST[dtype], MARGIN * off)
+        exact = Network([in_float64(part)]).trace(before.double(), replace(context, cache={}), sites=SITES)
+    except Exception:
+        if any(isinstance(module, TokenMap) for module in part.modules()):
+            return {}
+        raise
+    sites = {(1, site): state for (_, site), state in exact.sites.items()}
+    off = _deviations(ours, sites, 1, exact.states[-1], before, context.is_token)
+    return {site: max(LEAST[dtype], MARGIN * deviation) for site, deviation in off.items()}
 
 
-def _fresh(context: Context) -> Context:
-    """The same context without what was computed in another dtype; segments are no such thing."""
-    return replace(context, cache={key: value for key, value in context.cache.items() if key == SEGMENTS})
+def _deviations(
+    ours: Trace,
+    sites: dict[tuple[int, str], Tensor],
+    layer: int,
+    after: Tensor,
+    before: Tensor,
+    is_token: Tensor | None,
+) -> dict[str, float]:
+    """Deviation at each site of one block, in order of execution, the state after it last."""
+    found = {}
+    for site in SITES:
+        theirs, own = sites.get((layer, site)), ours.sites.get((1, site))
+        if theirs is not None and own is not None:
+            found[site] = _deviation(own, theirs, theirs, is_token, at_least_median=True)
+    return found | {"block": _deviation(ours.states[-1], after, before, is_token)}
 
 
-def _grown(network: Network, recording: Recording, context: Context, deviation: float) -> float:
+def _turns(part: Part) -> bool:
+    return any(isinstance(module, Rotary) for module in part.modules())
+
+
+def _grown(network: Network, recording: Recording, context: Context, last: Tensor, deviation: float) -> float:
     """How far the last state moves if what enters is off by a block's deviation, times the number of blocks.
 
     Deep networks without training can be chaotic: then rounding grows, and says nothing about the tree.
@@ -138,55 +223,33 @@ def _grown(network: Network, recording: Recording, context: Context, deviation: 
     noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(first)
     noise = noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
     moved = first + deviation * torch.linalg.vector_norm(first, dim=-1, keepdim=True) * noise
-    (*_, last), (*_, shifted) = network.states(first, context), network.states(moved, context)
+    shifted = network.states(moved, context)[-1]
     return 4 * len(network.blocks) * _deviation(shifted, last, last, context.is_token)
 
 
-def _replayed(
-    network: Network, recording: Recording, context: Context, layer: int
-) -> list[tuple[str, float]]:
-    """Deviation at each site of one block, in order of execution, on the model's own state before it."""
-    before, after = recording.states[layer - 1 : layer + 1]
-    block = network.with_blocks([list(network.blocks)[layer - 1]])
-    trace = block.trace(before, context, sites=SITES)
-    found = []
-    for site in SITES:
-        theirs, ours = recording.sites.get((layer, site)), trace.sites.get((1, site))
-        if theirs is not None and ours is not None:
-            found.append((site, _deviation(ours, theirs, theirs, context.is_token, whole=True)))
-    found.append(("block", _deviation(trace.states[-1], after, before, context.is_token)))
-    return found
-
-
-def _end_to_end(network: Network, recording: Recording, context: Context) -> float:
-    *_, last = network.states(recording.states[0], context)
-    found = [_deviation(last, recording.states[-1], recording.states[-2], context.is_token)]
-    if recording.final is not None:
-        found.append(_deviation(network.finish(last), recording.final, recording.final, context.is_token))
-    return max(found)
-
-
 def _deviation(
-    ours: Tensor, theirs: Tensor, before: Tensor, is_token: Tensor | None, *, whole: bool = False
+    ours: Tensor, theirs: Tensor, before: Tensor, is_token: Tensor | None, *, at_least_median: bool = False
 ) -> float:
     """The largest distance of a token from the model's, relative to its length before or after, whichever is longer.
 
-    What a sublayer puts out may be next to nothing for one token; with ``whole`` the longest of all tokens counts.
+    What a sublayer puts out may be next to nothing for one token; with ``at_least_median`` such a token is measured
+    by the median length of all.
     """
     ours, theirs, before = (_kept(state, is_token).double() for state in (ours, theirs, before))
     distance = torch.linalg.vector_norm(ours - theirs, dim=-1)
     length = torch.maximum(torch.linalg.vector_norm(theirs, dim=-1), torch.linalg.vector_norm(before, dim=-1))
-    length = length.amax() if whole else length
-    return float(torch.where(distance == 0, 0.0, distance / length).max())
+    length = length.clamp(min=float(length.median())) if at_least_median else length
+    found = float(torch.where(distance == 0, 0.0, distance / length).max())
+    return inf if isnan(found) else found
 
 
 def _kept(state: Tensor, is_token: Tensor | None) -> Tensor:
     return state.flatten(0, -2) if is_token is None else state[is_token.expand(state.shape[:-1])]
 
 
-def _differs(layer: int, site: str, deviation: float, allowed: float, dtype: torch.dtype) -> NotTranslated:
+def _differs(where: str, deviation: float, allowed: float, dtype: torch.dtype) -> NotTranslated:
     return NotTranslated(
-        f"the tree differs from the model: block {layer}, site {site}, by {deviation:.1e} relative to the token, where "
+        f"the tree differs from the model: {where}, by {deviation:.1e} relative to the token, where "
         f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that its family does not know. "
         "'rankscope scan' works on it all the same"
     )

@@ -1,30 +1,37 @@
 """A live model as a tree of parts that shares its weights, proven on the model's own states."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, NotTranslated
-from rankscope.masks import Causal
-from rankscope.network import Context, Network, Part, with_mask
+from rankscope.errors import ConfigError, NotTranslated, RankscopeError
+from rankscope.masks import Causal, CausalWindow, Window
+from rankscope.network import Attention, Context, Network, Part, with_mask
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of, is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.paths import resolve
 from rankscope.sources.proof import Proof, prove
-from rankscope.sources.recording import first_state, recorded
+from rankscope.sources.recording import Recording, first_state, recorded
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.trees import Place, norm
 from rankscope.sources.trial import trial_batch
 
+PROVEN_ON = 2
+"""So many texts of a batch a tree is compared on, besides random inputs."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Translation:
-    """The tree of one stack of a live model. Its weights are views of the model's."""
+    """The tree of one stack of a live model. Its weights are views of the model's; numbers in its configuration,
+    masks and activations are as they were when it was translated.
+    """
 
     network: Network
     model: nn.Module
@@ -39,45 +46,114 @@ class Translation:
     is_masked: bool
     """Whether it was translated under a causal mask that was one of the model's inputs."""
 
-    proof: Proof | None = None
+    proof: Proof
+    weights: tuple[int, ...] = field(repr=False)
+    """Where the weights of the blocks lay in memory."""
+
+    reach: dict[str, int] = field(default_factory=dict, repr=False)
+    """The longest text that masks have been compared on since."""
 
     def embed(self, batch: Batch) -> tuple[Tensor, Context]:
-        """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides."""
+        """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.
+
+        Texts that are the first to be longer than a window are compared with the model before.
+        """
+        self._check_unchanged()
         if is_causal_input(batch) != self.is_masked:
             raise NotTranslated(
                 "the model was translated under another mask than the one among these inputs; "
                 "translate it again on a batch of them"
             )
         x = first_state(self.model, self.stack, batch)
+        longest = self.reach.get("longest", self.proof.longest)
+        if any(longest <= width + 1 < x.shape[1] for width in _windows(self.network)):
+            self.reach["longest"] = self.proven_on(batch).proof.longest
         return x, context_of(batch, x, self.stack.name)
+
+    def proven_on(self, batch: Batch) -> "Translation":
+        """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
+        self._check_unchanged()
+        texts = batch.first(PROVEN_ON)
+        recording = recorded(self.model, self.stack, texts)
+        proof = _proof(self.model, self.stack, self.network, texts, recording, casts=self.casts)
+        return replace(self, proof=self.proof.joined(proof))
+
+    def _check_unchanged(self) -> None:
+        if _pointers(self.model, self.stack) != self.weights:
+            raise NotTranslated(
+                "the weights of the model were moved, replaced or cast since it was translated; translate it again"
+            )
 
 
 def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
     """The tree of a model's blocks, or an error that says what stands in the way.
 
-    The tree is compared with the model on ``batch`` (on random inputs if none is given): every block on the model's
-    own state before it, then all blocks one after the other. ``stack`` names the run of blocks, where there are
-    several; else it is the first one that can be translated.
+    The tree is compared with the model on random inputs, padded on either side, and on the first texts of ``batch``:
+    every block on the model's own state before it, then all blocks one after the other. ``stack`` names the run of
+    blocks, where there are several; else it is the first one that can be translated.
     """
     model = unwrapped(model)
     found, match, tree = _chosen(model, stack)
     _check(model, found)
-    batch = trial_batch(model, found) if batch is None else batch
-    is_masked = is_causal_input(batch)
-    recording = recorded(model, found, batch)
-    network = _network(model, found, match, tree, recording.calls)
-    translation = Translation(
-        network=with_mask(network, Causal()) if is_masked else network,
+    is_masked = batch is not None and is_causal_input(batch)
+    own = None if batch is None else batch.first(PROVEN_ON)
+    # A mask between tokens is laid by the user's inputs, so it can only be seen on those.
+    tried = None if is_masked else _trial(model, found, own)
+    given = None if own is None else (own, recorded(model, found, own))
+    runs = [run for run in (tried, given) if run is not None]
+    network = _network(model, found, match, tree, runs[0][1].calls)
+    network = with_mask(network, Causal()) if is_masked else network
+    proofs = [_proof(model, found, network, *run, casts=tree.casts) for run in runs]
+    return Translation(
+        network=network,
         model=model,
         family=match.family.name,
         kind=kind_of_model(match.module),
         stack=found,
         casts=tree.casts,
         is_masked=is_masked,
+        proof=reduce(Proof.joined, proofs),
+        weights=_pointers(model, found),
     )
-    context = context_of(batch, recording.states[0], found.name)
-    proof = prove(translation.network, recording, context, dtype=dtype_of(model), casts=tree.casts)
-    return replace(translation, proof=proof)
+
+
+def _trial(model: nn.Module, stack: Stack, own: Batch | None) -> tuple[Batch, Recording] | None:
+    """Random inputs and what the model makes of them; None where none can be made, as long as the user gave some."""
+    try:
+        batch = trial_batch(model, stack)
+        recording = recorded(model, stack, batch)
+        if not _is_finite(recording, batch):  # eager attention of some models overflows on padding in float64
+            batch = trial_batch(model, stack, padded=False)
+            recording = recorded(model, stack, batch)
+    except RankscopeError:
+        if own is None:
+            raise
+        return None
+    return batch, recording
+
+
+def _is_finite(recording: Recording, batch: Batch) -> bool:
+    last, keep = recording.states[-1], batch.is_token
+    return bool((last if keep is None or keep.shape != last.shape[:2] else last[keep]).isfinite().all())
+
+
+def _proof(
+    model: nn.Module, stack: Stack, network: Network, batch: Batch, recording: Recording, *, casts: bool
+) -> Proof:
+    context = context_of(batch, recording.states[0], stack.name)
+    return prove(network, recording, context, dtype=dtype_of(model), casts=casts)
+
+
+def _windows(network: Network) -> set[int]:
+    """Widths of the windows in the masks of a network."""
+    rules = (part.mixer.rule for part in network.modules() if isinstance(part, Attention))
+    return {rule.width for rule in rules if isinstance(rule, Window | CausalWindow)}
+
+
+def _pointers(model: nn.Module, stack: Stack) -> tuple[int, ...]:
+    """Where the weights of a stack lie; empty if its blocks are not there any more."""
+    blocks = [resolve(model, path) for path in stack.blocks]
+    return tuple(p.data_ptr() for block in blocks if block is not None for p in block.parameters())
 
 
 def kind_of_model(module: nn.Module) -> str:

@@ -16,21 +16,25 @@ from rankscope.sources.random_tokens import random_token_batches
 from rankscope.sources.roles import block_width
 from rankscope.sources.taps import has_tokens_first
 
-TEXTS, TOKENS = 2, 32
+TEXTS, TOKENS = 3, 32
 WIDEST = 512
 """Windows up to here are tried on texts that are longer than they are."""
 
 
-def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0) -> Batch:
-    """One batch of random inputs that the model can read; the second text ends in padding where a mask is read."""
+def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0, padded: bool = True) -> Batch:
+    """One batch of random inputs that the model can read.
+
+    Where it reads a mask, the second text ends in padding and the third begins with it, unless ``padded`` is false.
+    """
     match kind_of(model):
         case "text":
-            return _with_pictures(_padded(_first(_texts(model, seed))), model, seed)
+            texts = _first(_texts(model, seed))
+            return _with_pictures(_padded(texts) if padded else texts, model, seed)
         case "image":
             return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
         case "audio":
             return _first(audio_batches(sample_audio(TEXTS, seed=seed), model, batch_size=TEXTS))
-    return _states(model, stack, seed)
+    return _states(model, stack, seed, padded=padded)
 
 
 def _texts(model: nn.Module, seed: int) -> Iterator[Batch]:
@@ -41,18 +45,22 @@ def _texts(model: nn.Module, seed: int) -> Iterator[Batch]:
 
 
 def _padded(batch: Batch) -> Batch:
-    """The batch with the last quarter of its second text as padding, where the model reads a mask."""
+    """The batch with padding, where the model reads a mask."""
     mask = batch.inputs.get("attention_mask")
     if mask is None:
         return batch
-    tokens = mask.shape[1]
-    is_token = torch.ones_like(mask, dtype=torch.bool)
-    is_token[1, tokens - max(tokens // 4, 1) :] = False
-    return Batch(
-        inputs=batch.inputs | {"attention_mask": is_token.to(mask.dtype)},
-        is_token=is_token,
-        labels=batch.labels,
-    )
+    is_token = _is_token(mask.shape[1])
+    inputs = batch.inputs | {"attention_mask": is_token.to(mask.dtype)}
+    return Batch(inputs=inputs, is_token=is_token, labels=batch.labels)
+
+
+def _is_token(tokens: int) -> Tensor:
+    """A whole text, one that ends in a quarter of padding, and one that begins with it."""
+    quarter = max(tokens // 4, 1)
+    is_token = torch.ones(TEXTS, tokens, dtype=torch.bool)
+    is_token[1, tokens - quarter :] = False
+    is_token[2, :quarter] = False
+    return is_token
 
 
 def _with_pictures(batch: Batch, model: nn.Module, seed: int) -> Batch:
@@ -63,7 +71,7 @@ def _with_pictures(batch: Batch, model: nn.Module, seed: int) -> Batch:
     return replace(batch, inputs=batch.inputs | pictures.inputs)
 
 
-def _states(model: nn.Module, stack: Stack, seed: int) -> Batch:
+def _states(model: nn.Module, stack: Stack, seed: int, *, padded: bool) -> Batch:
     """Normal tokens of the width of the blocks, by position; padding under torch's name for it, if that is read."""
     block = model.get_submodule(stack.blocks[0])
     width, takes = block_width(block), inputs_of(model)
@@ -78,8 +86,8 @@ def _states(model: nn.Module, stack: Stack, seed: int) -> Batch:
     if "tgt" in takes:
         inputs["tgt"] = laid
     is_token = torch.ones(TEXTS, TOKENS, dtype=torch.bool)
-    if "src_key_padding_mask" in takes:
-        is_token[1, TOKENS - TOKENS // 4 :] = False
+    if "src_key_padding_mask" in takes and padded:
+        is_token = _is_token(TOKENS)
         inputs["src_key_padding_mask"] = ~is_token
     return Batch(
         inputs=inputs, is_token=is_token, labels=tuple(f"{n + 1}: random states" for n in range(TEXTS))

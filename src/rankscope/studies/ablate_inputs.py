@@ -140,7 +140,7 @@ def _live(
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; an ablation needs at least one")
-    found = known or translate(ready.model, first, stack=config.stack)
+    found = translate(ready.model, first, stack=config.stack) if known is None else known.proven_on(first)
     about = {
         "model": ready.name,
         "family": found.family,
@@ -151,7 +151,7 @@ def _live(
         "dtype": short(tree_dtype(found.network)),
         "inputs": chosen.source,
         "special rule": chosen.rule,
-        "proof": None if found.proof is None else _deviations(found.proof),
+        "proof": _deviations(found.proof),
     }
     return Subject(
         seed=seed,

@@ -95,11 +95,7 @@ def _texts(feeds: Iterator[Fed]) -> Iterator[tuple[int, Tensor, Context]]:
     for fed in feeds:
         for row, x in enumerate(fed.x):
             keep = None if fed.context.is_token is None else fed.context.is_token[row]
-            positions = fed.context.positions
-            if positions is not None:
-                positions = positions if positions.ndim == 1 else positions[row if len(positions) > 1 else 0]
-                positions = positions if keep is None else positions[keep]
-            yield fed.first + row, x if keep is None else x[keep], Context(positions=positions)
+            yield fed.first + row, x if keep is None else x[keep], fed.context.of_text(row)
 
 
 def _add(

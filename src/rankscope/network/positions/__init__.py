@@ -4,10 +4,9 @@ from rankscope.network.positions.alibi import Alibi
 from rankscope.network.positions.base import NoPosition, Position, distances
 from rankscope.network.positions.relative import ClippedBuckets, LogBuckets, RelativeBias
 from rankscope.network.positions.rotary import Rotary
-from rankscope.network.positions.transformer_xl import SEGMENTS, Segments, TransformerXL, sinusoid
+from rankscope.network.positions.transformer_xl import Segments, TransformerXL, sinusoid
 
 __all__ = [
-    "SEGMENTS",
     "Alibi",
     "ClippedBuckets",
     "LogBuckets",

@@ -50,9 +50,9 @@ class Rotary(Position):
         return cls(base**-exponents / stretch, interleaved=interleaved)
 
     def rotate(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        cos, sin = context.shared(
-            ("rotary", self, query.shape[-2], query.dtype), lambda: self._table(query, context)
-        )
+        same = tuple(self.frequencies.tolist()), self.gain  # layers with the same angles share a table
+        name = ("rotary", same, query.shape[-2], query.dtype, query.device)
+        cos, sin = context.shared(name, lambda: self._table(query, context))
         return self._turn(query, cos, sin), self._turn(key, cos, sin)
 
     def _table(self, query: Tensor, context: Context) -> tuple[Tensor, Tensor]:

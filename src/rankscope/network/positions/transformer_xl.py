@@ -42,7 +42,7 @@ class TransformerXL(Position):
 class Segments(Position):
     """``scale * (q_i + shift_h - content_h) . table_h[segment(i) != segment(j)]`` added to what ``inner`` adds (XLNet).
 
-    Segments are integers ``*batch tokens`` in the context's cache under ``SEGMENTS``; without them nothing is added.
+    Segments are those of the context; without them nothing is added.
 
     Args:
         inner: the rule for distances.
@@ -60,18 +60,14 @@ class Segments(Position):
 
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
         by_distance = self.inner.bias(query, context, scale)
-        segments = context.cache.get(SEGMENTS)
-        if not isinstance(segments, Tensor):
+        segments = context.segments
+        if segments is None:
             return by_distance
         asked = shifted(query, self.shift, self.content) * scale
         same, other = (asked @ self.table.unsqueeze(-1)[side] for side in (0, 1))  # *batch heads tokens 1
         differs = (segments.unsqueeze(-1) != segments.unsqueeze(-2)).unsqueeze(-3)
         by_segment = torch.where(differs, other, same)
         return by_segment if by_distance is None else by_distance + by_segment
-
-
-SEGMENTS = "segments"
-"""Where a context's cache holds the segment of every token."""
 
 
 def shifted(query: Tensor, shift: Tensor, content: Tensor | None) -> Tensor:

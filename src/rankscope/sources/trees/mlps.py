@@ -23,7 +23,7 @@ def activation_name(function: object) -> str | None:
     """
     if not callable(function):
         return None
-    grid = torch.linspace(-6.0, 6.0, 121, dtype=torch.float64)
+    grid = _grid()
     try:
         with torch.no_grad():
             found = function(grid.clone())
@@ -36,12 +36,19 @@ def activation_name(function: object) -> str | None:
 
 @cache
 def _known_values() -> tuple[tuple[str, Tensor], ...]:
-    grid = torch.linspace(-6.0, 6.0, 121, dtype=torch.float64)
-    return tuple((name, ACTIVATIONS[name](grid)) for name in ACTIVATIONS)
+    return tuple((name, ACTIVATIONS[name](_grid())) for name in ACTIVATIONS)
+
+
+def _grid() -> Tensor:
+    """Dense where activations bend, and far out, where some are clipped."""
+    far = torch.logspace(0.8, 4.5, 40, dtype=torch.float64)
+    return torch.cat([-far, torch.linspace(-6.0, 6.0, 121, dtype=torch.float64), far])
 
 
 def _is_close(found: Tensor, values: Tensor) -> bool:
-    return bool((found - values).abs().max() < 1e-6)  # some functions compute in float32
+    return bool(
+        ((found - values).abs() <= 1e-6 * _grid().abs().clamp(min=1.0)).all()
+    )  # some compute in float32
 
 
 def _found(place: Place, what: Find) -> object:
