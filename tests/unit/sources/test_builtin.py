@@ -5,13 +5,13 @@ its own domain, far above chance.
 """
 
 import sys
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from checkpoints import checkpoints, loaded
 from rankscope.errors import FileError, MissingExtraError
 from rankscope.sources import builtin as module
 from rankscope.sources.builtin import BUILTINS, sample_lines
@@ -26,19 +26,6 @@ def _offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def needs(name):
-    """A mark that skips a test where the package is not installed, and says how to install it."""
-    entry = BUILTINS[name]
-    return [
-        pytest.mark.checkpoint,
-        pytest.mark.skipif(not entry.installed, reason=f"the checkpoint is not installed: {entry.pip}"),
-    ]
-
-
-def checkpoints(*names):
-    return [pytest.param(name, id=name, marks=needs(name)) for name in names]
-
-
 EXPECTED = {
     # model class, parameters, longest text
     "minilm": ("BertModel", 22_713_216, 512),
@@ -49,15 +36,9 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def once():
-    """Every checkpoint loaded at most once: reading the GGUF file takes many seconds."""
-    return lru_cache(load_model)
-
-
 @pytest.mark.parametrize("name", checkpoints(*EXPECTED))
-def test_what_a_name_gives(name, once):
-    result = once(name)
+def test_what_a_name_gives(name):
+    result = loaded(name)
     maker, parameters, longest = EXPECTED[name]
     assert (type(result.model).__name__, result.parameters, result.max_tokens) == (maker, parameters, longest)
     assert (result.name, result.kind, result.dtype) == (name, "text", torch.float32)
@@ -173,8 +154,8 @@ def test_russian_words_get_their_stress(name):
 
 
 @pytest.mark.parametrize("name", checkpoints("minilm"))
-def test_sentences_of_like_meaning_are_near_each_other(name, once):
-    result = once(name)
+def test_sentences_of_like_meaning_are_near_each_other(name):
+    result = loaded(name)
     pairs = ["A man is playing a guitar.", "Someone plays an instrument.", "The recipe needs three eggs."]
     (batch,) = text_batches(pairs, result.tokenizer, takes=result.takes, special="keep")
     with torch.no_grad():
@@ -186,8 +167,8 @@ def test_sentences_of_like_meaning_are_near_each_other(name, once):
 
 
 @pytest.mark.parametrize("name", checkpoints("smollm2"))
-def test_the_next_word_is_guessed(name, once):
-    result = once(name)
+def test_the_next_word_is_guessed(name):
+    result = loaded(name)
     assert "expanded to floating point" in result.warnings[0]
     ids = torch.tensor([result.tokenizer("The capital of France is")["input_ids"]])
     with torch.no_grad():

@@ -1,13 +1,13 @@
 """Real checkpoints as trees: replayed on texts of their own domain."""
 
 import copy
-from functools import cache
 
 import pytest
 import torch
 
+from checkpoints import checkpoints, loaded
 from rankscope.network import variant
-from rankscope.sources import BUILTINS, Batch, Loaded, load_model, text_batches, translate
+from rankscope.sources import Batch, Loaded, text_batches, translate
 from rankscope.split import split_states
 from translation_casts import CastsRemoved
 
@@ -18,54 +18,40 @@ KINDS = {
     "ruaccent": ("Transformer", 4),
     "smollm2": ("llama", 30),
 }
-NAMES = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.checkpoint,
-            pytest.mark.skipif(not BUILTINS[name].installed, reason=f"not installed: {BUILTINS[name].pip}"),
-        ],
-    )
-    for name in KINDS
-]
 
 
-@cache
-def loaded(name: str) -> tuple[Loaded, Batch]:
-    found = load_model(name, dtype="float32")
+def fed(name: str) -> tuple[Loaded, Batch]:
+    found = loaded(name)
     texts = text_batches(found.texts[:3], found.tokenizer, batch_size=3, max_tokens=64, takes=found.takes)
     return found, next(iter(texts))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_float32(name: str) -> None:
-    found, batch = loaded(name)
+    found, batch = fed(name)
     translation = translate(found.model, batch)
     assert (translation.kind, len(translation.network.blocks)) == KINDS[name]
-    assert translation.proof is not None
     assert translation.proof.worst < 2e-4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_float64(name: str) -> None:
-    found, batch = loaded(name)
+    found, batch = fed(name)
     model = copy.deepcopy(found.model).double()
     translation = translate(model, batch)
-    assert translation.proof is not None
     assert max(translation.proof.blocks) < (2e-6 if translation.casts else 1e-9)
     if translation.casts:
         with CastsRemoved():
             proof = translate(model, batch).proof
-        assert proof is not None
         assert proof.worst < 1e-9
     else:
         assert translation.proof.worst < 1e-9
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_attention_alone_collapses_and_the_model_does_not(name: str) -> None:
     """The paper's figure for trained models, to infinite precision: the residual of every text by the split pass."""
-    found, batch = loaded(name)
+    found, batch = fed(name)
     translation = translate(found.model, batch)
     x, context = translation.embed(batch)
     alone, whole = (

@@ -1,31 +1,22 @@
 """A scan from model to verdict: numbers against a plain reference, inputs, resuming, the real checkpoints."""
 
 import json
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
+from checkpoints import checkpoints, loaded
 from models import MODELS
 from rankscope.errors import ConfigError, FileError, OutOfMemory
 from rankscope.measures import MEASURES, PANEL, RANKS
 from rankscope.results import Table
-from rankscope.sources import BUILTINS, load_model
+from rankscope.sources import BUILTINS
 from rankscope.studies import Partial, Scan, scan, scan_states
 from rankscope.studies import scan_study as module
 from verdict_cases import CASES
 
-CHECKPOINTS = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.checkpoint,
-            pytest.mark.skipif(not BUILTINS[name].installed, reason=f"not installed: {BUILTINS[name].pip}"),
-        ],
-    )
-    for name in BUILTINS
-]
+CHECKPOINTS = checkpoints(*BUILTINS)
 
 
 def numbers(found, **where):
@@ -35,12 +26,6 @@ def numbers(found, **where):
 @pytest.fixture(scope="module")
 def small():
     return scan(MODELS["llama"].model(), random_tokens="3x9", seed=1)
-
-
-@cache
-def loaded(name):
-    """A real checkpoint, loaded once per process."""
-    return load_model(name)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
