@@ -8,10 +8,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rankscope.masks import CausalWindow, Window
-from rankscope.network import ACTIVATIONS, Attention, Chain, Mlp, Network, Norm, Part, Rotary, Skip, Softmax
+from rankscope.masks import Causal, CausalWindow, Full, Window
+from rankscope.network import (
+    ACTIVATIONS,
+    Alibi,
+    Attention,
+    Chain,
+    Context,
+    Mlp,
+    Network,
+    Norm,
+    Part,
+    RelativeBias,
+    Rotary,
+    Scale,
+    Segments,
+    Skip,
+    Softmax,
+)
 from rankscope.network.parts import Parts, leaves, shallow_copy
 
 Fault = Callable[[Part], Part | None]
@@ -165,6 +181,129 @@ def larger_eps(block: Part) -> Part | None:
     return norms[0]
 
 
+def other_mask(block: Part) -> Part | None:
+    """Every token reads every token in place of those before it, or the other way round."""
+    found = _mixer(block)
+    if found is None:
+        return None
+    attention, mixer = found
+    mixer.rule = Causal() if isinstance(mixer.rule, Full | Window) else Full()
+    return attention
+
+
+def steeper_slopes(block: Part) -> Part | None:
+    """The slopes of ALiBi 1% steeper."""
+    found = _mixer(block)
+    if found is None or not isinstance(found[1].position, Alibi):
+        return None
+    _scale_up(found[1].position, "slopes", 1.01)
+    return found[0]
+
+
+def swapped_buckets(block: Part) -> Part | None:
+    """The biases of the two nearest buckets of distances exchanged: those of no distance and of one."""
+    found = _mixer(block)
+    if found is None or not isinstance(found[1].position, RelativeBias):
+        return None
+    position = found[1].position
+    _turned_over(position, "table")
+    return found[0]
+
+
+def swapped_segments(block: Part) -> Part | None:
+    """The rows for keys of the same segment and of another one exchanged."""
+    found = _mixer(block)
+    if found is None or not isinstance(found[1].position, Segments):
+        return None
+    _turned_over(found[1].position, "table")
+    return found[0]
+
+
+def _turned_over(module: nn.Module, name: str) -> None:
+    """Exchange the first two rows of a parameter."""
+    held = module._parameters[name].detach()
+    module._parameters[name] = nn.Parameter(held[[1, 0, *range(2, len(held))]], requires_grad=False)
+
+
+def _scale_up(module: nn.Module, name: str, factor: float) -> None:
+    module._parameters[name] = nn.Parameter(module._parameters[name].detach() * factor, requires_grad=False)
+
+
+def _number(name: str, factor: float) -> Fault:
+    """A number of the mixer multiplied."""
+
+    def plant(block: Part) -> Part | None:
+        found = _mixer(block)
+        if found is None or getattr(found[1], name) is None:
+            return None
+        attention, mixer = found
+        setattr(mixer, name, getattr(mixer, name) * factor)
+        return attention
+
+    return plant
+
+
+def larger_scale(block: Part) -> Part | None:
+    """The first factor on a branch 0.1% larger."""
+    found = [part for part in leaves(block) if isinstance(part, Scale)]
+    if not found:
+        return None
+    _scale_up(found[0], "value", 1.001)
+    return found[0]
+
+
+def _louder(name: str) -> Fault:
+    """The gain of the norm of queries or keys 5% larger."""
+
+    def plant(block: Part) -> Part | None:
+        found = _mixer(block)
+        norm = None if found is None else getattr(found[1], name)
+        if found is None or norm is None or norm.weight is None:
+            return None
+        _scale_up(norm, "weight", 1.05)
+        return found[0]
+
+    return plant
+
+
+def swapped_values(block: Part) -> Part | None:
+    """The value projections of two heads exchanged."""
+    attention = _attention(block)
+    if attention is None or attention.values.value_heads < 2:
+        return None
+    count = attention.values.value_heads
+    _permuted(attention.values, "value", count, [1, 0, *range(2, count)])
+    return attention
+
+
+def swapped_gate(block: Part) -> Part | None:
+    """The two maps up of a gated MLP exchanged: the activation on the wrong one."""
+    found = [part for part in leaves(block) if isinstance(part, Mlp) and part.gate is not None]
+    if not found:
+        return None
+    mlp = found[0]
+    mlp.gate, mlp.up = mlp.up, mlp.gate
+    mlp.gate_bias, mlp.up_bias = mlp.up_bias, mlp.gate_bias
+    return mlp
+
+
+class _Unpadded(Softmax):
+    """Attention that reads padding like any token."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return super().forward(x, replace(context, is_token=None, cache={}))
+
+
+def padding_read(block: Part) -> Part | None:
+    """Padding read like any token: nothing of it shows on a batch without padding."""
+    found = _mixer(block)
+    if found is None:
+        return None
+    attention, mixer = found
+    mixer.__class__ = _Unpadded
+    return attention
+
+
 FAULTS: dict[str, Fault] = {
     "key heads swapped": swapped_keys,
     "head groups shifted": shifted_group,
@@ -177,11 +316,38 @@ FAULTS: dict[str, Fault] = {
     "rotary base": rotary_base,
     "window wider": _wider(1),
     "window narrower": _wider(-1),
+    "mask of another kind": other_mask,
+    "slopes": steeper_slopes,
+    "soft-cap": _number("softcap", 1.05),
+    "scale of a branch": larger_scale,
+    "buckets swapped": swapped_buckets,
+    "segments swapped": swapped_segments,
+    "padding read": padding_read,
+    "logit scale": _number("scale", 1.001),
+    "query norm": _louder("query_norm"),
+    "key norm": _louder("key_norm"),
+    "value heads swapped": swapped_values,
+    "gate and up exchanged": swapped_gate,
 }
 """Faults that show in float32 as in float64."""
 
+NEEDS: dict[str, str] = {"padding read": "is_token", "segments swapped": "segments"}
+"""What a batch must have for a fault to show on it, as its context calls it."""
+
 FINE_FAULTS: dict[str, Fault] = {"activation": other_activation, "eps": larger_eps}
 """Faults so small that float32 cannot tell them from rounding in every model."""
+
+
+def louder_final_norm(network: Network) -> Network | None:
+    """A copy whose final norm has a gain that is 0.05% larger; None where it has none."""
+    if network.final_norm is None or network.final_norm.weight is None:
+        return None
+    spoiled = network.with_blocks(network.blocks)
+    spoiled.final_norm = shallow_copy(network.final_norm)
+    # An offset makes the gain out of the weight, and is part of it.
+    weight, offset = network.final_norm.weight.detach(), network.final_norm.offset
+    spoiled.final_norm.weight = nn.Parameter((weight + offset) * 1.0005 - offset, requires_grad=False)
+    return spoiled
 
 
 def planted(network: Network, fault: Fault, *, layer: int) -> tuple[Network, int, list[str]] | None:

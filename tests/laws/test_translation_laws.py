@@ -9,14 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, NotTranslated
-from rankscope.network import Attention, Softmax
+from rankscope.network import Attention, Context, Network, Softmax
 from rankscope.sources.contexts import context_of
 from rankscope.sources.proof import ALLOWED_CASTS, prove
-from rankscope.sources.recording import recorded
-from rankscope.sources.translate import translate, translated_kinds
+from rankscope.sources.recording import Recording, recorded
+from rankscope.sources.translate import Translation, translate, translated_kinds
+from rankscope.sources.trial import trial_batch
 from translation_casts import CastsCounted, CastsRemoved
 from translation_decoders import CASES as DECODERS
-from translation_faults import FAULTS, FINE_FAULTS, Fault, key_bias_is_idle, planted
+from translation_faults import (
+    FAULTS,
+    FINE_FAULTS,
+    NEEDS,
+    Fault,
+    key_bias_is_idle,
+    louder_final_norm,
+    planted,
+)
 from translations import CASES as ENCODERS
 from translations import LENGTHS, Case, Side
 
@@ -133,37 +142,87 @@ def test_a_padded_batch_equals_its_texts_one_by_one(case: Case, side: Side) -> N
 @every_case
 @every_dtype
 def test_planted_faults_are_refused(case: Case, dtype: torch.dtype) -> None:
-    faults = FAULTS if dtype == torch.float32 else FAULTS | FINE_FAULTS
-    layers = (1, 2) if dtype == torch.float32 else (2, 1)
+    translation, layers = case.translation(dtype), (1, 2) if dtype == torch.float32 else (2, 1)
+    runs = {"right": case.recording(dtype)}
+    # A causal mask hides padding behind a text; what reads padding shows where it stands before one.
+    runs["left"] = case.recording(dtype, "left") if case.masked else runs["right"]
     missed = {
         name: found
-        for (name, fault), layer in zip(faults.items(), cycle(layers), strict=False)
-        if (found := _missed(case, dtype, fault, layer))
+        for (name, fault), layer in zip(_faults(dtype).items(), cycle(layers), strict=False)
+        if (found := _missed(translation, name, fault, layer, runs["left" if name in NEEDS else "right"]))
     }
     assert not missed
 
 
-def _missed(case: Case, dtype: torch.dtype, fault: Fault, layer: int) -> str:
+TRIED = (
+    *("bert", "roberta", "albert", "xlnet", "mpnet", "t5", "gpt2", "gpt-neox", "llama", "mistral-window"),
+    *("gemma2", "gemma3", "vit", "whisper", "torch-post"),
+)
+
+
+@pytest.mark.parametrize("name", TRIED)
+@every_dtype
+def test_planted_faults_are_refused_on_random_inputs(name: str, dtype: torch.dtype) -> None:
+    translation = CASES[name].translation(dtype)
+    overflows = name == "gemma2" and dtype == torch.float64  # its own attention, on padding
+    batch = trial_batch(translation.model, translation.stack, padded=not overflows)
+    recording = recorded(translation.model, translation.stack, batch)
+    run = recording, context_of(batch, recording.states[0], translation.stack.name)
+    prove(translation.network, *run, dtype=dtype, casts=translation.casts)
+    missed = {
+        fault: found
+        for fault, plant in _faults(dtype).items()
+        if (found := _missed(translation, fault, plant, 1, run))
+    }
+    assert not missed
+    assert not _missed_final_norm(translation, run)
+
+
+def _faults(dtype: torch.dtype) -> dict[str, Fault]:
+    return FAULTS if dtype == torch.float32 else FAULTS | FINE_FAULTS
+
+
+Run = tuple[Recording, Context]
+
+
+def _missed(translation: Translation, name: str, fault: Fault, layer: int, run: Run) -> str:
     """What was wrong with the answer to a fault; empty if it was refused for the right reason, or does not apply."""
-    planting = planted(case.translation(dtype).network, fault, layer=layer)
-    if planting is None:
+    planting = planted(translation.network, fault, layer=layer)
+    recording, context = run
+    if planting is None or (name in NEEDS and getattr(context, NEEDS[name]) is None):
         return ""
     network, layer, sites = planting
-    recording, context = case.recording(dtype)
     shown = [*(site for site in sites if (layer, site) in recording.sites), "block"]
-    wanted = shown[:1]
+    said = _answer(translation, network, run)
+    found, dtype = _SAID.search(said), next(translation.model.parameters()).dtype
+    is_right = (
+        found is not None
+        and found.group(1, 4) == (str(layer), str(dtype).removeprefix("torch."))
+        and found[2] == shown[0]
+        and float(found[3]) > float(found[5])
+    )
+    return "" if is_right else f"{said}; wanted block {layer}, {shown[0]}"
+
+
+def _answer(translation: Translation, network: Network, run: Run) -> str:
+    dtype = next(translation.model.parameters()).dtype
     try:
-        proof = prove(network, recording, context, dtype=dtype, casts=case.casts)
+        proof = prove(network, *run, dtype=dtype, casts=translation.casts)
     except NotTranslated as error:
-        said = _SAID.search(str(error))
-        is_right = (
-            said is not None
-            and said.group(1, 4) == (str(layer), str(dtype).removeprefix("torch."))
-            and said[2] in wanted
-            and float(said[3]) > float(said[5])
-        )
-        return "" if is_right else f"{error}; wanted block {layer}, {' or '.join(wanted)}"
+        return str(error)
     return f"passed with {proof.worst:.1e}"
+
+
+@every_case
+@every_dtype
+def test_a_final_norm_that_is_slightly_off_is_refused(case: Case, dtype: torch.dtype) -> None:
+    assert not _missed_final_norm(case.translation(dtype), case.recording(dtype))
+
+
+def _missed_final_norm(translation: Translation, run: Run) -> str:
+    spoiled = louder_final_norm(translation.network)
+    said = "the final norm, by" if spoiled is None else _answer(translation, spoiled, run)
+    return "" if "the final norm, by" in said else said
 
 
 _SAID = re.compile(
@@ -175,6 +234,9 @@ def test_every_fault_applies_somewhere() -> None:
     networks = [case.translation(torch.float64).network for case in CASES.values()]
     for name, fault in (FAULTS | FINE_FAULTS).items():
         assert any(planted(network, fault, layer=1) is not None for network in networks), name
+    assert any(louder_final_norm(network) is not None for network in networks)
+    contexts = [case.recording(torch.float64)[1] for case in CASES.values()]
+    assert all(any(getattr(context, needed) is not None for context in contexts) for needed in NEEDS.values())
 
 
 @every_case

@@ -36,7 +36,9 @@ def ablate(
         str, Option(help="san, san+mlp, san+skip, transformer; -norm drops norms; comma list.")
     ] = "san,san+mlp,san+skip,transformer",
     mask: Annotated[str, Option(help="own, or mask rules, see 'rankscope list masks'; comma list.")] = "own",
-    skip_scale: Annotated[str, Option(help="own, or numbers that skips are scaled by; comma list.")] = "own",
+    skip_scale: Annotated[
+        str, Option(help="own, or numbers that skips carry their input times; comma list.")
+    ] = "own",
     norm: Annotated[
         str | None,
         Option(help="Of a model: own or none. Of a random network: none, layer, rms, sphere."),
@@ -144,7 +146,7 @@ def ablate(
         blame=blame,
         suggest=suggest,
         random_tokens=random_tokens,
-        tokens=None if spec is None else tokens or RANDOM["tokens"],
+        tokens=None if spec is None else RANDOM["tokens"] if tokens is None else tokens,
         seeds=seed_list(seeds, seed),
         batch_size=batch_size,
         max_tokens=max_tokens,

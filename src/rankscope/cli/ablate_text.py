@@ -13,7 +13,7 @@ MOST_LAYERS = 16
 
 def ablate_text(table: "Table") -> str:
     """What was cut, the finding, and of every measure the mean over texts and seeds by layer."""
-    from rankscope.results.ablate_lines import blame_lines, suggest_lines
+    from rankscope.results.ablate_lines import blame_lines, headings, suggest_lines
 
     about = table.sections["ablate"]
     texts = f"{about['texts']} text" + ("s" if about["texts"] != 1 else "")
@@ -29,9 +29,11 @@ def ablate_text(table: "Table") -> str:
     for definition in table.provenance["config"]["measures"]:
         lines += ["", definition, _means(table, definition)]
     lines += ["", _legend(table)]
-    for title, name, told in (("blame", "blame", blame_lines), ("what would help", "suggest", suggest_lines)):
+    titles = headings(table.provenance["config"]["blocks"])
+    for name, told in (("blame", blame_lines), ("suggest", suggest_lines)):
         if name in table.sections:
-            lines += ["", title, text_table(*told(table.sections[name])), table.sections[name]["sentence"]]
+            section = table.sections[name]
+            lines += ["", titles[name], text_table(*told(section)), section["sentence"]]
     return printable("\n".join(lines))
 
 

@@ -1,5 +1,6 @@
 """``rankscope rate``: the order and the rate of collapse, measured and predicted."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -7,7 +8,8 @@ from typer import Argument, Option
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, seed_list
 from rankscope.cli.output import check_outputs, emit, text_table, write_table
-from rankscope.errors import ConfigError
+from rankscope.cli.rescue import kept_aside
+from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -109,7 +111,8 @@ def rate(
             "--dtype": dtype,
         }
         asked |= {"--max-texts": max_texts, "--weights": None if weights == "trained" else weights}
-        used = [name for name, value in asked.items() if value]
+        asked |= {"--allow-pickle": allow_pickle, "--trust-remote-code": trust_remote_code}
+        used = [name for name, value in asked.items() if value not in (None, False, [])]
         if used:
             raise ConfigError(f"{', '.join(used)} belongs to a model, but none was named; give a MODEL")
         table = _of_random(RANDOM | given, variant, seed_list(seeds, seed))
@@ -122,7 +125,7 @@ def rate(
         own: dict[str, Any] = {
             "weights": weights,
             "random_tokens": random_tokens,
-            "max_texts": max_texts or 4,
+            "max_texts": 4 if max_texts is None else max_texts,
             "dtype": dtype,
         }
         own |= {"variants": (variant,), "masks": (mask or "own",), "norm": norm or "own"}
@@ -132,6 +135,13 @@ def rate(
         table = rate_model(
             model, text or texts, layers=layers, load=load, seeds=seed_list(seeds, seed), **own
         )
+    try:
+        _write(table, wanted, output, plot)
+    except (RankscopeError, OSError) as error:
+        raise FileError(f"{error}; {kept_aside(table, 'rate')}") from error
+
+
+def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:
     if wanted is Format.TABLE:
         write_table(table, "", None, None, plot)
         emit(_fit_text(table), output)
@@ -147,8 +157,10 @@ def _of_random(chosen: dict[str, Any], variant: str, seeds: tuple[int, ...]) -> 
 
 
 def _fit_text(table: "Table") -> str:
-    shown = [[name, _cell(value)] for name, value in table.sections["fit"].items()]
-    return text_table(["fit", "value"], shown)
+    fit = table.sections["fit"]
+    shown = [[name, _cell(value)] for name, value in fit.items() if name != "reason"]
+    reason = f"\n{fit['reason']}" if fit["reason"] else ""
+    return text_table(["fit", "value"], shown) + reason
 
 
 def _cell(value: object) -> str:

@@ -8,7 +8,7 @@ from rankscope.plots.markup import Fragment, joined, tag
 from rankscope.report.common import UNPRINTABLE
 from rankscope.report.page import page
 from rankscope.results import Table
-from rankscope.results.ablate_lines import blame_lines, suggest_lines
+from rankscope.results.ablate_lines import blame_lines, headings, suggest_lines
 
 
 def ablate_page(table: Table, *, title: str, command: str) -> str:
@@ -24,12 +24,11 @@ def _head(table: Table) -> Fragment:
     pieces = [tag("h2", "What was found"), tag("ul", joined(*found))]
     about = sections["ablate"]
     pieces.append(tag("p", _rule(about), class_="note"))
-    if "blame" in sections:
-        pieces += [tag("h3", "Blame"), tag("p", sections["blame"]["sentence"])]
-        pieces.append(_table(*blame_lines(sections["blame"])))
-    if "suggest" in sections:
-        pieces += [tag("h3", "What would help"), tag("p", sections["suggest"]["sentence"])]
-        pieces.append(_table(*suggest_lines(sections["suggest"])))
+    titles = headings(table.provenance["config"]["blocks"])
+    for name, told in (("blame", blame_lines), ("suggest", suggest_lines)):
+        if name in sections:
+            pieces += [tag("h3", titles[name].capitalize()), tag("p", sections[name]["sentence"])]
+            pieces.append(_table(*told(sections[name])))
     return tag("section", joined(*pieces))
 
 

@@ -6,29 +6,48 @@ Lines = tuple[list[str], list[list[str]]]
 """A header and its rows."""
 
 
+def headings(blocks: str | None) -> dict[str, str]:
+    """What stands above each section; where only some ``blocks`` are cut, that it is about all of them.
+
+    >>> headings("3,5-7")["blame"]
+    'blame of the whole model'
+    """
+    if blocks is None:
+        return {"blame": "blame", "suggest": "what would help"}
+    return {"blame": "blame of the whole model", "suggest": "what would help the whole model"}
+
+
 def blame_lines(section: dict[str, Any]) -> Lines:
-    """One line per block and one for all: the change of the log ratio by every kind of part, and their sum."""
-    kinds = list(section["kinds"])
-    lines = [*section["blocks"], {"block": "all", "kinds": section["kinds"]}]
+    """One line per block and one for all: the change of the log ratio by every kind of part, and their sum.
+
+    Where some text is left out of a line, a column says over how many each of them is the mean.
+    """
+    lines = [*section["blocks"], section | {"block": "all"}]
+    kinds = list(dict.fromkeys(kind for line in lines for kind in line["kinds"] or ()))
+    is_whole = all(line["texts"] == section["all texts"] for line in lines)
     rows = [
         [
             str(line["block"]),
-            *(f"{line['kinds'][kind]:+.3f}" if kind in line["kinds"] else "-" for kind in kinds),
-            f"{sum(line['kinds'].values()):+.3f}" if line["kinds"] else "-",
+            *(_change((line["kinds"] or {}).get(kind)) for kind in kinds),
+            _change(line["total"] if line["kinds"] else None),
+            *([] if is_whole else [str(line["texts"])]),
         ]
         for line in lines
     ]
-    return ["block", *kinds, "sum"], rows
+    return ["block", *kinds, "sum", *([] if is_whole else ["texts"])], rows
 
 
 def suggest_lines(section: dict[str, Any]) -> Lines:
-    """One line per what-if, best first: the ratio of the last layer before and after, and the log of their quotient."""
+    """One line per what-if, best first: the ratio of the last layer before and after, mean log of their quotient.
+
+    A ratio that is not above the rounding floor in every text is at most what stands there.
+    """
     name = section["ranked by"]
     rows = [
         [
             one["what_if"],
-            *(_number(one[f"{when} {name}"]) for when in ("before", "after")),
-            "-" if one["gain"] is None else f"{'>= ' if one['at least'] else ''}{one['gain']:+.3f}",
+            *(_number(one[f"{when} {name}"], one[f"{when} at most"]) for when in ("before", "after")),
+            f"{'>= ' if one['at least'] else ''}{_change(one['gain'])}",
             one["reason"] or "",
         ]
         for one in section["what_ifs"]
@@ -36,5 +55,9 @@ def suggest_lines(section: dict[str, Any]) -> Lines:
     return ["what if", "before", "after", "gain", "note"], rows
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _change(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}"
+
+
+def _number(value: float | None, is_bound: bool) -> str:
+    return "-" if value is None else f"{'<= ' if is_bound else ''}{value:.3g}"

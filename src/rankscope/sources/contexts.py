@@ -12,8 +12,19 @@ from rankscope.sources.batch import Batch
 CAUSAL_INPUTS = ("mask", "src_mask")
 """Inputs of torch's own transformers that say which token reads which."""
 
-UNREAD = ("perm_mask", "mems", "target_mapping", "head_mask", "past_key_values")
+UNREAD = (
+    "perm_mask",
+    "mems",
+    "target_mapping",
+    "head_mask",
+    "past_key_values",
+    "encoder_hidden_states",
+    "attn_mask",
+)
 """Inputs that change what blocks compute and that no tree reads."""
+
+NEVER = -1e4
+"""A number so low, added to a logit, leaves its key out."""
 
 
 def context_of(batch: Batch, x: Tensor, stack: str = "blocks") -> Context:
@@ -47,7 +58,7 @@ def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
         mask = inputs.get(name)
         if mask is None:
             continue
-        is_token = mask.bool() if name == "attention_mask" else _read_keys(mask)
+        is_token = mask.bool() if name == "attention_mask" else _read_keys(mask, name)
         if name == "attention_mask" and not bool(((mask == 0) | (mask == 1)).all()):
             raise NotTranslated(
                 "the input 'attention_mask' holds other numbers than 0 and 1; give 1 on tokens and 0 on padding"
@@ -63,9 +74,17 @@ def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
     return None
 
 
-def _read_keys(padding: Tensor) -> Tensor:
-    """Keys that are read, from a mask that is true (or minus infinity, or one) on padding."""
-    return padding == 0 if padding.is_floating_point() else ~padding.bool()
+def _read_keys(padding: Tensor, name: str) -> Tensor:
+    """Keys that are read, from a mask that is true on padding; numbers are minus infinity there, XLNet's are one."""
+    if not padding.is_floating_point():
+        return ~padding.bool()
+    is_read = padding == 0
+    if not bool((is_read | (padding == 1 if name == "input_mask" else padding <= NEVER)).all()):
+        raise NotTranslated(
+            f"the input {name!r} adds other numbers to the logits than 0 and minus infinity, which a tree does not "
+            "read; give a boolean mask"
+        )
+    return is_read
 
 
 def is_causal_input(batch: Batch) -> bool:
@@ -83,7 +102,7 @@ def is_causal_input(batch: Batch) -> bool:
                     f"the input {name!r} of shape {tuple(mask.shape)} is not one mask for all texts"
                 )
             continue
-        is_read = _read_keys(mask)
+        is_read = _read_keys(mask, name)
         if torch.equal(is_read, torch.ones_like(is_read).tril()):
             return True
         if not bool(is_read.all()):

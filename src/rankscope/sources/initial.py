@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rankscope.core.registry import Registry, unknown_name
-from rankscope.errors import ConfigError, FileError, OutOfMemory, UnknownNameError
+from rankscope.errors import ConfigError, FileError, MissingExtraError, OutOfMemory, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.hub import FilePlace, finish, placed, reachable, readable
@@ -96,8 +96,9 @@ def initial_model(
     """The model that ``source`` describes with untrained weights of ``seed``, in evaluation mode.
 
     ``source`` is a built-in name (``UNTRAINED``, or a real checkpoint of ``BUILTINS``, whose weights are drawn anew), a
-    folder with a ``config.json`` (its weights, if any, are not opened), or a Hub id. The weights are drawn in float32
-    by the library's own initialisation, then rounded to ``dtype``: the same seed gives the same model in every dtype.
+    folder with a ``config.json`` (its weights, if any, are not opened), an architecture of timm, or a Hub id. The
+    weights are drawn in float32 by the library's own initialisation, then rounded to ``dtype``: the same seed gives the
+    same model in every dtype.
     The caller's random state is left alone.
     """
     if not 0 <= seed < MOST_SEED:
@@ -122,6 +123,9 @@ def initial_model(
         raise ConfigError(
             f"untrained weights are drawn from a config.json, but {text!r} is a file; expected {WAYS}"
         )
+    architecture = text.removeprefix("timm/").partition(".")[0]
+    if _is_timm(architecture):
+        return _by_architecture(architecture, request, seed)
     _check_hub_id(text)
     return _from_hub(text, request, seed)
 
@@ -155,6 +159,22 @@ def _by_name(entry: Untrained, request: Request, seed: int) -> Loaded:
         lambda: transformers.AutoModel.from_config(config, dtype=torch.float32), transformers, seed
     )
     return loaded(placed(model, request, cast=True), entry.name)
+
+
+def _is_timm(name: str) -> bool:
+    """Whether timm is installed and knows an architecture of that name."""
+    try:
+        timm = import_timm()
+    except MissingExtraError:
+        return False
+    return bool(timm.is_model(name))
+
+
+def _by_architecture(name: str, request: Request, seed: int) -> Loaded:
+    timm = import_timm()
+    with readable(f"the timm architecture {name!r}", "name another one"):
+        model = _drawn(lambda: timm.create_model(name, pretrained=False), None, seed)
+    return loaded(placed(model, request, cast=True), name)
 
 
 def _from_folder(folder: Path, request: Request, seed: int) -> Loaded:

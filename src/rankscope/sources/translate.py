@@ -15,7 +15,7 @@ from rankscope.sources.contexts import context_of, is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
-from rankscope.sources.loaded import dtype_of
+from rankscope.sources.loaded import dtype_of, text_config
 from rankscope.sources.paths import resolve
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.recording import Recording, first_state, recorded
@@ -48,7 +48,7 @@ class Translation:
 
     proof: Proof
     weights: tuple[int, ...] = field(repr=False)
-    """Where the weights of the blocks lay in memory."""
+    """Where the weights of the blocks, and others that the tree shares, lay in memory."""
 
     reach: dict[str, int] = field(default_factory=dict, repr=False)
     """The longest text that masks have been compared on since."""
@@ -65,10 +65,14 @@ class Translation:
                 "translate it again on a batch of them"
             )
         x = first_state(self.model, self.stack, batch)
-        longest = self.reach.get("longest", self.proof.longest)
-        if any(longest <= width + 1 < x.shape[1] for width in _windows(self.network)):
-            self.reach["longest"] = self.proven_on(batch).proof.longest
-        return x, context_of(batch, x, self.stack.name)
+        context = context_of(batch, x, self.stack.name)
+        lengths = (
+            torch.full(x.shape[:1], x.shape[1]) if context.is_token is None else context.is_token.sum(-1)
+        )
+        compared = self.reach.get("longest", self.proof.longest)
+        if any(compared <= width + 1 < int(lengths.max()) for width in _windows(self.network, self.model)):
+            self.reach["longest"] = self.proven_on(_longest_first(batch, lengths)).proof.longest
+        return x, context
 
     def proven_on(self, batch: Batch) -> "Translation":
         """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
@@ -79,7 +83,7 @@ class Translation:
         return replace(self, proof=self.proof.joined(proof))
 
     def _check_unchanged(self) -> None:
-        if _pointers(self.model, self.stack) != self.weights:
+        if _pointers(self.model, self.stack, self.network) != self.weights:
             raise NotTranslated(
                 "the weights of the model were moved, replaced or cast since it was translated; translate it again"
             )
@@ -113,7 +117,7 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
         casts=tree.casts,
         is_masked=is_masked,
         proof=reduce(Proof.joined, proofs),
-        weights=_pointers(model, found),
+        weights=_pointers(model, found, network),
     )
 
 
@@ -144,16 +148,42 @@ def _proof(
     return prove(network, recording, context, dtype=dtype_of(model), casts=casts)
 
 
-def _windows(network: Network) -> set[int]:
-    """Widths of the windows in the masks of a network."""
+def _windows(network: Network, model: nn.Module) -> set[int]:
+    """Widths of the windows in the masks of a network, and of those that the model's configuration tells of."""
     rules = (part.mixer.rule for part in network.modules() if isinstance(part, Attention))
-    return {rule.width for rule in rules if isinstance(rule, Window | CausalWindow)}
+    told = getattr(text_config(model), "__dict__", {})
+    return {rule.width for rule in rules if isinstance(rule, Window | CausalWindow)} | {
+        value - 1
+        for name, value in told.items()
+        if type(value) is int and any(word in name for word in ("window", "chunk", "local"))
+    }
 
 
-def _pointers(model: nn.Module, stack: Stack) -> tuple[int, ...]:
-    """Where the weights of a stack lie; empty if its blocks are not there any more."""
-    blocks = [resolve(model, path) for path in stack.blocks]
-    return tuple(p.data_ptr() for block in blocks if block is not None for p in block.parameters())
+def _longest_first(batch: Batch, lengths: Tensor) -> Batch:
+    """The batch with its longest texts first; inputs that have not one row per text stay as they are."""
+    if any(len(value) != len(lengths) for value in batch.inputs.values()):
+        return batch
+    order = lengths.argsort(descending=True, stable=True).cpu()
+    return Batch(
+        inputs={name: value[order.to(value.device)] for name, value in batch.inputs.items()},
+        is_token=None if batch.is_token is None else batch.is_token[order.to(batch.is_token.device)],
+        labels=tuple(batch.labels[text] for text in order.tolist()),
+    )
+
+
+def _pointers(model: nn.Module, stack: Stack, network: Network) -> tuple[int, ...]:
+    """Where the weights of a stack lie, and those elsewhere that the tree shares: the final norm, tables of biases.
+
+    A list of blocks counts as a whole, so that a block more or less is noticed as well.
+    """
+    lists = {path: resolve(model, path.rpartition(".")[0]) for path in stack.blocks}
+    holders = dict.fromkeys(
+        found if isinstance(found, nn.ModuleList) else resolve(model, path) for path, found in lists.items()
+    )
+    inside = [p for holder in holders if holder is not None for p in holder.parameters()]
+    shared = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    outside = [p for p in model.parameters() if p.untyped_storage().data_ptr() in shared]
+    return tuple(p.data_ptr() for p in (*inside, *outside))
 
 
 def kind_of_model(module: nn.Module) -> str:
@@ -162,10 +192,13 @@ def kind_of_model(module: nn.Module) -> str:
 
 
 def _chosen(model: nn.Module, wanted: str | None) -> tuple[Stack, Match, Tree]:
+    runs = family_runs(model)
+    if not runs:
+        raise _unknown(model)
     named = {stack.blocks[0]: stack.name for stack in layout_of(model).stacks}  # as in a scan
     with_trees = [
         (replace(stack, name=named.get(stack.blocks[0], stack.name)), match, _tree(match))
-        for stack, match in family_runs(model)
+        for stack, match in runs
     ]
     for stack, match, tree in with_trees:
         if tree is not None and wanted in (None, stack.name):
@@ -245,7 +278,7 @@ def _network(
     config = getattr(match.module, "config", None)
     for number, block in enumerate(calls):
         if block not in built:
-            place = Place(model=match.module, block=block, number=number, config=config)
+            place = Place(model=match.module, block=unwrapped(block), number=number, config=config)
             built[block] = _built(tree, place)
     final = None if stack.final_norm is None else model.get_submodule(stack.final_norm)
     final_norm = None if final is None else norm(final, offset=tree.offset)

@@ -4,6 +4,8 @@ from rankscope.split.consensus import Prediction as Prediction
 from rankscope.split.consensus import predict_rate as predict_rate
 from rankscope.split.fit import Fit as Fit
 from rankscope.split.fit import fit_logs as fit_logs
+from rankscope.split.measured import LOST as LOST
+from rankscope.split.measured import of_measured as of_measured
 from rankscope.split.run import split_states as split_states
 from rankscope.split.stages import SplitStage as SplitStage
 from rankscope.split.stages import split_stages as split_stages
@@ -15,6 +17,7 @@ from rankscope.split.values import log_measure as log_measure
 from rankscope.split.values import log_residual as log_residual
 
 __all__ = [
+    "LOST",
     "Fit",
     "LogValue",
     "Prediction",
@@ -24,6 +27,7 @@ __all__ = [
     "fit_logs",
     "log_measure",
     "log_residual",
+    "of_measured",
     "predict_rate",
     "split_stages",
     "split_states",

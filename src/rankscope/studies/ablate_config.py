@@ -105,6 +105,11 @@ class AblateConfig(Config):
 
     def check(self) -> None:
         """Raise if the options contradict each other, before anything is loaded."""
+        if self.semantics == "paper" and self.norm == "none":
+            raise ConfigError(
+                "the paper's code always keeps the norms, so norm none has no paper semantics; leave out --norm none, "
+                "or use the clean semantics"
+            )
         lacking = [name for name in self.variants if "mlp" in VARIANTS[name.removesuffix("-norm")]]
         if self.sites == ("mlp",) and len(lacking) == len(self.variants) and self.blocks is None:
             raise ConfigError(

@@ -26,7 +26,7 @@ NORMS: dict[type[Norm], str] = {LayerNorm: "layer", RMSNorm: "rms", Sphere: "sph
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Cut:
-    """One network of the product, and what it is called in a table."""
+    """One network of the product, and what it is called in a table; ``norm`` names the norms that it still has."""
 
     network: Network
     variant: str
@@ -42,7 +42,6 @@ def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
     Only the blocks that ``config`` names are changed. With ``paper`` semantics ``kind`` says whose code to follow.
     """
     blocks = config.numbers(len(network.blocks))
-    norm = "none" if config.norm == "none" else norm_text(network)
     for mask in config.masks:
         masked = network if mask == OWN else with_mask(network, parse_mask(mask))
         for name in config.variants:
@@ -50,11 +49,12 @@ def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
             cut = without(cut, "norm") if config.norm == "none" else cut
             for scale in config.skip_scales if _has_skips(cut) else (OWN,):
                 changed = cut if isinstance(scale, str) else with_skip_scale(cut, scale)
+                changed = changed if config.blocks is None else only_in(network, changed, blocks)
                 yield Cut(
-                    network=changed if config.blocks is None else only_in(network, changed, blocks),
+                    network=changed,
                     variant=name,
                     mask=mask_text(network) if mask == OWN else mask,
-                    norm=norm,
+                    norm=norm_text(changed),
                     skip_scale=None if isinstance(scale, str) else scale,
                 )
 

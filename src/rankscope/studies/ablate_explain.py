@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rankscope.network import Network
-from rankscope.studies.ablate_inputs import Fed
 from rankscope.studies.blame import Blame
 from rankscope.studies.blame_found import DEFINITION, RATIO
-from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, best_in_words, suggest
+from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, Tried, best_in_words, ranked
 
 BLAME_DEFINITION = {
     DEFINITION: f"change of ln {RATIO} by one step of a block, below zero towards collapse: ln(after) - ln(before)"
@@ -22,7 +20,7 @@ def joined(found: Sequence[Blame]) -> Blame:
             same[0],
             values=tuple(value for change in same for value in change.values),
             floors=tuple(floor for change in same for floor in change.floors),
-            resolved=tuple(ok for change in same for ok in change.resolved),
+            known=tuple(ok for change in same for ok in change.known),
         )
         for same in zip(*(one.changes for one in found), strict=True)
     ]
@@ -31,24 +29,33 @@ def joined(found: Sequence[Blame]) -> Blame:
         totals=tuple(total for one in found for total in one.totals),
         blocks=found[0].blocks,
         texts=sum(one.texts for one in found),
+        split=found[0].split,
     )
 
 
-def suggestions(network: Network, fed: Fed) -> dict[str, Any]:
+def suggestions(batches: Sequence[Tried]) -> dict[str, Any]:
     """Every what-if with the last layer before and after it, best first, and a sentence on the best."""
-    found = suggest(network, fed.x, fed.context, is_token=fed.keep)
+    found = ranked(batches)
     return {
         "sentence": best_in_words(found),
+        "of": "the whole model",
         "ranked by": RANKED_BY,
-        "texts": len(fed.x),
+        "texts": found[0].texts,
+        "left out": found[0].left_out,
         "what_ifs": [_entry(one) for one in found],
     }
 
 
 def _entry(one: Suggestion) -> dict[str, Any]:
+    """The readings are geometric means over texts; "at most" marks those that are not above the rounding floor."""
+    sides = {"before": one.before, "after": one.after}
     readings = {
         f"{when} {name}": None if name not in side else side[name].value
         for name in MEASURES
-        for when, side in (("before", one.before), ("after", one.after))
+        for when, side in sides.items()
     }
-    return {"what_if": one.name, "gain": one.gain, "at least": one.is_bound, **readings, "reason": one.reason}
+    bounds = {
+        f"{when} at most": RANKED_BY in side and not side[RANKED_BY].resolved for when, side in sides.items()
+    }
+    told = {"what_if": one.name, "gain": one.gain, "at least": one.is_bound}
+    return told | readings | bounds | {"reason": one.reason}

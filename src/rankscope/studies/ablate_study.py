@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import relative_floor, threads_for
+from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, OutOfMemory
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
 from rankscope.results import Table
-from rankscope.split import log_measure, split_states
-from rankscope.split.state import Split, normalized
+from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
 from rankscope.studies.ablate_config import AblateConfig
 from rankscope.studies.ablate_cuts import Cut, cuts, mask_text, norm_text
 from rankscope.studies.ablate_explain import BLAME_DEFINITION, joined, suggestions
@@ -22,9 +21,7 @@ from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
 from rankscope.studies.collapse_study import traced_states
 from rankscope.studies.rows import Rows, definitions
-
-LOST = 0.1
-"""A number of which rounding may be a larger share than this is none."""
+from rankscope.studies.suggest import Tried, tried
 
 Progress = Callable[[int, int | None], None]
 """Told after every batch how many of how many passes through a network are done; their number may not be known."""
@@ -48,7 +45,7 @@ class _Gathered:
     tokens: int = 0
     passes: int = 0
     blamed: list[Blame] = field(default_factory=list)
-    suggested: dict[str, Any] | None = None
+    tried: list[Tried] = field(default_factory=list)
 
 
 def ablate(
@@ -105,15 +102,15 @@ def _run(gathered: _Gathered, subject: Subject, config: AblateConfig, progress: 
 
 
 def _explain(gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConfig) -> None:
-    """Blame on all texts, suggestions on the first batch: of the model as it is, whatever the cuts."""
+    """Blame and what-ifs: of the whole model as it is, whatever the cuts."""
     if config.blame:
         found = blame(subject.network, fed.x, fed.context, is_token=fed.keep, split=config.split)
         gathered.blamed.append(found)
         about = _named(_whole(subject), fed, subject, config) | {"blocks": None}
         for rows in blame_rows(found, about):
             gathered.rows.add(found.texts, rows)
-    if config.suggest and gathered.suggested is None:
-        gathered.suggested = suggestions(subject.network, fed)
+    if config.suggest:
+        gathered.tried.append(tried(subject.network, fed.x, fed.context, is_token=fed.keep))
 
 
 def _whole(subject: Subject) -> Cut:
@@ -158,23 +155,16 @@ def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut:
     states = cut.network.states(fed.x, fed.context)
     for layer, (split, state) in enumerate(zip(splits, states, strict=True)):
         ordinary = evaluated(measures, state, fed.keep, layer=layer)
-        measured = _of_measured(split, fed.keep, layer)
+        measured, share = of_measured(split, fed.keep, layer)
         for measure, one in zip(measures, ordinary, strict=True):
-            rows.add_split(
-                measure, log_measure(measure, measured), one, {**about, "layer": layer, "site": "block"}
-            )
+            found = _known(log_measure(measure, measured), share)
+            rows.add_split(measure, found, one, {**about, "layer": layer, "site": "block"})
 
 
-def _of_measured(split: Split, keep: Tensor | None, layer: int) -> Split:
-    """The split of the measured tokens alone: the mean and the residual of the others do not enter.
-
-    Measured tokens that are closer to each other than the rounding of what the others hold have no number.
-    """
-    if keep is None:
-        return split
-    own = normalized(replace(split, is_token=keep))
-    lost = (split.log_scale - own.log_scale).exp() * relative_floor(layer, torch.float64)
-    return replace(own, log_scale=torch.where(lost < LOST, own.log_scale, torch.nan))
+def _known(found: LogValue, share: Tensor) -> LogValue:
+    """No number where the measured tokens are lost in the rounding of the others."""
+    log, low = (torch.where(share < LOST, side, torch.nan) for side in (found.log, found.low))
+    return LogValue(log=log, low=low)
 
 
 def evaluated(
@@ -214,8 +204,8 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
     more: dict[str, Any] = {"finding": finding(table)}
     if gathered.blamed:
         more["blame"] = joined(gathered.blamed).summary()
-    if gathered.suggested is not None:
-        more["suggest"] = gathered.suggested
+    if gathered.tried:
+        more["suggest"] = suggestions(gathered.tried)
     return replace(table, sections=table.sections | more)
 
 

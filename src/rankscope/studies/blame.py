@@ -45,8 +45,8 @@ def blame(
     measured = measured_tokens(x, context, is_token)
     with torch.no_grad():
         if split:
-            return _blamed(network, SplitPass(x=x, context=context, measured=measured))
-        return _blamed(network, FloatPass(x=x, context=context, measured=measured))
+            return _blamed(network, SplitPass(x=x, context=context, measured=measured), split=True)
+        return _blamed(network, FloatPass(x=x, context=context, measured=measured), split=False)
 
 
 def shapley(value: Callable[[tuple[int, ...]], Tensor], count: int) -> list[Tensor]:
@@ -75,7 +75,7 @@ def _teams(count: int, player: int) -> Iterator[tuple[float, tuple[int, ...], tu
             yield weight, team, tuple(sorted((*team, player)))
 
 
-def _blamed(network: Network, run: Pass[S]) -> Blame:
+def _blamed(network: Network, run: Pass[S], *, split: bool) -> Blame:
     changes: list[Change] = []
     state = run.start()
     first = before = run.read(state, 0)
@@ -90,7 +90,11 @@ def _blamed(network: Network, run: Pass[S]) -> Blame:
             before, state = after, step.state
     whole = _change(_difference(before, first), block=0, stage=0, name="all", kind="all")
     return Blame(
-        changes=tuple(changes), totals=whole.values, blocks=len(network.blocks), texts=len(whole.values)
+        changes=tuple(changes),
+        totals=whole.values,
+        blocks=len(network.blocks),
+        texts=len(whole.values),
+        split=split,
     )
 
 
@@ -136,7 +140,7 @@ def _change(share: Log, *, block: int, stage: int, name: str, kind: str) -> Chan
         kind=kind,
         values=_nulled(share.log, torch.isfinite(share.log)),
         floors=_nulled(share.error, is_number),
-        resolved=tuple((share.resolved & is_number).tolist()),
+        known=tuple((share.resolved & is_number).tolist()),
     )
 
 

@@ -1,7 +1,7 @@
 """What blame found: the change that every step of every block makes, who does most, and the rows of a table."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Change:
         kind: attention, mlp, norm, skip or scale; of a branch of a sum, what it holds.
         values: change of the natural logarithm per text, None where the residual or the state is exactly zero.
         floors: what rounding may add to or take from it; None without a value.
-        resolved: whether the residual is above its floor on both sides of the step.
+        known: whether the residual is above its floor on both sides of the step. Sums are over known changes, also
+            those smaller than their floor; the floor of a sum is the sum of the floors.
     """
 
     block: int
@@ -34,19 +35,42 @@ class Change:
     kind: str
     values: tuple[float | None, ...]
     floors: tuple[float | None, ...]
-    resolved: tuple[bool, ...]
+    known: tuple[bool, ...]
 
-    def mean(self) -> float | None:
-        """The mean over the texts in which it is resolved."""
-        return self._mean(self.values)
+    @property
+    def resolved(self) -> tuple[bool, ...]:
+        """Whether the change of a text by itself says something: it is known, and above its floor or exactly zero."""
+        return tuple(map(_is_resolved, self.values, self.floors, self.known))
 
-    def mean_floor(self) -> float | None:
-        """The mean floor over the same texts."""
-        return self._mean(self.floors)
 
-    def _mean(self, entries: tuple[float | None, ...]) -> float | None:
-        known = [entry for entry, ok in zip(entries, self.resolved, strict=True) if ok and entry is not None]
-        return math.fsum(known) / len(known) if known else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """Changes of each kind of part, mean over the texts in which every step is known; all None without such a text.
+
+    Args:
+        texts: how many texts these are.
+        kinds: sum of the changes of each kind; they add up to ``total``.
+        floors: what rounding may add to or take from each of them.
+        total: sum over all kinds.
+    """
+
+    texts: int
+    kinds: dict[str, float] | None
+    floors: dict[str, float] | None
+    total: float | None
+
+    def strongest(self) -> tuple[str | None, str | None]:
+        """The kind that does most for collapse and the one that does most against it, None if rounding may do more."""
+        return self._most(-1), self._most(+1)
+
+    def is_open(self, sign: int) -> bool:
+        """Whether some kind seems to work for collapse (-1) or against it (+1), known or lost in rounding."""
+        return any(sign * number > NOTHING for number in (self.kinds or {}).values())
+
+    def _most(self, sign: int) -> str | None:
+        kinds, floors = self.kinds or {}, self.floors or {}
+        kind = max(kinds, key=lambda one: sign * kinds[one], default=None)
+        return kind if kind is not None and sign * kinds[kind] > max(floors[kind], NOTHING) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,23 +81,32 @@ class Blame:
     totals: tuple[float | None, ...]
     blocks: int
     texts: int
+    split: bool = False
 
     def unresolved(self, block: int | None = None) -> int:
-        """How many changes, counted over texts, say nothing: in one block, or in all."""
+        """How many changes, counted over texts, say nothing by themselves: in one block, or in all."""
         return sum(not ok for change in self._of(block) for ok in change.resolved)
 
-    def by_kind(self, block: int | None = None) -> dict[str, float]:
-        """Sum of the resolved changes of each kind of part, mean over texts: in one block, or in all."""
-        return _summed((change.kind, change.mean()) for change in self._of(block))
+    def sums(self, block: int | None = None) -> Sums:
+        """The changes of each kind of part, summed over the steps of one block or of all, mean over texts.
+
+        Averaged are the texts in which all of these steps are known, so that the kinds add up to the mean change.
+        """
+        changes = self._of(block)
+        texts = [text for text in range(self.texts) if all(change.known[text] for change in changes)]
+        if not texts:
+            return Sums(texts=0, kinds=None, floors=None, total=None)
+        kinds = _means(changes, texts, lambda change: change.values)
+        floors = _means(changes, texts, lambda change: change.floors)
+        return Sums(texts=len(texts), kinds=kinds, floors=floors, total=math.fsum(kinds.values()))
+
+    def by_kind(self, block: int | None = None) -> dict[str, float] | None:
+        """The sums of each kind alone."""
+        return self.sums(block).kinds
 
     def strongest(self, block: int | None = None) -> tuple[str | None, str | None]:
-        """The kind that does most for collapse and the one that does most against it, where rounding does less."""
-        floors = _summed((change.kind, change.mean_floor()) for change in self._of(block))
-        kinds = self.by_kind(block)
-        known = [kind for kind in kinds if abs(kinds[kind]) > max(floors[kind], NOTHING)]
-        down = min((kind for kind in known if kinds[kind] < 0), key=lambda kind: kinds[kind], default=None)
-        up = max((kind for kind in known if kinds[kind] > 0), key=lambda kind: kinds[kind], default=None)
-        return down, up
+        """The kind that does most for collapse and the one that does most against it, None if rounding may do more."""
+        return self.sums(block).strongest()
 
     def _of(self, block: int | None) -> list[Change]:
         if block is not None and not 1 <= block <= self.blocks:
@@ -82,40 +115,76 @@ class Blame:
 
     def in_words(self, block: int | None = None) -> str:
         """One sentence: what does most for collapse and what most against it, in one block or in all."""
-        kinds = self.by_kind(block)
+        found = self.sums(block)
         where = f"In block {block}" if block is not None else f"Over {_counted(self.blocks, 'block')}"
-        where += f" (mean of {self.texts} texts)" if self.texts > 1 else ""
-        if not kinds:
-            return f"{where}, no change is above the rounding floor."
-        down, up = self.strongest(block)
-        lead = (
-            f"{down} does most for collapse ({kinds[down]:+.3g} in ln {RATIO})"
-            if down
-            else "nothing works for collapse"
-        )
+        if found.kinds is None:
+            return f"{where}, {self._reason()}."
+        down, up = found.strongest()
+        if down:
+            lead = f"{down} does most for collapse ({found.kinds[down]:+.3g} in ln {RATIO})"
+        else:
+            lead = _nobody("for collapse", found.is_open(-1))
         does = "most" if down else "does most"
-        tail = f"{up} {does} against it ({kinds[up]:+.3g})" if up else "nothing works against it"
-        left_out = self.unresolved(block)
-        note = f"; {_counted(left_out, 'change')} not above the rounding floor left out" if left_out else ""
-        return f"{where}, {lead} and {tail}{note}."
+        tail = (
+            f"{up} {does} against it ({found.kinds[up]:+.3g})"
+            if up
+            else _nobody("against it", found.is_open(+1))
+        )
+        return f"{where}{self._mean_of(found.texts)}, {lead} and {tail}."
+
+    def _mean_of(self, texts: int) -> str:
+        if self.texts == 1:
+            return ""
+        if texts == self.texts:
+            return f" (mean of {texts} texts)"
+        return (
+            f" (mean of {texts} of {self.texts} texts; the others are not above the rounding floor in every step"
+            f"{self._hint()})"
+        )
+
+    def _reason(self) -> str:
+        return f"no text is above the rounding floor in every step{self._hint()}"
+
+    def _hint(self) -> str:
+        return "" if self.split else ": --split carries the residual below it"
 
     def summary(self) -> dict[str, Any]:
-        """The sums and the sentences as one JSON section: in total, then block by block."""
+        """The sums and the sentences as one JSON section: in total, then block by block.
 
-        def part(block: int | None) -> dict[str, Any]:
-            kinds = self.by_kind(block)
-            down, up = self.strongest(block)
-            return {"kinds": kinds, "most_for": down, "most_against": up, "sentence": self.in_words(block)}
+        ``texts`` of all are averaged, those in which every step is known; a block may know more than the network. Where
+        there are none, kinds and total are null and ``reason`` says why.
+        """
+        blocks = [{"block": number, **self._part(number)} for number in range(1, self.blocks + 1)]
+        return {
+            "definition": DEFINITION,
+            "of": "the whole model",
+            "all texts": self.texts,
+            "unresolved": self.unresolved(),
+            **self._part(None),
+            "blocks": blocks,
+        }
 
-        blocks = [{"block": number, **part(number)} for number in range(1, self.blocks + 1)]
-        return {"definition": DEFINITION, "unresolved": self.unresolved(), **part(None), "blocks": blocks}
+    def _part(self, block: int | None) -> dict[str, Any]:
+        found = self.sums(block)
+        down, up = found.strongest()
+        return {
+            "texts": found.texts,
+            "total": found.total,
+            "kinds": found.kinds,
+            "most_for": down,
+            "most_against": up,
+            "reason": None if found.texts else self._reason(),
+            "sentence": self.in_words(block),
+        }
 
 
 def blame_rows(found: Blame, about: Mapping[str, object]) -> Iterator[dict[str, object]]:
     """Columns of table rows, one block of rows (one per text) for each change, to be added with ``Rows.add``.
 
-    ``layer`` is the block, ``site`` the name of the step, ``value`` the change of the natural logarithm, and the added
-    column ``stage`` the number of the step in its block. ``about`` fills further columns and may name the samples.
+    ``layer`` is the block, ``site`` the name of the step, ``value`` the change of the natural logarithm, ``floor`` what
+    rounding may add to or take from it, and the added column ``stage`` the number of the step in its block. A row is
+    resolved if both ends of the step are above their floors, and the value is above its own or exactly zero.
+    ``about`` fills further columns and may name the samples.
     """
     for change in found.changes:
         yield {
@@ -132,12 +201,23 @@ def blame_rows(found: Blame, about: Mapping[str, object]) -> Iterator[dict[str, 
         }
 
 
-def _summed(pairs: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+def _is_resolved(value: float | None, floor: float | None, is_known: bool) -> bool:
+    return is_known and value is not None and floor is not None and (floor < abs(value) or value == 0)
+
+
+def _means(
+    changes: Sequence[Change], texts: Sequence[int], entries: Callable[[Change], Sequence[float | None]]
+) -> dict[str, float]:
+    """Entries of the named texts, summed by kind of part, over the number of texts."""
     found: dict[str, list[float]] = {}
-    for kind, number in pairs:
-        if number is not None:
-            found.setdefault(kind, []).append(number)
-    return {kind: math.fsum(numbers) for kind, numbers in found.items()}
+    for change in changes:
+        known = (entries(change)[text] for text in texts)  # a known change is a number
+        found.setdefault(change.kind, []).extend(number for number in known if number is not None)
+    return {kind: math.fsum(numbers) / len(texts) for kind, numbers in found.items()}
+
+
+def _nobody(side: str, is_open: bool) -> str:
+    return f"what does most {side} is lost in rounding" if is_open else f"nothing works {side}"
 
 
 def _counted(count: int, noun: str) -> str:

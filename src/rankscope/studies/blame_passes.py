@@ -1,19 +1,19 @@
 """The two ways to run a network step by step: with ordinary states, or with split ones that have no floor."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import checked, relative_floor
+from rankscope.core.numerics import checked
 from rankscope.measures import evaluate, evaluate_padded, find_measure
 from rankscope.network import Context, Part
 from rankscope.network.stages import added_up, stages
-from rankscope.split import Split, log_measure, split_tokens
+from rankscope.split import LOST, Split, log_measure, of_measured, split_tokens
 from rankscope.split.run import in_float64
 from rankscope.split.stages import split_stages
-from rankscope.split.state import added, normalized
+from rankscope.split.state import added
 from rankscope.studies.blame_found import RATIO
 
 S = TypeVar("S")
@@ -70,9 +70,8 @@ class FloatPass:
         else:
             found = evaluate_padded(measure, state, self.measured.cpu(), layer=layer, dtype=dtype)
         value = found.value.reshape(-1)
-        return Log(
-            log=value.log(), error=found.floor.reshape(-1) / value, resolved=found.resolved.reshape(-1)
-        )
+        error = log_error(found.floor.reshape(-1) / value)
+        return Log(log=value.log(), error=error, resolved=found.resolved.reshape(-1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,15 +92,17 @@ class SplitPass:
 
     def read(self, state: Split, layer: int) -> Log:
         """Some tokens alone may be closer to each other than the rounding of the residual of all of them."""
-        if self.measured is None or _same_tokens(self.measured, self.context.is_token):
-            log = log_measure(find_measure(RATIO), state).log.reshape(-1).cpu()
-            return Log(log=log, error=torch.zeros_like(log), resolved=torch.isfinite(log))
-        own = normalized(replace(state, is_token=self.measured))
-        log = log_measure(find_measure(RATIO), own).log.reshape(-1).cpu()
-        share = (state.log_scale - own.log_scale).reshape(-1).cpu().exp()
-        error = share * relative_floor(layer, torch.float64)
-        return Log(log=log, error=error, resolved=torch.isfinite(log) & (error < 1))
+        own, share = of_measured(state, self.measured, layer)
+        log, share = log_measure(find_measure(RATIO), own).log.reshape(-1).cpu(), share.reshape(-1).cpu()
+        return Log(log=log, error=log_error(share), resolved=torch.isfinite(log) & (share < LOST))
 
 
-def _same_tokens(measured: Tensor, is_token: Tensor | None) -> bool:
-    return bool(measured.all()) if is_token is None else torch.equal(measured, is_token.expand_as(measured))
+def log_error(share: Tensor) -> Tensor:
+    """How far a logarithm may be off if rounding is up to ``share`` of the number: ``-ln(1 - share)``, downwards.
+
+    Upwards it is ``ln(1 + share)``, which is less. Infinite where all of the number may be rounding.
+
+    >>> log_error(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    [0.0, 0.6931471824645996, inf]
+    """
+    return torch.where(share < 1, -torch.log1p(-share), torch.inf)

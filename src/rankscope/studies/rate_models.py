@@ -52,6 +52,7 @@ def rate_model(
     if layers is not None and layers < 1:
         raise ConfigError(f"{layers} layers cannot be followed; expected 1 or more")
     rows, found, names = Rows(), [], dict[str, Any]()
+    places: list[dict[str, int]] = []
     depth = 0
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     for subject in subjects(model, config, given, load or {}, None):
@@ -78,10 +79,14 @@ def rate_model(
                     network, states[0].common, tokens=len(x), generator=drawn, context=context
                 )
                 found.append((measured(states, prediction), prediction))
+                places.append({"seed": subject.seed, "sample": number})
     options = config.model_dump() | {"dtype": names["dtype"]}
     ran = _Ran.of(**options, model=names["model"], layers=depth)
     sections = {"fit": told(found), "rate": names, "definitions": definitions([MEASURE])}
-    fits = [{"sample": n, **asdict(fit), "predicted_rate": p.rate} for n, (fit, p) in enumerate(found)]
+    fits = [
+        place | asdict(fit) | {"predicted_rate": prediction.rate}
+        for place, (fit, prediction) in zip(places, found, strict=True)
+    ]
     return rows.table(ran, command="rate", seeds=config.seeds, fits=fits, **sections)
 
 

@@ -28,16 +28,26 @@ BRANCH_SCALES: dict[str, Callable[[int, int], float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:
-    """A change to a network, made on demand; without ``make`` the kind has no place here, for the ``reason``."""
+    """A change to a network, made on demand; without ``make`` the kind has no place here, for the ``reason``.
+
+    One that ``is_moot`` says nothing on texts so short, but may on others: a window wider than they are, or a mask that
+    allows the same as the network's own. In the latter case there is nothing to make.
+    """
 
     kind: str
     setting: str | None = None
     make: Callable[[], Network] | None = None
     reason: str | None = None
+    is_moot: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the network stays what it is on these texts."""
+        return self.is_moot and self.make is None
 
 
 def what_ifs(network: Network, tokens: int) -> Iterator[WhatIf]:
-    """Every what-if for ``network`` on texts of up to ``tokens`` tokens."""
+    """Every what-if for ``network``; those that are moot on texts of up to ``tokens`` tokens say so."""
     yield from _skip_scales(network)
     yield from _masks(network, tokens)
     yield from _placements(network)
@@ -65,12 +75,16 @@ def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
     own = [rule.matrix(tokens) for rule in rules]
     is_causal = all(not np.triu(mask, k=1).any() for mask in own)
     name = "causal-window" if is_causal else "window"
-    texts = ["causal", *(f"{name}:{width}" for width in WINDOWS if width < tokens - 1)]
-    others = [rule for rule in map(parse_mask, texts) if not _is_present(rule, own, tokens)]
-    if not others:
-        yield WhatIf(kind="mask", reason=f"no other mask fits {tokens} tokens")
-    for rule in others:
-        yield WhatIf(kind="mask", setting=rule.text, make=partial(with_mask, network, rule))
+    widths: dict[str, int] = {"causal": 0} | {f"{name}:{width}": width for width in WINDOWS}
+    for text, width in widths.items():
+        rule = parse_mask(text)
+        is_present = _is_present(rule, own, tokens)
+        yield WhatIf(
+            kind="mask",
+            setting=rule.text,
+            make=None if is_present else partial(with_mask, network, rule),
+            is_moot=is_present or (width > 0 and width >= tokens - 1),
+        )
 
 
 def _is_present(rule: MaskRule, own: list[np.ndarray], tokens: int) -> bool:

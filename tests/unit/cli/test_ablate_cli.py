@@ -124,6 +124,17 @@ def test_blame_and_suggestions_stand_below_the_table(folder):
     assert re.search(r"^skip-scale 0.5 ", text, flags=re.MULTILINE)
 
 
+def test_blame_and_suggestions_are_of_the_whole_model_whatever_the_blocks(folder, tmp_path):
+    options = (folder, "--text", "the cat sat", "--blame", "--suggest", "--blocks", "2")
+    text = good(*options).stdout
+    assert "\nblame of the whole model\n" in text
+    assert "\nwhat would help the whole model\n" in text
+    good(*options, "--output", tmp_path / "out.html")
+    page = (tmp_path / "out.html").read_text()
+    assert "<h3>Blame of the whole model</h3>" in page
+    assert "<h3>What would help the whole model</h3>" in page
+
+
 def test_random_networks_in_place_of_a_model():
     text = good("--layers", 3, "--norm", "layer", "--mask", "own,causal", "--sites", "block,final").stdout
     assert text.startswith("random: random weights, clean semantics, float64\n")
@@ -154,6 +165,7 @@ def test_deep_models_show_some_layers(tmp_path):
         (("{folder}", "--weights", "initail"), "did you mean 'initial'"),
         (("{folder}", "--seeds", "2", "--seed", "1"), "not both"),
         (("{folder}", "--mask", "window:x"), "must be a whole number"),
+        (("{folder}", "--semantics", "paper", "--norm", "none"), "the paper's code always keeps the norms"),
         (("{bare}", "--weights", "initial"), "use --random-tokens"),
         (("{bare}", "--weights", "initial", "--random-tokens", "2x99"), "positions for 40 tokens"),
         (("{gguf}", "--weights", "initial"), "drawn from a config.json"),

@@ -1,4 +1,4 @@
-"""Some tokens of a split alone: against splitting those tokens by themselves, and lost in the rounding of the others."""
+"""Some tokens of a split alone: against splitting them by themselves, and lost in the rounding of the others."""
 
 import math
 

@@ -2,20 +2,16 @@
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 import torch
 
-from checkpoint_folders import bert, bert_config, save, word_tokenizer
+from checkpoint_folders import bert, bert_config, word_tokenizer
 from models import MODELS
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
-from rankscope.results import Table
 from rankscope.sources import BUILTINS, load_model, translate
-from rankscope.studies import AblateConfig, CollapseConfig, ablate, collapse, scan
-from rankscope.studies.ablate_config import block_text, parse_blocks
-from rankscope.studies.ablate_words import finding
+from rankscope.studies import CollapseConfig, ablate, collapse, scan
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
@@ -173,7 +169,14 @@ def test_norms_can_be_taken_out(tiny):
     none = ablate(tiny, TEXTS, variants=["san"], norm="none", measures=[RATIO])
     minus = ablate(tiny, TEXTS, variants=["san-norm"], measures=[RATIO])
     assert values(none) == values(minus)
-    assert none.frame["norm"].unique().to_list() == ["none"]
+    assert none.frame["norm"].unique().to_list() == minus.frame["norm"].unique().to_list() == ["none"]
+    both = ablate(tiny, TEXTS[:1], variants=["san", "san-norm"], measures=[RATIO]).frame
+    assert both.select("variant", "norm").unique(maintain_order=True).rows() == [
+        ("san", "layer"),
+        ("san-norm", "none"),
+    ]
+    some = ablate(tiny, TEXTS[:1], variants=["san-norm"], blocks="2", measures=[RATIO]).frame
+    assert some["norm"].unique().to_list() == ["layer"]  # of the blocks that are left whole
     assert values(minus) != values(ablate(tiny, TEXTS, variants=["san"], measures=[RATIO]))
 
 
@@ -221,201 +224,11 @@ def test_progress_is_told(tiny):
     assert told == [(2, 6), (4, 6), (5, 6), (6, 6)]
 
 
-# the split pass
-
-
-@pytest.mark.parametrize("special", ["drop", "keep"])
-def test_the_split_pass_goes_on_where_float_stops(tiny, special):
-    found = ablate(tiny, TEXTS, split=True, special=special)
-    ordinary = found.frame.filter(pl.col("float_value") > 10 * pl.col("float_floor"))
-    assert ordinary.height > 60
-    quotient = (ordinary["value"] / ordinary["float_value"]).to_list()
-    # ten times the floor leaves a rounding error of at most a tenth
-    assert quotient == pytest.approx([1.0] * len(quotient), rel=0.1)
-    assert found.provenance["config"]["dtype"] == "float32"
-    assert (found.frame["floor"] == 0).all()
-
-
-def test_measured_tokens_that_are_lost_in_the_others_have_no_number():
-    """Two measured tokens that differ by 1e-18 of what a third one holds: no digit of them is right."""
-    from rankscope.split.state import Split
-    from rankscope.studies.ablate_study import _of_measured
-
-    residual = torch.tensor([[[1.0, 0.0], [-0.5, 1e-18], [-0.5, -1e-18]]], dtype=torch.float64)
-    split = Split(
-        common=torch.ones(1, 2, dtype=torch.float64),
-        residual=residual,
-        log_scale=torch.zeros(1, dtype=torch.float64),
-    )
-    last_two, all_three = torch.tensor([[False, True, True]]), torch.tensor([[True, True, True]])
-    assert bool(_of_measured(split, last_two, 1).log_scale.isnan().all())
-    assert bool(_of_measured(split, all_three, 1).log_scale.isfinite().all())
-
-
-# explanations
-
-
-def test_blame_adds_up_to_the_change_of_the_model(tiny):
-    found = ablate(
-        tiny, TEXTS, variants=["transformer"], measures=["residual_ratio[frobenius,mean]"], blame=True
-    )
-    total = (
-        found.where(measure="blame").frame.group_by("sample", maintain_order=True).agg(pl.col("value").sum())
-    )
-    states = found.where(measure="residual_ratio").frame
-    for sample, change in total.rows():
-        curve = states.filter(sample=sample).sort("layer")["value"].log().to_list()
-        assert change == pytest.approx(curve[-1] - curve[0], abs=1e-5)  # both are read off float32 states
-    section = found.sections["blame"]
-    assert section["sentence"].startswith("Over 3 blocks (mean of 3 texts)")
-    assert sum(section["kinds"].values()) == pytest.approx(total["value"].mean(), abs=1e-5)
-    assert "blame[residual_ratio[frobenius,mean]]" in found.sections["definitions"]
-
-
-def test_suggestions_start_from_the_model_as_it_is(tiny):
-    found = ablate(tiny, TEXTS, variants=["san"], suggest=True, batch_size=2)
-    section = found.sections["suggest"]
-    assert section["texts"] == 2
-    gains = [one["gain"] for one in section["what_ifs"] if one["gain"] is not None]
-    assert gains == sorted(gains, reverse=True)
-    name = "residual_ratio[frobenius,mean]"
-    whole = ablate(tiny, TEXTS[:2], variants=["transformer"], measures=[name]).frame.filter(layer=3)["value"]
-    assert section["what_ifs"][0][f"before {name}"] == pytest.approx(whole.mean(), rel=1e-5)
-
-
 def test_proof_and_rule_are_told(tiny):
     about = ablate(tiny, TEXTS, variants=["san"]).sections["ablate"]
     assert 0 < about["proof"]["end to end"] < about["proof"]["allowed"] == 2e-4
     assert about["special rule"].startswith("padding and special tokens are left out")
     assert (about["family"], about["kind"], about["parameters"]) == ("bert-like", "bert", tiny.parameters)
-
-
-# words
-
-
-def curve_table(curves, floor=1e-6):
-    rows = [
-        {
-            "variant": variant,
-            "mask": "full",
-            "layer": layer,
-            "value": value,
-            "sample": sample,
-            "skip_scale": None,
-        }
-        for variant, texts in curves.items()
-        for sample, text in enumerate(texts)
-        for layer, value in enumerate(text)
-    ]
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return Table.from_columns(
-        {**columns, "site": "block", "measure": "residual_ratio", "definition": RATIO, "floor": floor}
-    )
-
-
-@pytest.mark.parametrize(
-    ("texts", "floor", "words"),
-    [
-        ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: residual ratio 0.4 at layer 2"),
-        ([[0.9, 0.5, 0.01]], 1e-6, "collapses: residual ratio 0.01 at layer 2"),
-        (
-            [[0.9, 0.05, 1e-7]],
-            1e-6,
-            "collapses: residual ratio 0.05 at layer 1, below the rounding floor from layer 2 on",
-        ),
-        ([[0.9, 0.8, 1e-7]], 1e-6, "collapses: residual ratio 0.8 at layer 1, below the rounding floor from"),
-        (
-            [[0.9, 0.05, 1e-7], [0.9, 0.05, 1e-2]],
-            1e-6,
-            "0.05 at layer 1, in some texts below the rounding floor from",
-        ),
-        ([[0.9, 0.8, 0.2]], 0.3, "is lost in rounding: residual ratio 0.8 at layer 1"),
-        ([[0.09, 0.08, 0.05]], 1e-6, "does not collapse"),
-        ([[1e-7, 1e-7]], 1e-6, "gives no number above the rounding floor"),
-    ],
-)
-def test_the_finding_rests_on_resolved_numbers(texts, floor, words):
-    found = finding(curve_table({"san": texts}, floor))
-    assert found["words"].startswith("attention alone (san) ")
-    assert words in found["words"]
-
-
-def test_the_finding_without_a_ratio_is_empty():
-    table = ablate(Spec(layers=1, heads=1, dim=4), tokens=3, measures=["diameter[l2]"])
-    assert table.sections["finding"] == {"words": "", "definition": None, "cuts": []}
-
-
-# options
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"blocks": "0"}, "'0' is not a block or a range"),
-        ({"blocks": "5-3"}, "'5-3' is not a block or a range"),
-        ({"blocks": "1,,2"}, "'' is not a block"),
-        ({"skip_scales": ["x"]}, "skip scale 'x': expected a number"),
-        ({"skip_scales": ["nan"]}, "finite number"),
-        ({"variants": ["sann"]}, "did you mean 'san'"),
-        ({"masks": ["window"]}, "expected 1"),
-        ({"measures": ["dobrushin"]}, "measures attention maps"),
-        ({"sites": ["blok"]}, "did you mean 'block'"),
-        ({"seeds": [-1]}, "seeds are integers"),
-        ({"semantics": "papr"}, "did you mean 'paper'"),
-        ({"weigths": "initial"}, "did you mean 'weights'"),
-    ],
-)
-def test_wrong_options_are_clear(options, match):
-    with pytest.raises(RankscopeError, match=match):
-        AblateConfig.of(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"split": True, "sites": ["attention"]}, "split pass measures the site block alone"),
-        ({"split": True, "measures": ["cosine"]}, "cannot be read off a split state"),
-        ({"sites": ["mlp"], "variants": ["san", "san+skip"]}, "has an MLP to measure"),
-        ({"blocks": "4"}, "block 4 does not exist: the model has blocks 1 to 3"),
-        ({"dtype": "float64"}, "is in float32, but float64 was asked for"),
-        ({"tokens": 5}, "belongs to random networks"),
-        ({"weights": "initial"}, "drawn for a name or a folder"),
-        ({"stack": "decoder"}, "no stack 'decoder'"),
-    ],
-)
-def test_options_that_contradict_the_model_are_clear(tiny, options, match):
-    with pytest.raises(RankscopeError, match=match):
-        ablate(tiny, TEXTS, **options)
-
-
-def test_blocks_are_written_as_they_are_read():
-    assert parse_blocks(" 7, 1-3,2") == (1, 2, 3, 7)
-    assert block_text(parse_blocks("7,1-3,2")) == "1-3,7"
-    assert AblateConfig(blocks="7,1-3,2").blocks == "1-3,7"
-
-
-def test_weights_that_are_not_there_are_told(bare, tmp_path):
-    with pytest.raises(
-        FileError, match=r"has a config\.json but no weights; draw them at random: --weights initial"
-    ):
-        ablate(bare)
-    with pytest.raises(ConfigError, match="'bert-base' is an architecture without trained weights"):
-        ablate("bert-base")
-    with pytest.raises(ConfigError, match="use --random-tokens"):
-        ablate(bare, weights="initial")
-    folder = save(bert(), tmp_path / "whole", tokenizer=word_tokenizer())
-    assert ablate(folder, TEXTS, variants=["san"]).frame.height == 3 * 3 * 2
-
-
-def test_random_networks_refuse_what_belongs_to_models():
-    spec = Spec(layers=1, heads=1, dim=4)
-    for options, match in (
-        ({"texts": ["a"]}, "texts belongs to a model"),
-        ({"random_tokens": "2x4"}, "random_tokens belongs to a model"),
-        ({"weights": "initial"}, "leave out --weights"),
-    ):
-        with pytest.raises(ConfigError, match=match):
-            ablate(spec, **options)
 
 
 @pytest.mark.checkpoint

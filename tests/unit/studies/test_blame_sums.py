@@ -59,8 +59,8 @@ def test_kinds_add_up_to_the_total_whatever_is_unresolved() -> None:
 
 def test_texts_that_are_left_out_are_told() -> None:
     assert MIXED.in_words().startswith(
-        "Over 2 blocks (mean of 1 of 3 texts; the others are not above the rounding floor in every step: --split carries "
-        "the residual below it), attention does most for collapse (-2 in ln"
+        "Over 2 blocks (mean of 1 of 3 texts; the others are not above the rounding floor in every step: --split "
+        "carries the residual below it), attention does most for collapse (-2 in ln"
     )
     assert "--split" not in replace(MIXED, split=True).in_words()
     header, rows = blame_lines(MIXED.summary())

@@ -1,0 +1,129 @@
+"""An ablation below the rounding floor, its blame and its suggestions: over all texts, batches and seeds."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from checkpoint_folders import bert, bert_config, word_tokenizer
+from rankscope.network import Context, Network, Scale, Spec, build, gaussian_tokens, generators
+from rankscope.sources import load_model
+from rankscope.studies import AblateConfig, ablate
+from rankscope.studies.ablate_cuts import Cut
+from rankscope.studies.ablate_inputs import Fed
+from rankscope.studies.ablate_study import _measure_split
+from rankscope.studies.blame import blame
+from rankscope.studies.rows import Rows
+
+TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A tiny BERT with a tokenizer that puts a token before and after every text; weights large enough to attend."""
+    model = bert(seed=1, num_hidden_layers=3, initializer_range=0.4)
+    return replace(load_model(model), tokenizer=word_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "bare"
+    bert_config().save_pretrained(folder)
+    return folder
+
+
+# the split pass
+
+
+@pytest.mark.parametrize("special", ["drop", "keep"])
+def test_the_split_pass_goes_on_where_float_stops(tiny, special):
+    found = ablate(tiny, TEXTS, split=True, special=special)
+    ordinary = found.frame.filter(pl.col("float_value") > 10 * pl.col("float_floor"))
+    assert ordinary.height > 60
+    quotient = (ordinary["value"] / ordinary["float_value"]).to_list()
+    # ten times the floor leaves a rounding error of at most a tenth
+    assert quotient == pytest.approx([1.0] * len(quotient), rel=0.1)
+    assert found.provenance["config"]["dtype"] == "float32"
+    assert (found.frame["floor"] == 0).all()
+
+
+def test_measured_tokens_that_are_lost_in_the_others_have_no_number():
+    """Two measured tokens that differ by 1e-14 of what a third one holds: a third of it may be rounding."""
+    x = torch.tensor([[[1.0, 0.0], [-0.5, 1e-14], [-0.5, -1e-14]]], dtype=torch.float64)
+    fed = Fed(x=x, context=Context(), keep=torch.tensor([[False, True, True]]), first=0)
+    network = Network([Scale(0.5)])
+    cut = Cut(network=network, variant="san", mask="none", norm="none", skip_scale=None)
+    config = AblateConfig(split=True, measures=["residual_ratio[frobenius,mean]"])
+    for keep, is_lost in ((fed.keep, True), (None, False)):
+        rows = Rows()
+        _measure_split(rows, config, {}, cut, replace(fed, keep=keep))
+        found = rows.table(config, command="ablate", seeds=[0]).frame
+        assert found["resolved"].to_list() == [not is_lost] * 2
+        assert found["log10_value"].is_null().to_list() == [is_lost] * 2
+        # blame reads the same tokens by the same rule
+        blamed = blame(network, x, is_token=keep, split=True)
+        assert blamed.changes[0].known == (not is_lost,)
+
+
+# explanations
+
+
+def test_blame_adds_up_to_the_change_of_the_model(tiny):
+    found = ablate(
+        tiny, TEXTS, variants=["transformer"], measures=["residual_ratio[frobenius,mean]"], blame=True
+    )
+    total = (
+        found.where(measure="blame").frame.group_by("sample", maintain_order=True).agg(pl.col("value").sum())
+    )
+    states = found.where(measure="residual_ratio").frame
+    for sample, change in total.rows():
+        curve = states.filter(sample=sample).sort("layer")["value"].log().to_list()
+        assert change == pytest.approx(curve[-1] - curve[0], abs=1e-5)  # both are read off float32 states
+    section = found.sections["blame"]
+    assert section["sentence"].startswith("Over 3 blocks (mean of 3 texts)")
+    assert sum(section["kinds"].values()) == pytest.approx(total["value"].mean(), abs=1e-5)
+    assert "blame[residual_ratio[frobenius,mean]]" in found.sections["definitions"]
+
+
+def test_suggestions_start_from_the_model_as_it_is_on_all_texts(tiny):
+    found = ablate(tiny, TEXTS, variants=["san"], suggest=True, batch_size=2)
+    section = found.sections["suggest"]
+    assert (section["texts"], section["left out"], section["of"]) == (3, 0, "the whole model")
+    assert "(geometric mean of 3 texts)" in section["sentence"]
+    gains = [one["gain"] for one in section["what_ifs"] if one["gain"] is not None]
+    assert gains == sorted(gains, reverse=True)
+    name = "residual_ratio[frobenius,mean]"
+    options = {"variants": ["transformer"], "measures": [name], "blame": False}
+    whole = ablate(tiny, TEXTS, **options).frame.filter(layer=3)["value"]
+    assert section["what_ifs"][0][f"before {name}"] == pytest.approx(
+        math.prod(whole.to_list()) ** (1 / 3), rel=1e-5
+    )
+    scaled = ablate(tiny, TEXTS, skip_scales=[2.0], **options).frame.filter(layer=3)["value"]
+    entry = next(one for one in section["what_ifs"] if one["what_if"] == "skip-scale 2")
+    assert entry[f"after {name}"] == pytest.approx(math.prod(scaled.to_list()) ** (1 / 3), rel=1e-5)
+
+
+def test_suggestions_are_over_all_seeds(bare):
+    options = {"weights": "initial", "random_tokens": "2x6", "variants": ["transformer"], "suggest": True}
+    both, *each = (ablate(bare, seeds=seeds, **options).sections["suggest"] for seeds in ([0, 1], [0], [1]))
+    assert both["texts"] == 4
+    gains = [{one["what_if"]: one["gain"] for one in section["what_ifs"]} for section in (both, *each)]
+    for name, gain in gains[0].items():
+        assert gain == pytest.approx((gains[1][name] + gains[2][name]) / 2, abs=1e-12)
+
+
+def test_blame_leaves_texts_out_that_are_not_known_throughout():
+    """One text of two is collapsed from the start: the sums are of the other, and add up to its change."""
+    network = build(Spec(layers=2, heads=2, dim=8, variant="transformer"), generators(0)[0])
+    x = torch.stack([gaussian_tokens(5, 8, generator=generators(0)[1])] * 2)
+    x[1] = 1.0 + 1e-15 * x[1]
+    name = "residual_ratio[frobenius,mean]"
+    found = ablate(network, inputs=x, variants=["transformer"], measures=[name], blame=True)
+    section = found.sections["blame"]
+    assert (section["texts"], section["all texts"], section["of"]) == (1, 2, "the whole model")
+    curve = found.where(measure="residual_ratio").frame.filter(sample=0).sort("layer")["value"].log()
+    assert section["total"] == pytest.approx(curve[-1] - curve[0], abs=1e-12)
+    assert math.fsum(section["kinds"].values()) == section["total"]
+    assert "mean of 1 of 2 texts" in section["sentence"]
