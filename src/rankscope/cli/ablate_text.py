@@ -44,7 +44,10 @@ def finding_lines(table: "Table") -> list[str]:
 
 def _proof(about: dict[str, Any]) -> str:
     proof = about["proof"]
-    return "" if proof is None else f"; the tree equals the model to {proof['end to end']:.0e}"
+    if proof is None:
+        return ""
+    coarse = f" (finer differences do not show in {proof['dtype']})" if proof["coarse"] else ""
+    return f"; the tree equals the model to {proof['end to end']:.0e}{coarse}"
 
 
 def _legend(table: "Table") -> str:

@@ -68,29 +68,31 @@ def blame_chart(table: Table, *, title: str | None = None) -> Chart:
 
 
 def _bars(rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Panel, block, site, kind, stage and mean change of every bar; how many rows are left out."""
+    """Panel, block, part, kind, stage and mean change of every bar; how many rows are left out.
+
+    Means are over the texts of which every step of the block is known, so that the bars of a block add up.
+    """
     varying = [name for name in PANELS if rows[name].n_unique() > 1]
     panel = pl.concat_str(
         [pl.col(name).cast(pl.String) for name in varying], separator=" · ", ignore_nulls=True
     )
     rows = rows.with_columns((panel if varying else pl.lit("all")).alias("panel"))
-    kept = rows.filter(pl.col("resolved") & pl.col("value").is_not_null())
+    known = (pl.col("value").is_not_null() & pl.col("floor").is_not_null()).all()
+    kept = rows.filter(known.over("panel", "layer", "seed", "sample"))
     if kept.is_empty():
         raise ConfigError(
             "nothing to draw: no change is above the rounding floor; the split pass carries the residual below it"
         )
     stage = pl.col("stage") if "stage" in rows.columns else pl.lit(0)
     bars = (
-        kept.group_by("panel", "layer", "site", maintain_order=True)
+        kept.group_by("panel", "layer", "part", maintain_order=True)
         .agg(pl.col("value").mean().alias("change"), stage.first().alias("stage"), pl.len().alias("count"))
-        .with_columns(pl.col("site").str.replace(r"\.\d+$", "").alias("kind"))
+        .with_columns(pl.col("part").str.replace(r"\.\d+$", "").alias("kind"))
         .sort("panel", "layer", "stage", maintain_order=True)
     )
     order = {name: at for at, name in enumerate(rows["panel"].unique(maintain_order=True))}
     bars = bars.sort(pl.col("panel").replace_strict(order, return_dtype=pl.Int64), maintain_order=True)
-    lost = rows.group_by("panel", "layer").agg(pl.col("resolved").not_().any().alias("lost"))
-    whole = pl.when(~pl.col("lost")).then(pl.col("change").sum().over("panel", "layer")).alias("together")
-    bars = bars.join(lost, on=["panel", "layer"], how="left", maintain_order="left")
+    whole = pl.col("change").sum().over("panel", "layer").alias("together")
     return bars.with_columns(
         whole,
         pl.col("stage").min().over("panel", "layer").alias("first"),
@@ -109,7 +111,7 @@ def _marks(blocks: list[int], kinds: list[str], width: int) -> list[Any]:
     )
     color = alt.Color("kind:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
     tips = [
-        alt.Tooltip("site:N", title="part"),
+        alt.Tooltip("part:N", title="part"),
         alt.Tooltip("layer:O", title="block"),
         alt.Tooltip("change:Q", title="change of ln ratio", format=".4g"),
         alt.Tooltip("count:Q", title="rows"),

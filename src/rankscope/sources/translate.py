@@ -222,7 +222,7 @@ def _tree(match: Match) -> Tree | None:
 
 def _unknown(model: nn.Module) -> NotTranslated:
     kind = kind_of_model(model)
-    near = ", ".join(get_close_matches(kind, sorted(translated_kinds()), n=3, cutoff=0.6))
+    near = ", ".join(get_close_matches(kind, sorted(translated_kinds()), n=3, cutoff=0.4))
     return NotTranslated(
         f"{kind} cannot be written as a tree of parts yet{f' (near names: {near})' if near else ''}; "
         "'rankscope scan' works on it all the same, 'rankscope list families' shows what can be translated, and "

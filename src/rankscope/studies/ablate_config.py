@@ -110,16 +110,30 @@ class AblateConfig(Config):
                 "the paper's code always keeps the norms, so norm none has no paper semantics; leave out --norm none, "
                 "or use the clean semantics"
             )
+        twice = [name for name in self.variants if f"{name}-norm" in self.variants]
+        if self.norm == "none" and twice:
+            raise ConfigError(
+                f"without norms {twice[0]} and {twice[0]}-norm are the same network; leave one out"
+            )
+        has_skip = any("skip" not in VARIANTS[name.removesuffix("-norm")] for name in self.variants)
+        if self.skip_scales != (OWN,) and not has_skip and self.blocks is None:
+            raise ConfigError(
+                f"no variant among {', '.join(self.variants)} has a skip to scale; add san+skip or transformer"
+            )
         lacking = [name for name in self.variants if "mlp" in VARIANTS[name.removesuffix("-norm")]]
         if self.sites == ("mlp",) and len(lacking) == len(self.variants) and self.blocks is None:
-            raise ConfigError(
-                f"no variant among {', '.join(self.variants)} has an MLP to measure; add --sites block"
-            )
+            raise self.no_mlp()
         if self.split and self.sites != ("block",):
             raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
         for measure in map(find_measure, self.measures if self.split else ()):
             if not can_measure(measure):
                 raise cannot_measure(measure)
+
+    def no_mlp(self) -> ConfigError:
+        """The error if only MLPs are to be measured and none is left."""
+        return ConfigError(
+            f"no variant among {', '.join(self.variants)} has an MLP to measure; add --sites block"
+        )
 
     def numbers(self, layers: int) -> tuple[int, ...]:
         """The blocks that are changed, from 1, of a network with so many."""
@@ -128,6 +142,9 @@ class AblateConfig(Config):
         wanted = parse_blocks(self.blocks)
         if wanted[-1] > layers:
             raise ConfigError(f"block {wanted[-1]} does not exist: the model has blocks 1 to {layers}")
+        lacking = all("mlp" in VARIANTS[name.removesuffix("-norm")] for name in self.variants)
+        if self.sites == ("mlp",) and lacking and len(wanted) == layers:
+            raise self.no_mlp()
         return wanted
 
 

@@ -53,7 +53,7 @@ def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
                 yield Cut(
                     network=changed,
                     variant=name,
-                    mask=mask_text(network) if mask == OWN else mask,
+                    mask=mask if mask != OWN and config.blocks is None else mask_text(changed),
                     norm=norm_text(changed),
                     skip_scale=None if isinstance(scale, str) else scale,
                 )

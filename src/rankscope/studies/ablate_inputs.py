@@ -164,8 +164,9 @@ def _live(
     )
 
 
-def _deviations(proof: Proof) -> dict[str, float | str]:
+def _deviations(proof: Proof) -> dict[str, float | str | bool]:
     return {
+        "coarse": proof.is_coarse,
         "largest of a block": max(proof.blocks),
         "end to end": proof.end_to_end,
         "allowed": proof.allowed,

@@ -40,7 +40,10 @@ def finding(table: Table) -> dict[str, Any]:
         for values, lines in chosen.group_by(keys, maintain_order=True)
     ]
     is_alone = {key: len({cut[key] for cut in cuts}) == 1 for key in keys}
-    told = [cut | {"words": _sentence(cut, is_alone)} for cut in cuts]
+    blocks = (
+        next(iter(table.frame["blocks"].drop_nulls()), "all") if "blocks" in table.frame.columns else "all"
+    )
+    told = [cut | {"words": _sentence(cut, is_alone, blocks)} for cut in cuts]
     first = [cut["words"] for cut in told if all(cut[key] == told[0][key] for key in ("mask", "skip_scale"))]
     return {"words": "; ".join(first), "definition": definition, "cuts": told}
 
@@ -77,8 +80,11 @@ def _is_sunk(end: dict[str, Any], start: dict[str, Any]) -> bool | None:
     return _is_low(end, start)
 
 
-def _sentence(cut: dict[str, Any], is_alone: dict[str, bool]) -> str:
+def _sentence(cut: dict[str, Any], is_alone: dict[str, bool], blocks: str) -> str:
     name = NAMES.get(cut["variant"], cut["variant"])
+    if blocks != "all":
+        several = "s" if "," in blocks or "-" in blocks else ""
+        name = f"the model with block{several} {blocks} as {cut['variant']}"
     extra = [] if is_alone["mask"] else [f"mask {cut['mask']}"]
     if not is_alone["skip_scale"] and cut["skip_scale"] is not None:
         extra.append(f"skip scale {cut['skip_scale']:g}")

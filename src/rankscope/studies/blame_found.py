@@ -181,9 +181,11 @@ class Blame:
 def blame_rows(found: Blame, about: Mapping[str, object]) -> Iterator[dict[str, object]]:
     """Columns of table rows, one block of rows (one per text) for each change, to be added with ``Rows.add``.
 
-    ``layer`` is the block, ``site`` the name of the step, ``value`` the change of the natural logarithm, ``floor`` what
-    rounding may add to or take from it, and the added column ``stage`` the number of the step in its block. A row is
-    resolved if both ends of the step are above their floors, and the value is above its own or exactly zero.
+    ``layer`` is the block, ``site`` where the step is (``attention``, ``mlp``, or ``block`` for skips, norms and
+    scales), ``value`` the change of the natural logarithm and ``floor`` what rounding may add to or take from it, null
+    if one end of the step is below its own floor. Added columns are ``part``, the name of the step, and ``stage``, its
+    number in the block. A row is resolved if both ends of the step are above their floors, and the value is above its
+    own or exactly zero.
     ``about`` fills further columns and may name the samples.
     """
     for change in found.changes:
@@ -191,7 +193,8 @@ def blame_rows(found: Blame, about: Mapping[str, object]) -> Iterator[dict[str, 
             "sample": list(range(found.texts)),
             **about,
             "layer": change.block,
-            "site": change.name,
+            "site": change.kind if change.kind in ("attention", "mlp") else "block",
+            "part": change.name,
             "measure": "blame",
             "definition": DEFINITION,
             "value": list(change.values),

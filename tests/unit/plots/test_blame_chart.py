@@ -16,7 +16,14 @@ STEPS = {"norm": 0.1, "attention": -2.0, "skip": 1.5, "norm.2": -0.1, "mlp": -0.
 def table(blocks: int, *, samples: int = 2, **columns: object) -> Table:
     rows = [
         {
-            **{"model": "m", "variant": "transformer", "layer": block, "site": site, "sample": sample},
+            **{
+                "model": "m",
+                "variant": "transformer",
+                "layer": block,
+                "site": "block",
+                "part": site,
+                "sample": sample,
+            },
             **{"measure": "blame", "definition": "blame[residual_ratio[frobenius,mean]]", "floor": 1e-12},
             **{"stage": stage, "value": change * block + sample, "resolved": True},
         }
@@ -47,26 +54,25 @@ def test_any_number_of_blocks_renders_with_legible_labels(blocks: int, tmp_path:
 def test_bars_are_means_over_samples_in_order_of_execution() -> None:
     found = bars(blame_chart(table(3)))
     second = found.filter(pl.col("layer") == 2)
-    assert second["site"].to_list() == list(STEPS)
+    assert second["part"].to_list() == list(STEPS)
     assert second["kind"].to_list() == ["norm", "attention", "skip", "norm", "mlp", "skip"]
     assert second["change"].to_list() == pytest.approx([2 * change + 0.5 for change in STEPS.values()])
     assert second["together"].to_list() == pytest.approx([2 * sum(STEPS.values()) + 3.0] * 6)
 
 
-def test_what_is_not_resolved_is_left_out_and_counted() -> None:
+def test_a_block_is_drawn_from_the_texts_of_which_all_is_known() -> None:
     frame = table(4).frame
-    below = (pl.col("layer") == 3) & (pl.col("site") == "attention") | (pl.col("layer") == 4)
-    value = pl.when(pl.col("layer") == 4).then(None).otherwise(pl.col("value")).alias("value")
-    chart = blame_chart(Table(frame=frame.with_columns(value, pl.col("resolved") & ~below)))
-    found = bars(chart)
-    assert found.filter(pl.col("layer") == 3)["site"].to_list() == [
-        site for site in STEPS if site != "attention"
-    ]
-    assert found.filter(pl.col("layer") == 3)["together"].null_count() == 5  # a part of the sum is no sum
-    assert found.filter(pl.col("layer") == 4).is_empty()
+    is_first = (pl.col("layer") == 3) & (pl.col("part") == "attention") & (pl.col("sample") == 0)
+    floor = pl.when(is_first | (pl.col("layer") == 4)).then(None).otherwise(pl.col("floor")).alias("floor")
+    chart = blame_chart(Table(frame=frame.with_columns(floor)))
+    third = bars(chart).filter(pl.col("layer") == 3)
+    assert third["part"].to_list() == list(STEPS)
+    assert third["change"].to_list() == pytest.approx([3 * change + 1 for change in STEPS.values()])
+    assert third["together"].to_list() == pytest.approx([third["change"].sum()] * 6)
+    assert bars(chart).filter(pl.col("layer") == 4).is_empty()
     spec = chart.to_dict()
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [1, 2, 3, 4]
-    assert "14 changes not above the rounding floor left out" in " ".join(spec["title"]["subtitle"])
+    assert "18 changes not above the rounding floor left out" in " ".join(spec["title"]["subtitle"])
 
 
 def test_networks_get_panels_with_axes_of_their_own() -> None:
@@ -86,8 +92,8 @@ def test_words_and_colors_are_the_same_in_every_figure() -> None:
     )
     scale = chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]
     assert scale["domain"] == ["attention", "mlp", "skip", "norm", "all parts together"]
-    only = table(2).frame.filter(pl.col("site").is_in(["skip", "mlp"]))
-    odd = only.with_columns(pl.col("site").replace("mlp", "attention+mlp"))
+    only = table(2).frame.filter(pl.col("part").is_in(["skip", "mlp"]))
+    odd = only.with_columns(pl.col("part").replace("mlp", "attention+mlp"))
     other = blame_chart(Table(frame=odd)).to_dict()["layer"][0]["encoding"]["color"]["scale"]
     assert other["domain"] == ["skip", "attention+mlp", "all parts together"]
     assert other["range"][0] == scale["range"][2]
@@ -99,4 +105,4 @@ def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(ConfigError, match="no rows of the measure blame"):
         blame_chart(other)
     with pytest.raises(ConfigError, match="no change is above the rounding floor"):
-        blame_chart(table(2, resolved=False))
+        blame_chart(table(2, floor=None))

@@ -203,7 +203,8 @@ def test_rows_of_a_table() -> None:
     assert frame.height == 2 * len(found.changes) == 2 * 18
     assert frame["definition"].unique().to_list() == ["blame[residual_ratio[frobenius,mean]]"]
     first = frame.filter((frame["layer"] == 1) & (frame["sample"] == 1))
-    assert first["site"].to_list() == ["attention", "skip", "norm", "mlp", "skip.2", "norm.2"]
+    assert first["part"].to_list() == ["attention", "skip", "norm", "mlp", "skip.2", "norm.2"]
+    assert first["site"].to_list() == ["attention", "block", "block", "mlp", "block", "block"]
     assert first["stage"].to_list() == [1, 2, 3, 4, 5, 6]
     assert first["value"].to_list() == [change.values[1] for change in found.changes[:6]]
     assert frame["resolved"].all()
