@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import BERT, hub
+from models import hub
 from rankscope.errors import NotTranslated
 from rankscope.masks import Causal
 from rankscope.network import ACTIVATIONS, Context, Mlp, Network, Part, RMSNorm, Skip, with_mask
@@ -57,11 +57,12 @@ def _t5() -> nn.Module:
     return hub("T5Config", "T5EncoderModel", num_layers=DEPTH, **sizes)()
 
 
-def _bert() -> nn.Module:
-    return hub("BertConfig", **(BERT | {"num_hidden_layers": DEPTH}))()
+def _gpt2() -> nn.Module:
+    sizes = {"vocab_size": 100, "n_embd": 32, "n_layer": DEPTH, "n_head": 4, "n_positions": 64}
+    return hub("GPT2Config", scale_attn_weights=False, **sizes)()
 
 
-BUILD = {"t5": _t5, "bert": _bert}
+BUILD = {"t5": _t5, "gpt2": _gpt2}
 
 
 def deep(kind: str, spread: float) -> nn.Module:
@@ -72,13 +73,14 @@ def deep(kind: str, spread: float) -> nn.Module:
             noise = torch.randn(
                 parameter.shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode()))
             )
-            parameter.copy_(spread * noise if parameter.dim() > 1 else parameter + 0.3 * noise)
+            size = 0.05 if kind == "gpt2" and ".mlp." in name else spread  # attention is what amplifies
+            parameter.copy_(size * noise if parameter.dim() > 1 else parameter + 0.3 * noise)
     return model
 
 
 @cache
 def chaotic(kind: str) -> tuple[Translation, Recording, Context]:
-    translation = translate(deep(kind, {"t5": 0.8, "bert": 0.5}[kind]))
+    translation = translate(deep(kind, 0.8))
     batch = trial.trial_batch(translation.model, translation.stack)
     recording = recorded(translation.model, translation.stack, batch)
     return translation, recording, context_of(batch, recording.states[0])

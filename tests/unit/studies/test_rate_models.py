@@ -8,8 +8,12 @@ import torch
 
 from models import MODELS
 from rankscope.errors import ConfigError
+from rankscope.results import Table
 from rankscope.sources import translate
+from rankscope.studies import ablate
 from rankscope.studies.rate_models import deepened, rate_model
+from rankscope.studies.rate_study import MEASURE
+from translations import CASES as XLNETS
 
 
 def test_blocks_are_repeated_in_their_order() -> None:
@@ -46,6 +50,25 @@ def test_padding_does_not_enter() -> None:
     alone = rate_model(translation, inputs={"input_ids": ids[1:, :6]}, layers=20)
     of_second = [row["log10_value"] for row in padded.frame.iter_rows(named=True) if row["sample"] == 1]
     assert of_second == pytest.approx([row["log10_value"] for row in alone.frame.iter_rows(named=True)])
+
+
+def test_the_rows_are_those_of_an_ablation_where_segments_enter() -> None:
+    """XLNet adds a bias by segment: a text that is followed by itself keeps its own."""
+    case = XLNETS["xlnet"]
+    translation, inputs = case.translation(torch.float64), case.batch(torch.float64).inputs
+    assert len(inputs["token_type_ids"].unique()) == 2
+    followed = _logs(rate_model(translation, inputs=inputs))
+    cut = ablate(
+        translation, inputs=inputs, variants=("san",), measures=(MEASURE,), split=True, special="keep"
+    )
+    assert len(followed) == 2 * (1 + len(translation.network.blocks))
+    assert followed == pytest.approx(_logs(cut), rel=1e-9)
+    one = {name: value for name, value in inputs.items() if name != "token_type_ids"}
+    assert followed != pytest.approx(_logs(rate_model(translation, inputs=one)), rel=1e-3)
+
+
+def _logs(table: Table) -> dict[tuple[int, int], float]:
+    return {(row["sample"], row["layer"]): row["log10_value"] for row in table.frame.iter_rows(named=True)}
 
 
 @pytest.mark.parametrize(
