@@ -35,7 +35,8 @@ from rankscope.network import Context
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of
 from rankscope.sources.recording import Recording, recorded
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
 from torchvision_standin import import_timm
 
 Side = Literal["right", "left"]

@@ -13,7 +13,8 @@ from rankscope.network import Attention, Context, Network, Softmax
 from rankscope.sources.contexts import context_of
 from rankscope.sources.proof import ALLOWED_CASTS, prove
 from rankscope.sources.recording import Recording, recorded
-from rankscope.sources.translate import Translation, translate, translated_kinds
+from rankscope.sources.translate import translate, translated_kinds
+from rankscope.sources.translation import Translation
 from rankscope.sources.trial import trial_batch
 from translation_casts import CastsCounted, CastsRemoved
 from translation_decoders import CASES as DECODERS

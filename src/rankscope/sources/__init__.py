@@ -14,7 +14,8 @@ from rankscope.sources.random_tokens import parse_shape, random_token_batches
 from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.tensors import States, read_states, tensor_batches
 from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
 
 __all__ = [
     "BUILTINS",

@@ -111,3 +111,9 @@ def is_causal_input(batch: Batch) -> bool:
                 "the tree: rankscope.with_mask(network, rule)"
             )
     return False
+
+
+def has_own_positions(batch: Batch) -> bool:
+    """Whether positions are given and are not those of the columns; some models ignore what they are given."""
+    positions = batch.inputs.get("position_ids")
+    return positions is not None and not bool((positions == torch.arange(positions.shape[-1])).all())

@@ -1,92 +1,26 @@
 """A live model as a tree of parts that shares its weights, proven on the model's own states."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import reduce
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
-from rankscope.masks import Causal, CausalWindow, Window
-from rankscope.network import Attention, Context, Network, Part, with_mask
+from rankscope.masks import Causal
+from rankscope.network import Network, Part, with_mask
 from rankscope.sources.batch import Batch
-from rankscope.sources.contexts import context_of, is_causal_input
+from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
-from rankscope.sources.loaded import dtype_of, text_config
-from rankscope.sources.paths import resolve
-from rankscope.sources.proof import Proof, prove
-from rankscope.sources.recording import Recording, first_state, recorded
+from rankscope.sources.proof import Proof
+from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.taps import unwrapped
+from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
 from rankscope.sources.trees import Place, norm
 from rankscope.sources.trial import trial_batch
-
-PROVEN_ON = 2
-"""So many texts of a batch a tree is compared on, besides random inputs."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Translation:
-    """The tree of one stack of a live model. Its weights are views of the model's; numbers in its configuration,
-    masks and activations are as they were when it was translated.
-    """
-
-    network: Network
-    model: nn.Module
-    family: str
-    kind: str
-    """The model type of its configuration, such as ``bert``, or the name of its class."""
-
-    stack: Stack
-    casts: bool
-    """Whether the model computes some steps in float32 whatever its dtype; the tree never does."""
-
-    is_masked: bool
-    """Whether it was translated under a causal mask that was one of the model's inputs."""
-
-    proof: Proof
-    weights: tuple[int, ...] = field(repr=False)
-    """Where the weights of the blocks, and others that the tree shares, lay in memory."""
-
-    reach: dict[str, int] = field(default_factory=dict, repr=False)
-    """The longest text that masks have been compared on since."""
-
-    def embed(self, batch: Batch) -> tuple[Tensor, Context]:
-        """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.
-
-        Texts that are the first to be longer than a window are compared with the model before.
-        """
-        self._check_unchanged()
-        if is_causal_input(batch) != self.is_masked:
-            raise NotTranslated(
-                "the model was translated under another mask than the one among these inputs; "
-                "translate it again on a batch of them"
-            )
-        x = first_state(self.model, self.stack, batch)
-        context = context_of(batch, x, self.stack.name)
-        lengths = (
-            torch.full(x.shape[:1], x.shape[1]) if context.is_token is None else context.is_token.sum(-1)
-        )
-        compared = self.reach.get("longest", self.proof.longest)
-        if any(compared <= width + 1 < int(lengths.max()) for width in _windows(self.network, self.model)):
-            self.reach["longest"] = self.proven_on(_longest_first(batch, lengths)).proof.longest
-        return x, context
-
-    def proven_on(self, batch: Batch) -> "Translation":
-        """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
-        self._check_unchanged()
-        texts = batch.first(PROVEN_ON)
-        recording = recorded(self.model, self.stack, texts)
-        proof = _proof(self.model, self.stack, self.network, texts, recording, casts=self.casts)
-        return replace(self, proof=self.proof.joined(proof))
-
-    def _check_unchanged(self) -> None:
-        if _pointers(self.model, self.stack, self.network) != self.weights:
-            raise NotTranslated(
-                "the weights of the model were moved, replaced or cast since it was translated; translate it again"
-            )
 
 
 def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
@@ -107,7 +41,8 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     runs = [run for run in (tried, given) if run is not None]
     network = _network(model, found, match, tree, runs[0][1].calls)
     network = with_mask(network, Causal()) if is_masked else network
-    proofs = [_proof(model, found, network, *run, casts=tree.casts) for run in runs]
+    proof = reduce(Proof.joined, (proven(model, found, network, *run, casts=tree.casts) for run in runs))
+    inputs = {name for batch, _ in runs for name in batch.inputs}
     return Translation(
         network=network,
         model=model,
@@ -116,8 +51,9 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
         stack=found,
         casts=tree.casts,
         is_masked=is_masked,
-        proof=reduce(Proof.joined, proofs),
-        weights=_pointers(model, found, network),
+        proof=proof,
+        weights=pointers(model, found, network),
+        compared=Compared(inputs=inputs, longest=proof.longest),
     )
 
 
@@ -139,51 +75,6 @@ def _trial(model: nn.Module, stack: Stack, own: Batch | None) -> tuple[Batch, Re
 def _is_finite(recording: Recording, batch: Batch) -> bool:
     last, keep = recording.states[-1], batch.is_token
     return bool((last if keep is None or keep.shape != last.shape[:2] else last[keep]).isfinite().all())
-
-
-def _proof(
-    model: nn.Module, stack: Stack, network: Network, batch: Batch, recording: Recording, *, casts: bool
-) -> Proof:
-    context = context_of(batch, recording.states[0], stack.name)
-    return prove(network, recording, context, dtype=dtype_of(model), casts=casts)
-
-
-def _windows(network: Network, model: nn.Module) -> set[int]:
-    """Widths of the windows in the masks of a network, and of those that the model's configuration tells of."""
-    rules = (part.mixer.rule for part in network.modules() if isinstance(part, Attention))
-    told = getattr(text_config(model), "__dict__", {})
-    return {rule.width for rule in rules if isinstance(rule, Window | CausalWindow)} | {
-        value - 1
-        for name, value in told.items()
-        if type(value) is int and any(word in name for word in ("window", "chunk", "local"))
-    }
-
-
-def _longest_first(batch: Batch, lengths: Tensor) -> Batch:
-    """The batch with its longest texts first; inputs that have not one row per text stay as they are."""
-    if any(len(value) != len(lengths) for value in batch.inputs.values()):
-        return batch
-    order = lengths.argsort(descending=True, stable=True).cpu()
-    return Batch(
-        inputs={name: value[order.to(value.device)] for name, value in batch.inputs.items()},
-        is_token=None if batch.is_token is None else batch.is_token[order.to(batch.is_token.device)],
-        labels=tuple(batch.labels[text] for text in order.tolist()),
-    )
-
-
-def _pointers(model: nn.Module, stack: Stack, network: Network) -> tuple[int, ...]:
-    """Where the weights of a stack lie, and those elsewhere that the tree shares: the final norm, tables of biases.
-
-    A list of blocks counts as a whole, so that a block more or less is noticed as well.
-    """
-    lists = {path: resolve(model, path.rpartition(".")[0]) for path in stack.blocks}
-    holders = dict.fromkeys(
-        found if isinstance(found, nn.ModuleList) else resolve(model, path) for path, found in lists.items()
-    )
-    inside = [p for holder in holders if holder is not None for p in holder.parameters()]
-    shared = {p.untyped_storage().data_ptr() for p in network.parameters()}
-    outside = [p for p in model.parameters() if p.untyped_storage().data_ptr() in shared]
-    return tuple(p.data_ptr() for p in (*inside, *outside))
 
 
 def kind_of_model(module: nn.Module) -> str:

@@ -17,7 +17,8 @@ from rankscope.sources import Batch, Loaded, layout_of, load_model
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig

@@ -12,7 +12,8 @@ from rankscope.network import Attention, Context
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import UNREAD, context_of, is_causal_input
 from rankscope.sources.recording import recorded
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
 from translation_decoders import CASES as DECODERS
 from translations import CASES as ENCODERS
 

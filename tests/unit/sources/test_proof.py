@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models import hub
-from rankscope.errors import NotTranslated
+from rankscope.errors import ModelError, NotTranslated
 from rankscope.masks import Causal
 from rankscope.network import ACTIVATIONS, Context, Mlp, Network, Part, RMSNorm, Skip, with_mask
 from rankscope.sources import trial
@@ -19,7 +19,8 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of
 from rankscope.sources.proof import ALLOWED, CHAOS, Proof, prove
 from rankscope.sources.recording import Recording, recorded
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Compared, Translation
 from rankscope.sources.trees.mlps import activation_name
 from translation_decoders import _WIDE, _case
 from translation_decoders import CASES as DECODERS
@@ -292,8 +293,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
         seen.append(batch)
         return recorded(model, stack, batch)
 
-    monkeypatch.setattr(translating, "recorded", record)
+    monkeypatch.setattr("rankscope.sources.translation.recorded", record)
     return seen
+
+
+def afresh(translation: Translation) -> Compared:
+    """What a tree was compared on when it was translated."""
+    return Compared(inputs=set(translation.compared.inputs), longest=translation.proof.longest)
 
 
 def test_a_text_longer_than_the_window_is_compared_once(
@@ -321,7 +327,7 @@ def _wider(network: Network) -> Network:
 def test_a_wrong_window_is_refused_on_the_first_longer_text(
     windowed: Translation, spoil: Callable[[Network], Network]
 ) -> None:
-    wrong = replace(windowed, network=spoil(windowed.network), reach={})
+    wrong = replace(windowed, network=spoil(windowed.network), compared=afresh(windowed))
     wrong.embed(batch_of(input_ids=random_texts(2, 40)))
     with pytest.raises(NotTranslated, match="block 1, site attention"):
         wrong.embed(batch_of(input_ids=random_texts(2, 50)))
@@ -335,7 +341,7 @@ def test_the_longest_text_of_a_batch_is_the_one_that_is_compared(
     mask[[0, 1, 3], 10:] = 0
     mask = mask if side == "right" else mask.flip(-1)
     batch = batch_of(input_ids=random_texts(4, 50), attention_mask=mask)
-    wrong = replace(windowed, network=_wider(windowed.network), reach={})
+    wrong = replace(windowed, network=_wider(windowed.network), compared=afresh(windowed))
     with pytest.raises(NotTranslated, match="block 1, site attention"):
         wrong.embed(batch)
     seen = counted(monkeypatch)
@@ -437,3 +443,20 @@ def test_clipped_activations_are_none_of_the_trees() -> None:
         assert activation_name(lambda h, edge=edge: h.clamp(max=edge).relu()) is None
         assert activation_name(lambda h, edge=edge: h.clamp(-edge, edge)) is None
     assert activation_name(nn.ReLU()) == "relu"
+
+
+@pytest.mark.parametrize("name", ["mpnet", "xlnet", "bloom"])
+def test_positions_that_a_model_ignores_are_refused(name: str) -> None:
+    """The tree would read them: what was not compared before is compared first."""
+    case = (ENCODERS | DECODERS)[name]
+    translation = case.translation(torch.float64)
+    batch = case.batch(torch.float64)
+    tokens = batch.inputs["input_ids"].shape[1]
+    odd = replace(batch, inputs=batch.inputs | {"position_ids": torch.arange(tokens).flip(0)[None] * 2})
+    plain = replace(batch, inputs=batch.inputs | {"position_ids": torch.arange(tokens)[None]})
+    try:
+        translation.embed(plain)
+    except ModelError:
+        pytest.skip("the model does not take positions")
+    with pytest.raises(NotTranslated, match="the tree differs from the model"):
+        translation.embed(odd)

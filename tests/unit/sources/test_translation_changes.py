@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rankscope.errors import NotTranslated
 from rankscope.network import TokenMap
 from rankscope.sources.recording import recorded
-from rankscope.sources.translate import Translation, translate
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
 from translation_decoders import CASES as DECODERS
 from translations import CASES as ENCODERS
 from translations import Case

@@ -1,0 +1,142 @@
+"""The tree of a live model, what it was compared on, and what enters it."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import NotTranslated
+from rankscope.masks import CausalWindow, Window
+from rankscope.network import Attention, Context, Network
+from rankscope.sources.batch import Batch
+from rankscope.sources.contexts import context_of, has_own_positions, is_causal_input
+from rankscope.sources.family import Stack
+from rankscope.sources.loaded import dtype_of, text_config
+from rankscope.sources.paths import resolve
+from rankscope.sources.proof import Proof, prove
+from rankscope.sources.recording import Recording, first_state, recorded
+
+PROVEN_ON = 2
+"""So many texts of a batch a tree is compared on, besides random inputs."""
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a tree has been compared on: the names of inputs, and the longest text."""
+
+    inputs: set[str]
+    longest: int
+
+    def add(self, batch: Batch, longest: int) -> None:
+        self.inputs |= set(batch.inputs)
+        self.longest = max(self.longest, longest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Translation:
+    """The tree of one stack of a live model. Its weights are views of the model's; numbers in its configuration,
+    masks and activations are as they were when it was translated.
+    """
+
+    network: Network
+    model: nn.Module
+    family: str
+    kind: str
+    """The model type of its configuration, such as ``bert``, or the name of its class."""
+
+    stack: Stack
+    casts: bool
+    """Whether the model computes some steps in float32 whatever its dtype; the tree never does."""
+
+    is_masked: bool
+    """Whether it was translated under a causal mask that was one of the model's inputs."""
+
+    proof: Proof
+    weights: tuple[int, ...] = field(repr=False)
+    """Where the weights of the blocks, and others that the tree shares, lay in memory."""
+
+    compared: "Compared" = field(repr=False)
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Context]:
+        """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.
+
+        What no input has shown so far is compared with the model before: texts longer than a window, an input that
+        was not given yet, positions of the user's own.
+        """
+        self._check_unchanged()
+        if is_causal_input(batch) != self.is_masked:
+            raise NotTranslated(
+                "the model was translated under another mask than the one among these inputs; "
+                "translate it again on a batch of them"
+            )
+        x = first_state(self.model, self.stack, batch)
+        context = context_of(batch, x, self.stack.name)
+        lengths = (
+            torch.full(x.shape[:1], x.shape[1]) if context.is_token is None else context.is_token.sum(-1)
+        )
+        longest, is_new = int(lengths.max()), not set(batch.inputs) <= self.compared.inputs
+        windows = _windows(self.network, self.model)
+        is_longer = any(self.compared.longest <= width + 1 < longest for width in windows)
+        if is_new or is_longer or has_own_positions(batch):
+            self.proven_on(_longest_first(batch, lengths))
+            self.compared.add(batch, longest)
+        return x, context
+
+    def proven_on(self, batch: Batch) -> "Translation":
+        """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
+        self._check_unchanged()
+        texts = batch.first(PROVEN_ON)
+        recording = recorded(self.model, self.stack, texts)
+        proof = proven(self.model, self.stack, self.network, texts, recording, casts=self.casts)
+        return replace(self, proof=self.proof.joined(proof))
+
+    def _check_unchanged(self) -> None:
+        if pointers(self.model, self.stack, self.network) != self.weights:
+            raise NotTranslated(
+                "the weights of the model were moved, replaced or cast since it was translated; translate it again"
+            )
+
+
+def proven(
+    model: nn.Module, stack: Stack, network: Network, batch: Batch, recording: Recording, *, casts: bool
+) -> Proof:
+    context = context_of(batch, recording.states[0], stack.name)
+    return prove(network, recording, context, dtype=dtype_of(model), casts=casts)
+
+
+def _windows(network: Network, model: nn.Module) -> set[int]:
+    """Widths of the windows in the masks of a network, and of those that the model's configuration tells of."""
+    rules = (part.mixer.rule for part in network.modules() if isinstance(part, Attention))
+    told = getattr(text_config(model), "__dict__", {})
+    return {rule.width for rule in rules if isinstance(rule, Window | CausalWindow)} | {
+        value - 1
+        for name, value in told.items()
+        if type(value) is int and any(word in name for word in ("window", "chunk", "local"))
+    }
+
+
+def _longest_first(batch: Batch, lengths: Tensor) -> Batch:
+    """The batch with its longest texts first; inputs that have not one row per text stay as they are."""
+    if any(len(value) != len(lengths) for value in batch.inputs.values()):
+        return batch
+    order = lengths.argsort(descending=True, stable=True).cpu()
+    return Batch(
+        inputs={name: value[order.to(value.device)] for name, value in batch.inputs.items()},
+        is_token=None,  # which tokens are measured does not matter here
+        labels=tuple(batch.labels[text] for text in order.tolist()),
+    )
+
+
+def pointers(model: nn.Module, stack: Stack, network: Network) -> tuple[int, ...]:
+    """Where the weights of a stack lie, and those elsewhere that the tree shares: the final norm, tables of biases.
+
+    A list of blocks counts as a whole, so that a block more or less is noticed as well.
+    """
+    lists = {path: resolve(model, path.rpartition(".")[0]) for path in stack.blocks}
+    holders = dict.fromkeys(
+        found if isinstance(found, nn.ModuleList) else resolve(model, path) for path, found in lists.items()
+    )
+    inside = [p for holder in holders if holder is not None for p in holder.parameters()]
+    shared = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    outside = [p for p in model.parameters() if p.untyped_storage().data_ptr() in shared]
+    return tuple(p.data_ptr() for p in (*inside, *outside))
