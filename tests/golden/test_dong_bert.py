@@ -29,9 +29,10 @@ ALLOWED = {
 """Largest quotient of the two numbers, by variant and layer."""
 
 
-@pytest.fixture(scope="module")
-def table():
-    return ablate(
+@pytest.mark.slow
+def test_untrained_bert():
+    """One test, so that the models are drawn once."""
+    table = ablate(
         "bert-base",
         weights="initial",
         semantics="paper",
@@ -39,6 +40,9 @@ def table():
         seeds=range(5),
         measures=[RATIO],
     )
+    for published in PUBLISHED:
+        check_curve(table, published)
+    check_plateau(table)
 
 
 def curve(table, variant):
@@ -46,9 +50,7 @@ def curve(table, variant):
     return rows.group_by("layer").agg(pl.col("value").mean()).sort("layer")["value"].to_list()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("published", PUBLISHED)
-def test_the_curves_of_untrained_bert(table, published):
+def check_curve(table, published):
     variant = published.lower()
     measured = curve(table, variant)
     assert len(measured) == len(LAYERS)
@@ -58,8 +60,7 @@ def test_the_curves_of_untrained_bert(table, published):
         assert 1 / allowed < quotient < allowed, (variant, layer, measured[layer], theirs)
 
 
-@pytest.mark.slow
-def test_the_plateau_is_told_for_what_it_is(table):
+def check_plateau(table):
     """Attention alone is below the rounding floor from layer 2 on; the full model is resolved in every layer."""
     san = table.where(variant="san").frame
     assert not san.filter(pl.col("layer") >= 3)["resolved"].any()

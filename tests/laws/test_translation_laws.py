@@ -232,11 +232,17 @@ _SAID = re.compile(
 
 
 def test_every_fault_applies_somewhere() -> None:
-    networks = [case.translation(torch.float64).network for case in CASES.values()]
+    """Cases are built only until one is found that a fault applies to."""
+    some = [CASES[name] for name in ("bert", "xlnet", "t5", "gemma2", "mistral", "dinov2", "bloom", "qwen3")]
+
+    def applies(fault: Fault) -> bool:
+        each = (case.translation(torch.float64).network for case in (*some, *CASES.values()))
+        return any(planted(network, fault, layer=1) is not None for network in each)
+
     for name, fault in (FAULTS | FINE_FAULTS).items():
-        assert any(planted(network, fault, layer=1) is not None for network in networks), name
-    assert any(louder_final_norm(network) is not None for network in networks)
-    contexts = [case.recording(torch.float64)[1] for case in CASES.values()]
+        assert applies(fault), name
+    assert any(louder_final_norm(case.translation(torch.float64).network) is not None for case in some)
+    contexts = [case.recording(torch.float64)[1] for case in some]
     assert all(any(getattr(context, needed) is not None for context in contexts) for needed in NEEDS.values())
 
 
