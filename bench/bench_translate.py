@@ -14,7 +14,7 @@ from rankscope.sources import Batch, translate
 
 TEXTS, TOKENS = 8, 128
 THREADS = 2
-KINDS = ("bert", "gpt2", "llama")
+KINDS = ("bert", "gpt2", "llama", "gpt_neox")
 
 
 def run() -> dict[str, float]:
@@ -43,14 +43,15 @@ def _ratio(kind: str) -> float:
 
 
 def _model(kind: str) -> nn.Module:
-    from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig
+    from transformers import AutoModel, BertConfig, GPT2Config, GPTNeoXConfig, LlamaConfig
 
     torch.manual_seed(0)
-    small = {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 4}
+    heads = {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8}
     configs = {
+        "gpt_neox": GPTNeoXConfig(intermediate_size=2048, vocab_size=32_000, **heads),
         "bert": BertConfig(),
         "gpt2": GPT2Config(),
-        "llama": LlamaConfig(intermediate_size=1408, vocab_size=32_000, **small),
+        "llama": LlamaConfig(intermediate_size=1408, vocab_size=32_000, num_key_value_heads=4, **heads),
     }
     return AutoModel.from_config(configs[kind], attn_implementation="eager").eval()
 
