@@ -34,7 +34,7 @@ def agrees(split: Split, before: Tensor, x: Tensor) -> None:
         )
 
 
-@settings(max_examples=150)
+@settings(max_examples=300)
 @given(networks(), st.integers(2, 6), st.integers(0, 2**16), st.sampled_from([1.0, 1e-3, 1e-9, 30.0]))
 def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: int, spread: float) -> None:
     draw = Draws(seed)

@@ -19,7 +19,7 @@ def test_what_is_resolved_is_right_to_ten_percent(shape: dict[str, int], dtype: 
         **shape,
         dtype=dtype,
         split=True,
-        seeds=(0,),
+        seeds=(0, 1),
         variants=("san", "san+mlp", "san+skip", "transformer"),
         masks=("full", "causal", "window:2"),
         # without norms a network in bfloat16 amplifies its own rounding as it grows, by more than any floor allows for
