@@ -52,6 +52,6 @@ class NotTranslated(RankscopeError):  # noqa: N818 - reads as a sentence
 class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads as a sentence
     """An interpreter met a part of the tree that it has no rule for."""
 
-    def __init__(self, part: object, interpreter: str) -> None:
-        super().__init__(f"{interpreter} has no rule for the part {type(part).__name__}")
+    def __init__(self, part: object, interpreter: str, hint: str = "") -> None:
+        super().__init__(f"{interpreter} has no rule for the part {type(part).__name__}{hint and '; '}{hint}")
         self.part, self.interpreter = part, interpreter

@@ -16,8 +16,10 @@ from rankscope.network import (
     Sum,
     TokenMap,
     Uniform,
+    stages,
     without,
 )
+from rankscope.paths import spectrum
 from rankscope.split import split_states
 from trees import DIM, Draws, attention, mlp, norm, values
 
@@ -42,8 +44,10 @@ INTERPRETERS = {
     "trace": lambda net, x: net.trace(x, sites=["attention", "mlp"], maps=True),
     "surgery": lambda net, x: without(without(without(net, "skip"), "mlp"), "norm")(x),
     "split": split_states,
+    "stages": lambda net, x: stages(net.blocks[0], x, Context()),
+    "paths": spectrum,
 }
-NOT_UNDERSTOOD = {("TokenMap", "split")}
+NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths")}
 
 
 @pytest.mark.parametrize("interpreter", list(INTERPRETERS))

@@ -13,12 +13,14 @@ from rankscope.core.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A scalar function applied to every entry, and its derivative; ReLU alone is not smooth."""
+    """A scalar function applied to every entry, its derivative and its secant; ReLU alone is not smooth."""
 
     name: str
     formula: str
     fn: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
+    secant: Callable[[Tensor], Tensor]
+    """``fn(h) / h`` in a form that needs no division by zero; every function here is zero at zero."""
 
     def __call__(self, h: Tensor) -> Tensor:
         return self.fn(h)
@@ -64,14 +66,37 @@ def _tanh_slope(h: Tensor) -> Tensor:
     return torch.cosh(h.clamp(-350, 350)).pow(-2)
 
 
+def _normal(h: Tensor) -> Tensor:
+    twice: Tensor = torch.special.erfc(h * -math.sqrt(0.5))
+    return twice.div_(2)
+
+
+def _gelu_tanh_secant(h: Tensor) -> Tensor:
+    return torch.sigmoid(2 * math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))
+
+
+def _quick_gelu_secant(h: Tensor) -> Tensor:
+    return torch.sigmoid(1.702 * h)
+
+
+def _tanh_secant(h: Tensor) -> Tensor:
+    return torch.where(h == 0, 1.0, torch.tanh(h) / h)
+
+
 ACTIVATIONS: Registry[Activation] = Registry("activation")
 for _activation in (
-    Activation("relu", "max(h, 0)", torch.relu, _step),
-    Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope),
-    Activation("gelu_tanh", "h/2 (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3)))", _gelu_tanh, _gelu_tanh_slope),
-    Activation("quick_gelu", "h / (1 + exp(-1.702 h))", _quick_gelu, _quick_gelu_slope),
-    Activation("silu", "h / (1 + exp(-h))", F.silu, _silu_slope),
-    Activation("tanh", "tanh(h)", torch.tanh, _tanh_slope),
-    Activation("identity", "h", _identity, torch.ones_like),
+    Activation("relu", "max(h, 0)", torch.relu, _step, _step),
+    Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope, _normal),
+    Activation(
+        "gelu_tanh",
+        "h/2 (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3)))",
+        _gelu_tanh,
+        _gelu_tanh_slope,
+        _gelu_tanh_secant,
+    ),
+    Activation("quick_gelu", "h / (1 + exp(-1.702 h))", _quick_gelu, _quick_gelu_slope, _quick_gelu_secant),
+    Activation("silu", "h / (1 + exp(-h))", F.silu, _silu_slope, torch.sigmoid),
+    Activation("tanh", "tanh(h)", torch.tanh, _tanh_slope, _tanh_secant),
+    Activation("identity", "h", _identity, torch.ones_like, torch.ones_like),
 ):
     ACTIVATIONS.register(_activation.name, _activation)

@@ -48,6 +48,9 @@ class Network(nn.Module):
         self.blocks = Parts(blocks)
         self.final_norm = final_norm
         self.borrows = False
+        self.training = (
+            False  # parts do nothing else in training; whoever calls train() says that weights move
+        )
 
     def with_blocks(self, blocks: Iterable[Part]) -> "Network":
         """The same network around other blocks, which share weights with these: it refuses to be moved or cast."""

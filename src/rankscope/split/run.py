@@ -2,9 +2,10 @@
 
 import copy
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.core.numerics import checked
 from rankscope.errors import NotUnderstood, NumericalError
@@ -12,6 +13,8 @@ from rankscope.network import Context, Network, Part
 from rankscope.network.parts import leaves
 from rankscope.split.rules import split_part
 from rankscope.split.state import Split, split_tokens
+
+P = TypeVar("P", bound=nn.Module)
 
 FAR = 0.1
 """Tokens whose residual is more than this share of them are far from consensus."""
@@ -88,12 +91,21 @@ def _check_known(network: Network) -> None:
                 raise NotUnderstood(leaf, "split")
 
 
-def in_float64(block: Part) -> Part:
+def in_float64(block: P) -> P:
     """The block itself if all its numbers are float64, otherwise a copy in which they are."""
-    tensors = [*block.parameters(), *block.buffers()]
-    if all(tensor.dtype == torch.float64 for tensor in tensors if tensor.is_floating_point()):
+    return in_dtype(block, torch.float64)
+
+
+def in_dtype(block: P, dtype: torch.dtype) -> P:
+    """The block itself if all its numbers are of that dtype, otherwise a copy in which they are."""
+    weights, buffers = (
+        [t for t in kind if t.is_floating_point()] for kind in (block.parameters(), block.buffers())
+    )
+    if all(tensor.dtype == dtype for tensor in (*weights, *buffers)):
         return block
-    return copy.deepcopy(block).double()
+    cast: dict[int, Tensor] = {id(t): nn.Parameter(t.detach().to(dtype), t.requires_grad) for t in weights}
+    cast |= {id(t): t.to(dtype) for t in buffers}
+    return copy.deepcopy(block, cast)  # everything but the numbers, which are copied and cast in one go
 
 
 def _finite(state: Split, layer: int) -> Split:

@@ -1,0 +1,115 @@
+"""Names for paths through the heads of a network, for the sites they pass and for single heads."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rankscope.errors import ConfigError
+from rankscope.network import Attention, Network, Part
+from rankscope.network.parts import leaves
+
+SKIP = None
+"""A path passes by the heads of a site."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """One attention part: its block, counted from 1, its name there and its number of heads."""
+
+    layer: int
+    name: str
+    heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One head, counted from 0, of the attention part called ``site`` in block ``layer``.
+
+    >>> str(Head(3, 0))
+    'layer 3, head 0'
+    """
+
+    layer: int
+    head: int
+    site: str = "attention"
+
+    def __str__(self) -> str:
+        named = "" if self.site == "attention" else f" of {self.site}"
+        return f"layer {self.layer}, head {self.head}{named}"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One head, or SKIP, at every site, in order of execution.
+
+    >>> Path((None, 3, 0)).length
+    2
+    >>> str(Path((None, 3, 0)))
+    '-.3.0'
+    """
+
+    heads: tuple[int | None, ...]
+
+    @property
+    def length(self) -> int:
+        """How many heads are on the path."""
+        return sum(head is not SKIP for head in self.heads)
+
+    def __str__(self) -> str:
+        return ".".join("-" if head is SKIP else str(head) for head in self.heads)
+
+
+def sites(network: Network) -> tuple[Site, ...]:
+    """All attention parts in order of execution; a second one of the same name in a block is ``name.2``."""
+    return tuple(
+        Site(layer=layer, name=name, heads=part.values.heads)
+        for layer, block in enumerate(network.blocks, start=1)
+        for name, part in named_attention(block)
+    )
+
+
+def named_attention(block: Part) -> list[tuple[str, Attention]]:
+    """The attention parts of a block in order of execution, with their names."""
+    met: Counter[str] = Counter()
+    found = []
+    for leaf in leaves(block):
+        if isinstance(leaf, Attention):
+            met[leaf.site] += 1
+            found.append((leaf.site if met[leaf.site] == 1 else f"{leaf.site}.{met[leaf.site]}", leaf))
+    return found
+
+
+def site_index(places: tuple[Site, ...], head: Head) -> int:
+    """Which of the sites ``head`` belongs to; raises if there is no such head."""
+    for index, place in enumerate(places):
+        if (place.layer, place.name) == (head.layer, head.site):
+            if 0 <= head.head < place.heads:
+                return index
+            raise ConfigError(
+                f"{head}: there is no such head; {place.name} of layer {place.layer} has heads 0 to {place.heads - 1}"
+            )
+    layers = sorted({place.layer for place in places})
+    names = sorted({place.name for place in places})
+    known = (
+        f"layers {layers[0]} to {layers[-1]} have {', '.join(names)}"
+        if places
+        else "the network has no heads"
+    )
+    raise ConfigError(f"{head}: there is no such head; {known}")
+
+
+def check_path(places: tuple[Site, ...], path: Path) -> None:
+    """Raise unless ``path`` has one entry per site and every head on it exists."""
+    if len(path.heads) != len(places):
+        raise ConfigError(
+            f"the path {path} has {len(path.heads)} steps, but the network has {len(places)} attention parts; "
+            "give a head or None for each"
+        )
+    for place, head in zip(places, path.heads, strict=True):
+        if head is not SKIP:
+            site_index((place,), Head(place.layer, head, place.name))
+
+
+def as_heads(given: Iterable[Head | tuple[int, int]]) -> tuple[Head, ...]:
+    """Heads as given, or as pairs of layer and head."""
+    return tuple(head if isinstance(head, Head) else Head(*head) for head in given)
