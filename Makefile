@@ -41,8 +41,7 @@ lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## lint, then all tests
-	$(BIN)/python -m pytest -n $(WORKERS) -q --ignore=tests/unit/network
-	$(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/network --jaxtyping-packages=rankscope.core,rankscope.network,beartype.beartype
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 format: $(STAMP) ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .

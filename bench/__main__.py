@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from bench import bench_centers, bench_network, bench_scan, bench_split, bench_translate
+from bench import bench_centers, bench_network, bench_paths, bench_scan, bench_split, bench_translate
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
         "split": bench_split.run(),
         "scan": bench_scan.run(),
         "translate": bench_translate.run(),
+        "paths": bench_paths.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

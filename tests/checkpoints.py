@@ -1,7 +1,11 @@
 """Real checkpoints for tests, loaded at most once per process: reading the largest one takes many seconds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -24,4 +28,21 @@ def _marks(name: str) -> list[Any]:
 @cache
 def loaded(name: str) -> Loaded:
     """A checkpoint in its own dtype; not to be changed."""
-    return load_model(name)
+    with _read_once():
+        return load_model(name)
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Inside, a GGUF file is read once, not for config, weights and tokenizer each: half of the time of loading.
+
+    The names of its tensors are looked up once too, not for every module of the model.
+    """
+    if find_spec("gguf") is None:
+        yield
+        return
+    import gguf
+
+    reader, names = cache(gguf.GGUFReader), cache(gguf.get_tensor_name_map)
+    with patch("gguf.GGUFReader", reader), patch("gguf.get_tensor_name_map", names):
+        yield

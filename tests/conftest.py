@@ -4,6 +4,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from shape_checks import check_once
+
+check_once()
 torch.set_num_threads(1)
 settings.register_profile(
     "rankscope",
@@ -19,3 +22,15 @@ settings.load_profile("rankscope")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+LONG = ("test_dong_bert", "test_floor_calibration", "test_rate", "test_split_exact", "test_measure_laws")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that workers that take work from each other end together.
+
+    Tests of the largest checkpoint stand before all others, side by side: one worker reads it, not each.
+    """
+    rank = {name: place for place, name in enumerate(LONG, start=1)}
+    items.sort(key=lambda item: 0 if "smollm2" in item.name else rank.get(item.path.stem, len(LONG) + 1))

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
+    from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
+    from rankscope.studies import decompose as decompose
     from rankscope.studies import rate as rate
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
@@ -59,8 +61,8 @@ _HOME = {
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("AblateConfig", "CollapseConfig", "RateConfig", "Scan", "ScanConfig"),
-        *("ablate", "collapse", "compare", "rate", "scan", "scan_states"),
+        *("AblateConfig", "CollapseConfig", "PathsConfig", "RateConfig", "Scan", "ScanConfig"),
+        *("ablate", "collapse", "compare", "decompose", "rate", "scan", "scan_states"),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -78,6 +80,7 @@ __all__ = [
     "MaskRule",
     "Measure",
     "Network",
+    "PathsConfig",
     "RateConfig",
     "Scan",
     "ScanConfig",
@@ -90,6 +93,7 @@ __all__ = [
     "build",
     "collapse",
     "compare",
+    "decompose",
     "find_measure",
     "gaussian_tokens",
     "judge",

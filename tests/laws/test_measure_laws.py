@@ -1,5 +1,7 @@
 """Every measure is held to every law it declares, on random batches; a new measure is tested once it is registered."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -20,12 +22,20 @@ def normal(*shape, generator):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def sample(measure, batch, shape, generator):
-    tokens, dim = shape
-    if measure.kind == "map":
+@cache
+def sample(kind, batch, shape):
+    """Matrices of a kind, the same for all laws."""
+    generator, (tokens, dim) = torch.Generator().manual_seed(SHAPES.index(shape)), shape
+    if kind == "map":
         return torch.softmax(2 * normal(*batch, tokens, tokens, generator=generator), dim=-1)
     lengths = normal(*batch, tokens, 1, generator=generator).exp()
     return normal(*batch, tokens, dim, generator=generator) * lengths + 0.5
+
+
+@cache
+def value_of(measure, batch, shape):
+    """The measure of that sample, which nearly every law compares with another."""
+    return measure(sample(measure.kind, batch, shape))
 
 
 def assert_same(found, expected):
@@ -45,56 +55,53 @@ def ends(value):
     return value if isinstance(value, Bracket) else (value, value)
 
 
-def check_batch(measure, x, generator):
-    whole = measure(x)
+def check_batch(measure, x, value, generator):
     single = [measure(matrix) for matrix in x.reshape(-1, *x.shape[-2:])]
-    for k, end in enumerate(ends(whole)):
+    for k, end in enumerate(ends(value)):
         alone = torch.stack([ends(one)[k] for one in single]).reshape(x.shape[:-2])
         torch.testing.assert_close(end, alone, **CLOSE)  # brackets too: the same steps are taken
 
 
-def check_token_order(measure, x, generator):
+def check_token_order(measure, x, value, generator):
     order = torch.randperm(x.shape[-2], generator=generator)
     moved = x[..., order, :]
-    assert_same(measure(moved[..., order] if measure.kind == "map" else moved), measure(x))
+    assert_same(measure(moved[..., order] if measure.kind == "map" else moved), value)
 
 
-def check_channel_order(measure, x, generator):
+def check_channel_order(measure, x, value, generator):
     signs = normal(x.shape[-1], generator=generator).sign()
-    assert_same(measure((x * signs)[..., torch.randperm(x.shape[-1], generator=generator)]), measure(x))
+    assert_same(measure((x * signs)[..., torch.randperm(x.shape[-1], generator=generator)]), value)
 
 
-def check_zero_channels(measure, x, generator):
-    assert_same(measure(torch.cat([x, torch.zeros_like(x)], dim=-1)), measure(x))
+def check_zero_channels(measure, x, value, generator):
+    assert_same(measure(torch.cat([x, torch.zeros_like(x)], dim=-1)), value)
 
 
-def check_homogeneous(measure, x, generator):
-    value = measure(x)
+def check_homogeneous(measure, x, value, generator):
     for factor in FACTORS:
         assert_same(times(measure(factor * x), 1 / abs(factor)), value)
 
 
-def check_scale_invariant(measure, x, generator):
-    value = measure(x)
+def check_scale_invariant(measure, x, value, generator):
     for factor in FACTORS:
         assert_same(measure(factor * x), value)
 
 
-def check_token_scale_invariant(measure, x, generator):
+def check_token_scale_invariant(measure, x, value, generator):
     factors = (3 * normal(*x.shape[:-1], 1, generator=generator)).exp()
-    assert_same(measure(factors * x), measure(x))
+    assert_same(measure(factors * x), value)
 
 
-def check_shift_invariant(measure, x, generator):
-    assert_same(measure(x + normal(*x.shape[:-2], 1, x.shape[-1], generator=generator)), measure(x))
+def check_shift_invariant(measure, x, value, generator):
+    assert_same(measure(x + normal(*x.shape[:-2], 1, x.shape[-1], generator=generator)), value)
 
 
-def check_rotation_invariant(measure, x, generator):
+def check_rotation_invariant(measure, x, value, generator):
     rotation = torch.linalg.qr(normal(x.shape[-1], x.shape[-1], generator=generator)).Q
-    assert_same(measure(x @ rotation), measure(x))
+    assert_same(measure(x @ rotation), value)
 
 
-def check_zero_at_consensus(measure, x, generator):
+def check_zero_at_consensus(measure, x, value, generator):
     same = x[..., :1, :].expand_as(x)
     for end in ends(measure(same)):
         # Ten units of round-off: singular values of a rank one matrix are zero only up to rounding.
@@ -111,22 +118,22 @@ def averagings(tokens, generator):
     return [*random, halves, 0.5 * (halves + 1 / tokens)]
 
 
-def check_contracts(measure, x, generator):
+def check_contracts(measure, x, value, generator):
     for averaging in averagings(x.shape[-2], generator):
         slack = 1e-14 * x.abs().amax(dim=(-2, -1)) * x.shape[-1]  # rounding of the average itself
-        assert (measure(averaging @ x) <= dobrushin(averaging) * measure(x) + slack).all()
+        assert (measure(averaging @ x) <= dobrushin(averaging) * value + slack).all()
 
 
-def check_not_negative(measure, x, generator):
-    assert (ends(measure(x))[0] >= 0).all()
+def check_not_negative(measure, x, value, generator):
+    assert (ends(value)[0] >= 0).all()
 
 
-def check_at_most_one(measure, x, generator):
-    assert (ends(measure(x))[0] <= 1 + 1e-14).all()
+def check_at_most_one(measure, x, value, generator):
+    assert (ends(value)[0] <= 1 + 1e-14).all()
 
 
-def check_at_least_one(measure, x, generator):
-    assert (ends(measure(x))[0] >= 1).all()
+def check_at_least_one(measure, x, value, generator):
+    assert (ends(value)[0] >= 1).all()
 
 
 CHECKS = {
@@ -160,7 +167,8 @@ def test_a_declared_law_holds(measure, law, generator):
     for shape in SHAPES:
         # as many matrices as tokens: where a forgotten keepdim broadcasts in silence
         for batch in [(shape[0],), (2, 2)] if law is Law.BATCH else [(shape[0],)]:
-            CHECKS[law](measure, sample(measure, batch, shape, generator), generator)
+            x, value = sample(measure.kind, batch, shape), value_of(measure, batch, shape)
+            CHECKS[law](measure, x, value, generator)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +191,7 @@ def test_a_law_that_does_not_hold_is_seen_to_fail(name, law, generator):
     """The checks can fail: each of these laws is false for the measure, and none declares it."""
     measure = MEASURES[name]
     assert law not in measure.laws
-    samples = [sample(measure, (shape[0],), shape, generator) for shape in SHAPES]
+    places = [((shape[0],), shape) for shape in SHAPES]
+    samples = [(sample(measure.kind, *place), value_of(measure, *place)) for place in places]
     with pytest.raises(AssertionError):
-        [CHECKS[law](measure, x, generator) for x in samples]
+        [CHECKS[law](measure, x, value, generator) for x, value in samples]

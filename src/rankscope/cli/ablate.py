@@ -9,18 +9,14 @@ from rankscope.cli import options
 from rankscope.cli.ablate_text import ablate_text, finding_lines
 from rankscope.cli.options import Format, chosen_format, listed, seed_list
 from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
 from rankscope.cli.rescue import kept_aside
 from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
-    from rankscope.network import Spec
     from rankscope.plots import Chart
     from rankscope.results import Table
     from rankscope.studies import AblateConfig
-
-RANDOM = {"layers": 12, "heads": 4, "dim": 64, "tokens": 32}
-RANDOM |= {"placement": "post", "position": "none", "values": "gaussian", "init": "paper"}  # type: ignore[dict-item]
-"""Options of random networks with their defaults, those of ``rankscope collapse``."""
 
 
 def ablate(
@@ -132,7 +128,7 @@ def ablate(
     if texts is not None and text:
         raise ConfigError("give --texts FILE or --text TEXT, not both")
     own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
-    spec = _spec(model, own | {"position": position, "values": values, "init": init}, norm)
+    spec = random_spec(model, own | {"position": position, "values": values, "init": init}, norm)
     config = AblateConfig.of(
         variants=listed(variant),
         masks=listed(mask),
@@ -146,7 +142,7 @@ def ablate(
         blame=blame,
         suggest=suggest,
         random_tokens=random_tokens,
-        tokens=None if spec is None else RANDOM["tokens"] if tokens is None else tokens,
+        tokens=None if spec is None else DEFAULT_TOKENS if tokens is None else tokens,
         seeds=seed_list(seeds, seed),
         batch_size=batch_size,
         max_tokens=max_tokens,
@@ -164,27 +160,6 @@ def ablate(
         _write(table, wanted, output, plot)
     except (RankscopeError, OSError) as error:
         raise FileError(f"{error}; {kept_aside(table, 'ablate')}") from error
-
-
-def _spec(model: str | None, given: dict[str, Any], norm: str | None) -> "Spec | None":
-    """The random network that the options describe, where no model is named; options of the other kind are errors."""
-    used = [name for name, value in given.items() if value is not None]
-    if model is not None:
-        if used:
-            shown = ", ".join(f"--{name}" for name in used)
-            raise ConfigError(
-                f"{shown} belongs to a random network, but the model {model!r} was named; leave one out"
-            )
-        return None
-    if not used and norm is None:
-        raise ConfigError(
-            "no model was named; give a MODEL (rankscope list models), or a random network such as --layers 12"
-        )
-    from rankscope.network import Spec
-
-    chosen = RANDOM | {name: given[name] for name in used}
-    chosen.pop("tokens")
-    return Spec.of(**chosen, norm=norm or "none", variant="transformer")
 
 
 def _run(model: Any, config: "AblateConfig", load: dict[str, Any], given: dict[str, Any]) -> "Table":

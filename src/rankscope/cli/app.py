@@ -15,6 +15,7 @@ from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
 from rankscope.cli.output import printable
+from rankscope.cli.paths import paths
 from rankscope.cli.rate import rate
 from rankscope.cli.scan import scan
 from rankscope.errors import RankscopeError
@@ -90,6 +91,7 @@ app.command("compare")(compare)
 app.command("ablate")(ablate)
 app.command("collapse")(collapse)
 app.command("rate")(rate)
+app.command("paths")(paths)
 app.command("list")(list_names)
 
 

@@ -25,14 +25,17 @@ EXAMPLES = (
 def list_names(
     what: Annotated[
         str,
-        Argument(help="measures, masks, parts, positions, inits, variants, models, families or thresholds."),
+        Argument(
+            help="measures, masks, parts, positions, inits, variants, models, families, thresholds or architectures."
+        ),
     ],
     tokens: Annotated[
         int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
     ] = None,
     mask: Annotated[str | None, Option(help="With --tokens: these mask rules; comma list.")] = None,
     plot: Annotated[
-        Path | None, Option(help="With --tokens: draw the masks (.png, .svg, .html, .json).")
+        Path | None,
+        Option(help="Masks with --tokens, or path lengths of architectures (.png, .svg, .html, .json)."),
     ] = None,
     format_: Annotated[
         Format | None, Option("--format", help="table, json or csv.", show_default="table")
@@ -44,11 +47,15 @@ def list_names(
     check_outputs(output, plot)
     if what not in _LISTINGS:
         raise unknown_name("listing", what, _LISTINGS)
-    if what != "masks" and (tokens is not None or mask is not None or plot is not None):
-        raise ConfigError("--tokens, --mask and --plot go with 'rankscope list masks'")
-    if tokens is None and (mask is not None or plot is not None):
+    if what != "masks" and (tokens is not None or mask is not None):
+        raise ConfigError("--tokens and --mask go with 'rankscope list masks'")
+    if plot is not None and what not in ("masks", "architectures"):
+        raise ConfigError("--plot goes with 'rankscope list masks' and 'rankscope list architectures'")
+    if what == "masks" and tokens is None and (mask is not None or plot is not None):
         raise ConfigError("--mask and --plot need --tokens N: a mask is drawn for a number of tokens")
     rows = _LISTINGS[what]() if tokens is None else _described_masks(tokens, mask, plot)
+    if what == "architectures" and plot is not None:
+        _draw_lengths(plot)
     emit(names_text(what, rows, wanted), output)
 
 
@@ -94,6 +101,34 @@ def _described_masks(tokens: int, mask: str | None, plot: Path | None) -> list[R
         save_figure(mask_graph(rules[0], tokens) if len(rules) == 1 else mask_sheet(rules, tokens), plot)
         note(f"wrote {plot}")
     return rows
+
+
+def _architectures() -> list[Row]:
+    from rankscope.paths.counts import ARCHITECTURES
+
+    return [
+        {
+            "name": name,
+            "heads": found.heads,
+            "layers": found.layers,
+            "mean_length": found.lengths().mean,
+            "paths": found.lengths().total,
+        }
+        for name, found in ARCHITECTURES.items()
+    ]
+
+
+def _draw_lengths(plot: Path) -> None:
+    from rankscope.paths.counts import ARCHITECTURES
+    from rankscope.plots import length_distribution_chart, save_figure
+
+    rows = [
+        {"name": name, "length": length, "share": share}
+        for name, found in ARCHITECTURES.items()
+        for length, share in enumerate(found.lengths().shares)
+    ]
+    save_figure(length_distribution_chart(rows), plot)
+    note(f"wrote {plot}")
 
 
 def _parts() -> list[Row]:
@@ -206,4 +241,5 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "models": _models,
     "families": _families,
     "thresholds": _thresholds,
+    "architectures": _architectures,
 }

@@ -58,8 +58,11 @@ def emit(text: str, output: Path | None) -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar with the time left on stderr, silent when that is not a terminal."""
+def progress(text: str) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on stderr, silent when that is not a terminal.
+
+    It is told how many are done, of how many if that is known, and what is being done if it says so.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -67,7 +70,7 @@ def progress(text: str) -> Iterator[Callable[[int, int | None], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, doing=text: bar.update(task, completed=done, total=total, description=doing)
 
 
 def command_line() -> str:

@@ -87,7 +87,7 @@ def gradient_of(frozen: FrozenNetwork, toward: Toward) -> Tensor:
     """The gradient G of a number of the output, in its shape and dtype, zero on padding."""
     output, is_token = frozen.output, frozen.context.is_token
     if toward is None:
-        residual = centered(kept_rows(output, is_token), is_token)
+        residual = centered(kept_rows(output, frozen.keep), frozen.keep)
         return residual / residual.square().sum(dim=(-2, -1), keepdim=True)
     if callable(toward):
         with torch.enable_grad():

@@ -1,7 +1,7 @@
 """Freezing a network at one input, block by block."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import singledispatch
 from typing import Any, Literal
 
@@ -32,47 +32,75 @@ Mlps = Literal["through", "source"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FrozenNetwork:
-    """A network, one input and the states on the way: all that is needed to freeze any of its blocks.
+class Question:
+    """A network and what is asked of it.
 
     Args:
         network: the tree, as it was given.
         context: padding and positions of the input.
-        states: layers 0 .. L of the network's own pass in ``dtype``.
-        output: the last state, after the final norm if that belongs to it.
+        dtype: what everything is computed in.
         sites: the attention parts in order of execution.
+        keep: which tokens are read off, ``*batch tokens``, or None for all; padding never is.
         mlps: whether paths cross MLPs or begin there.
         has_final_norm: whether the final norm is part of what is decomposed.
     """
 
     network: Network
     context: Context
-    states: tuple[Tensor, ...]
-    output: Tensor
+    dtype: torch.dtype
     sites: tuple[Site, ...]
+    keep: Tensor | None
     mlps: Mlps
     has_final_norm: bool
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What everything is computed in."""
-        return self.output.dtype
 
     @property
     def layers(self) -> int:
         """How many blocks there are."""
         return len(self.network.blocks)
 
+    def part(self, layer: int) -> Part:
+        """Block ``layer``, from 1, in the dtype of the question."""
+        return in_dtype(list(self.network.blocks)[layer - 1], self.dtype)
+
+    def final_norm(self) -> Norm | None:
+        """The norm behind the last block, if there is one and it belongs to the output."""
+        norm = self.network.final_norm if self.has_final_norm else None
+        return None if norm is None else in_dtype(norm, self.dtype)
+
+    def frozen(self, layer: int, part: Part, before: Tensor, after: Tensor) -> Frozen:
+        """A block held at the state before it; the last one with the final norm held at the state after it."""
+        first = sum(place.layer < layer for place in self.sites)
+        frozen, _ = _freeze(part, before, _Freezing(self.context, self.mlps, first))
+        norm = self.final_norm() if layer == self.layers else None
+        return frozen if norm is None else FrozenChain((frozen, FrozenNorm(norm, after)))
+
+    def finished(self, state: Tensor) -> Tensor:
+        """The output from the last state; raises if it is no number."""
+        norm = self.final_norm()
+        output = state if norm is None else norm(state)
+        seen = output if self.keep is None else output[self.keep]
+        if not bool(torch.isfinite(seen).all()):
+            dtype = str(self.dtype).removeprefix("torch.")
+            raise NumericalError(f"the output is beyond the range of {dtype}; scale input or weights down")
+        return output
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FrozenNetwork(Question):
+    """A network, one input and the states on the way: all that is needed to freeze any of its blocks, in any order.
+
+    Args:
+        states: layers 0 .. L of the network's own pass.
+        output: the last state, after the final norm if that belongs to it.
+    """
+
+    states: tuple[Tensor, ...]
+    output: Tensor
+
     @torch.no_grad()
     def block(self, layer: int) -> Frozen:
         """Block ``layer``, from 1, frozen at the state that enters it; the last one with the final norm behind it."""
-        before = [place for place in self.sites if place.layer < layer]
-        part = in_dtype(list(self.network.blocks)[layer - 1], self.dtype)
-        frozen, _ = _freeze(part, self.states[layer - 1], _Freezing(self.context, self.mlps, len(before)))
-        if layer < self.layers or not self.has_final_norm or self.network.final_norm is None:
-            return frozen
-        norm = in_dtype(self.network.final_norm, self.dtype)
-        return FrozenChain((frozen, FrozenNorm(norm, self.states[-1])))
+        return self.frozen(layer, self.part(layer), self.states[layer - 1], self.states[layer])
 
     def blocks(self) -> Iterator[tuple[int, Frozen]]:
         """All blocks with their layers, one at a time."""
@@ -80,7 +108,6 @@ class FrozenNetwork:
             yield layer, self.block(layer)
 
 
-@torch.no_grad()
 def freeze(
     network: Network,
     x: Tensor,
@@ -89,6 +116,7 @@ def freeze(
     dtype: torch.dtype = torch.float64,
     mlps: Mlps = "through",
     final_norm: bool = True,
+    keep: Tensor | None = None,
 ) -> FrozenNetwork:
     """The network held at its values on ``x``; weights are brought to ``dtype`` block by block and dropped again.
 
@@ -100,30 +128,73 @@ def freeze(
         mlps: ``"through"``: paths cross MLPs, their gates held; ``"source"``: the output of an MLP is a source, and no
             path crosses one. A token map, of which nothing is known inside, can only be a source.
         final_norm: whether the output is taken after the final norm, as ``network(x)`` is, or before it.
+        keep: boolean ``*batch tokens``: the tokens of which norms, residuals and shares speak; None: all but padding.
     """
+    asked = question(network, x, context, dtype=dtype, mlps=mlps, final_norm=final_norm, keep=keep)
+    with torch.no_grad():
+        states = [checked(x, tokens=1).to(dtype)]
+        for layer in range(1, asked.layers + 1):
+            states.append(asked.part(layer)(states[-1], asked.context))
+        output = asked.finished(states[-1])
+    held = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    return FrozenNetwork(**held, states=tuple(states), output=output)
+
+
+class Streamed:
+    """The blocks of a network one after the other, each frozen when its turn comes; only the last state is kept.
+
+    ``output`` is known once all blocks went by.
+    """
+
+    def __init__(self, asked: Question, x: Tensor) -> None:
+        self.asked, self.output = asked, x
+
+    @torch.no_grad()
+    def blocks(self) -> Iterator[tuple[int, Frozen]]:
+        """All blocks with their layers; a block is let go when the next one is asked for."""
+        asked, state = self.asked, self.output
+        for layer in range(1, asked.layers + 1):
+            part = asked.part(layer)
+            after = part(state, asked.context)
+            yield layer, asked.frozen(layer, part, state, after)
+            state = after
+        self.output = asked.finished(state)
+
+
+def question(
+    network: Network,
+    x: Tensor,
+    context: Context | None = None,
+    *,
+    dtype: torch.dtype = torch.float64,
+    mlps: Mlps = "through",
+    final_norm: bool = True,
+    keep: Tensor | None = None,
+) -> Question:
+    """The question itself, checked; arguments as for ``freeze``."""
     _check(network, dtype, mlps)
     context = Context() if context is None else context
     context.check(x)
-    states = [checked(x, tokens=1).to(dtype)]
-    for block in network.blocks:
-        states.append(in_dtype(block, dtype)(states[-1], context))
-    output = states[-1]
-    if final_norm and network.final_norm is not None:
-        output = in_dtype(network.final_norm, dtype)(output)
-    seen = output if context.is_token is None else output[context.is_token.expand(output.shape[:-1])]
-    if not bool(torch.isfinite(seen).all()):
-        raise NumericalError(
-            f"the output is beyond the range of {str(dtype).removeprefix('torch.')}; scale input or weights down"
-        )
-    return FrozenNetwork(
+    return Question(
         network=network,
         context=context,
-        states=tuple(states),
-        output=output,
+        dtype=dtype,
         sites=sites(network),
+        keep=_kept(keep, context.is_token, x),
         mlps=mlps,
         has_final_norm=final_norm,
     )
+
+
+def _kept(keep: Tensor | None, is_token: Tensor | None, output: Tensor) -> Tensor | None:
+    """Which tokens are read: those asked for that are no padding; None if that is all of them."""
+    chosen = [mask.expand(output.shape[:-1]) for mask in (keep, is_token) if mask is not None]
+    if not chosen:
+        return None
+    both = chosen[0] & chosen[-1]
+    if not bool(both.any(dim=-1).all()):
+        raise ConfigError("keep leaves no token of some text; at least one must be read")
+    return both
 
 
 def frozen_with(
@@ -136,8 +207,7 @@ def frozen_with(
     final_norm: bool | None = None,
 ) -> FrozenNetwork:
     """A network that is frozen already as it is; otherwise the network frozen at ``x``, None meaning the default."""
-    given = {"dtype": dtype, "mlps": mlps, "final_norm": final_norm}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options = given(dtype=dtype, mlps=mlps, final_norm=final_norm)
     if isinstance(network, FrozenNetwork):
         if x is not None or context is not None or options:
             raise ConfigError("this network is frozen at its input already; give nothing but it")
@@ -147,6 +217,11 @@ def frozen_with(
             "a network is decomposed at one input: give x, the tokens that enter its first block"
         )
     return freeze(network, x, context, **options)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given; None means the default."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check(network: Network, dtype: torch.dtype, mlps: str) -> None:
@@ -228,7 +303,7 @@ def _attention(part: Attention, x: Tensor, how: _Freezing) -> tuple[Frozen, Tens
 @_freeze.register
 def _mlp(part: Mlp, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
     if how.mlps == "through":
-        return _leaf(FrozenMlp(part, x), x)
+        return FrozenMlp.at(part, x)
     return _spring("mlp", part(x, how.context), (0, 1))
 
 

@@ -137,12 +137,18 @@ class FrozenMlp(Leaf):
 
     degree = (0, 1)
 
-    def __init__(self, mlp: Mlp, x: Tensor) -> None:
-        self.mlp = mlp
+    def __init__(self, mlp: Mlp, gate: Tensor) -> None:
+        self.mlp, self.gate = mlp, gate
+
+    @classmethod
+    def at(cls, mlp: Mlp, x: Tensor) -> "tuple[FrozenMlp, Tensor]":
+        """The MLP held at its values on ``x``, and what it puts out there."""
+        inner = affine(x, mlp.up, mlp.up_bias)
         if mlp.gate is None:
-            self.gate = mlp.activation.secant(affine(x, mlp.up, mlp.up_bias))
+            gate = mlp.activation.secant(inner)
         else:
-            self.gate = mlp.activation(affine(x, mlp.gate, mlp.gate_bias))
+            gate = mlp.activation(affine(x, mlp.gate, mlp.gate_bias))
+        return cls(mlp, gate), affine(inner.mul_(gate), mlp.down, mlp.down_bias)
 
     def linear(self, y: Tensor) -> Tensor:
         return affine(affine(y, self.mlp.up, None).mul_(self.gate), self.mlp.down, None)

@@ -18,7 +18,7 @@ from rankscope.paths.freeze import FrozenNetwork, Mlps, frozen_with
 from rankscope.paths.frozen import Frozen, FrozenChain, FrozenSkip, FrozenSum, Leaf
 from rankscope.paths.path import Head
 from rankscope.paths.polynomial import Polynomial, Walk, linear, push
-from rankscope.paths.reading import Reading, kept_rows, read
+from rankscope.paths.reading import Reading, read
 
 AT_ONCE = 16
 """So many matrices go through a block together: more would not be faster, and the inside of an MLP is wide."""
@@ -36,7 +36,7 @@ class Marginals:
         sources: where paths start.
         started: ``sources *batch tokens dim``; these add up to the output.
         output: what the network puts out.
-        is_token: False on padding, or None.
+        is_token: the tokens that are read, or None for all.
         layers: how many blocks the numbers went through, which their floor depends on.
     """
 
@@ -177,15 +177,14 @@ class _Carried:
 
     def marginals(self) -> Marginals:
         """What has arrived at the output."""
-        arrived = kept_rows(self.stack, self.frozen.context.is_token)
         is_head = torch.tensor([isinstance(label, Head) for label in self.labels])
         return Marginals(
             heads=tuple(label for label in self.labels if isinstance(label, Head)),
-            through=arrived[is_head],
+            through=self.stack[is_head],
             sources=tuple(label for label in self.labels if isinstance(label, Source)),
-            started=arrived[~is_head],
+            started=self.stack[~is_head],
             output=self.frozen.output,
-            is_token=self.frozen.context.is_token,
+            is_token=self.frozen.keep,
             layers=self.frozen.layers,
         )
 

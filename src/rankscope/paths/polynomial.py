@@ -117,8 +117,7 @@ def _sum(part: FrozenSum, poly: Polynomial, walk: Walk) -> Polynomial:
 def _skip(part: FrozenSkip, poly: Polynomial, walk: Walk) -> Polynomial:
     if not part.is_open or (walk.through and must_pass(part.inner, walk)):
         return _push(part.inner, poly, walk)
-    shift = _shift(part.inner, walk)
-    if shift is None:
+    if walk.visit is not None or not _keeps_apart(part.inner):
         total = _push(part.inner, dict(poly), walk)
         for degree in list(poly):
             add(total, degree, part.own(poly.pop(degree)))
@@ -134,16 +133,18 @@ def _skip(part: FrozenSkip, poly: Polynomial, walk: Walk) -> Polynomial:
     return poly
 
 
-def _shift(part: Frozen, walk: Walk) -> Degree | None:
-    """By how much every coefficient is raised, if it is the same for all ways through ``part`` and nobody watches."""
-    if walk.visit is not None or isinstance(part, FrozenSum | FrozenSkip):
-        return None
-    if isinstance(part, Leaf):
-        return walk.counted(part.degree)
-    inner = [_shift(one, walk) for one in part.parts]
-    if any(one is None for one in inner):
-        return None
-    return (sum(one[0] for one in inner if one), sum(one[1] for one in inner if one))
+def _keeps_apart(part: Frozen) -> bool:
+    """Whether no two coefficients meet inside before another leaf: then each can go through by itself at no cost."""
+    if isinstance(part, FrozenChain):
+        return all(_is_single(inner) for inner in part.parts[:-1]) and all(map(_keeps_apart, part.parts[-1:]))
+    if isinstance(part, FrozenSum):
+        return all(map(_keeps_apart, part.parts))
+    return isinstance(part, Leaf) or _keeps_apart(part.inner)
+
+
+def _is_single(part: Frozen) -> bool:
+    """Whether there is one way through."""
+    return isinstance(part, Leaf) or (isinstance(part, FrozenChain) and all(map(_is_single, part.parts)))
 
 
 @_push.register(Leaf)

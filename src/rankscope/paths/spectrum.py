@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import relative_floor
+from rankscope.core.numerics import checked, relative_floor
 from rankscope.errors import ConfigError
 from rankscope.network import Context, Network
 from rankscope.paths.counts import counts_of
-from rankscope.paths.freeze import FrozenNetwork, Mlps, frozen_with
+from rankscope.paths.freeze import FrozenNetwork, Mlps, Question, Streamed, frozen_with, given, question
 from rankscope.paths.path import Head, as_heads, site_index
 from rankscope.paths.polynomial import Polynomial, Walk, linear, push
 from rankscope.paths.reading import Reading, kept_rows, read, relative_error
@@ -25,7 +26,7 @@ class Spectrum:
             ``lengths mlps *batch tokens dim``.
         output: what the network itself puts out. The terms add up to it, unless only some paths were asked for.
         counts: how many paths there are of each length, from the input on; with MLPs counted, by length and MLPs.
-        is_token: False on padding, or None.
+        is_token: the tokens that are read, or None for all.
         layers: how many blocks the numbers went through, which their floor depends on.
     """
 
@@ -102,46 +103,60 @@ def spectrum(
     >>> bool(found.relative_error < 1e-14)
     True
     """
-    frozen = frozen_with(network, x, context, dtype=dtype, mlps=mlps, final_norm=final_norm)
-    walk = Walk(mlps=count_mlps, through=_through(frozen, through), avoid=_avoided(frozen, avoid))
-    first = min((frozen.sites[site].layer for site in walk.through), default=frozen.layers)
-    poly: Polynomial = {(0, 0): frozen.states[0]}
-    for layer, block in frozen.blocks():
+    asked, start, walked = _walked(network, x, context, given(dtype=dtype, mlps=mlps, final_norm=final_norm))
+    walk = Walk(mlps=count_mlps, through=_through(asked, through), avoid=_avoided(asked, avoid))
+    first = min((asked.sites[site].layer for site in walk.through), default=asked.layers)
+    poly: Polynomial = {(0, 0): start}
+    for layer, block in walked.blocks():
         poly = push(
             block, poly, walk if layer <= first else linear(walk)
-        )  # sources behind a head did not pass it
-    counts = counted_paths(frozen)
+        )  # what starts behind a head did not pass it
+        del block  # before the next one is made
+    output = walked.output
+    counts = counted_paths(asked)
     lengths, most = (1 + max((0, *(degree[axis] for degree in (*counts, *poly)))) for axis in (0, 1))
     table = tuple(tuple(counts.get((k, m), 0) for m in range(most)) for k in range(lengths))
     return Spectrum(
-        terms=_dense(poly, frozen.output, (lengths, most) if count_mlps else (lengths,)),
-        output=frozen.output,
-        counts=table if count_mlps else path_lengths(frozen)[:lengths],
-        is_token=frozen.context.is_token,
-        layers=frozen.layers,
+        terms=_dense(poly, output, (lengths, most) if count_mlps else (lengths,)),
+        output=output,
+        counts=table if count_mlps else path_lengths(asked)[:lengths],
+        is_token=asked.keep,
+        layers=asked.layers,
     )
 
 
-def counted_paths(frozen: FrozenNetwork) -> dict[tuple[int, int], int]:
+def _walked(
+    network: Network | FrozenNetwork, x: Tensor | None, context: Context | None, options: dict[str, Any]
+) -> tuple[Question, Tensor, FrozenNetwork | Streamed]:
+    """What is asked, the first state and the blocks: those of a frozen network, or one after the other as they come."""
+    if isinstance(network, FrozenNetwork) or x is None:
+        frozen = frozen_with(network, x, context, **options)
+        return frozen, frozen.states[0], frozen
+    asked = question(network, x, context, **options)
+    start = checked(x, tokens=1).to(asked.dtype)
+    return asked, start, Streamed(asked, start)
+
+
+def counted_paths(asked: Question) -> dict[tuple[int, int], int]:
     """How many paths lead from the input to the output, by heads and MLPs on them."""
-    found = counts_of(frozen.network, mlps=True)
-    return {degree: count for degree, count in found.items() if frozen.mlps == "through" or degree[1] == 0}
+    found = counts_of(asked.network, mlps=True)
+    return {degree: count for degree, count in found.items() if asked.mlps == "through" or degree[1] == 0}
 
 
-def path_lengths(frozen: FrozenNetwork) -> tuple[int, ...]:
+def path_lengths(asked: Question) -> tuple[int, ...]:
     """How many paths of each length lead from the input to the output, MLPs not told apart, up to one head per site."""
-    if frozen.mlps == "through":
-        counts = counts_of(frozen.network)
-        return (*counts, *[0] * (1 + len(frozen.sites) - len(counts)))
-    counted = counted_paths(frozen)
-    return tuple(counted.get((length, 0), 0) for length in range(1 + len(frozen.sites)))
+    if asked.mlps == "through":
+        counts = counts_of(asked.network)
+        return (*counts, *[0] * (1 + len(asked.sites) - len(counts)))
+    counted = counted_paths(asked)
+    return tuple(counted.get((length, 0), 0) for length in range(1 + len(asked.sites)))
 
 
-def _through(frozen: FrozenNetwork, heads: Iterable[Head | tuple[int, int]]) -> dict[int, int]:
+def _through(asked: Question, heads: Iterable[Head | tuple[int, int]]) -> dict[int, int]:
     """The head that must be passed at each site that has one."""
     found: dict[int, int] = {}
     for head in as_heads(heads):
-        site = site_index(frozen.sites, head)
+        site = site_index(asked.sites, head)
         if found.setdefault(site, head.head) != head.head:
             raise ConfigError(
                 f"no path passes two heads of one attention: {head} and head {found[site]} were both asked for"
@@ -149,11 +164,11 @@ def _through(frozen: FrozenNetwork, heads: Iterable[Head | tuple[int, int]]) -> 
     return found
 
 
-def _avoided(frozen: FrozenNetwork, heads: Iterable[Head | tuple[int, int]]) -> dict[int, frozenset[int]]:
+def _avoided(asked: Question, heads: Iterable[Head | tuple[int, int]]) -> dict[int, frozenset[int]]:
     """The heads that must not be passed, by site."""
     found: dict[int, frozenset[int]] = {}
     for head in as_heads(heads):
-        site = site_index(frozen.sites, head)
+        site = site_index(asked.sites, head)
         found[site] = found.get(site, frozenset()) | {head.head}
     return found
 

@@ -5,6 +5,8 @@ from rankscope.studies.ablate_study import ablate as ablate
 from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
+from rankscope.studies.paths_config import PathsConfig as PathsConfig
+from rankscope.studies.paths_study import decompose as decompose
 from rankscope.studies.rate_study import RateConfig as RateConfig
 from rankscope.studies.rate_study import rate as rate
 from rankscope.studies.scan_config import ScanConfig as ScanConfig
@@ -14,20 +16,32 @@ from rankscope.studies.scan_study import Verdict as Verdict
 from rankscope.studies.scan_study import load_loss as load_loss
 from rankscope.studies.scan_study import scan as scan
 from rankscope.studies.scan_study import scan_states as scan_states
+from rankscope.studies.sorting_model import load_sorting as load_sorting
+from rankscope.studies.sorting_paths import SortingPathsConfig as SortingPathsConfig
+from rankscope.studies.sorting_paths import sorting_paths as sorting_paths
+from rankscope.studies.sorting_task import SortingConfig as SortingConfig
+from rankscope.studies.sorting_training import train_sorting as train_sorting
 
 __all__ = [
     "AblateConfig",
     "CollapseConfig",
     "Partial",
+    "PathsConfig",
     "RateConfig",
     "Scan",
     "ScanConfig",
+    "SortingConfig",
+    "SortingPathsConfig",
     "Verdict",
     "ablate",
     "collapse",
     "compare",
+    "decompose",
     "load_loss",
+    "load_sorting",
     "rate",
     "scan",
     "scan_states",
+    "sorting_paths",
+    "train_sorting",
 ]

@@ -27,6 +27,12 @@ Progress = Callable[[int, int | None], None]
 """Told after every batch how many of how many passes through a network are done; their number may not be known."""
 
 
+ADVICE = (
+    "lower --batch-size (1 holds one text at a time) or --max-tokens, leave out --split, or load the model in a "
+    "smaller dtype (--dtype bfloat16)"
+)
+
+
 class _Ran(AblateConfig):
     """What ran, for the provenance of a table: the model's name and what its dtype turned out to be."""
 
@@ -76,7 +82,7 @@ def ablate(
     config.check()
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     gathered = _Gathered()
-    with _memory_words():
+    with memory_words("ablation", ADVICE):
         for subject in subjects(model, config, given, load or {}, tokenizer):
             _run(gathered, subject, config, progress)
     return _table(gathered, config)
@@ -210,16 +216,14 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
 
 
 @contextmanager
-def _memory_words() -> Iterator[None]:
+def memory_words(what: str, advice: str) -> Iterator[None]:
+    """Running out of memory becomes an error that says what to lower."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
             raise
-        raise OutOfMemory(
-            "not enough memory for this ablation; lower --batch-size (1 holds one text at a time) or --max-tokens, "
-            "leave out --split, or load the model in a smaller dtype (--dtype bfloat16)"
-        ) from error
+        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
 
 
 def _entries(subject: Subject) -> int:

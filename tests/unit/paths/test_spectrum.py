@@ -213,8 +213,7 @@ def test_a_batch_of_seeds_is_single_runs() -> None:
 
 def test_mlps_as_sources_stop_paths_and_take_token_maps() -> None:
     draw = Draws(1)
-    inside = Chain([torch.nn.Linear(DIM, DIM, dtype=torch.float64), torch.nn.Tanh()])
-    wrapped = TokenMap(torch.nn.Sequential(*inside.parts))
+    wrapped = TokenMap(torch.nn.Sequential(torch.nn.Linear(DIM, DIM, dtype=torch.float64), torch.nn.Tanh()))
     network = Network(
         [Chain([Skip(attention(draw)), Skip(part)]) for part in (mlp(draw), wrapped, mlp(draw))]
     )

@@ -691,7 +691,7 @@ def test_inputs_of_a_model_inside_a_wrapper():
 
 def test_importing_sources_imports_nothing_heavy():
     program = (
-        "import sys, rankscope.sources.loading, rankscope.sources.texts, rankscope.sources.images, "
+        "import sys, rankscope.sources, rankscope.sources.loading, rankscope.sources.texts, rankscope.sources.images, "
         "rankscope.sources.audio, rankscope.sources.tensors\n"
         "print([name for name in ('transformers', 'timm', 'tokenizers', 'sklearn', 'PIL') if name in sys.modules])"
     )

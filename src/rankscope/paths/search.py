@@ -1,0 +1,237 @@
+"""Best-first search for the paths with the largest terms, and the beam that ends it when there is no more time.
+
+A node is a prefix: one choice for each of the first steps. Its priority bounds the score of every path that begins so.
+The node with the largest priority is taken next; a path whose score no priority exceeds cannot be beaten. Nodes are
+taken several at a time, because parts carry a stack of terms at the cost of few single ones.
+"""
+
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import relative_floor
+from rankscope.paths.futures import futures_of, over_texts, sizes_of
+from rankscope.paths.reading import centered, kept_rows
+from rankscope.paths.row_gains import Frame
+from rankscope.paths.steps import Step
+
+MOST_BYTES = 2**30
+"""Memory for the terms of waiting nodes; those of further ones are computed again when their turn comes."""
+
+MOST_NODES = 2_000_000
+"""With more nodes waiting the search ends as if time were over."""
+
+STACKED = 2**21
+"""Entries of the terms that are carried through a step together."""
+
+Ways = tuple[int, ...]
+"""The number of a choice for each of the first steps."""
+
+
+class Node(NamedTuple):
+    """A prefix; the term it has so far is None if it was let go. Nodes compare by priority, largest first."""
+
+    rank: float  # minus the priority, a natural logarithm
+    number: int
+    ways: Ways
+    mark: int
+    term: Tensor | None
+
+    @property
+    def priority(self) -> float:
+        return -self.rank
+
+
+class Found(NamedTuple):
+    """A path and its score, a natural logarithm; the one that came first is the better of two equals."""
+
+    score: float
+    number: int
+    ways: Ways
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Problem:
+    """What is searched.
+
+    Args:
+        steps: the choices to make.
+        start: what enters the first step, ``*batch tokens dim``.
+        is_token: False on padding, or None.
+        keep: the tokens whose norm is the score, or None for all.
+        is_residual: whether the score is the norm of what is left of them without their mean.
+        is_centered: whether that is what is carried, which is possible where every step keeps consensus: it stays
+            precise however small it is beside the term.
+    """
+
+    steps: tuple[Step, ...]
+    start: Tensor
+    is_token: Tensor | None
+    keep: Tensor | None
+    is_residual: bool
+    is_centered: bool
+
+    @property
+    def frame(self) -> Frame:
+        """What gains are to speak of."""
+        shape, device = self.start.shape, self.start.device
+        rows = torch.ones(shape[:-1], dtype=torch.bool, device=device)
+        rows = rows if self.is_token is None else self.is_token.expand(shape[:-1])
+        return Frame(rows=rows, dim=shape[-1], dtype=self.start.dtype, is_centered=self.is_centered)
+
+    @property
+    def read(self) -> Tensor:
+        """How many tokens of each text the score is about."""
+        shape = self.start.shape
+        if self.keep is None:
+            return torch.full(shape[:-2], shape[-2], dtype=torch.float64, device=self.start.device)
+        return self.keep.expand(shape[:-1]).sum(dim=-1).double()
+
+    def carried(self, term: Tensor) -> Tensor:
+        """The term without what need not be carried on."""
+        term = kept_rows(term, self.is_token)
+        return centered(term, self.is_token) if self.is_centered else term
+
+    def after(self, ways: Ways) -> Tensor:
+        """What the choices make of the start."""
+        term = self.carried(self.start)
+        for step, way in zip(self.steps, ways, strict=False):
+            term = self.carried(step.taken(way, step.led(term)))
+        return term
+
+    def scores(self, terms: Tensor) -> Tensor:
+        """Scores of whole paths, ``paths *batch tokens dim``, as natural logarithms."""
+        terms = kept_rows(terms.double(), self.keep)
+        terms = centered(terms, self.keep) if self.is_residual else terms
+        return over_texts(torch.linalg.matrix_norm(terms).log())
+
+
+class Search:
+    """Paths found so far, prefixes that wait, and what those that were let go could reach at most."""
+
+    def __init__(self, problem: Problem, count: int) -> None:
+        self.problem, self.count = problem, count
+        self.found: list[Found] = []
+        self._listed: set[Ways] = set()
+        self.frontier: list[Node] = []
+        self.lost = -math.inf
+        self.expanded = 0
+        self._frame, self._read = problem.frame, problem.read
+        self._futures = futures_of(problem.steps, self._frame)
+        # A computed term may be above its bound by the rounding of the steps.
+        self._slack = math.log1p(relative_floor(len(problem.steps), problem.start.dtype))
+        self._numbers, self._held = itertools.count(), 0
+        self._stack = max(1, min(32, STACKED // problem.start.numel()))
+        self._root = self._nodes([((), math.inf)], problem.after(()).unsqueeze(0), [0])[0]
+        self.frontier.append(self._root)
+
+    @property
+    def last(self) -> float:
+        """The score to beat, a natural logarithm: that of the last path of the list once it is full."""
+        return self.found[0].score if len(self.found) == self.count else -math.inf
+
+    @property
+    def bound(self) -> float:
+        """What no path outside the list exceeds, a natural logarithm."""
+        return max(self.lost, self.frontier[0].priority if self.frontier else -math.inf)
+
+    def guess(self, width: int) -> None:
+        """Fill the list with good paths, so that hopeless prefixes need not wait; nothing is let go."""
+        self._descend([self._root], width)
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Take the best nodes until no path can be better than those found, or it is over."""
+        while self.frontier and self._hopeful(self.frontier[0].priority):
+            if is_over() or len(self.frontier) > MOST_NODES:
+                return
+            best = defaultdict[int, list[Node]](list)
+            for _ in range(self._stack):
+                if not self.frontier or not self._hopeful(self.frontier[0].priority):
+                    break
+                node = heapq.heappop(self.frontier)
+                best[len(node.ways)].append(node)
+            for nodes in best.values():
+                for child in self._expand(nodes):
+                    heapq.heappush(self.frontier, child)
+
+    def finish(self, width: int) -> None:
+        """End with a beam: of the nodes of each depth only the best are taken, and the others let go."""
+        waiting, self.frontier = self.frontier, []
+        left_out = self._descend(waiting, width)
+        self.lost = max(self.lost, left_out)
+
+    def _descend(self, nodes: Iterable[Node], width: int) -> float:
+        """Take the best nodes of each depth down to the end; the largest priority of all others."""
+        levels, left_out = defaultdict[int, list[Node]](list), -math.inf
+        for node in nodes:
+            levels[len(node.ways)].append(node)
+        for depth in range(len(self.problem.steps)):
+            level = sorted(levels.pop(depth, []))
+            for node in level[width:]:
+                left_out = max(left_out, node.priority)
+                self._let_go(node)
+            for first in range(0, min(width, len(level)), self._stack):
+                levels[depth + 1] += self._expand(level[first : min(first + self._stack, width)])
+        return left_out
+
+    def _hopeful(self, priority: float) -> bool:
+        return len(self.found) < self.count or priority > self.last
+
+    def _expand(self, nodes: Sequence[Node]) -> list[Node]:
+        """The children of nodes of one depth that may lead to a better path; whole paths go to the list."""
+        depth = len(nodes[0].ways)
+        step = self.problem.steps[depth]
+        terms = step.led(torch.stack([self._term(node) for node in nodes]))
+        self.expanded += len(nodes)
+        children = list[Node]()
+        for choice, marks in enumerate(self._futures.moves[depth]):
+            moved = self.problem.carried(step.taken(choice, terms))
+            parents = [((*node.ways, choice), node.priority) for node in nodes]
+            if depth + 1 < len(self.problem.steps):
+                children += self._nodes(parents, moved, [marks[node.mark] for node in nodes])
+            else:
+                for (ways, _), score in zip(parents, self.problem.scores(moved).tolist(), strict=True):
+                    self._list(ways, score)
+        return children
+
+    def _nodes(
+        self, prefixes: Sequence[tuple[Ways, float]], terms: Tensor, marks: Sequence[int]
+    ) -> list[Node]:
+        """Nodes for prefixes, each with the priority of its parent, that may lead to a better path."""
+        depth = len(prefixes[0][0])
+        bounds = self._futures.bounds(depth, marks, sizes_of(terms, self._frame, self._read)) + self._slack
+        found = list[Node]()
+        for index, ((ways, above), bound) in enumerate(zip(prefixes, bounds.tolist(), strict=True)):
+            priority = min(bound, above)
+            if not self._hopeful(priority):
+                self.lost = max(self.lost, priority)
+                continue
+            term = terms[index].clone() if self._held < MOST_BYTES else None
+            self._held += 0 if term is None else term.nbytes
+            found.append(Node(-priority, next(self._numbers), ways, marks[index], term))
+        return found
+
+    def _list(self, ways: Ways, score: float) -> None:
+        """Put a whole path on the list if it belongs there; one that is on it already stays once."""
+        if ways in self._listed:
+            return
+        self._listed.add(ways)
+        heapq.heappush(self.found, Found(score, -next(self._numbers), ways))
+        if len(self.found) > self.count:
+            worst = heapq.heappop(self.found)
+            self._listed.remove(worst.ways)
+            self.lost = max(self.lost, worst.score)
+
+    def _term(self, node: Node) -> Tensor:
+        self._let_go(node)
+        return self.problem.after(node.ways) if node.term is None else node.term
+
+    def _let_go(self, node: Node) -> None:
+        self._held -= 0 if node.term is None else node.term.nbytes

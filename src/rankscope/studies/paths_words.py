@@ -1,0 +1,125 @@
+"""What a decomposition into paths found, in sentences."""
+
+from typing import Any
+
+ENOUGH = 0.9
+"""The shortest paths that together carry this share of the output are told."""
+
+
+def words(sections: dict[str, Any]) -> list[str]:
+    """A few sentences: how many paths, which lengths carry the output, which heads, what biases add, what cancels."""
+    told = [_counted(sections["identity"]), _lengths(sections["spectrum"]), _heads(sections["heads"])]
+    told += [_sources(sections["sources"]), _cancelled(sections["spectrum"])]
+    if "search" in sections:
+        told.append(_top(sections["search"], sections["top"]))
+    return [sentence for sentence in told if sentence]
+
+
+def _counted(identity: dict[str, Any]) -> str:
+    if not identity["paths"]:
+        return "No path leads from the input to the output."
+    many = f"{identity['paths']:,}" if identity["paths"] < 10**15 else f"{float_text(identity['paths'])}"
+    holds = "" if identity["holds"] else f", more than the {identity['allowed']:.0e} that rounding explains"
+    passes = f"{identity['block_passes']} passes through a block"
+    return (
+        f"{many} path{'s' if identity['paths'] != 1 else ''}, of mean length {identity['mean_length']:.2f}; their sum "
+        f"over lengths is the output to {identity['relative_error']:.0e}{holds}, in {passes} in place of "
+        f"{float_text(identity['block_passes_by_enumeration'])}."
+    )
+
+
+def float_text(count: int) -> str:
+    """A count of any size in a few digits.
+
+    >>> float_text(13**12), float_text(97**96), float_text(512)
+    ('2.3e13', '5.4e190', '512')
+    """
+    digits = str(count)
+    if len(digits) <= 6:
+        return digits
+    return f"{digits[0]}.{digits[1]}e{len(digits) - 1}"
+
+
+def _lengths(spectrum: list[dict[str, Any]]) -> str:
+    known = [entry for entry in spectrum if entry["share"] is not None and entry["paths"]]
+    if not known:
+        return ""
+    if len(known) == 1:
+        return f"All paths have length {known[0]['length']}: without skips every head is on every path."
+    total = sum(entry["paths"] for entry in spectrum)
+    largest = max(known, key=lambda entry: abs(entry["share"]))
+    sentence = (
+        f"Length {largest['length']} carries the largest share of the output's residual, {percent(largest['share'])}, "
+        f"with {percent(largest['paths'] / total)} of all paths"
+    )
+    reached, count, part = 0.0, 0, None
+    for entry in known:
+        reached, count = reached + entry["share"], count + entry["paths"]
+        if reached >= ENOUGH:
+            part = (entry["length"], reached, count / total)
+            break
+    if part is None or part[0] in (largest["length"], known[-1]["length"]):
+        return f"{sentence}."
+    return f"{sentence}; lengths up to {part[0]} carry {percent(part[1])} and are {percent(part[2])} of the paths."
+
+
+def percent(share: float) -> str:
+    """A share for reading.
+
+    >>> percent(0.5), percent(-0.031), percent(1.7e-8), percent(0.0004)
+    ('50%', '-3.1%', '2e-06%', '0.04%')
+    """
+    value = 100 * share
+    if value == 0:
+        return "0%"
+    if abs(value) < 0.001:
+        return f"{value:.0e}%"
+    return f"{value:.0f}%" if abs(value) >= 10 else f"{value:.2g}%"
+
+
+def _heads(heads: list[dict[str, Any]]) -> str:
+    known = [entry for entry in heads if entry["share"] is not None]
+    if not known:
+        return ""
+    largest = sorted(known, key=lambda entry: -abs(entry["share"]))[:3]
+    named = [f"{entry['layer']}.{entry['head']} ({percent(entry['share'])})" for entry in largest]
+    if len(named) == 1:
+        return f"The only head, {named[0]}, is told as layer.head."
+    return (
+        f"The heads whose paths carry most, as layer.head: {', '.join(named)}; a path passes several heads."
+    )
+
+
+def _sources(sources: list[dict[str, Any]]) -> str:
+    biases = [entry for entry in sources if entry["source"] != "input" and entry["share"] is not None]
+    own = next((entry["share"] for entry in sources if entry["source"] == "input"), None)
+    largest = max(biases, key=lambda entry: abs(entry["share"]), default=None)
+    if own is None or largest is None or not largest["share"]:
+        return ""
+    return (
+        f"Paths from the input carry {percent(own)}, those that start elsewhere the rest, most of it at the "
+        f"{largest['source']} of layer {largest['layer']} ({percent(largest['share'])})."
+    )
+
+
+def _cancelled(spectrum: list[dict[str, Any]]) -> str:
+    ratio = spectrum[-1]["cancellation_ratio"] if spectrum else None
+    if ratio is None or ratio < 2:
+        return ""
+    return f"Lengths cancel each other: the norms of what they add sum to {ratio:.2g} times the norm of the output."
+
+
+def _top(search: dict[str, Any], top: list[dict[str, Any]]) -> str:
+    if not top:
+        return ""
+    best = top[0]
+    sure = "proven" if search["exact"] else "not proven to be complete"
+    gap = (
+        ""
+        if search["exact"] or search["gap"] is None
+        else f": no path left out scores above {1 + search['gap']:.2g} times the last"
+    )
+    return (
+        f"The strongest single path by {search['score']} is {best['path']} (length {best['length']}, "
+        f"{percent(best['share'])} of the output); the list of {len(top)} is {sure}{gap}."
+    )

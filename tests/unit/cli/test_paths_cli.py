@@ -1,0 +1,186 @@
+"""``rankscope paths`` as a person meets it: tables, files, pictures, wrong input."""
+
+import json
+import re
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from checkpoint_folders import bert, save, word_tokenizer
+from html_reader import Reader
+from rankscope.cli import app
+from rankscope.errors import FileError
+from rankscope.network import Spec, build, gaussian_tokens, generators
+from rankscope.paths import spectrum
+from rankscope.results import Table
+
+RANDOM = ("--layers", 3, "--heads", 2, "--dim", 8, "--tokens", 6)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["paths", *map(str, arguments)])
+
+
+def good(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def failed(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny-bert"
+    return save(bert(seed=1, initializer_range=0.4), path, tokenizer=word_tokenizer())
+
+
+def test_the_sections_of_a_random_network_are_those_of_the_library():
+    told = json.loads(good(*RANDOM, "--variant", "san+skip", "--seed", 3, "--format", "json").stdout)
+    weights, for_tokens = generators(3)
+    whole = build(Spec(layers=3, heads=2, dim=8, variant="san+skip"), weights)
+    found = spectrum(whole, gaussian_tokens(6, 8, generator=for_tokens))
+    reading = found.read()
+    assert told["schema"] == "rankscope/1"
+    assert told["command"] == "paths"
+    assert told["identity"]["relative_error"] < 1e-14
+    assert told["identity"]["paths"] == 27
+    assert told["identity"]["mean_length"] == 2.0
+    assert [entry["paths"] for entry in told["spectrum"]] == [1, 6, 12, 8]
+    for entry in told["spectrum"]:
+        for name in ("norm", "residual", "share", "cosine", "cosine_to_output"):
+            assert entry[name] == pytest.approx(float(getattr(reading, name)[entry["length"]]), rel=1e-9)
+    assert sum(entry["share"] for entry in told["spectrum"]) == pytest.approx(1, rel=1e-12)
+    assert sum(entry["share"] for entry in told["sources"]) == pytest.approx(1, rel=1e-12)
+    assert len(told["heads"]) == 6
+    assert told["search"]["exact"]
+    assert len(told["top"]) == 20
+    assert sorted((entry["norm"] for entry in told["top"]), reverse=True) == [e["norm"] for e in told["top"]]
+
+
+def test_a_model_on_a_text_with_everything_asked_for(folder):
+    asked = (
+        "--text",
+        "the cat sat on a mat",
+        "--pairs",
+        "--sample",
+        3,
+        "--prune",
+        "--count-mlps",
+        "--top",
+        5,
+    )
+    told = json.loads(good(folder, *asked, "--seconds", 5, "--format", "json").stdout)
+    assert told["identity"]["relative_error"] < 1e-12
+    assert told["identity"]["dtype"] == "float64"
+    assert {entry["source"] for entry in told["sources"]} > {"input", "value bias", "norm bias", "mlp bias"}
+    assert {entry["mode"] for entry in told["samples"]} == {"frozen", "isolated", "official"}
+    assert {entry["mode"] for entry in told["gaps"]} == {"isolated", "official"}
+    assert {curve["method"] for curve in told["pruning"]["curves"]} == {"paths", "magnitude", "random"}
+    assert sum(entry["share"] for entry in told["mlps"]) == pytest.approx(1, rel=1e-12)
+    assert len(told["top"]) == 5
+    assert told["pairs"][0]["first"]["layer"] <= told["pairs"][0]["second"]["layer"]
+    text = good(folder, *asked, "--seconds", 5).stdout
+    for heading in (
+        "all paths of each length",
+        "all paths through a head",
+        "all paths from a source",
+        "strongest single paths from the input by norm",
+        "all paths through two heads",
+        "single paths, in the decomposition and re-run alone",
+        "heads the output needs least",
+    ):
+        assert heading in text
+
+
+def test_several_texts_are_averaged_and_keep_rows_of_their_own(folder):
+    both = ("--text", "the cat sat on a mat", "--text", "it was small")
+    told = json.loads(good(folder, *both, "--top", 0, "--format", "json").stdout)
+    alone = [json.loads(good(folder, "--text", t, "--top", 0, "--format", "json").stdout) for t in both[1::2]]
+    for entry, first, second in zip(told["spectrum"], *(one["spectrum"] for one in alone), strict=True):
+        assert entry["share"] == pytest.approx((first["share"] + second["share"]) / 2, rel=1e-9)
+    assert {row["sample"] for row in told["rows"]} == {0, 1}
+    assert "top" not in told
+    share = {
+        (row["sample"], row["length"]): row["value"]
+        for row in told["rows"]
+        if row["kind"] == "length" and row["definition"] == "share[residual]"
+    }
+    for text, one in enumerate(alone):
+        for entry in one["spectrum"]:
+            assert share[text, entry["length"]] == pytest.approx(entry["share"], rel=1e-9)
+
+
+def test_files_pictures_and_a_report(folder, tmp_path):
+    asked = (folder, "--text", "the cat sat", "--seconds", 5, "--pairs")
+    good(*asked, "--output", tmp_path / "a.parquet", "--plot", tmp_path / "a.png")
+    table = Table.load(tmp_path / "a.parquet")
+    assert table.command == "paths"
+    assert table.sections["identity"]["holds"]
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    page = good(*asked, "--format", "html").stdout
+    Reader(page)  # well-formed
+    assert "<script" not in page
+    assert "tiny-bert" in page
+
+
+def test_a_network_without_skips_has_one_length():
+    text = good(*RANDOM).stdout
+    assert "All paths have length 3: without skips every head is on every path." in text
+    assert re.search(r"^8 paths", text, re.M)
+
+
+def test_float32_is_allowed_its_rounding(folder):
+    asked = ("--random-tokens", "1x6", "--dtype", "float32", "--top", 0, "--format", "json")
+    told = json.loads(good(folder, *asked).stdout)
+    assert told["identity"]["dtype"] == "float32"
+    assert 1e-12 < told["identity"]["relative_error"] < 1e-4
+    assert told["identity"]["allowed"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no model was named"),
+        (("--layers", 2, "--top", 500, "--heads", 2), "the network has 4"),
+        ((*RANDOM, "--dtype", "bfloat16"), "float64 or float32, not in bfloat16"),
+        ((*RANDOM, "--score", "loudness"), "unknown score 'loudness'"),
+        ((*RANDOM, "--mlps", "around"), "unknown mlps 'around'"),
+        ((*RANDOM, "--variant", "sam"), "unknown variant 'sam'"),
+        ((*RANDOM, "--text", "a"), "belongs to a model"),
+        ((*RANDOM, "--top", -1), "top=-1"),
+        (("no-such-folder/x", "--text", "a", "--layers", 3), "belongs to a random network"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_one_line(arguments, words):
+    assert words in failed(*arguments)
+
+
+def test_a_full_disk_loses_nothing(folder, tmp_path, monkeypatch):
+    from rankscope.cli import paths as module
+
+    def full(*arguments, **options):
+        raise FileError("no space left")
+
+    monkeypatch.setattr(module, "write_table", full)
+    words = failed(folder, "--text", "the cat sat", "--top", 0, "--output", tmp_path / "a.json")
+    place = re.search(r"the results are in (\S+)", words).group(1)
+    assert Table.load(place).command == "paths"
+
+
+def test_a_path_of_a_tree_that_the_user_passes():
+    from rankscope import decompose
+
+    network = build(Spec(layers=2, heads=2, dim=8, variant="transformer"), torch.Generator().manual_seed(0))
+    x = gaussian_tokens(5, 8, generator=torch.Generator().manual_seed(1))
+    table = decompose(network, inputs=x, top=3, score="residual")
+    assert table.sections["identity"]["paths"] == 9
+    assert table.sections["search"]["score"] == "residual"
