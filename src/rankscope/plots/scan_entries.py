@@ -67,7 +67,7 @@ def scan_entries(table: Table) -> list[Entry]:
         ) from error
 
 
-def _entry(found: dict[str, Any]) -> Entry:
+def _entry(found: Any) -> Entry:
     head = found["head"]
     return Entry(
         stack=str(found["stack"]),

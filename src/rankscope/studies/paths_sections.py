@@ -12,7 +12,7 @@ from rankscope.paths import Estimate, Head, Reading, length_distribution, path_l
 from rankscope.studies.paths_config import ALLOWED
 from rankscope.studies.paths_found import Found
 
-MOST_PAIRS = 40
+MOST_PAIRS = 20
 
 
 def sections(found: Sequence[Found]) -> dict[str, Any]:

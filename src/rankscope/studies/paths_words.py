@@ -11,7 +11,7 @@ def words(sections: dict[str, Any]) -> list[str]:
     told = [_counted(sections["identity"]), _lengths(sections["spectrum"]), _heads(sections["heads"])]
     told += [_sources(sections["sources"]), _cancelled(sections["spectrum"])]
     if "search" in sections:
-        told.append(_top(sections["search"], sections["top"]))
+        told.append(_top(sections["search"], sections["top"], sections["sites"]))
     return [sentence for sentence in told if sentence]
 
 
@@ -109,17 +109,23 @@ def _cancelled(spectrum: list[dict[str, Any]]) -> str:
     return f"Lengths cancel each other: the norms of what they add sum to {ratio:.2g} times the norm of the output."
 
 
-def _top(search: dict[str, Any], top: list[dict[str, Any]]) -> str:
+def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str, Any]]) -> str:
     if not top:
         return ""
     best = top[0]
-    sure = "proven" if search["exact"] else "not proven to be complete"
-    gap = (
-        ""
-        if search["exact"] or search["gap"] is None
-        else f": no path left out scores above {1 + search['gap']:.2g} times the last"
-    )
+    passed = [
+        f"L{site['layer']} h{head}"
+        for site, head in zip(sites, best["heads"], strict=True)
+        if head is not None
+    ]
+    route = f"that through {' > '.join(passed)}" if passed else "the one that passes by every head"
+    share = f"with {percent(best['share'])} of the output"
+    sentence = f"The strongest single path from the input by {search['score']} is {route}, {share}"
+    if search["exact"]:
+        return f"{sentence}; the list of {len(top)} is proven complete."
+    if search["gap"] is None:
+        return f"{sentence}; the list of {len(top)} is not proven complete."
     return (
-        f"The strongest single path by {search['score']} is {best['path']} (length {best['length']}, "
-        f"{percent(best['share'])} of the output); the list of {len(top)} is {sure}{gap}."
+        f"{sentence}; the list of {len(top)} is not proven complete: a path left out could score up to "
+        f"{1 + search['gap']:.2g} times the last one."
     )

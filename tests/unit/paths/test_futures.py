@@ -15,7 +15,6 @@ from rankscope.paths.top import Score, problem_of
 from top_trees import BLOCKS, DIM, small
 from trees import Draws
 
-
 Ways = tuple[int, ...]
 
 

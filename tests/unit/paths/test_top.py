@@ -89,7 +89,7 @@ def test_the_list_is_that_of_all_paths_one_by_one(name: str, score: Score) -> No
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(
-    "name, count", [("san+skip", 1), ("san+skip", 256), ("two of which one is taken", 36)]
+    ("name", "count"), [("san+skip", 1), ("san+skip", 256), ("two of which one is taken", 36)]
 )
 def test_any_length_of_the_list(name: str, score: Score, count: int) -> None:
     network, x, _, terms = listed(name)
