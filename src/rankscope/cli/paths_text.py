@@ -113,8 +113,8 @@ def _top(told: dict[str, Any]) -> list[str]:
     search = told["search"]
     if search["exact"]:
         sure = "proven"
-    elif search["gap"] is None:
-        sure = "not proven"
+    elif not search["tells"]:
+        sure = "the best found, not proven"
     else:
         sure = f"not proven; none left out scores above {1 + search['gap']:.3g} times the last"
     rows = [
@@ -123,7 +123,7 @@ def _top(told: dict[str, Any]) -> list[str]:
             entry["path"],
             str(entry["length"]),
             _number(entry["norm"]),
-            _number(entry["residual"]),
+            _number(entry["residual"], resolved=entry["resolved"]),
             _signed(entry["share"]),
         ]
         for entry in told["top"]

@@ -19,7 +19,6 @@ from typing import Literal, TypeVar, overload
 from rankscope.core.registry import Registry
 from rankscope.errors import ConfigError, NotUnderstood
 from rankscope.network import Attention, Chain, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
-from rankscope.network.surgery import is_mlp
 
 T = TypeVar("T")
 
@@ -113,7 +112,7 @@ def _attention(part: Attention, mlps: bool) -> Choices:
 @_choices.register(Mlp)
 @_choices.register(TokenMap)
 def _mlp(part: Mlp | TokenMap, mlps: bool) -> Choices:
-    return Pick(0, {(0, 1): 1}) if mlps and is_mlp(part) else ONE_WAY
+    return Pick(0, {(0, 1): 1}) if mlps else ONE_WAY
 
 
 @_choices.register(Norm)
@@ -210,8 +209,7 @@ def counts_of(part: Part | Network, *, mlps: bool = False) -> tuple[int, ...] | 
     """How many paths of length 0, 1, ... a part or network has; with ``mlps`` by number of heads and of MLPs.
 
     MLPs, norms and scales are no choices by default, so nothing chosen is one path wherever it is possible, also where
-    several branches allow it. With ``mlps`` a path also says which MLPs it passes (a token map at the site ``mlp`` is
-    one), and the numbers that are not zero are listed under ``(heads, mlps)``.
+    several branches allow it. With ``mlps`` a path also says which MLPs and token maps it passes, and the numbers that are not zero are listed under ``(heads, mlps)``.
 
     >>> from rankscope.network import Attention, Skip, Uniform, Values
     >>> import torch

@@ -42,7 +42,7 @@ Chosen = Mapping[int, int]
 """The head that is taken at each site where one is."""
 
 EXACT_TOKENS = 256
-"""Up to so many tokens the norm of a map is computed; beyond, it is bounded by the largest row and column sums."""
+"""Up to so many tokens the norms of maps are computed, of which there is one for every head; beyond, bounded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -245,17 +245,11 @@ def _map_gains(maps: Tensor, frame: Frame) -> Tensor:
     maps = torch.where(rows, maps, 0.0)
     if frame.is_centered:
         mean = maps.sum(dim=-2, keepdim=True) / rows.sum(dim=-2, keepdim=True)
-        return torch.stack(
-            [_norm_of(torch.where(rows, maps - mean, 0.0)), _dobrushin(maps, frame.rows)]
-        ).log()
-    return torch.stack([_norm_of(maps), maps.abs().sum(dim=-1).amax(dim=-1)]).log()
-
-
-def _norm_of(matrix: Tensor) -> Tensor:
-    if matrix.shape[-1] <= EXACT_TOKENS:
-        return spectral_bound(matrix)
-    size = matrix.abs()
-    return (size.sum(dim=-1).amax(dim=-1) * size.sum(dim=-2).amax(dim=-1)).sqrt()
+        centered = torch.where(rows, maps - mean, 0.0)
+        whole, token = spectral_bound(centered, exact=EXACT_TOKENS), _dobrushin(maps, frame.rows)
+    else:
+        whole, token = spectral_bound(maps, exact=EXACT_TOKENS), maps.abs().sum(dim=-1).amax(dim=-1)
+    return torch.stack([whole, token]).log()
 
 
 def _dobrushin(maps: Tensor, rows: Tensor) -> Tensor:

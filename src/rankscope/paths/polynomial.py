@@ -181,6 +181,8 @@ def _map_of(part: Leaf, walk: Walk) -> Callable[[Tensor], Tensor] | None:
 
 def _constants(part: Leaf, walk: Walk) -> list[Constant]:
     """The sources of a leaf that belong to the walk."""
+    if walk.sources is _no_source:
+        return []
     found = [constant for constant in part.constants() if walk.sources(constant.source)]
     if not isinstance(part, FrozenAttention) or part.site not in {**walk.through, **walk.avoid}:
         return found

@@ -41,7 +41,7 @@ class Ranked:
         residual: Frobenius norm of ``J Z``, what is left when the mean token of each text is taken away.
         share: ``<J Z, J Y> / |J Y|^2``, the signed part of the output's residual Z is; NaN where that is zero.
         cosine_to_output: cosine of the angle between ``J Z`` and ``J Y``; NaN where one of them is zero.
-        floor: what rounding may have left of the residual.
+        floor: what rounding may have left of the residual; paths with less have no order among themselves.
         share_floor: the same for the share.
     """
 
@@ -114,7 +114,8 @@ def top_paths(
         count: how many paths.
         score: ``"norm"`` or ``"residual"``.
         seconds: for the search; 0 is a beam alone.
-        beam: how many prefixes of each depth are followed when time is over, at least ``count``; by default twice that.
+        beam: how many prefixes of each depth are followed when time is over, at least ``count``; by default twice
+            that, but no fewer than 32.
         progress: told how many prefixes were carried on so far.
         clock: tells the time in seconds.
         dtype, mlps, final_norm: as for ``freeze``.

@@ -81,7 +81,7 @@ def search_words(table: Table) -> str:
     if search["exact"]:
         return "exact: no other path is larger"
     gap = search.get("gap")
-    if not isinstance(gap, int | float):
+    if not isinstance(gap, int | float) or not search.get("tells", True):
         return "not exact: larger paths may exist"
     return f"not exact: a path outside the list is at most {1 + gap:.3g} times the last one"
 

@@ -13,6 +13,8 @@ from rankscope.studies.paths_config import ALLOWED
 from rankscope.studies.paths_found import Found
 
 MOST_PAIRS = 20
+USELESS = 1000.0
+"""A path left out may be so many times stronger than the last one of a list: the bound tells nothing."""
 
 
 def sections(found: Sequence[Found]) -> dict[str, Any]:
@@ -115,10 +117,12 @@ def search(one: Found) -> dict[str, Any]:
     if one.top is None:
         raise ValueError("no top paths were asked for")
     held = one.top
+    gap = None if held.gap is None or not math.isfinite(held.gap) else held.gap
     return {
         "score": held.score,
         "exact": held.exact,
-        "gap": None if held.gap is None or not math.isfinite(held.gap) else held.gap,
+        "gap": gap,
+        "tells": held.exact or (gap is not None and gap <= USELESS),
         "expanded": held.expanded,
         "text": one.sample,
     }
@@ -135,7 +139,8 @@ def top(one: Found) -> list[dict[str, Any]]:
             "length": ranked.path.length,
             "norm": ranked.norm,
             "residual": ranked.residual,
-            "share": ranked.share,
+            "share": _mean([ranked.share]),
+            "resolved": ranked.resolved,
         }
         for rank, ranked in enumerate(listed, start=1)
     ]

@@ -123,8 +123,10 @@ def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str
     sentence = f"The strongest single path from the input by {search['score']} is {route}, {share}"
     if search["exact"]:
         return f"{sentence}; the list of {len(top)} is proven complete."
-    if search["gap"] is None:
-        return f"{sentence}; the list of {len(top)} is not proven complete."
+    if not search["tells"]:
+        return (
+            f"{sentence}; the list of {len(top)} is the best that was found, nothing is proven of the others."
+        )
     return (
         f"{sentence}; the list of {len(top)} is not proven complete: a path left out could score up to "
         f"{1 + search['gap']:.2g} times the last one."

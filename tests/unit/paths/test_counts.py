@@ -132,7 +132,7 @@ SECTIONS = {
     "an MLP": (mlp(DRAW), (1,), {(0, 1): 1}),
     "a skip around an MLP": (Skip(mlp(DRAW)), (1,), {(0, 0): 1, (0, 1): 1}),
     "a token map that is an MLP": (TokenMap(torch.nn.Tanh()), (1,), {(0, 1): 1}),
-    "a token map that is none": (TokenMap(torch.nn.Tanh(), site="gate"), (1,), {(0, 0): 1}),
+    "a token map of another name": (TokenMap(torch.nn.Tanh(), site="gate"), (1,), {(0, 1): 1}),
     "norm and scale": (Chain([norm("rms", DRAW), Scale(2.0)]), (1,), {(0, 0): 1}),
 }
 

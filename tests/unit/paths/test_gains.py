@@ -210,6 +210,13 @@ def test_the_spectral_bound_is_the_largest_singular_value_and_not_below(
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=0)
 
 
+def test_large_matrices_are_bounded_by_their_row_and_column_sums() -> None:
+    matrix = Draws(8)(3, 20, 30)
+    found, wanted = spectral_bound(matrix, exact=19), torch.linalg.matrix_norm(matrix, 2)
+    assert bool((found >= wanted).all())
+    assert bool((found < 3 * wanted).all())
+
+
 def test_the_spectral_bound_of_nothing_is_zero() -> None:
     torch.testing.assert_close(spectral_bound(torch.zeros(2, 3, 3)), torch.zeros(2, dtype=torch.float64))
     torch.testing.assert_close(spectral_bound(torch.zeros(2, 3, 0)), torch.zeros(2, dtype=torch.float64))
