@@ -209,7 +209,8 @@ def counts_of(part: Part | Network, *, mlps: bool = False) -> tuple[int, ...] | 
     """How many paths of length 0, 1, ... a part or network has; with ``mlps`` by number of heads and of MLPs.
 
     MLPs, norms and scales are no choices by default, so nothing chosen is one path wherever it is possible, also where
-    several branches allow it. With ``mlps`` a path also says which MLPs and token maps it passes, and the numbers that are not zero are listed under ``(heads, mlps)``.
+    several branches allow it. With ``mlps`` a path also says which MLPs and token maps it passes, and the numbers that
+    are not zero are listed under ``(heads, mlps)``.
 
     >>> from rankscope.network import Attention, Skip, Uniform, Values
     >>> import torch
