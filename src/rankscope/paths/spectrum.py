@@ -108,18 +108,18 @@ def spectrum(
     first = min((asked.sites[site].layer for site in walk.through), default=asked.layers)
     poly: Polynomial = {(0, 0): start}
     for layer, block in walked.blocks():
-        poly = push(
-            block, poly, walk if layer <= first else linear(walk)
-        )  # what starts behind a head did not pass it
+        # what starts behind a head that must be passed has not passed it
+        poly = push(block, poly, walk if layer <= first else linear(walk))
         del block  # before the next one is made
     output = walked.output
-    counts = counted_paths(asked)
+    by_length = {(length, 0): count for length, count in enumerate(path_lengths(asked)) if count}
+    counts = counted_paths(asked) if count_mlps else by_length
     lengths, most = (1 + max((0, *(degree[axis] for degree in (*counts, *poly)))) for axis in (0, 1))
     table = tuple(tuple(counts.get((k, m), 0) for m in range(most)) for k in range(lengths))
     return Spectrum(
         terms=_dense(poly, output, (lengths, most) if count_mlps else (lengths,)),
         output=output,
-        counts=table if count_mlps else path_lengths(asked)[:lengths],
+        counts=table if count_mlps else tuple(row[0] for row in table),
         is_token=asked.keep,
         layers=asked.layers,
     )
