@@ -34,8 +34,15 @@ def paths_text(table: "Table") -> str:
         "",
         *_sources(told["sources"]),
     ]
-    for name, write in (("top", _top), ("pairs", _pairs), ("samples", _samples), ("pruning", _pruning)):
-        if name in told:
+    parts = (
+        ("mlps", _by_mlps),
+        ("top", _top),
+        ("pairs", _pairs),
+        ("samples", _samples),
+        ("pruning", _pruning),
+    )
+    for name, write in parts:
+        if name in told and (told[name] or name == "pairs"):
             lines += ["", *write(told)]
     lines += [
         "",
@@ -45,6 +52,9 @@ def paths_text(table: "Table") -> str:
 
 
 def _lengths(spectrum: list[dict[str, Any]]) -> list[str]:
+    spectrum = [
+        entry for entry in spectrum if entry["paths"] or entry["norm"]
+    ]  # no path is that long or short
     shown, left = _most(spectrum, MOST_LENGTHS, key=lambda entry: -abs(entry["share"] or 0.0))
     names = [
         "length",
@@ -60,7 +70,7 @@ def _lengths(spectrum: list[dict[str, Any]]) -> list[str]:
         [
             str(entry["length"]),
             _count(entry["paths"]),
-            _signed(entry["share"]),
+            _share(entry),
             _number(entry["norm"]),
             _number(entry["residual"], resolved=entry["resolved"]),
             _cosine(entry["cosine"]),
@@ -80,7 +90,7 @@ def _heads(heads: list[dict[str, Any]]) -> list[str]:
     names = ["layer", "head", "share", *(["norm", "residual", "cosine to output"] if has_norms else [])]
     rows = []
     for entry in shown:
-        row = [_layer(entry), str(entry["head"]), _signed(entry["share"])]
+        row = [_layer(entry), str(entry["head"]), _share(entry)]
         if has_norms:
             row += [_number(entry["norm"]), _number(entry["residual"], resolved=entry["resolved"])]
             row.append(_cosine(entry["cosine_to_output"]))
@@ -97,7 +107,7 @@ def _sources(sources: list[dict[str, Any]]) -> list[str]:
         [
             entry["source"],
             "-" if entry["layer"] is None else str(entry["layer"]),
-            _signed(entry["share"]),
+            _share(entry),
             _number(entry["norm"]),
             _number(entry["residual"], resolved=entry["resolved"]),
         ]
@@ -124,18 +134,19 @@ def _top(told: dict[str, Any]) -> list[str]:
             str(entry["length"]),
             _number(entry["norm"]),
             _number(entry["residual"], resolved=entry["resolved"]),
-            _signed(entry["share"]),
+            _share(entry),
         ]
         for entry in told["top"]
     ]
     names = ["rank", "head of each layer", "length", "norm", "residual", "share"]
     heading = f"strongest single paths from the input by {search['score']} ({sure})"
-    which = "" if told["identity"]["texts"] == 1 else f", text {search['text']}"
-    return [heading + which, text_table(names, rows)]
+    return [heading + _first(told), text_table(names, rows)]
 
 
 def _pairs(told: dict[str, Any]) -> list[str]:
     shown = told["pairs"][:MOST_PAIRS]
+    if not shown:
+        return ["no head comes after another, so there are no pairs"]
     rows = [
         [
             f"{_layer(entry['first'])}.{entry['first']['head']}",
@@ -156,13 +167,16 @@ def _samples(told: dict[str, Any]) -> list[str]:
             [
                 str(entry["length"]),
                 entry["mode"],
-                _interval(entry),
+                _interval(entry) if entry["resolved"] else f"at most {entry['mean']:.3g}{UNRESOLVED}",
                 "-" if gap is None else _interval(gap),
                 f"{entry['count']}" + (" (all)" if entry["exact"] else ""),
             ]
         )
     names = ["length", "single paths", "residual ratio (95%)", "gap to frozen (95%)", "looked at"]
-    return ["single paths, in the decomposition and re-run alone; geometric means", text_table(names, rows)]
+    return [
+        f"single paths, in the decomposition and re-run alone; geometric means{_first(told)}",
+        text_table(names, rows),
+    ]
 
 
 def _pruning(told: dict[str, Any]) -> list[str]:
@@ -175,10 +189,24 @@ def _pruning(told: dict[str, Any]) -> list[str]:
     ]
     names = ["chosen by", *(str(count) for count in removed), "mean"]
     return [
-        f"heads the output needs least, as layer.head: {', '.join(first)}",
+        f"heads the output needs least, as layer.head{_first(told)}: {', '.join(first)}",
         f"{found['of']} when so many heads are removed and the network is run again",
         text_table(names, rows),
     ]
+
+
+def _first(told: dict[str, Any]) -> str:
+    """Single paths and pruning are those of one text; said where there are several."""
+    return "" if told["identity"]["texts"] == 1 else ", of the first text"
+
+
+def _by_mlps(told: dict[str, Any]) -> list[str]:
+    entries = [entry for entry in told["mlps"] if entry["paths"] or entry["norm"]]
+    counts = sorted({entry["mlps"] for entry in entries})
+    shares = {(entry["length"], entry["mlps"]): _share(entry) for entry in entries}
+    lengths = sorted({entry["length"] for entry in entries})
+    rows = [[str(length), *(shares.get((length, mlps), "") for mlps in counts)] for length in lengths]
+    return ["shares by length and number of MLPs", text_table(["length", *map(str, counts)], rows)]
 
 
 def _most(entries: list[dict[str, Any]], most: int, key: Any) -> tuple[list[dict[str, Any]], str]:
@@ -195,6 +223,13 @@ def _count(count: int) -> str:
     from rankscope.studies.paths_words import float_text
 
     return float_text(count)
+
+
+def _share(entry: dict[str, Any]) -> str:
+    """A share, with a star where it is not above its floor."""
+    share, floor = entry["share"], entry["share_floor"]
+    is_noise = share is not None and floor is not None and abs(share) <= floor
+    return _signed(share) + (UNRESOLVED if is_noise else "")
 
 
 def _signed(value: float | None) -> str:

@@ -157,8 +157,9 @@ class TokenMap(Part):
         self.site = site
 
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
-        y: Any = self.module(x)
-        return y  # type: ignore[no-any-return]  # a foreign module promises nothing to the type checker
+        # many foreign modules want exactly (texts, tokens, dim)
+        y: Any = self.module(x if x.ndim == 3 else x.reshape(-1, *x.shape[-2:]))
+        return y if x.ndim == 3 else y.reshape(x.shape)  # type: ignore[no-any-return]  # a foreign module promises nothing
 
 
 def children(part: Part) -> list[Part]:

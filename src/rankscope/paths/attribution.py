@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.core.numerics import relative_floor
+from rankscope.errors import ConfigError, NumericalError, ShapeError
 from rankscope.network import Context, Network
 from rankscope.paths.freeze import FrozenNetwork, Mlps, frozen_with
 from rankscope.paths.frozen import Frozen, FrozenAttention, Leaf
 from rankscope.paths.path import Head
 from rankscope.paths.polynomial import Polynomial, Walk, push
-from rankscope.paths.reading import centered, kept_rows
+from rankscope.paths.reading import centered, kept_rows, residual_size
 
 Toward = Tensor | Callable[[Tensor], Tensor] | None
 """A number of the output: its gradient, a function of the output, or None for the residual of the output."""
@@ -65,7 +66,8 @@ def attribute(
         network: a tree, or one that ``freeze`` holds at its input already.
         x: ``*batch tokens dim``, what enters the first block.
         context: padding and positions.
-        toward: None: the signed share ``<J Z, J Y> / |J Y|^2`` of the residual of the output. A tensor G in the shape
+        toward: None: the signed share ``<J Z, J Y> / |J Y|^2`` of the residual of the output, NaN where its tokens are
+            equal up to rounding. A tensor G in the shape
             of the output: ``<G, Z>``. A function of the output: its gradient is taken there, so that what is added is
             exact for linear functions and of first order for others.
         by_length: keep the lengths of the paths apart.
@@ -88,22 +90,37 @@ def gradient_of(frozen: FrozenNetwork, toward: Toward) -> Tensor:
     output, is_token = frozen.output, frozen.context.is_token
     if toward is None:
         residual = centered(kept_rows(output, frozen.keep), frozen.keep)
-        return residual / residual.square().sum(dim=(-2, -1), keepdim=True)
+        size = residual_size(output, frozen.keep, relative_floor(frozen.layers, frozen.dtype))
+        return residual / size.square()[..., None, None]
     if callable(toward):
-        with torch.enable_grad():
-            point = output.detach().clone().requires_grad_()
-            value: object = toward(point)
-            if not isinstance(value, Tensor) or not value.requires_grad:
-                raise ConfigError(
-                    "the function to attribute must return a tensor that depends on the output it is given"
-                )
-            (toward,) = torch.autograd.grad(value.sum(), point)
+        toward = _gradient_at(toward, output)
     if toward.shape != output.shape:
         raise ShapeError(
             f"the gradient has shape {tuple(toward.shape)}, but the output has shape {tuple(output.shape)}; "
             "give one number for every entry of the output"
         )
-    return kept_rows(toward.to(output.dtype), is_token)
+    gradient = kept_rows(toward.to(output.dtype), is_token)
+    if not bool(torch.isfinite(gradient).all()):
+        raise NumericalError("the gradient to attribute has entries that are no numbers")
+    return gradient
+
+
+def _gradient_at(function: Callable[[Tensor], Tensor], output: Tensor) -> Tensor:
+    """The gradient of a function of the output that gives one number, or one per text."""
+    with torch.inference_mode(False), torch.enable_grad():
+        point = output.detach().clone().requires_grad_()
+        value: object = function(point)
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            raise ConfigError(
+                "the function to attribute must return a tensor that depends on the output it is given"
+            )
+        if value.numel() != 1 and value.shape != output.shape[:-2]:
+            raise ShapeError(
+                f"the function to attribute returned a tensor of shape {tuple(value.shape)}; it must return one "
+                "number, or one per text"
+            )
+        (gradient,) = torch.autograd.grad(value.sum(), point)
+    return gradient
 
 
 def _entering(frozen: FrozenNetwork, by_length: bool) -> Callable[[int], Polynomial]:

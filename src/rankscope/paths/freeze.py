@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import checked
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError
+from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
 from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
 from rankscope.network.parts import leaves
 from rankscope.paths.frozen import (
@@ -24,7 +24,7 @@ from rankscope.paths.frozen import (
     Leaf,
     Spring,
 )
-from rankscope.paths.path import Site, sites
+from rankscope.paths.path import Site, named_attention, sites
 from rankscope.split.run import in_dtype
 
 Mlps = Literal["through", "source"]
@@ -175,6 +175,7 @@ def question(
     _check(network, dtype, mlps)
     context = Context() if context is None else context
     context.check(x)
+    _check_width(network, x)
     return Question(
         network=network,
         context=context,
@@ -219,6 +220,16 @@ def frozen_with(
     return freeze(network, x, context, **options)
 
 
+def _check_width(network: Network, x: Tensor) -> None:
+    """Raise unless tokens are as wide as the network's first attention reads them."""
+    for block in network.blocks:
+        for _, part in named_attention(block):
+            width = part.values.value.shape[-2]
+            if x.shape[-1] != width:
+                raise ShapeError(f"tokens have {x.shape[-1]} channels, but the network reads {width}")
+            return
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given; None means the default."""
     return {name: value for name, value in options.items() if value is not None}
@@ -236,7 +247,7 @@ def _check(network: Network, dtype: torch.dtype, mlps: str) -> None:
         )
     if dtype not in (torch.float64, torch.float32):
         raise ConfigError(
-            f"paths are computed in float64 or float32, not in {str(dtype).removeprefix('torch.')}"
+            f"paths are computed in torch.float64 or torch.float32, not in {str(dtype).removeprefix('torch.')!r}"
         )
     if mlps not in ("through", "source"):
         raise ConfigError(f"mlps={mlps!r}; paths cross MLPs ('through') or begin at them ('source')")

@@ -100,6 +100,8 @@ def site_index(places: tuple[Site, ...], head: Head) -> int:
 
 def check_path(places: tuple[Site, ...], path: Path) -> None:
     """Raise unless ``path`` has one entry per site and every head on it exists."""
+    if not isinstance(path, Path):
+        raise ConfigError(f"expected a path, such as Path((None, 3, 0)), got {path!r}")
     if len(path.heads) != len(places):
         raise ConfigError(
             f"the path {path} has {len(path.heads)} steps, but the network has {len(places)} attention parts; "
@@ -112,4 +114,10 @@ def check_path(places: tuple[Site, ...], path: Path) -> None:
 
 def as_heads(given: Iterable[Head | tuple[int, int]]) -> tuple[Head, ...]:
     """Heads as given, or as pairs of layer and head."""
-    return tuple(head if isinstance(head, Head) else Head(*head) for head in given)
+    found = []
+    for head in given:
+        pair: object = (head.layer, head.head) if isinstance(head, Head) else head
+        if not isinstance(pair, tuple | list) or [type(number) for number in pair] != [int, int]:
+            raise ConfigError(f"expected heads as pairs of layer and head, such as [(2, 1)], got {head!r}")
+        found.append(head if isinstance(head, Head) else Head(*pair))
+    return tuple(found)

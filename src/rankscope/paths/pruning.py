@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, NumericalError
 from rankscope.network import Attention, Chain, Context, Network, Part, Skip, Sum
 from rankscope.network.parts import shallow_copy, weight
 from rankscope.paths.freeze import FrozenNetwork, Mlps, freeze, frozen_with
@@ -128,6 +128,10 @@ class _Told:
     def __init__(self, frozen: FrozenNetwork, loss: Loss | None) -> None:
         self.frozen, self.loss = frozen, loss
         self.size = float(kept_rows(frozen.output, frozen.keep).norm())
+        if loss is None and not self.size:
+            raise NumericalError(
+                "the output is zero, so there is nothing to lose; give other tokens, or a loss"
+            )
 
     def of(self, output: Tensor) -> float:
         if self.loss is None:
@@ -135,6 +139,8 @@ class _Told:
         value: object = self.loss(output)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise ConfigError("the loss must return one number as a tensor; take a sum or a mean over texts")
+        if not bool(torch.isfinite(value).all()):
+            raise NumericalError(f"the loss is {float(value)}, which ranks nothing")
         return float(value)
 
     def without(self, heads: Sequence[Head]) -> float:

@@ -20,7 +20,8 @@ class Reading:
         residual: Frobenius norm of ``J Z``, what is left when the mean token is taken away.
         cosine: mean cosine between two tokens of the term; NaN where a token is zero.
         share: ``<J Z, J Y> / |J Y|^2``, the signed part of the output's residual; shares of all terms add up to one.
-        cosine_to_output: cosine of the angle between ``J Z`` and ``J Y``.
+            NaN where the tokens of the output are equal up to rounding: there is nothing to have a share in.
+        cosine_to_output: cosine of the angle between ``J Z`` and ``J Y``; NaN there too.
         floor: what rounding may have left of the term, an absolute error of its norm and its residual.
         share_floor: the same for its share.
     """
@@ -47,7 +48,7 @@ def read(terms: Tensor, output: Tensor, *, is_token: IsToken | None, floor: floa
     terms, output = kept_rows(terms.double(), is_token), kept_rows(output.double(), is_token)
     norm = torch.linalg.matrix_norm(terms)
     own, whole = centered(terms, is_token), centered(output, is_token)
-    residual, size = torch.linalg.matrix_norm(own), torch.linalg.matrix_norm(whole)
+    residual, size = torch.linalg.matrix_norm(own), residual_size(output, is_token, floor)
     along = (own * whole).sum(dim=(-2, -1))
     return Reading(
         norm=norm,
@@ -58,6 +59,13 @@ def read(terms: Tensor, output: Tensor, *, is_token: IsToken | None, floor: floa
         floor=floor * norm,
         share_floor=floor * norm / size,
     )
+
+
+def residual_size(output: Tensor, is_token: IsToken | None, floor: float) -> Tensor:
+    """``|J Y|`` of the output, or NaN where it is not above what rounding leaves, ``floor |Y|``."""
+    whole = kept_rows(output, is_token)
+    size, norm = torch.linalg.matrix_norm(centered(whole, is_token)), torch.linalg.matrix_norm(whole)
+    return torch.where(size > floor * norm, size, torch.nan)
 
 
 def kept_rows(x: Tensor, is_token: IsToken | None) -> Tensor:

@@ -181,6 +181,10 @@ def _ranked(ways: Ways, problem: Problem, frozen: FrozenNetwork) -> Ranked:
     norm, residual, size = (
         float(torch.linalg.vector_norm(matrix)) for matrix in (kept_rows(plain, problem.keep), own, whole)
     )
+    if not size > relative_floor(frozen.layers, frozen.dtype) * float(
+        kept_rows(frozen.output, problem.keep).norm()
+    ):
+        size = 0.0  # the tokens of the output are equal up to rounding: there is nothing to have a share in
     along = float((own * whole).sum())
     floor = relative_floor(frozen.layers, frozen.dtype) * norm
     return Ranked(
@@ -234,7 +238,7 @@ def _check(score: str, seconds: float) -> None:
 
 def _width(count: int, beam: int | None, paths: int) -> int:
     """The width of the beam; raises unless that many paths can be listed."""
-    if count < 1:
+    if type(count) is not int or count < 1:
         raise ConfigError(f"the top {count} paths were asked for; ask for at least one")
     if count > paths:
         raise ConfigError(

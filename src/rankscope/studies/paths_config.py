@@ -67,6 +67,15 @@ class PathsConfig(Config):
             )
         return name
 
+    @field_validator("sample")
+    @classmethod
+    def _sample_has_an_interval(cls, count: int) -> int:
+        if count == 1:
+            raise ConfigError(
+                "sample=1: an interval needs at least two paths; ask for 2 or more, or 0 for none"
+            )
+        return count
+
     def as_ablation(self, *, is_random: bool) -> AblateConfig:
         """The same cut and the same inputs as an ablation asks for them; a live model stays in its own dtype."""
         names = ("norm", "seeds", "weights", "random_tokens", "tokens", "stack", "device")

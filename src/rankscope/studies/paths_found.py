@@ -32,7 +32,7 @@ from rankscope.paths import (
     top_paths,
 )
 from rankscope.paths.modes import MODES
-from rankscope.paths.reading import centered
+from rankscope.paths.reading import centered, kept_rows, residual_size
 from rankscope.studies.paths_config import PathsConfig
 
 DEFAULT_TOP = 20
@@ -53,6 +53,9 @@ class Found:
     error: float
     counts: tuple[int, ...]
     cancellation: Tensor
+    share_floor: Tensor
+    """What rounding may have left of the share of a term as large as the output."""
+
     lengths: Reading
     mlp_counts: tuple[tuple[int, ...], ...] | None
     mlps: Reading | None
@@ -65,7 +68,9 @@ class Found:
     source_reading: Reading | None
     pairs: dict[tuple[Head, Head], Tensor] | None
     top: Top | None = None
-    samples: dict[tuple[int, str], Estimate] = field(default_factory=dict)
+    samples: dict[tuple[int, str], tuple[Estimate, bool]] = field(default_factory=dict)
+    """By length and mode: the estimate, and whether every path looked at was above its rounding floor."""
+
     gaps: dict[tuple[int, str], Estimate] = field(default_factory=dict)
     pruning: Pruning | None = None
 
@@ -103,6 +108,7 @@ def found_in(
         error=float(by_length.relative_error),
         counts=by_length.counts,  # type: ignore[arg-type]
         cancellation=by_length.cancellation(),
+        share_floor=_share_floor(frozen),
         lengths=by_length.read(),
         mlp_counts=None if by_mlps is None else by_mlps.counts,  # type: ignore[arg-type]
         mlps=None if by_mlps is None else by_mlps.read(),
@@ -130,6 +136,12 @@ def cost_of_vectors(frozen: FrozenNetwork) -> float:
 
 def _wants_vectors(config: PathsConfig, frozen: FrozenNetwork) -> bool:
     return cost_of_vectors(frozen) <= CHEAP if config.vectors is None else config.vectors
+
+
+def _share_floor(frozen: FrozenNetwork) -> Tensor:
+    floor = relative_floor(frozen.layers, frozen.dtype)
+    norm = torch.linalg.matrix_norm(kept_rows(frozen.output, frozen.keep))
+    return torch.div(floor * norm, residual_size(frozen.output, frozen.keep, floor))
 
 
 def _check_top(frozen: FrozenNetwork, config: PathsConfig) -> None:
@@ -164,24 +176,32 @@ def _sample(found: Found, config: PathsConfig) -> None:
     Both span orders of magnitude from path to path, so that logarithms are averaged.
     """
     frozen, generator = found.frozen, torch.Generator().manual_seed(config.seeds[0])
-    look = {"count": max(config.sample, 2), "generator": generator}
+    look = {"count": config.sample, "generator": generator}
     floor = relative_floor(frozen.layers, frozen.dtype)
     for length in (length for length, paths in enumerate(path_lengths(frozen)) if paths):
         for mode in MODES:
-            found.samples[length, mode] = sample_statistic(
+            ratio = _LogRatio(floor)
+            estimate = sample_statistic(
                 frozen.network,
                 length,
                 partial(term_of, frozen, mode=mode),
-                partial(_log_ratio, floor=floor),
+                ratio,
                 is_token=frozen.keep,
                 **look,  # type: ignore[arg-type]
             )
+            found.samples[length, mode] = estimate, not ratio.is_clamped
             if mode != "frozen":
                 found.gaps[length, mode] = sample_gap(frozen, length, mode=mode, **look)  # type: ignore[arg-type]
 
 
-def _log_ratio(term: Tensor, floor: float) -> Tensor:
+class _LogRatio:
     """Logarithm of the residual ratio of a term, not below what rounding leaves; of no term at all, that floor."""
-    norm = torch.linalg.matrix_norm(term)
-    ratio = torch.linalg.matrix_norm(centered(term, None)) / torch.where(norm > 0, norm, 1.0)
-    return torch.log(ratio.clamp(min=floor))
+
+    def __init__(self, floor: float) -> None:
+        self.floor, self.is_clamped = floor, False
+
+    def __call__(self, term: Tensor) -> Tensor:
+        norm = torch.linalg.matrix_norm(term)
+        ratio = torch.linalg.matrix_norm(centered(term, None)) / torch.where(norm > 0, norm, 1.0)
+        self.is_clamped |= bool((ratio <= self.floor).any())
+        return torch.log(ratio.clamp(min=self.floor))

@@ -29,14 +29,15 @@ def sections(found: Sequence[Found]) -> dict[str, Any]:
     }
     if first.mlps is not None:
         told["mlps"] = by_mlps(found)
+    told["top"] = top(first)
     if first.top is not None:
-        told["search"], told["top"] = search(first), top(first)
+        told["search"] = search(first)
     if first.pairs is not None:
         told["pairs"] = pairs(found)
     if first.samples:
         told["samples"], told["gaps"] = samples(first), gaps(first)
     if first.pruning is not None:
-        told["pruning"] = first.pruning.summary()
+        told["pruning"] = first.pruning.summary() | {"text": first.sample, "seed": first.seed}
     return told
 
 
@@ -89,12 +90,10 @@ def by_mlps(found: Sequence[Found]) -> list[dict[str, Any]]:
 def heads(found: Sequence[Found]) -> list[dict[str, Any]]:
     """One entry per head: all paths through it. Without norms, a share is resolved if it is above rounding."""
     readings = [one.head_reading for one in found if one.head_reading is not None]
-    floor = relative_floor(found[0].frozen.layers, found[0].frozen.dtype)
     told = []
     for head in sorted(found[0].attribution.heads, key=lambda head: (head.layer, head.site, head.head)):
         share = _mean([float(one.attribution.heads[head]) for one in found])
-        bare = dict.fromkeys(READ) | {"resolved": share is not None and abs(share) > floor}
-        entry = _told(readings, found[0].heads[head]) if readings else bare
+        entry = _told(readings, found[0].heads[head]) if readings else _bare(found, share)
         told.append(_named(head) | entry | {"share": share})
     return told
 
@@ -102,12 +101,10 @@ def heads(found: Sequence[Found]) -> list[dict[str, Any]]:
 def sources(found: Sequence[Found]) -> list[dict[str, Any]]:
     """One entry per place where paths start: the input, and the biases of every kind of every layer."""
     readings = [one.source_reading for one in found if one.source_reading is not None]
-    floor = relative_floor(found[0].frozen.layers, found[0].frozen.dtype)
     told = []
     for source in sorted(found[0].attribution.sources, key=lambda source: (source.layer or 0, source.name)):
         share = _mean([float(one.attribution.sources[source]) for one in found])
-        bare = dict.fromkeys(READ) | {"resolved": share is not None and abs(share) > floor}
-        entry = _told(readings, found[0].sources[source]) if readings else bare
+        entry = _told(readings, found[0].sources[source]) if readings else _bare(found, share)
         told.append({"source": source.name, "layer": source.layer} | entry | {"share": share})
     return told
 
@@ -125,6 +122,7 @@ def search(one: Found) -> dict[str, Any]:
         "tells": held.exact or (gap is not None and gap <= USELESS),
         "expanded": held.expanded,
         "text": one.sample,
+        "seed": one.seed,
     }
 
 
@@ -140,6 +138,8 @@ def top(one: Found) -> list[dict[str, Any]]:
             "norm": ranked.norm,
             "residual": ranked.residual,
             "share": _mean([ranked.share]),
+            "floor": ranked.floor,
+            "share_floor": _mean([ranked.share_floor]),
             "resolved": ranked.resolved,
         }
         for rank, ranked in enumerate(listed, start=1)
@@ -161,21 +161,38 @@ def pairs(found: Sequence[Found]) -> list[dict[str, Any]]:
 
 def samples(one: Found) -> list[dict[str, Any]]:
     """Geometric mean of the residual ratios of single paths by length, in each sense of a path."""
-    return [
-        {"length": length, "mode": mode, "definition": "residual_ratio[frobenius,mean]"} | _estimate(found)
-        for (length, mode), found in one.samples.items()
-    ]
+    floor = relative_floor(one.frozen.layers, one.frozen.dtype)
+    about = {
+        "definition": "residual_ratio[frobenius,mean]",
+        "text": one.sample,
+        "seed": one.seed,
+        "floor": floor,
+    }
+    told = []
+    for (length, mode), (found, resolved) in one.samples.items():
+        entry = _estimate(found)
+        entry["high"] = min(entry["high"], 1.0)  # no ratio is above one
+        told.append({"length": length, "mode": mode} | about | entry | {"resolved": resolved})
+    return told
 
 
 def gaps(one: Found) -> list[dict[str, Any]]:
     """How far re-run paths are from frozen ones, relative to these: geometric means."""
     return [
-        {"length": length, "mode": mode, "definition": "gap[frobenius]"} | _estimate(found)
+        {"length": length, "mode": mode, "definition": "gap[frobenius]", "text": one.sample, "seed": one.seed}
+        | _estimate(found)
         for (length, mode), found in one.gaps.items()
     ]
 
 
-READ = ("norm", "residual", "cosine", "share", "cosine_to_output", "floor", "resolved")
+READ = ("norm", "residual", "cosine", "share", "cosine_to_output", "floor", "share_floor", "resolved")
+
+
+def _bare(found: Sequence[Found], share: float | None) -> dict[str, Any]:
+    """What is told where only a share is known; its floor is that of a term as large as the output."""
+    floor = _mean([float(one.share_floor) for one in found])
+    resolved = share is not None and floor is not None and abs(share) > floor
+    return dict.fromkeys(READ) | {"share_floor": floor, "resolved": resolved}
 
 
 def _told(readings: Sequence[Reading], place: int | tuple[int, ...]) -> dict[str, Any]:
@@ -191,6 +208,7 @@ def _told(readings: Sequence[Reading], place: int | tuple[int, ...]) -> dict[str
         "share": mean(lambda r: r.share),
         "cosine_to_output": mean(lambda r: r.cosine_to_output),
         "floor": mean(lambda r: r.floor),
+        "share_floor": mean(lambda r: r.share_floor),
         "resolved": all(bool(reading.resolved[place]) for reading in readings),
     }
 

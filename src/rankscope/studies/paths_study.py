@@ -1,10 +1,9 @@
 """Decomposition of a network into paths: what every length, head, source and single path adds to its output."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import torch
 
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError
@@ -59,10 +58,11 @@ def decompose(
     the tokens that enter it) or the ``Spec`` of a random network. ``options`` are fields of ``PathsConfig``; ``load``
     are options of loading.
 
-    One row per text and number. Besides the fixed columns a row has ``kind`` (``length``, ``head``, ``source`` or
-    ``path``), ``length`` and ``paths`` (how many there are, as text: they exceed any integer column), ``source``,
-    ``path`` and ``tokens``. The sections ``identity``, ``spectrum``, ``heads``, ``sources``, ``sites``, and, where
-    asked for, ``search`` and ``top``, ``pairs``, ``mlps``, ``samples`` and ``gaps``, ``pruning`` hold means over texts.
+    One row per text and number. Besides the fixed columns a row has ``kind`` (``length``, ``length and mlps``,
+    ``head``, ``source`` or ``path``), ``length``, ``mlps``, ``paths`` (how many there are, as text: they exceed any
+    integer column), ``source``, ``path`` and ``tokens``. The sections ``identity``, ``spectrum``, ``heads``,
+    ``sources`` and ``sites`` hold means over texts, as do ``pairs`` and ``mlps`` where asked for; ``search`` and ``top``,
+    ``samples`` and ``gaps``, ``pruning`` speak of the first text.
     """
     config = PathsConfig.of(**options) if config is None else config
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
@@ -130,24 +130,32 @@ def _add_rows(rows: Rows, one: Found, cut: Cut, subject: Subject) -> None:
         _add_reading(rows, one.lengths, length, about | site | place)
     for head, share in one.attribution.heads.items():
         place = {"kind": "head", "layer": head.layer, "site": head.site, "head": head.head}
-        _add(rows, "share[residual]", float(share), None, about | place)
+        _add(rows, "share[residual]", float(share), float(one.share_floor), about | place)
         if one.head_reading is not None:
             _add_reading(rows, one.head_reading, one.heads[head], about | place, without="share[residual]")
     for source, share in one.attribution.sources.items():
         place = {"kind": "source", "source": source.name, "layer": source.layer}
-        _add(rows, "share[residual]", float(share), None, about | place)
+        _add(rows, "share[residual]", float(share), float(one.share_floor), about | place)
         if one.source_reading is not None:
             _add_reading(
                 rows, one.source_reading, one.sources[source], about | place, without="share[residual]"
             )
     for ranked in one.top.paths if one.top is not None else ():
         place = {"kind": "path", "path": str(ranked.path), "length": ranked.path.length}
-        for name, value in (("norm[frobenius]", ranked.norm), ("residual[frobenius,mean]", ranked.residual)):
-            _add(rows, name, value, None, about | site | place)
-        _add(rows, "share[residual]", ranked.share, None, about | site | place)
+        numbers = (("norm[frobenius]", ranked.norm), ("residual[frobenius,mean]", ranked.residual))
+        for name, value in numbers:
+            _add(rows, name, value, ranked.floor, about | site | place)
+        _add(rows, "share[residual]", ranked.share, ranked.share_floor, about | site | place)
+    for length, row in enumerate(one.mlp_counts or ()):
+        for mlps, paths in enumerate(row):
+            place = {"kind": "length and mlps", "length": length, "mlps": mlps, "paths": str(paths)}
+            if one.mlps is not None:
+                _add_reading(rows, one.mlps, (length, mlps), about | site | place)
 
 
-def _add_reading(rows: Rows, reading: Reading, place: int, about: dict[str, Any], without: str = "") -> None:
+def _add_reading(
+    rows: Rows, reading: Reading, place: int | tuple[int, ...], about: dict[str, Any], without: str = ""
+) -> None:
     values = {
         "norm[frobenius]": (reading.norm, reading.floor),
         "residual[frobenius,mean]": (reading.residual, reading.floor),
@@ -163,8 +171,7 @@ def _add_reading(rows: Rows, reading: Reading, place: int, about: dict[str, Any]
 
 def _add(rows: Rows, definition: str, value: float, floor: float | None, about: dict[str, Any]) -> None:
     """One row; a share may be negative, so what is resolved goes by its size."""
-    is_number = bool(torch.isfinite(torch.tensor(value)))
-    resolved = is_number and (floor is None or abs(value) > floor)
+    resolved = math.isfinite(value) and (floor is None or abs(value) > floor)
     columns = {"measure": definition.split("[")[0], "definition": definition, "value": value, "floor": floor}
     rows.add(1, columns | {"resolved": resolved} | about)
 

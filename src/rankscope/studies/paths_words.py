@@ -9,9 +9,15 @@ ENOUGH = 0.9
 def words(sections: dict[str, Any]) -> list[str]:
     """A few sentences: how many paths, which lengths carry the output, which heads, what biases add, what cancels."""
     told = [_counted(sections["identity"]), _lengths(sections["spectrum"]), _heads(sections["heads"])]
+    if all(entry["share"] is None for entry in sections["spectrum"]):
+        told.append(
+            "The tokens of the output are equal up to rounding, so that nothing has a share in what differs."
+        )
     told += [_sources(sections["sources"]), _cancelled(sections["spectrum"])]
     if "search" in sections:
-        told.append(_top(sections["search"], sections["top"], sections["sites"]))
+        told.append(
+            _top(sections["search"], sections["top"], sections["sites"], sections["identity"]["texts"])
+        )
     return [sentence for sentence in told if sentence]
 
 
@@ -20,7 +26,7 @@ def _counted(identity: dict[str, Any]) -> str:
         return "No path leads from the input to the output."
     many = f"{identity['paths']:,}" if identity["paths"] < 10**15 else f"{float_text(identity['paths'])}"
     holds = "" if identity["holds"] else f", more than the {identity['allowed']:.0e} that rounding explains"
-    passes = f"{identity['block_passes']} passes through a block"
+    passes = f"{identity['block_passes']} pass{'es' if identity['block_passes'] != 1 else ''} through a block"
     return (
         f"{many} path{'s' if identity['paths'] != 1 else ''}, of mean length {identity['mean_length']:.2f}; their sum "
         f"over lengths is the output to {identity['relative_error']:.0e}{holds}, in {passes} in place of "
@@ -45,7 +51,7 @@ def _lengths(spectrum: list[dict[str, Any]]) -> str:
     if not known:
         return ""
     if len(known) == 1:
-        return f"All paths have length {known[0]['length']}: without skips every head is on every path."
+        return f"All paths have length {known[0]['length']}: without skips every path takes a head of every layer."
     total = sum(entry["paths"] for entry in spectrum)
     largest = max(known, key=lambda entry: abs(entry["share"]))
     sentence = (
@@ -78,7 +84,7 @@ def percent(share: float) -> str:
 
 
 def _heads(heads: list[dict[str, Any]]) -> str:
-    known = [entry for entry in heads if entry["share"] is not None]
+    known = [entry for entry in heads if entry["share"] is not None and entry["resolved"]]
     if not known:
         return ""
     largest = sorted(known, key=lambda entry: -abs(entry["share"]))[:3]
@@ -109,9 +115,10 @@ def _cancelled(spectrum: list[dict[str, Any]]) -> str:
     return f"Lengths cancel each other: the norms of what they add sum to {ratio:.2g} times the norm of the output."
 
 
-def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str, Any]]) -> str:
+def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str, Any]], texts: int) -> str:
     if not top:
         return ""
+    where = "" if texts == 1 else " (of the first text)"
     best = top[0]
     passed = [
         f"L{site['layer']} h{head}"
@@ -119,8 +126,8 @@ def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str
         if head is not None
     ]
     route = f"that through {' > '.join(passed)}" if passed else "the one that passes by every head"
-    share = f"with {percent(best['share'])} of the output"
-    sentence = f"The strongest single path from the input by {search['score']} is {route}, {share}"
+    share = "" if best["share"] is None else f", with {percent(best['share'])} of the output"
+    sentence = f"The strongest single path from the input by {search['score']} is {route}{share}{where}"
     if search["exact"]:
         return f"{sentence}; the list of {len(top)} is proven complete."
     if not search["tells"]:

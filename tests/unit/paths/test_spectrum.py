@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from path_networks import HEADS, LAYERS, small_transformer
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError
+from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
 from rankscope.network import Chain, Context, LayerNorm, Mlp, Network, Skip, Spec, TokenMap, build, stack
 from rankscope.paths import Head, attribute, freeze, spectrum
 from rankscope.paths.attribution import Source
@@ -286,7 +286,7 @@ def test_bad_input_is_refused_with_what_would_work() -> None:
         spectrum(network)
     with pytest.raises(ConfigError, match="frozen at its input already"):
         spectrum(freeze(network, x), x)
-    with pytest.raises(ConfigError, match="float64 or float32, not in bfloat16"):
+    with pytest.raises(ConfigError, match=r"float64 or torch\.float32, not in 'bfloat16'"):
         spectrum(network, x, dtype=torch.bfloat16)
     with pytest.raises(ConfigError, match="mlps='around'"):
         freeze(network, x, mlps="around")
@@ -312,3 +312,45 @@ def test_shared_blocks_are_steps_of_their_own() -> None:
     heads = attribute(network, draw(5, DIM)).heads
     assert {head.layer for head in heads} == {1, 2, 3}
     assert Source("input") in attribute(network, draw(5, DIM)).sources
+
+
+def test_where_tokens_are_equal_nothing_has_a_share() -> None:
+    draw = Draws(9)
+    network = Network([Skip(attention(draw)), Skip(mlp(draw))])
+    x = draw(DIM).expand(5, DIM)
+    found = spectrum(network, x)
+    assert float(found.relative_error) < 1e-14
+    assert bool(found.read().share.isnan().all())
+    assert bool(found.read().cosine_to_output.isnan().all())
+    assert not bool(found.read().resolved.any())
+    assert all(bool(value.isnan()) for value in attribute(network, x).heads.values())
+    by_entry = attribute(network, x, toward=lambda y: y[0, 0])
+    assert not any(bool(value.isnan()) for value in by_entry.heads.values())
+
+
+def test_more_bad_input() -> None:
+    network, x, _ = enumerated("post")
+    for wrong in ([(True, True)], [(2.0, 1.0)], [(1,)], (1, 0)):
+        with pytest.raises(ConfigError, match="expected heads as pairs of layer and head"):
+            spectrum(network, x, through=wrong)
+    with pytest.raises(ShapeError, match="tokens have 7 channels, but the network reads 6"):
+        spectrum(network, torch.ones(5, 7, dtype=torch.float64))
+    with pytest.raises(ShapeError, match="one number, or one per text"):
+        attribute(network, x, toward=lambda y: y)
+    with pytest.raises(NumericalError, match="no numbers"):
+        attribute(network, x, toward=torch.full_like(x, torch.nan))
+    with torch.inference_mode():
+        assert attribute(network, x, toward=lambda y: y[0, 0]).heads
+
+
+def test_a_token_map_that_wants_texts_gets_them() -> None:
+    class Experts(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            texts, tokens, dim = x.shape
+            return torch.tanh(x.reshape(texts * tokens, dim)).reshape(texts, tokens, dim)
+
+    draw = Draws(10)
+    network = Network([Chain([Skip(attention(draw)), Skip(TokenMap(Experts()))])])
+    x = draw(5, DIM)
+    assert float(spectrum(network, x, mlps="source").relative_error) < 1e-14
+    torch.testing.assert_close(network(x[None, None])[0, 0], network(x))
