@@ -61,8 +61,8 @@ def decompose(
     One row per text and number. Besides the fixed columns a row has ``kind`` (``length``, ``length and mlps``,
     ``head``, ``source`` or ``path``), ``length``, ``mlps``, ``paths`` (how many there are, as text: they exceed any
     integer column), ``source``, ``path`` and ``tokens``. The sections ``identity``, ``spectrum``, ``heads``,
-    ``sources`` and ``sites`` hold means over texts, as do ``pairs`` and ``mlps`` where asked for; ``search`` and ``top``,
-    ``samples`` and ``gaps``, ``pruning`` speak of the first text.
+    ``sources`` and ``sites`` hold means over texts, as do ``pairs`` and ``mlps`` where asked for; ``search``, ``top``,
+    ``samples``, ``gaps`` and ``pruning`` speak of the first text.
     """
     config = PathsConfig.of(**options) if config is None else config
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
