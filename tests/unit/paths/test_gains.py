@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankscope.network import Chain, Context, Network, Scale, Skip, Sum
+from rankscope.network import Chain, Context, Mlp, Network, Scale, Skip, Sum
 from rankscope.paths import gains as module
 from rankscope.paths import row_gains
 from rankscope.paths.freeze import FrozenNetwork, freeze
@@ -220,3 +220,17 @@ def test_large_matrices_are_bounded_by_their_row_and_column_sums() -> None:
 def test_the_spectral_bound_of_nothing_is_zero() -> None:
     torch.testing.assert_close(spectral_bound(torch.zeros(2, 3, 3)), torch.zeros(2, dtype=torch.float64))
     torch.testing.assert_close(spectral_bound(torch.zeros(2, 3, 0)), torch.zeros(2, dtype=torch.float64))
+
+
+def test_one_open_gate_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheap bound of an MLP is attained where both matrices are the identity and a single gate is open."""
+    eye = torch.eye(DIM, dtype=torch.float64)
+    x = -torch.ones(3, DIM, dtype=torch.float64)
+    x[:, 2] = 1.0
+    leaf = freeze(Network([Mlp(eye, eye, activation="relu")]), x).block(1)
+    monkeypatch.setattr(row_gains, "EXACT_COST", 0)
+    frame = Frame(rows=torch.ones(3, dtype=torch.bool), dim=DIM, dtype=torch.float64)
+    bound = row_gains.longest([leaf], frame)
+    reached = leaf.linear(eye[2].expand(3, DIM)).norm(dim=-1)
+    torch.testing.assert_close(bound, reached, rtol=1e-8, atol=0)
+    assert bool((bound >= reached).all())

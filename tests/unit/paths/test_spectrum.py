@@ -354,3 +354,11 @@ def test_a_token_map_that_wants_texts_gets_them() -> None:
     x = draw(5, DIM)
     assert float(spectrum(network, x, mlps="source").relative_error) < 1e-14
     torch.testing.assert_close(network(x[None, None])[0, 0], network(x))
+
+
+def test_a_bias_behind_an_mlp_counts_as_having_passed_it() -> None:
+    draw = Draws(11)
+    down = Mlp(draw(DIM, 5), draw(5, DIM), activation="relu", down_bias=draw(DIM))
+    found = spectrum(Network([down]), torch.zeros(3, DIM, dtype=torch.float64), count_mlps=True)
+    torch.testing.assert_close(found.terms[0, 1], down.down_bias.expand(3, DIM))
+    assert float(found.terms[0, 0].abs().max()) == 0
