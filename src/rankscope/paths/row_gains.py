@@ -27,7 +27,7 @@ MARGIN = 1e-9
 EXACT_SIDE = 1024
 """Side of a Gram matrix up to which its eigenvalues are computed: a fraction of a second."""
 
-EXACT_COST = 2e8
+EXACT_COST = 1e9
 """Tokens times dim cubed up to which the matrix of every token is written out: about a second."""
 
 

@@ -18,7 +18,7 @@ from rankscope.paths.frozen import Frozen, FrozenAttention, FrozenMlp, FrozenNor
 from rankscope.paths.path import Path
 from rankscope.paths.reading import centered, kept_rows
 from rankscope.paths.search import Problem, Search, Ways
-from rankscope.paths.steps import number_of_paths, steps_of
+from rankscope.paths.steps import Step, number_of_paths, steps_of
 
 Score = Literal["norm", "residual"]
 Progress = Callable[[int, int | None], None]
@@ -201,19 +201,38 @@ def _ranked(ways: Ways, problem: Problem, frozen: FrozenNetwork) -> Ranked:
 def _residual(ways: Ways, problem: Problem) -> tuple[Tensor, float]:
     """``J Z`` carried without the mean token, and how large its rounding may be relative to it.
 
-    Every step rounds its result before the mean is taken away, and that error shrinks with the rest from there on.
+    Every step rounds its result before the mean is taken away, and that error shrinks with the rest from there on. The
+    entries of a map are rounded too: near consensus it averages nearly all of what it mixes away, so that the error
+    goes by the size of what is mixed, not of what is left of it.
     """
-    unit, noise = relative_floor(1, problem.start.dtype), 0.0
+    unit, noise, mixed = relative_floor(1, problem.start.dtype), 0.0, 0.0
     term = problem.start
     for depth in range(len(ways) + 1):
         if depth:
             step = problem.steps[depth - 1]
-            term = kept_rows(step.taken(ways[depth - 1], step.led(term)), problem.is_token)
-        before = float(torch.linalg.vector_norm(term))
+            led = step.led(term)
+            mixed = _mixed_size(step, ways[depth - 1], led)
+            term = kept_rows(step.taken(ways[depth - 1], led), problem.is_token)
+        before = max(mixed, float(torch.linalg.vector_norm(term)))
         term = problem.carried(term)
         after = float(torch.linalg.vector_norm(term))
         noise += unit * (before / after if after else math.inf)
     return term.double(), noise
+
+
+def _mixed_size(step: Step, way: int, led: Tensor) -> float:
+    """How large the sums may be that the map of the chosen head takes: ``|P| |y V O|``, at most root n ``|y V O|``."""
+    chosen = step.chosen(way)
+    if len(chosen) > 1:
+        return math.inf  # several maps in one step; nothing finer is claimed
+    sizes = [
+        float(
+            torch.linalg.vector_norm(led @ part.value_of(chosen[part.site]) @ part.out_of(chosen[part.site]))
+        )
+        for part in step.attention
+        if part.site in chosen
+    ]
+    return math.sqrt(led.shape[-2]) * max(sizes, default=0.0)
 
 
 def _keeps_consensus(part: Frozen, is_token: Tensor | None) -> bool:

@@ -1,5 +1,6 @@
 """What a decomposition into paths found, in sentences."""
 
+from decimal import Decimal
 from typing import Any
 
 ENOUGH = 0.9
@@ -40,10 +41,7 @@ def float_text(count: int) -> str:
     >>> float_text(13**12), float_text(97**96), float_text(512)
     ('2.3e13', '5.4e190', '512')
     """
-    digits = str(count)
-    if len(digits) <= 6:
-        return digits
-    return f"{digits[0]}.{digits[1]}e{len(digits) - 1}"
+    return str(count) if count < 10**6 else f"{Decimal(count):.1e}".replace("e+", "e")
 
 
 def _lengths(spectrum: list[dict[str, Any]]) -> str:

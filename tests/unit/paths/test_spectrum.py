@@ -1,5 +1,6 @@
 """The spectrum against every path one by one, against roots of unity, and for every part and any nesting."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -122,6 +123,13 @@ def test_a_function_of_the_output_is_attributed_by_its_gradient() -> None:
     for head, value in by_tensor.heads.items():
         torch.testing.assert_close(by_function.heads[head], value)
     torch.testing.assert_close(by_function.total, 4 * network(x)[2, 3])
+
+
+def test_the_relative_error_tells_a_sum_that_is_not_the_output() -> None:
+    network, x, _ = enumerated("post")
+    found = spectrum(network, x)
+    assert float(replace(found, terms=1.1 * found.terms).relative_error) == pytest.approx(0.1, rel=1e-9)
+    assert float(replace(found, terms=found.terms[1:]).relative_error) > 0.1
 
 
 def test_shares_of_lengths_and_of_sources_add_up_to_one() -> None:
