@@ -184,3 +184,16 @@ def test_a_path_of_a_tree_that_the_user_passes():
     table = decompose(network, inputs=x, top=3, score="residual")
     assert table.sections["identity"]["paths"] == 9
     assert table.sections["search"]["score"] == "residual"
+
+
+def test_a_mixture_of_experts_needs_its_outputs_as_sources(tmp_path):
+    from transformers import MixtralConfig
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_local_experts": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    MixtralConfig(vocab_size=50, max_position_embeddings=32, **sizes, **heads).save_pretrained(tmp_path)
+    asked = (tmp_path, "--weights", "initial", "--random-tokens", "1x6")
+    assert "mlps='source'" in failed(*asked)
+    told = json.loads(good(*asked, "--mlps", "source", "--format", "json").stdout)
+    assert told["identity"]["relative_error"] < 1e-10
+    assert "mlp" in {entry["source"] for entry in told["sources"]}
