@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -105,12 +105,7 @@ def in_dtype(block: P, dtype: torch.dtype) -> P:
         return block
     cast: dict[int, Tensor] = {id(t): nn.Parameter(t.detach().to(dtype), t.requires_grad) for t in weights}
     cast |= {id(t): t.to(dtype) for t in buffers}
-    twin = copy.deepcopy(block, cast)  # everything but the numbers, which are copied and cast in one go
-    for module in twin.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "_experts_implementation"):  # of transformers; its fast products have no float64
-            config._experts_implementation = "eager"
-    return twin
+    return copy.deepcopy(block, cast)  # everything but the numbers, which are copied and cast in one go
 
 
 def _finite(state: Split, layer: int) -> Split:

@@ -2,7 +2,7 @@
 
 import copy
 from functools import cache
-from typing import Never
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,15 @@ def _refused(place: Place, activation: Find) -> Never:
 
 
 def _borrowed(module: nn.Module) -> nn.Module:
-    """A copy of a module around the same weights, so that freezing the tree leaves the model as it is."""
+    """A copy of a module around the same weights, so that freezing the tree leaves the model as it is.
+
+    Experts are multiplied one by one in it: the fused products of transformers have no float64, and trees are cast.
+    """
     held: dict[int, object] = {id(one): nn.Parameter(one.detach(), False) for one in module.parameters()}
     held |= {id(one): one.detach() for one in module.buffers()}
-    return copy.deepcopy(module, held)
+    twin = copy.deepcopy(module, held)
+    for inner in twin.modules():
+        config: Any = getattr(inner, "config", None)  # copied too: the model keeps its own
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"
+    return twin
