@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rankscope.core.operator_norms import spectral_bound
 from rankscope.paths.gains import Operator, identity, orthonormal, through
-from rankscope.paths.row_gains import Frame, spectral_bound
+from rankscope.paths.row_gains import Frame
 from rankscope.paths.steps import Step
 
 MOST_WORK = 3e11

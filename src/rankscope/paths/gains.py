@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rankscope.core.operator_norms import spectral_bound
 from rankscope.network.parts import row, scaled
 from rankscope.paths.frozen import (
     Frozen,
@@ -36,7 +37,7 @@ from rankscope.paths.frozen import (
     Leaf,
     Spring,
 )
-from rankscope.paths.row_gains import Frame, longest, spectral_bound
+from rankscope.paths.row_gains import Frame, longest
 
 Chosen = Mapping[int, int]
 """The head that is taken at each site where one is."""

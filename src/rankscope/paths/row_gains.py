@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
+from rankscope.core.operator_norms import spectral_bound
 from rankscope.paths.frozen import (
     Frozen,
     FrozenAttention,
@@ -20,12 +21,6 @@ from rankscope.paths.frozen import (
 )
 from rankscope.paths.steps import pushed
 from rankscope.paths.term import attention_parts, only
-
-MARGIN = 1e-9
-"""What is added to a computed norm relative to it, far above its rounding, so that it is an upper bound for sure."""
-
-EXACT_SIDE = 1024
-"""Side of a Gram matrix up to which its eigenvalues are computed: a fraction of a second."""
 
 EXACT_COST = 1e9
 """Tokens times dim cubed up to which the matrix of every token is written out: about a second."""
@@ -48,25 +43,6 @@ class Frame:
     dtype: torch.dtype
     is_centered: bool = False
     known: "dict[tuple[Frozen, ...], Tensor]" = field(default_factory=dict, repr=False)
-
-
-def spectral_bound(matrix: Tensor, *, exact: int = EXACT_SIDE) -> Tensor:
-    """The largest singular value of ``*batch rows columns``, one billionth up, ``*batch``.
-
-    From the eigenvalues of the smaller Gram matrix: an iteration would approach it from below. Where that matrix is
-    larger than ``exact``, the root of the largest row sum times the largest column sum, which is never less.
-    """
-    matrix = matrix.double()
-    if 0 in matrix.shape[-2:]:
-        return matrix.new_zeros(matrix.shape[:-2])
-    if min(matrix.shape[-2:]) > exact:
-        sums = (matrix.abs().sum(dim=axis).amax(dim=-1) for axis in (-2, -1))
-        return torch.sqrt(next(sums) * next(sums)) * (1 + MARGIN)
-    size = matrix.abs().amax(dim=(-2, -1), keepdim=True)
-    unit = matrix / torch.where(size > 0, size, 1.0)  # squares of tiny entries would vanish
-    gram = unit @ unit.mT if matrix.shape[-2] <= matrix.shape[-1] else unit.mT @ unit
-    largest: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0.0).sqrt()
-    return largest * size[..., 0, 0] * (1 + MARGIN)
 
 
 def longest(parts: Sequence[Frozen], frame: Frame) -> Tensor:

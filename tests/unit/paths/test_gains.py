@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rankscope.core.operator_norms import spectral_bound
 from rankscope.network import Chain, Context, Mlp, Network, Scale, Skip, Sum
 from rankscope.paths import gains as module
 from rankscope.paths import row_gains
 from rankscope.paths.freeze import FrozenNetwork, freeze
 from rankscope.paths.frozen import Frozen
 from rankscope.paths.gains import identity, through
-from rankscope.paths.row_gains import Frame, spectral_bound
+from rankscope.paths.row_gains import Frame
 from rankscope.paths.steps import choices_in, number_of_choices, pushed
 from rankscope.paths.term import attention_parts, only
 from top_trees import BLOCKS, CONSENSUS, DIM, TOKENS, heads, small
