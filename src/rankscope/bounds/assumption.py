@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+ARITHMETIC = "arithmetic fine enough"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Assumption:
@@ -37,6 +39,17 @@ class Assumption:
         """A condition without a number."""
         nothing = torch.tensor(torch.nan, dtype=torch.float64)
         return cls(name=name, says=says, holds=torch.as_tensor(holds), value=nothing, limit=nothing)
+
+    @classmethod
+    def arithmetic(cls, error: Tensor, limit: float) -> "Assumption":
+        """That rounding has not hidden what a part depends on."""
+        return cls.at_most(
+            ARITHMETIC,
+            error,
+            limit,
+            says="rounding, followed through all layers before, may have moved tokens so far that maps and norms are "
+            "no longer known",
+        )
 
     def at(self, index: tuple[int, ...]) -> "Assumption":
         """The same for one element of the batch."""

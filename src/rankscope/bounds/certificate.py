@@ -1,8 +1,9 @@
 """What is proven of a network on one batch of inputs: bounds of every layer, and what they rest on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from rankscope.bounds.assumption import Assumption
@@ -35,6 +36,9 @@ class LayerBounds:
         upper_by: the same for the upper gain.
         methods: names that ``lower_by`` and ``upper_by`` point to.
         failed: what kept the bounds of this block from saying more, the first one first.
+        enclosed_lower: of the state as it was computed, minus how far rounding may have moved it: what is proven of
+            this input by running the network, and explains nothing.
+        enclosed_upper: the same, plus.
         error: largest distance of a computed token from the exact one, at most, ``*batch``; infinity once lost.
     """
 
@@ -49,6 +53,8 @@ class LayerBounds:
     upper_by: Mapping[str, Tensor] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
     failed: tuple[Assumption, ...] = ()
+    enclosed_lower: Mapping[str, Tensor] = field(default_factory=dict)
+    enclosed_upper: Mapping[str, Tensor] = field(default_factory=dict)
     error: Tensor | None = None
 
 
@@ -63,3 +69,49 @@ class Certificate:
 
     layers: tuple[LayerBounds, ...]
     notes: tuple[str, ...] = ()
+
+
+def side_by_side(layers: Sequence[LayerBounds]) -> LayerBounds:
+    """The same layer of several texts as one batch."""
+    first = layers[0]
+
+    def stacked(name: str) -> dict[str, Tensor]:
+        held = [getattr(one, name) for one in layers]
+        return {key: torch.stack([one[key] for one in held]) for key in held[0]}
+
+    return LayerBounds(
+        layer=first.layer,
+        lower=stacked("lower"),
+        measured=stacked("measured"),
+        upper=stacked("upper"),
+        trivial=stacked("trivial"),
+        gain_lower=stacked("gain_lower"),
+        gain_upper=stacked("gain_upper"),
+        lower_by=stacked("lower_by"),
+        upper_by=stacked("upper_by"),
+        methods=first.methods,
+        failed=_failed_somewhere(layers),
+        enclosed_lower=stacked("enclosed_lower"),
+        enclosed_upper=stacked("enclosed_upper"),
+        error=torch.stack([one.error for one in layers if one.error is not None]),
+    )
+
+
+def _failed_somewhere(layers: Sequence[LayerBounds]) -> tuple[Assumption, ...]:
+    """What failed in some text; in the others it holds, and its number is not known."""
+    names = dict.fromkeys(one.name for layer in layers for one in layer.failed)
+    found = []
+    for name in names:
+        own = [next((one for one in layer.failed if one.name == name), None) for layer in layers]
+        says = next(one.says for one in own if one is not None)
+        nothing = torch.tensor(torch.nan, dtype=torch.float64)
+        found.append(
+            Assumption(
+                name=name,
+                says=says,
+                holds=torch.stack([torch.tensor(True) if one is None else one.holds for one in own]),
+                value=torch.stack([nothing if one is None else one.value for one in own]),
+                limit=torch.stack([nothing if one is None else one.limit for one in own]),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,125 @@
+"""What norms do to tokens that are known up to a distance, and to the distances between tokens.
+
+All norms here divide a token by its size: ``unit(x) = c Cx / s`` with C the centering of channels (LayerNorm) or the
+identity, ``s = sqrt(|Cx|^2 / m + eps)``, ``m = dim`` for LayerNorm and RMSNorm, ``m = 1`` for the sphere. Set
+``a = (Cx / sqrt m, sqrt eps)``, a vector of length s; then ``unit(x)`` is ``sqrt m`` times the direction of a, without
+its last entry, and for two tokens (directions of vectors a, b of lengths s, t)
+
+    |a/s - b/t|^2 = (|a - b|^2 - (s - t)^2) / (s t).
+
+So distances grow by at most ``1 / sqrt(s t)``, and they shrink only by what the sizes s, t and the channel means, which
+are known from the pass, do not tell apart.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankscope.bounds.enclosure import TINY, Enclosed, gamma, known
+from rankscope.core.operator_norms import MARGIN
+from rankscope.network import LayerNorm, Sphere
+from rankscope.network.norms import Norm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Normed:
+    """What a norm found in a batch of tokens, and how well it is known.
+
+    Args:
+        size: ``*batch tokens``, s of every token as computed.
+        means: ``*batch tokens``, mean over channels; zero where the norm does not center.
+        error: how far both may be from the exact ones, ``*batch tokens``.
+        weight: smallest and largest absolute gain of a channel, ``2 *seeds``.
+        parts: m, the factor between the squared length of a token and its squared size.
+        eps: of the norm.
+    """
+
+    size: Tensor
+    means: Tensor
+    error: Tensor
+    weight: Tensor
+    parts: int
+    eps: float
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest exact size of a token, ``*batch``: at least and at most."""
+        low = (self.size - self.error).clamp(min=self.eps**0.5 * (1 - MARGIN))
+        return low.amin(dim=-1), (self.size + self.error).amax(dim=-1)
+
+
+def view(norm: Norm, state: Enclosed) -> Normed:
+    """The sizes that ``norm`` divides by, and what else is known of the tokens."""
+    x, dim = state.x, state.x.shape[-1]
+    centered = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
+    means = x.mean(dim=-1) if isinstance(norm, LayerNorm) else x.new_zeros(x.shape[:-1])
+    parts = 1 if isinstance(norm, Sphere) else dim
+    size = (torch.linalg.vector_norm(centered, dim=-1).square() / parts + norm.eps).sqrt()
+    gain = norm.gain
+    ones = x.new_ones(2)
+    weight = ones if gain is None else torch.stack([gain.abs().amin(dim=-1), gain.abs().amax(dim=-1)])
+    own = 4 * gamma(dim) * state.lengths + state.error
+    error = known(own / parts**0.5 + gamma(dim) * size + TINY)
+    return Normed(size=size, means=means, error=error, weight=weight.double(), parts=parts, eps=norm.eps)
+
+
+def through_norm(norm: Norm, state: Enclosed, y: Tensor) -> Enclosed:
+    """``y``, computed as ``norm(x)``, with its error.
+
+    Centering and dividing in floats equals both done exactly on a token moved by rounding, times ``1 + rounding``.
+    """
+    found = view(norm, state)
+    dim = state.x.shape[-1]
+    largest = found.weight[1].unsqueeze(-1)
+    moved = state.error + 4 * gamma(dim) * state.lengths + TINY
+    least = (found.size - found.error).clamp(min=norm.eps**0.5 * (1 - MARGIN))
+    carried = moved / (least * found.size).sqrt()
+    unit = (torch.linalg.vector_norm(y, dim=-1) + largest * found.parts**0.5) * gamma(dim)
+    bias = 0.0 if norm.bias is None else gamma(1) * torch.linalg.vector_norm(norm.bias, dim=-1, keepdim=True)
+    most = 2 * largest * found.parts**0.5  # two directions are never farther apart than that
+    return Enclosed(x=y, error=torch.minimum(known(largest * carried), most) + unit + bias + TINY)
+
+
+def upper_gain(found: Normed) -> Tensor:
+    """By how much a norm enlarges the Frobenius residual and the l2 diameter at most, ``*batch``; a logarithm."""
+    least, _ = found.range()
+    return (found.weight[1].log() - least.log()) + MARGIN
+
+
+def lower_gains(found: Normed, frobenius: Tensor, diameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """By how much they are enlarged at least, ``*batch``, and the share of the squared residual that the norm removes.
+
+    ``r_F(unit X)^2 >= (r_F(X)^2 - m var(s) (1 + eps / s_min^2) - d var(means)) / s_max^2`` with sums of squared
+    deviations over tokens for var, and the same for one pair of tokens with squared ranges; the bracket falls with
+    ``r_F(X)``, so its lower bound is put in.
+
+    Args:
+        frobenius: logarithm of the Frobenius residual of the tokens, at least.
+        diameter: the same of their l2 diameter.
+    """
+    least, largest = found.range()
+    shrunk = found.parts * (1 + found.eps / least.square())
+    loss = shrunk * _deviation(found.size, found.error).square()
+    loss = loss + found.parts * _deviation(found.means, found.error).square()
+    pair = shrunk * _range(found.size, found.error).square()
+    pair = pair + found.parts * _range(found.means, found.error).square()
+    weight = found.weight[0].log() - largest.log() - MARGIN
+    share = loss.log() - 2 * frobenius
+    return weight + _kept(share), weight + _kept(pair.log() - 2 * diameter), share.exp()
+
+
+def _kept(log_share: Tensor) -> Tensor:
+    """``log sqrt(1 - share)``, lowered; minus infinity where nothing is left or nothing is known."""
+    left = 1 - torch.where(torch.isnan(log_share), torch.inf, log_share).exp() * (1 + MARGIN)
+    return left.clamp(min=0.0).log() / 2 - MARGIN
+
+
+def _deviation(values: Tensor, error: Tensor) -> Tensor:
+    """Root of the sum of squared deviations from the mean over tokens, at most."""
+    own = torch.linalg.vector_norm(values - values.mean(dim=-1, keepdim=True), dim=-1)
+    most: Tensor = (own + torch.linalg.vector_norm(error, dim=-1)) * (1 + MARGIN)
+    return most
+
+
+def _range(values: Tensor, error: Tensor) -> Tensor:
+    return (values + error).amax(dim=-1) - (values - error).amin(dim=-1)

@@ -1,0 +1,383 @@
+"""One rule for every part: where its output lies, and by how much it enlarges the sizes of a residual."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, singledispatch
+
+import torch
+from torch import Tensor
+
+from rankscope.bounds import dense
+from rankscope.bounds.assumption import ARITHMETIC, Assumption
+from rankscope.bounds.enclosure import Enclosed, added, exactly, gamma, known, rounding
+from rankscope.bounds.gains import (
+    ALIKE,
+    LIPSCHITZ,
+    SIZE,
+    SKIP,
+    SLOPE,
+    TOKENS,
+    Gains,
+    blamed,
+    gains_of,
+    in_a_row,
+    passed,
+    per_size,
+)
+from rankscope.bounds.logs import log_difference, log_sum, lowered, raised
+from rankscope.bounds.map_rules import enclosed_maps
+from rankscope.bounds.mlp_rules import inner, lipschitz_norms, mlp_terms, through_mlp
+from rankscope.bounds.norm_rules import lower_gains, through_norm, upper_gain, view
+from rankscope.bounds.secants import mlp_matrix, norm_matrix
+from rankscope.bounds.sizes import COUNT, D2, SIZES, F, Interval, enclosed, ratios, tightened
+from rankscope.bounds.terms import Heads, Terms, alike_gains, dense_terms, joint_gains, term_gains
+from rankscope.core.operator_norms import spectral_bound
+from rankscope.errors import NotUnderstood
+from rankscope.network import Attention, Chain, Context, Mlp, Part, Scale, Skip, Sum
+from rankscope.network.heads import join_heads
+from rankscope.network.norms import Norm
+from rankscope.network.parts import affine, scaled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class At:
+    """What is known of the tokens that enter a part.
+
+    Args:
+        state: where they are.
+        context: of the batch; it names no padding.
+        interval: between what their sizes lie; asked for by parts that need it.
+    """
+
+    state: Enclosed
+    context: Context
+    interval: Callable[[], Interval]
+
+    @property
+    def tokens(self) -> int:
+        return self.state.x.shape[-2]
+
+    @property
+    def dim(self) -> int:
+        return self.state.x.shape[-1]
+
+    @property
+    def batch(self) -> torch.Size:
+        return self.state.x.shape[:-2]
+
+    def diameter(self) -> Tensor:
+        """Logarithm of the l2 diameter, at most, ``*batch``."""
+        return self.interval().upper[D2]
+
+    def fits(self) -> bool:
+        """Whether residuals are small enough for matrices on them to be written out."""
+        return dense.fits(self.batch, self.tokens, self.dim)
+
+
+Matrix = Callable[[], dense.Dense | None]
+"""A part as one matrix on residuals, made when it is asked for; None where that would be too large."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Passed:
+    """What is known behind a part.
+
+    Args:
+        state: where the tokens are.
+        gains: by how much the sizes grew, asked for when they are needed.
+        terms: the part as a linear map of residuals, where it is one.
+        matrix: the same as one matrix, where that is small; asked for when needed.
+    """
+
+    state: Enclosed
+    gains: Callable[[], Gains]
+    terms: Terms | None = None
+    matrix: Matrix
+
+
+@singledispatch
+def pass_part(part: Part, at: At) -> Passed:
+    """Everything known behind ``part``."""
+    raise NotUnderstood(part, "certify")
+
+
+@pass_part.register
+def _chain(part: Chain, at: At) -> Passed:
+    if not part.parts:
+        return _through(at, at.state, Terms(scale=at.state.x.new_ones(1)))
+    steps: list[Passed] = []
+    here = at
+    for inner_part in part.parts:
+        steps.append(pass_part(inner_part, here))
+        here = _after(here, steps[-1])
+    return Passed(
+        state=here.state,
+        gains=cache(lambda: _chain_gains(steps)),
+        terms=_chain_terms(steps, part),
+        matrix=cache(lambda: _chain_matrix(steps)),
+    )
+
+
+def _after(at: At, step: Passed) -> At:
+    """What enters the part behind ``step``."""
+
+    @cache
+    def interval() -> Interval:
+        return tightened(passed(at.interval(), step.gains()), ratios(at.tokens, at.dim))
+
+    return At(state=step.state, context=at.context, interval=interval)
+
+
+def _chain_gains(steps: list[Passed]) -> Gains:
+    product = in_a_row([step.gains() for step in steps])
+    if len(steps) == 1:
+        return product
+    found = _chain_matrix(steps)
+    return product if found is None else better(product, joint_gains(found))
+
+
+def _chain_matrix(steps: list[Passed]) -> dense.Dense | None:
+    total: dense.Dense | None = None
+    for step in steps:
+        own = step.matrix()
+        if own is None:
+            return None
+        total = own if total is None else total.then(own)
+    return total
+
+
+def _chain_terms(steps: list[Passed], part: Chain) -> Terms | None:
+    """One part followed by scales is as linear as the part."""
+    terms = steps[0].terms
+    for inner_part in list(part.parts)[1:]:
+        if terms is None or not isinstance(inner_part, Scale) or inner_part.value is None:
+            return None
+        terms = terms.scaled(inner_part.value.double())
+    return terms
+
+
+@pass_part.register
+def _skip(part: Skip, at: At) -> Passed:
+    branch = pass_part(part.inner, at)
+    scale = part.scale if isinstance(part.scale, Tensor) else at.state.x.new_tensor([part.scale])
+    carried = _scaled(at.state, scale)
+    state = added([branch.state, carried])
+    own = Terms(scale=scale.double())
+    if branch.terms is not None:
+        alike = not branch.terms.heads  # the gains of an MLP know more than its terms
+        extra = (lambda: _beside(own, branch, at, linear=True)) if alike else None
+        whole = cache(lambda: _with(own, branch, at))
+        return _through(at, state, branch.terms.plus(own), extra=extra, matrix=whole)
+    return Passed(
+        state=state,
+        gains=cache(lambda: _beside(own, branch, at)),
+        matrix=cache(lambda: _with(own, branch, at)),
+    )
+
+
+def _with(own: Terms, branch: Passed, at: At) -> dense.Dense | None:
+    inside = branch.matrix()
+    return None if inside is None else inside.plus(dense_terms(own, at.diameter(), at.tokens, at.dim))
+
+
+def _beside(own: Terms, branch: Passed, at: At, *, linear: bool = False) -> Gains:
+    """A skip around a branch of which only the gains are known."""
+    gains = branch.gains()
+    least, most = alike_gains(own, at.diameter())
+    upper = log_sum(most, gains.upper)
+    lower = torch.maximum(log_difference(least, gains.upper), log_difference(gains.lower, most))
+    failed: tuple[Assumption, ...] = ()
+    if not linear:
+        failed = (
+            *(one for one in gains.failed if one.name == ARITHMETIC),
+            Assumption.at_most(
+                "branch weaker than its skip",
+                gains.upper[F].exp(),
+                least[F].exp(),
+                says="what the branch can add to the residual is no smaller than what the skip carries, so the two may "
+                "cancel; scale the branch down",
+            ),
+        )
+    found = gains_of([(SKIP, lower)], [(SKIP, upper)], failed)
+    matrix = None if linear else _with(own, branch, at)
+    return found if matrix is None else better(found, joint_gains(matrix))
+
+
+@pass_part.register
+def _sum(part: Sum, at: At) -> Passed:
+    if not part.parts:
+        zero = exactly(torch.zeros_like(at.state.x))
+        return _through(at, zero, Terms(scale=at.state.x.new_zeros(1)))
+    branches = [pass_part(one, at) for one in part.parts]
+    state = added([one.state for one in branches])
+    terms = branches[0].terms
+    for one in branches[1:]:
+        terms = None if terms is None or one.terms is None else terms.plus(one.terms)
+    matrix = cache(lambda: _added_matrices([one.matrix() for one in branches]))
+    if terms is not None:
+        return _through(at, state, terms, matrix=matrix)
+
+    @cache
+    def gains() -> Gains:
+        found, own = _side_by_side([one.gains() for one in branches]), matrix()
+        return found if own is None else better(found, joint_gains(own))
+
+    return Passed(state=state, gains=gains, matrix=matrix)
+
+
+def _added_matrices(matrices: list[dense.Dense | None]) -> dense.Dense | None:
+    total = matrices[0]
+    for one in matrices[1:]:
+        total = None if total is None or one is None else total.plus(one)
+    return total
+
+
+def _side_by_side(gains: list[Gains]) -> Gains:
+    """Branches that are added: the longest minus the others at least, all of them at most."""
+    upper = log_sum(*(one.upper for one in gains))
+    lower = []
+    for index, one in enumerate(gains):
+        others = [other.upper for place, other in enumerate(gains) if place != index]
+        lower.append((SKIP, log_difference(one.lower, log_sum(*others)) if others else one.lower))
+    failed = tuple(assumption for one in gains for assumption in blamed(one))
+    return gains_of(lower, [(SKIP, upper)], failed)
+
+
+@pass_part.register
+def _scale(part: Scale, at: At) -> Passed:
+    return _through(at, _scaled(at.state, part.value), Terms(scale=part.value.double()))
+
+
+def _scaled(state: Enclosed, scale: Tensor) -> Enclosed:
+    """Tokens times a number or a number for each channel."""
+    largest = scale.double().abs().amax(dim=-1, keepdim=True)
+    y = scaled(state.x, scale)
+    return Enclosed(x=y, error=known(largest * state.error) + gamma(1) * torch.linalg.vector_norm(y, dim=-1))
+
+
+@pass_part.register
+def _attention(part: Attention, at: At) -> Passed:
+    state, values = at.state, part.values
+    maps = enclosed_maps(part.mixer, state, at.context)
+    projected = values.project(state.x)
+    mixed = maps.maps @ projected
+    y = affine(join_heads(mixed), values.out, values.out_bias)
+    lengths = torch.linalg.vector_norm(projected, dim=-1)  # *batch heads tokens
+    center = projected.mean(dim=-2, keepdim=True)
+    apart = torch.linalg.vector_norm(projected - center, dim=-1)
+    tokens = at.tokens
+    head_values = values.head_values()
+    off = spectral_bound(head_values).unsqueeze(-1) * state.error.unsqueeze(-2)
+    off = off + gamma(at.dim) * (
+        torch.linalg.matrix_norm(head_values).unsqueeze(-1) * state.lengths.unsqueeze(-2) + lengths
+    )
+
+    def mean(per_key: Tensor) -> Tensor:
+        return (maps.maps @ per_key.unsqueeze(-1)).squeeze(-1)
+
+    bounded = torch.minimum(maps.radius * mean(apart), 2 * apart.amax(dim=-1, keepdim=True))
+    moved = bounded + torch.minimum((1 + maps.radius) * mean(off), off.amax(dim=-1, keepdim=True))
+    moved = known(moved) + 4 * gamma(tokens) * (mean(lengths) + torch.linalg.vector_norm(center, dim=-1))
+    error = torch.linalg.vector_norm(moved, dim=-2) * spectral_bound(values.out).unsqueeze(-1)
+    error = error + rounding(torch.linalg.vector_norm(mixed, dim=(-3, -1)), values.out, values.out_bias)
+    heads = Heads(maps=maps, values=head_values.double(), outs=values.head_outs().double())
+    return _through(at, Enclosed(x=y, error=known(error)), Terms(heads=(heads,)))
+
+
+@pass_part.register
+def _mlp(part: Mlp, at: At) -> Passed:
+    found = inner(part, at.state)
+    terms = mlp_terms(part, found)
+
+    def everywhere() -> Gains:
+        most = lipschitz_norms(part)
+        nothing = at.state.x.new_full((COUNT, *at.batch), torch.inf)
+        upper = nothing if most is None else raised(most.log()) + torch.zeros_like(nothing)
+        return gains_of([(LIPSCHITZ, -nothing)], [(LIPSCHITZ, upper)])
+
+    return _through(
+        at,
+        through_mlp(part, found),
+        terms,
+        extra=everywhere,
+        method=SLOPE,
+        matrix=cache(lambda: mlp_matrix(part, at.state) if at.fits() else None),
+    )
+
+
+@pass_part.register
+def _norm(part: Norm, at: At) -> Passed:
+    state = through_norm(part, at.state, part(at.state.x, at.context))
+    matrix = cache(lambda: norm_matrix(part, at.state) if at.fits() else None)
+
+    @cache
+    def gains() -> Gains:
+        found, own = _norm_gains(part, at), matrix()
+        return found if own is None else better(found, joint_gains(own))
+
+    return Passed(state=state, gains=gains, matrix=matrix)
+
+
+def _norm_gains(part: Norm, at: At) -> Gains:
+    found, (lowest, _) = view(part, at.state), enclosed(at.state.x, at.state.error)
+    own = upper_gain(found)
+    frobenius, diameter, share = lower_gains(found, lowest[SIZES[F]], lowest[SIZES[D2]])
+    spread = ratios(at.tokens, at.dim).reshape(COUNT, COUNT, *[1] * own.ndim)
+    through = [raised(spread[:, size] + own + spread[size]) for size in (F, D2)]
+    upper = [(TOKENS, per_size(f=own, d2=own)), *((SIZE, one) for one in through)]
+    back = [lowered(-spread[size] + one - spread[:, size]) for size, one in ((F, frobenius), (D2, diameter))]
+    lower = [(TOKENS, per_size(f=frobenius, d2=diameter)), *((SIZE, one) for one in back)]
+    failed = (
+        Assumption.at_most(
+            "norm keeps tokens apart",
+            share,
+            1.0,
+            says="tokens that differ in length or mean alone are the same behind a norm: this share of the squared "
+            "residual may be lost",
+        ),
+        Assumption.at_most(
+            "norm weights away from zero",
+            -found.weight[0],
+            -torch.finfo(torch.float64).tiny,
+            says="a channel whose norm weight is zero is removed",
+        ),
+        Assumption.arithmetic(found.error.amax(dim=-1) / found.size.amin(dim=-1), 0.5),
+    )
+    return gains_of(lower, upper, failed)
+
+
+def _through(
+    at: At,
+    state: Enclosed,
+    terms: Terms,
+    *,
+    extra: Callable[[], Gains] | None = None,
+    method: int = ALIKE,
+    matrix: Matrix | None = None,
+) -> Passed:
+    """A part that is a linear map of residuals, with what else is known of its gains."""
+    if matrix is None:
+        matrix = cache(lambda: dense_terms(terms, at.diameter(), at.tokens, at.dim) if at.fits() else None)
+    known_matrix = matrix
+
+    @cache
+    def gains() -> Gains:
+        found = term_gains(terms, at.diameter(), method)
+        own = known_matrix() if terms.heads or terms.channels is not None else None
+        found = found if own is None else better(found, joint_gains(own))
+        return found if extra is None else better(found, extra())
+
+    return Passed(state=state, gains=gains, terms=terms, matrix=matrix)
+
+
+def better(first: Gains, second: Gains) -> Gains:
+    """The sharper of two bounds, size by size; what failed is told by the first."""
+    lower = torch.gt(second.lower, first.lower)
+    upper = torch.lt(second.upper, first.upper)
+    return Gains(
+        lower=torch.where(lower, second.lower, first.lower),
+        upper=torch.where(upper, second.upper, first.upper),
+        lower_by=torch.where(lower, second.lower_by, first.lower_by),
+        upper_by=torch.where(upper, second.upper_by, first.upper_by),
+        failed=first.failed,
+    )

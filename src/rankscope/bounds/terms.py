@@ -1,0 +1,207 @@
+"""Parts that map differences of tokens linearly: ``R -> sum_k P_k R W_k`` on residuals, and the bounds that follow.
+
+The identity on tokens with some matrix of channels (a skip, a scale, an MLP at its mean slope) stands beside the heads
+of attention parts. Every gain of a skip connection is read off such a sum, with all its terms in view at once.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rankscope.bounds import dense
+from rankscope.bounds.assumption import Assumption
+from rankscope.bounds.gains import ALIKE, JOINT, RANGE, SKIP, STACKED, SUM, Gains, gains_of, per_size
+from rankscope.bounds.logs import log_difference, log_sum, raised
+from rankscope.bounds.map_gains import MapGains, ValueNorms, map_gains, value_norms
+from rankscope.bounds.map_rules import Maps
+from rankscope.bounds.numerical_range import symmetric_range
+from rankscope.bounds.sizes import COUNT, D2, F, by_norm
+from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Heads:
+    """The heads of one attention part: maps, value matrices ``*seeds heads dim width`` and outputs."""
+
+    maps: Maps
+    values: Tensor
+    outs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Terms:
+    """``R -> R (diag(scale) + channels) + sum_h P_h R V_h O_h``, up to ``radius``.
+
+    Args:
+        scale: ``*seeds dim`` or ``*seeds 1``, or None for zero.
+        channels: ``*batch dim dim``, or None for zero.
+        heads: attention parts that read the same tokens.
+        radius: ``sizes *batch``, the norm of what is not known of ``channels``; None for zero.
+    """
+
+    scale: Tensor | None = None
+    channels: Tensor | None = None
+    heads: tuple[Heads, ...] = ()
+    radius: Tensor | None = None
+
+    def plus(self, other: "Terms") -> "Terms":
+        """Both read the same tokens."""
+        return Terms(
+            scale=_sum(self.scale, other.scale),
+            channels=_sum(self.channels, other.channels),
+            heads=(*self.heads, *other.heads),
+            radius=_sum(self.radius, other.radius),
+        )
+
+    def scaled(self, value: Tensor) -> "Terms":
+        """What comes out multiplied by ``*seeds dim`` or ``*seeds 1``."""
+        heads = tuple(replace(one, outs=one.outs * value[..., None, None, :]) for one in self.heads)
+        largest = value.abs().amax(dim=-1)
+        return Terms(
+            scale=None if self.scale is None else self.scale * value,
+            channels=None if self.channels is None else self.channels * value.unsqueeze(-2),
+            heads=heads,
+            radius=None if self.radius is None else self.radius * largest * (1 + MARGIN),
+        )
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def term_gains(terms: Terms, log_diameter: Tensor, method: int = ALIKE) -> Gains:
+    """Bounds of every size; ``log_diameter`` is that of what enters (l2, at most, ``*batch``)."""
+    least, most = alike_gains(terms, log_diameter)
+    if not terms.heads:
+        return gains_of([(method, least)], [(method, most)], _failed_alike(least, terms))
+    norms = [value_norms(one.values, one.outs) for one in terms.heads]
+    maps = [map_gains(one.maps, log_diameter) for one in terms.heads]
+    branches = [(method, _joined(bounds)) for method, bounds in _branches(maps, norms)]
+    upper = [(method, log_sum(most, branch)) for method, branch in branches]
+    lower = [(SKIP, log_difference(least, branch)) for _, branch in branches]
+    if terms.channels is None and terms.scale is not None and terms.scale.shape[-1] == 1:
+        spread = symmetric_range(terms.heads, terms.scale[..., 0], branches[-1][1][F])
+        lower.append((RANGE, per_size(f=spread[0])))
+        upper.append((RANGE, per_size(f=spread[1])))
+    smallest = torch.stack([branch for _, branch in branches]).nan_to_num(nan=torch.inf).amin(dim=0)
+    return gains_of(lower, upper, _failed(least, smallest, terms))
+
+
+def alike_gains(terms: Terms, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Logarithms ``sizes *batch`` of what the part that treats all tokens alike does to each size."""
+    if terms.channels is None and terms.scale is None:
+        nothing = like.new_full((COUNT, *like.shape), -torch.inf)
+        return nothing, nothing
+    if terms.channels is None and terms.scale is not None:
+        size = terms.scale.double().abs()
+        pair = (size.amin(dim=-1) * (1 - MARGIN), size.amax(dim=-1) * (1 + MARGIN))
+        least, most = (one.log().expand(COUNT, *like.shape) for one in pair)
+        return least, most
+    matrix = _channel_matrix(terms)
+    values = torch.linalg.svdvals(matrix)
+    rounding = MARGIN * values[..., 0]
+    norms = by_norm(values[..., 0] + rounding, row_sum_bound(matrix), column_sum_bound(matrix))
+    loose = torch.zeros_like(norms) if terms.radius is None else terms.radius
+    smallest = values[..., -1] - rounding
+    lowest = per_size(f=smallest - loose[F], d2=smallest - loose[D2]).nan_to_num(nan=0.0)
+    return lowest.clamp(min=0.0).log(), raised((norms + loose).log())
+
+
+def _channel_matrix(terms: Terms) -> Tensor:
+    if terms.channels is None:
+        raise TypeError("terms without a matrix of channels have a scale alone")
+    if terms.scale is None:
+        return terms.channels
+    return terms.channels + torch.diag_embed(
+        terms.scale.double().expand(*terms.scale.shape[:-1], terms.channels.shape[-1])
+    )
+
+
+def _branches(maps: list[MapGains], norms: list[ValueNorms]) -> list[tuple[int, list[Tensor]]]:
+    """Upper bounds of each attention part, by method."""
+    sums, stacks = [], []
+    for own, value in zip(maps, norms, strict=True):
+        frobenius, d1, d2, dinf, columns = (
+            log_sum(*(factor + norm).unbind(dim=-1))
+            for factor, norm in (
+                (own.kappa, value.spectral),
+                (own.tau, value.rows),
+                (own.tau, value.spectral),
+                (own.tau, value.columns),
+                (own.columns, value.columns),
+            )
+        )
+        sums.append(per_size(f=frobenius, d1=d1, d2=d2, dinf=dinf, col=columns))
+        wide, tall = own.side_by_side + value.side_by_side, own.below + value.below
+        stacks.append(per_size(f=torch.minimum(frobenius, raised(torch.minimum(wide, tall)))))
+    return [(SUM, sums), (STACKED, stacks)]
+
+
+def _joined(bounds: list[Tensor]) -> Tensor:
+    return bounds[0] if len(bounds) == 1 else log_sum(*bounds)
+
+
+def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ...]:
+    if terms.scale is None and terms.channels is None:
+        return (
+            Assumption.of(
+                "a skip connection",
+                torch.zeros_like(branch[F], dtype=torch.bool),
+                says="without one, attention may map different tokens to the same; nothing keeps them apart",
+            ),
+        )
+    radius = torch.stack([one.maps.radius.amax(dim=(-2, -1)) for one in terms.heads]).amax(dim=0)
+    return (
+        Assumption.arithmetic(radius, 1.0),
+        Assumption.at_most(
+            "attention weaker than its skip",
+            branch[F].exp(),
+            least[F].exp(),
+            says="what attention can add to the residual is no smaller than what the skip carries, so the two "
+            "may cancel; scale the branch down",
+        ),
+    )
+
+
+def _failed_alike(least: Tensor, terms: Terms) -> tuple[Assumption, ...]:
+    if terms.channels is None:
+        return ()
+    loose = torch.zeros_like(least[F]) if terms.radius is None else terms.radius[F]
+    middle = torch.linalg.svdvals(_channel_matrix(terms))[..., -1]
+    return (
+        Assumption.at_most(
+            "MLP keeps tokens apart",
+            loose,
+            middle,
+            says="between these tokens the slopes of the MLP differ by more than its mean slope, with the skip, keeps "
+            "of every direction; two tokens may be mapped to the same",
+        ),
+    )
+
+
+def dense_terms(terms: Terms, like: Tensor, tokens: int, dim: int) -> dense.Dense:
+    """The same as one matrix on residuals; the caller has made sure that it fits."""
+    zero = like.new_zeros(like.shape)
+    total = dense.of_channels(torch.zeros(dim, dim, dtype=torch.float64, device=like.device), tokens, zero)
+    if terms.scale is not None:
+        matrix = torch.diag_embed(terms.scale.double().expand(*terms.scale.shape[:-1], dim))
+        total = total.plus(dense.of_channels(matrix, tokens, zero))
+    if terms.channels is not None:
+        loose = zero if terms.radius is None else terms.radius[F]
+        total = total.plus(dense.of_channels(terms.channels, tokens, loose))
+    for one in terms.heads:
+        value_out = one.values @ one.outs
+        norm = value_norms(one.values, one.outs).spectral.exp()
+        apart = one.maps.radius * torch.linalg.vector_norm(one.maps.maps, dim=-1)
+        loose = (torch.linalg.vector_norm(apart, dim=-1) * norm).sum(dim=-1)
+        total = total.plus(dense.of_maps(one.maps.maps, value_out, loose * (1 + MARGIN)))
+    return total
+
+
+def joint_gains(found: dense.Dense) -> Gains:
+    """Bounds of the Frobenius residual from singular values."""
+    lower, upper = found.gains()
+    return gains_of([(JOINT, per_size(f=lower))], [(JOINT, per_size(f=upper))])
