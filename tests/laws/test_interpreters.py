@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rankscope.bounds import certify
 from rankscope.errors import NotUnderstood
 from rankscope.network import (
     Attention,
@@ -46,8 +47,9 @@ INTERPRETERS = {
     "split": split_states,
     "stages": lambda net, x: stages(net.blocks[0], x, Context()),
     "paths": spectrum,
+    "certify": certify,
 }
-NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths")}
+NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths"), ("TokenMap", "certify")}
 
 
 @pytest.mark.parametrize("interpreter", list(INTERPRETERS))

@@ -39,11 +39,14 @@ class Dense:
 
     def plus(self, other: "Dense") -> "Dense":
         """Both parts read the same tokens, and what they give is added."""
-        return Dense(matrix=self.matrix + other.matrix, radius=self.radius + other.radius)
+        rounding = gamma(1) * (_size(self) + _size(other))
+        return Dense(matrix=self.matrix + other.matrix, radius=self.radius + other.radius + rounding)
 
     def gains(self) -> tuple[Tensor, Tensor]:
         """Natural logarithms of the smallest and the largest factor on a residual, ``*batch``."""
-        values = torch.linalg.svdvals(self.matrix)
+        finite = torch.isfinite(self.matrix).all(dim=-1).all(dim=-1)
+        values = torch.linalg.svdvals(torch.where(finite[..., None, None], self.matrix, 0.0))
+        values = torch.where(finite.unsqueeze(-1), values, torch.nan)
         largest, smallest = values[..., 0], values[..., -1]
         slack = MARGIN * largest + self.radius
         return (smallest - slack).clamp(min=0.0).log(), (largest + slack).log()
@@ -80,8 +83,8 @@ def of_tokens(matrices: Tensor, radius: Tensor) -> Dense:
     tokens, dim = matrices.shape[-3], matrices.shape[-1]
     inside = basis(tokens, matrices)
     mixed = torch.einsum("ia,ib,...ide->...aebd", inside, inside, matrices)
-    side = (tokens - 1) * dim
-    return Dense(matrix=mixed.reshape(*matrices.shape[:-3], side, side), radius=radius)
+    side, rounding = (tokens - 1) * dim, gamma(tokens) * torch.linalg.matrix_norm(matrices).amax(dim=-1)
+    return Dense(matrix=mixed.reshape(*matrices.shape[:-3], side, side), radius=radius + 2 * rounding)
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def rounding(lengths: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 def linear(state: Enclosed, y: Tensor, matrix: Tensor, bias: Tensor | None) -> Enclosed:
     """``y``, computed as ``x W + b``, with its error."""
     carried = state.error * spectral_bound(matrix).unsqueeze(-1)
-    return Enclosed(x=y, error=carried + rounding(state.lengths, matrix, bias))
+    return Enclosed(x=y, error=known(carried) + rounding(state.lengths, matrix, bias))
 
 
 def added(parts: list[Enclosed]) -> Enclosed:

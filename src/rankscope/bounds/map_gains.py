@@ -11,7 +11,7 @@ from rankscope.bounds.contraction import dobrushin_bound
 from rankscope.bounds.enclosure import gamma
 from rankscope.bounds.logs import log_sum, log_tanh, raised
 from rankscope.bounds.map_rules import Maps
-from rankscope.core.operator_norms import column_sum_bound, row_sum_bound, spectral_bound
+from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
 
 EXACT_COLUMNS = 256
 """Up to so many tokens the distances between columns of a map are computed; beyond, bounded."""
@@ -87,20 +87,42 @@ class ValueNorms:
 
 def value_norms(values: Tensor, outs: Tensor) -> ValueNorms:
     """Norms of the products of ``*seeds heads dim width`` and ``*seeds heads width dim``."""
-    product, rounding = values @ outs, gamma(values.shape[-1])
+    loose = gamma(values.shape[-1])
     sums = [
-        bound(product) + rounding * bound(values) * bound(outs) for bound in (row_sum_bound, column_sum_bound)
+        product + loose * bound(values) * bound(outs)
+        for product, bound in zip(_sums(values, outs), (row_sum_bound, column_sum_bound), strict=True)
     ]
-    loose = rounding * torch.linalg.matrix_norm(values) * torch.linalg.matrix_norm(outs)
-    stacks = (product.transpose(-3, -2).flatten(-2), product.flatten(-3, -2))
-    together = [_log(spectral_bound(stack) + loose.sum(dim=-1)) for stack in stacks]
     return ValueNorms(
         spectral=_log(product_norm(values, outs)),
         rows=_log(sums[0]),
         columns=_log(sums[1]),
-        side_by_side=together[0],
-        below=together[1],
+        side_by_side=_log(_stack_norm(values, outs)),
+        below=_log(_stack_norm(outs.mT, values.mT)),
     )
+
+
+def _sums(values: Tensor, outs: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest absolute row and column sum of every product, one head at a time: together they would leave the cache."""
+    pairs = [
+        (row_sum_bound(product), column_sum_bound(product))
+        for product in (left @ right for left, right in zip(values.unbind(-3), outs.unbind(-3), strict=True))
+    ]
+    rows, columns = zip(*pairs, strict=True)
+    return torch.stack(rows, dim=-1), torch.stack(columns, dim=-1)
+
+
+def _stack_norm(left: Tensor, right: Tensor) -> Tensor:
+    """``|[A_1 B_1 ... A_H B_H]|_2``, the root of the largest eigenvalue of ``sum_h A_h (B_h B_h^T) A_h^T``."""
+    dim = left.shape[-2]
+    wide = left.transpose(-3, -2).flatten(-2)
+    weighted = (left @ (right @ right.mT)).transpose(-3, -2).flatten(-2)
+    size = (torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)).square().sum(dim=-1)
+    unit = torch.where(size > 0, size, 1.0)
+    gram = weighted @ wide.mT / unit[..., None, None]
+    largest = torch.linalg.eigvalsh((gram + gram.mT) / 2)[..., -1].clamp(min=0.0)
+    # Products of factors round relative to the factors, which may be far larger than what comes out.
+    most: Tensor = (unit * (largest * (1 + MARGIN) + 4 * gamma(dim * left.shape[-3]))).sqrt()
+    return most * (1 + MARGIN)
 
 
 def _columns(centered: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from rankscope.bounds.mlp_rules import inner, lipschitz_norms, mlp_terms, throug
 from rankscope.bounds.norm_rules import lower_gains, through_norm, upper_gain, view
 from rankscope.bounds.secants import mlp_matrix, norm_matrix
 from rankscope.bounds.sizes import COUNT, D2, SIZES, F, Interval, enclosed, ratios, tightened
-from rankscope.bounds.terms import Heads, Terms, alike_gains, dense_terms, joint_gains, term_gains
+from rankscope.bounds.terms import Terms, alike_gains, dense_terms, heads_of, joint_gains, term_gains
 from rankscope.core.operator_norms import spectral_bound
 from rankscope.errors import NotUnderstood
 from rankscope.network import Attention, Chain, Context, Mlp, Part, Scale, Skip, Sum
@@ -280,7 +280,7 @@ def _attention(part: Attention, at: At) -> Passed:
     moved = known(moved) + 4 * gamma(tokens) * (mean(lengths) + torch.linalg.vector_norm(center, dim=-1))
     error = torch.linalg.vector_norm(moved, dim=-2) * spectral_bound(values.out).unsqueeze(-1)
     error = error + rounding(torch.linalg.vector_norm(mixed, dim=(-3, -1)), values.out, values.out_bias)
-    heads = Heads(maps=maps, values=head_values.double(), outs=values.head_outs().double())
+    heads = heads_of(maps, head_values.double(), values.head_outs().double())
     return _through(at, Enclosed(x=y, error=known(error)), Terms(heads=(heads,)))
 
 

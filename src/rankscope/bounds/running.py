@@ -7,7 +7,6 @@ from torch import Tensor
 
 from rankscope.bounds import dense
 from rankscope.bounds.gains import passed
-from rankscope.bounds.map_gains import value_norms
 from rankscope.bounds.mask_notes import longest_window
 from rankscope.bounds.rules import Passed
 from rankscope.bounds.sizes import D1, D2, DINF, Interval
@@ -88,7 +87,7 @@ def mixing_block(terms: Terms) -> MixingBlock | None:
     batch, tokens = maps[0].shape[:-3], maps[0].shape[-1]
     norms = []
     for one in terms.heads:
-        found = value_norms(one.values, one.outs)
+        found = one.norms()
         own = torch.stack([found.rows, found.spectral, found.columns]).exp()
         norms.append(own.reshape(3, *[1] * (len(batch) + 1 - (own.ndim - 1)), *own.shape[1:]))
     if terms.scale is not None:

@@ -4,13 +4,16 @@ The identity on tokens with some matrix of channels (a skip, a scale, an MLP at 
 of attention parts. Every gain of a skip connection is read off such a sum, with all its terms in view at once.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from rankscope.bounds import dense
 from rankscope.bounds.assumption import Assumption
+from rankscope.bounds.enclosure import gamma, known
 from rankscope.bounds.gains import ALIKE, JOINT, RANGE, SKIP, STACKED, SUM, Gains, gains_of, per_size
 from rankscope.bounds.logs import log_difference, log_sum, raised
 from rankscope.bounds.map_gains import MapGains, ValueNorms, map_gains, value_norms
@@ -22,11 +25,24 @@ from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_boun
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Heads:
-    """The heads of one attention part: maps, value matrices ``*seeds heads dim width`` and outputs."""
+    """The heads of one attention part.
+
+    Args:
+        maps: of all heads.
+        values: ``*seeds heads dim width``.
+        outs: ``*seeds heads width dim``.
+        norms: of their products, computed once, when they are asked for.
+    """
 
     maps: Maps
     values: Tensor
     outs: Tensor
+    norms: Callable[[], ValueNorms]
+
+
+def heads_of(maps: Maps, values: Tensor, outs: Tensor) -> Heads:
+    """Heads with these maps, values and outputs."""
+    return Heads(maps=maps, values=values, outs=outs, norms=cache(lambda: value_norms(values, outs)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,7 +72,9 @@ class Terms:
 
     def scaled(self, value: Tensor) -> "Terms":
         """What comes out multiplied by ``*seeds dim`` or ``*seeds 1``."""
-        heads = tuple(replace(one, outs=one.outs * value[..., None, None, :]) for one in self.heads)
+        heads = tuple(
+            heads_of(one.maps, one.values, one.outs * value[..., None, None, :]) for one in self.heads
+        )
         largest = value.abs().amax(dim=-1)
         return Terms(
             scale=None if self.scale is None else self.scale * value,
@@ -77,7 +95,7 @@ def term_gains(terms: Terms, log_diameter: Tensor, method: int = ALIKE) -> Gains
     least, most = alike_gains(terms, log_diameter)
     if not terms.heads:
         return gains_of([(method, least)], [(method, most)], _failed_alike(least, terms))
-    norms = [value_norms(one.values, one.outs) for one in terms.heads]
+    norms = [one.norms() for one in terms.heads]
     maps = [map_gains(one.maps, log_diameter) for one in terms.heads]
     branches = [(method, _joined(bounds)) for method, bounds in _branches(maps, norms)]
     upper = [(method, log_sum(most, branch)) for method, branch in branches]
@@ -194,9 +212,11 @@ def dense_terms(terms: Terms, like: Tensor, tokens: int, dim: int) -> dense.Dens
         total = total.plus(dense.of_channels(terms.channels, tokens, loose))
     for one in terms.heads:
         value_out = one.values @ one.outs
-        norm = value_norms(one.values, one.outs).spectral.exp()
+        norm = one.norms().spectral.exp()
         apart = one.maps.radius * torch.linalg.vector_norm(one.maps.maps, dim=-1)
-        loose = (torch.linalg.vector_norm(apart, dim=-1) * norm).sum(dim=-1)
+        sizes = torch.linalg.matrix_norm(one.values) * torch.linalg.matrix_norm(one.outs)
+        rounding = gamma(one.values.shape[-1] + tokens) * sizes * tokens**0.5
+        loose = known(torch.linalg.vector_norm(apart, dim=-1) * norm + rounding).sum(dim=-1)
         total = total.plus(dense.of_maps(one.maps.maps, value_out, loose * (1 + MARGIN)))
     return total
 
