@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import COMPOSITE, FROBENIUS, Certificate, LayerBounds, side_by_side
+from rankscope.bounds.dense import JOINT_SIDE
 from rankscope.bounds.enclosure import exactly
 from rankscope.bounds.gains import METHODS, Gains, blamed, passed
 from rankscope.bounds.mask_notes import mask_note
@@ -38,12 +39,21 @@ VACUOUS = 1e-6
 """By how much the logarithm of an upper bound must be below the trivial one to say more."""
 
 
-def certify(network: Network, x: Tensor, context: Context | None = None) -> Certificate:
+def certify(
+    network: Network, x: Tensor, context: Context | None = None, *, joint_side: int = JOINT_SIDE
+) -> Certificate:
     """Lower and upper bounds of the residual of every layer's state, for the network computed with real numbers.
 
     Weights and input are taken as the numbers that are stored. Bounds of a block come from its maps, the sizes of its
     tokens and its weights; those of a layer from all blocks before it. Everything is batched as the network is; a
     padded batch is certified text by text.
+
+    Args:
+        network: in evaluation mode.
+        x: ``*batch tokens dim``, what enters the first block.
+        context: padding and positions.
+        joint_side: up to ``(tokens - 1) * dim`` of this size, blocks are certified jointly from the singular values of
+            one matrix: the sharpest bounds there are, at a cost that grows with the cube.
 
     >>> from rankscope.network import Spec, build, gaussian_tokens, generators
     >>> network = build(Spec.of(layers=2, heads=2, dim=8, variant="san+skip"), generator=generators(0)[0])
@@ -58,11 +68,13 @@ def certify(network: Network, x: Tensor, context: Context | None = None) -> Cert
     context.check(x)
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
-        return _each_text(network, x, context)
+        return _each_text(network, x, context, joint_side)
     plain = Context(positions=context.positions, segments=context.segments)
     with torch.no_grad(), threads_for(x.shape[-1] * x.shape[-2]):
         note = mask_note(network, x.shape[-2])
-        return Certificate(layers=tuple(_layers(network, x, plain)), notes=() if note is None else (note,))
+        return Certificate(
+            layers=tuple(_layers(network, x, plain, joint_side)), notes=() if note is None else (note,)
+        )
 
 
 def _check(network: Network) -> None:
@@ -77,22 +89,22 @@ def _check(network: Network) -> None:
                 raise NotUnderstood(leaf, "certify")
 
 
-def _layers(network: Network, x: Tensor, context: Context) -> Iterator[LayerBounds]:
+def _layers(network: Network, x: Tensor, context: Context, joint_side: int) -> Iterator[LayerBounds]:
     splits = stream(network, x, context)
     first = next(splits)
     start = known(first)
-    at = At(state=exactly(x), context=context, interval=lambda: start)
+    at = At(state=exactly(x), context=context, interval=lambda: start, joint_side=joint_side)
     running = Running.begin(network, at.tokens, start)
     yield _bounds(0, at, start, first, None)
     for layer, (block, split) in enumerate(zip(network.blocks, splits, strict=True), start=1):
         step = pass_part(in_float64(block), at)
         running = running.then(step)
-        at = _entering(step, running.narrowed(passed(at.interval(), step.gains())), context, layer)
+        at = _entering(at, step, running.narrowed(passed(at.interval(), step.gains())), layer)
         running = running.at(at.interval())
         yield _bounds(layer, at, at.interval(), split, step.gains())
 
 
-def _entering(step: Passed, interval: Interval, context: Context, layer: int) -> At:
+def _entering(at: At, step: Passed, interval: Interval, layer: int) -> At:
     """What enters the next block: no size of a state is above what its computed tokens allow."""
     state = step.state
     if not bool(torch.isfinite(state.x).all()):
@@ -102,7 +114,7 @@ def _entering(step: Passed, interval: Interval, context: Context, layer: int) ->
     most = stacked(trivial(state.x, state.error))
     upper = torch.minimum(interval.upper, torch.where(torch.isnan(most), torch.inf, most))
     found = tightened(Interval(lower=interval.lower, upper=upper), ratios(*state.x.shape[-2:]))
-    return At(state=state, context=context, interval=lambda: found)
+    return replace(at, state=state, interval=lambda: found)
 
 
 def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains | None) -> LayerBounds:
@@ -158,7 +170,7 @@ def _missing(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ...
     return (*blamed(gains), *(() if bool(contracts.holds.all()) else (contracts,)))
 
 
-def _each_text(network: Network, x: Tensor, context: Context) -> Certificate:
+def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:
     """Every text without its padding, and the bounds side by side again."""
     if x.ndim != 3 or context.is_token is None:
         raise ShapeError(
@@ -169,7 +181,10 @@ def _each_text(network: Network, x: Tensor, context: Context) -> Certificate:
     short = int(keep.sum(dim=-1).amin())
     if short < 2:
         raise ShapeError(f"a residual needs two tokens; one text of the batch has {short}: drop it")
-    texts = [certify(network, x[row][keep[row]], context.of_text(row)) for row in range(len(x))]
+    texts = [
+        certify(network, x[row][keep[row]], context.of_text(row), joint_side=joint_side)
+        for row in range(len(x))
+    ]
     return Certificate(
         layers=tuple(side_by_side(layers) for layers in zip(*(one.layers for one in texts), strict=True)),
         notes=tuple(dict.fromkeys(note for one in texts for note in one.notes)),

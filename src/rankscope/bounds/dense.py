@@ -13,9 +13,9 @@ from torch import Tensor
 from rankscope.bounds.enclosure import gamma
 from rankscope.core.operator_norms import MARGIN
 
-MOST_WORK = 1.2e9
-"""((tokens - 1) * dim)^3, summed over a batch, up to which matrices are written out and their singular values are
-computed: about half a second for each part."""
+JOINT_SIDE = 512
+"""Side of a matrix on residuals, ``(tokens - 1) * dim``, up to which it is written out and its singular values are
+computed, a tenth of a second each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -50,12 +50,6 @@ class Dense:
         largest, smallest = values[..., 0], values[..., -1]
         slack = MARGIN * largest + self.radius
         return (smallest - slack).clamp(min=0.0).log(), (largest + slack).log()
-
-
-def fits(batch: torch.Size, tokens: int, dim: int) -> bool:
-    """Whether matrices on residuals of this size are written out."""
-    side = (tokens - 1) * dim
-    return side > 0 and batch.numel() * side**3 <= MOST_WORK
 
 
 def basis(tokens: int, like: Tensor) -> Tensor:

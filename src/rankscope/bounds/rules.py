@@ -1,7 +1,7 @@
 """One rule for every part: where its output lies, and by how much it enlarges the sizes of a residual."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, singledispatch
 
 import torch
@@ -47,11 +47,13 @@ class At:
         state: where they are.
         context: of the batch; it names no padding.
         interval: between what their sizes lie; asked for by parts that need it.
+        joint_side: of matrices on residuals, at most.
     """
 
     state: Enclosed
     context: Context
     interval: Callable[[], Interval]
+    joint_side: int = dense.JOINT_SIDE
 
     @property
     def tokens(self) -> int:
@@ -71,7 +73,7 @@ class At:
 
     def fits(self) -> bool:
         """Whether residuals are small enough for matrices on them to be written out."""
-        return dense.fits(self.batch, self.tokens, self.dim)
+        return 0 < (self.tokens - 1) * self.dim <= self.joint_side
 
 
 Matrix = Callable[[], dense.Dense | None]
@@ -125,7 +127,7 @@ def _after(at: At, step: Passed) -> At:
     def interval() -> Interval:
         return tightened(passed(at.interval(), step.gains()), ratios(at.tokens, at.dim))
 
-    return At(state=step.state, context=at.context, interval=interval)
+    return replace(at, state=step.state, interval=interval)
 
 
 def _chain_gains(steps: list[Passed]) -> Gains:
@@ -308,14 +310,11 @@ def _mlp(part: Mlp, at: At) -> Passed:
 @pass_part.register
 def _norm(part: Norm, at: At) -> Passed:
     state = through_norm(part, at.state, part(at.state.x, at.context))
-    matrix = cache(lambda: norm_matrix(part, at.state) if at.fits() else None)
-
-    @cache
-    def gains() -> Gains:
-        found, own = _norm_gains(part, at), matrix()
-        return found if own is None else better(found, joint_gains(own))
-
-    return Passed(state=state, gains=gains, matrix=matrix)
+    return Passed(
+        state=state,
+        gains=cache(lambda: _norm_gains(part, at)),
+        matrix=cache(lambda: norm_matrix(part, at.state) if at.fits() else None),
+    )
 
 
 def _norm_gains(part: Norm, at: At) -> Gains:

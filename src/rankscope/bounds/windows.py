@@ -71,9 +71,9 @@ class MixingBlock:
     def worst_radius(self) -> Tensor:
         """The largest radius of a real row, ``*batch terms``."""
         radius = self.radius.double()
-        return (radius if self.rows is None else radius.masked_fill(~self.rows.unsqueeze(-2), 0.0)).amax(
-            dim=-1
-        )
+        if self.rows is not None:
+            radius = radius.masked_fill(~self.rows.unsqueeze(-2), 0.0)
+        return radius.amax(dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -120,9 +120,8 @@ class _Paths:
         rows = None if rows is None else rows.unsqueeze(-2)
         log_tau = self._log_doeblin(rows)
         if not self.merged:
-            off = torch.expm1(
-                self.off
-            )  # the rows of an exact map sum to one, so entries err by no more in all
+            # rows of an exact map sum to one, so all entries of a row together err by no more than that
+            off = torch.expm1(self.off)
             tau = (dobrushin_bound(self.maps, rows) + off * (1 + MARGIN) + _TINY).clamp(max=1.0)
             log_tau = torch.minimum(log_tau, raised(tau.log()))
         return _log_sum(self.log_norms + log_tau)

@@ -1,5 +1,7 @@
 """Dobrushin and Doeblin coefficients as bounds: exact, above the truth, and unmoved by padding or by shortcuts."""
 
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import given
@@ -54,15 +56,23 @@ def test_long_maps_are_compared_one_by_one_and_as_exactly(mask, scale):
     assert dobrushin_bound(maps).shape == doeblin_bound(maps).shape == (2, 1)
 
 
-@pytest.mark.parametrize("block", [4, 16, 33])
-def test_rows_that_do_not_fit_one_call_are_compared_in_blocks(monkeypatch, block):
-    maps = masked_map(5, 50)
-    whole = dobrushin_bound(maps)
+@pytest.mark.parametrize("block", [2, 4, 7, 10])
+def test_rows_that_do_not_fit_one_call_are_compared_in_blocks_that_miss_no_pair(monkeypatch, block):
+    everything = torch.zeros((), dtype=torch.float64), torch.ones(10, dtype=torch.bool)
+    monkeypatch.setattr(contraction, "BATCHED_ROWS", 1)
     monkeypatch.setattr(contraction, "BLOCK_ROWS", block)
-    torch.testing.assert_close(dobrushin_bound(maps), whole, rtol=0, atol=0)
+    monkeypatch.setattr(contraction, "_rivals", lambda rows: everything)
+    for pair in combinations(range(10), 2):
+        maps = torch.full((10, 10), 0.1, dtype=torch.float64)
+        maps[pair, :] = torch.eye(10, dtype=torch.float64)[list(pair)]
+        assert dobrushin_bound(maps).item() == pytest.approx(1.0, abs=2 * MARGIN)
 
 
-@given(seeds, st.integers(34, 60), st.sampled_from(["outlier", "pair", "clusters", "line", "disjoint"]))
+@given(
+    seeds,
+    st.integers(34, 60),
+    st.sampled_from(["outlier", "pair", "clusters", "line", "disjoint", "few", "flat"]),
+)
 def test_leaving_rows_out_early_never_loses_the_farthest_pair(seed, tokens, shape):
     g = torch.Generator().manual_seed(seed)
     base = torch.softmax(torch.randn(tokens, generator=g, dtype=torch.float64), dim=-1)
@@ -70,6 +80,7 @@ def test_leaving_rows_out_early_never_loses_the_farthest_pair(seed, tokens, shap
         base.log() + 0.01 * torch.randn(tokens, tokens, generator=g, dtype=torch.float64), dim=-1
     )
     where = torch.randint(tokens, (3,), generator=g)
+    wild = torch.randn(tokens, tokens, generator=g, dtype=torch.float64)
     steps = torch.linspace(0, 1, tokens, dtype=torch.float64)[:, None]
     maps = {
         "outlier": near.index_fill(0, where[:1], 1 / tokens),
@@ -77,6 +88,9 @@ def test_leaving_rows_out_early_never_loses_the_farthest_pair(seed, tokens, shap
         "clusters": near[torch.randint(3, (tokens,), generator=g)],
         "line": (1 - steps) * near[:1] + steps * near[1:2],
         "disjoint": torch.eye(tokens, dtype=torch.float64)[torch.randperm(tokens, generator=g)],
+        # few ways to differ: the row farthest from the mean is often not one of the farthest two
+        "few": torch.softmax(2 * wild[:, :4], dim=-1),
+        "flat": torch.softmax(wild[:, :2] @ wild[:2], dim=-1),
     }[shape]
     plain = max((row - maps).abs().sum(dim=-1).max().item() for row in maps) / 2
     torch.testing.assert_close(dobrushin_bound(maps).item(), plain * (1 + MARGIN), rtol=1e-12, atol=1e-300)

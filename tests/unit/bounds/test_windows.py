@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -78,6 +78,7 @@ def assert_just_above(log_bound: Tensor, truth: Fraction) -> None:
     assert math.exp(log_bound.item()) == pytest.approx(float(truth), rel=1e-8, abs=1e-13)
 
 
+@settings(max_examples=30)  # rational numbers are slow
 @given(st.integers(2, 4), st.integers(1, 3), seeds, st.sampled_from(MASKS))
 def test_windows_are_just_above_the_exact_sum_over_paths_or_the_exact_distances_from_the_anchor(
     tokens, terms, seed, mask
@@ -93,6 +94,7 @@ def test_windows_are_just_above_the_exact_sum_over_paths_or_the_exact_distances_
             assert_just_above(factor[size], exactly)
 
 
+@settings(max_examples=30)
 @given(st.integers(2, 4), seeds, st.sampled_from(["full", "causal", "window:1", "longformer:1:1"]))
 def test_with_too_many_paths_windows_fall_back_to_what_all_paths_share(tokens, seed, mask):
     blocks = [random_block(seed + at, tokens=tokens, terms=2, mask=mask, scale=0.5) for at in range(3)]
@@ -134,7 +136,8 @@ def test_maps_that_may_differ_within_their_radius_contract_to_no_less_than_that(
     for blocks, factor in stretch.log_factors().items():
         off = -blocks * math.log1p(-radius) + (blocks - 1) * 10 * 2**-53  # the product of two maps rounds
         shared = (1 - 1e-9) * math.exp(-off)
-        assert factor.exp().item() == pytest.approx(min(math.expm1(off), 1 - shared), rel=1e-8)
+        far = 2 * (3 * 2 * radius / 4) ** blocks  # three tokens beside the anchor, entries of 1/4
+        assert factor.exp().item() == pytest.approx(min(math.expm1(off), 1 - shared, far), rel=1e-8)
 
 
 def networks(heads: int, variant: str, mask: str, count: int) -> list[Seeds]:
