@@ -7,7 +7,7 @@ too, ``c = mid +- rad``; where tokens are near each other ``rad`` is small, and 
 such sums.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
     """The MLP as the matrix at its mean slopes, and how far from it the secants of these tokens can be."""
     if found.gate is None:
         low, high = slope_range(mlp.activation, *_range(found.up))
-        return _around([(mlp.up, low, high)], mlp.down)
+        return replace(_around([(mlp.up, low, high)], mlp.down), most=_everywhere(mlp, low))
     ups, gates = _range(found.up), _range(found.gate)
     slopes = slope_range(mlp.activation, *gates)
     corners = torch.stack([a * b for a in ups for b in slopes])
@@ -71,12 +71,11 @@ def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
     return _around([(mlp.up, *opened), (mlp.gate, corners.amin(dim=0), corners.amax(dim=0))], mlp.down)
 
 
-def lipschitz_norms(mlp: Mlp) -> Tensor | None:
-    """``L |U| |D|`` in the norm of every size, ``sizes *seeds``, for all inputs; None with a gate: there is none."""
-    if mlp.gate is not None:
-        return None
+def _everywhere(mlp: Mlp, like: Tensor) -> Tensor:
+    """``L |U| |D|`` in the norm of every size, whatever the tokens; for a batch of ``*batch width`` as ``like``."""
     norms = [by_norm(spectral_bound(m), row_sum_bound(m), column_sum_bound(m)) for m in (mlp.up, mlp.down)]
-    return lipschitz(mlp.activation) * norms[0] * norms[1]
+    most: Tensor = lipschitz(mlp.activation) * norms[0] * norms[1]
+    return most + like.new_zeros(like.shape[:-1])
 
 
 def _range(found: Enclosed) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,8 @@ from rankscope.bounds import dense
 from rankscope.bounds.assumption import ARITHMETIC, Assumption
 from rankscope.bounds.enclosure import Enclosed, added, exactly, gamma, known, rounding
 from rankscope.bounds.gains import (
-    ALIKE,
-    LIPSCHITZ,
     SIZE,
     SKIP,
-    SLOPE,
     TOKENS,
     Gains,
     blamed,
@@ -26,7 +23,7 @@ from rankscope.bounds.gains import (
 )
 from rankscope.bounds.logs import log_difference, log_sum, lowered, raised
 from rankscope.bounds.map_rules import enclosed_maps
-from rankscope.bounds.mlp_rules import inner, lipschitz_norms, mlp_terms, through_mlp
+from rankscope.bounds.mlp_rules import inner, mlp_terms, through_mlp
 from rankscope.bounds.norm_rules import lower_gains, through_norm, upper_gain, view
 from rankscope.bounds.secants import mlp_matrix, norm_matrix
 from rankscope.bounds.sizes import COUNT, D2, SIZES, F, Interval, enclosed, ratios, tightened
@@ -165,16 +162,10 @@ def _skip(part: Skip, at: At) -> Passed:
     carried = _scaled(at.state, scale)
     state = added([branch.state, carried])
     own = Terms(scale=scale.double())
+    matrix = cache(lambda: _with(own, branch, at))
     if branch.terms is not None:
-        alike = not branch.terms.heads  # the gains of an MLP know more than its terms
-        extra = (lambda: _beside(own, branch, at, linear=True)) if alike else None
-        whole = cache(lambda: _with(own, branch, at))
-        return _through(at, state, branch.terms.plus(own), extra=extra, matrix=whole)
-    return Passed(
-        state=state,
-        gains=cache(lambda: _beside(own, branch, at)),
-        matrix=cache(lambda: _with(own, branch, at)),
-    )
+        return _through(at, state, branch.terms.plus(own), matrix)
+    return Passed(state=state, gains=cache(lambda: _beside(own, branch, at)), matrix=matrix)
 
 
 def _with(own: Terms, branch: Passed, at: At) -> dense.Dense | None:
@@ -182,26 +173,22 @@ def _with(own: Terms, branch: Passed, at: At) -> dense.Dense | None:
     return None if inside is None else inside.plus(dense_terms(own, at.diameter(), at.tokens, at.dim))
 
 
-def _beside(own: Terms, branch: Passed, at: At, *, linear: bool = False) -> Gains:
+def _beside(own: Terms, branch: Passed, at: At) -> Gains:
     """A skip around a branch of which only the gains are known."""
-    gains = branch.gains()
-    least, most = alike_gains(own, at.diameter())
-    upper = log_sum(most, gains.upper)
-    lower = torch.maximum(log_difference(least, gains.upper), log_difference(gains.lower, most))
-    failed: tuple[Assumption, ...] = ()
-    if not linear:
-        failed = (
-            *(one for one in gains.failed if one.name == ARITHMETIC),
-            Assumption.at_most(
-                "branch weaker than its skip",
-                gains.upper[F].exp(),
-                least[F].exp(),
-                says="what the branch can add to the residual is no smaller than what the skip carries, so the two may "
-                "cancel; scale the branch down",
-            ),
-        )
-    found = gains_of([(SKIP, lower)], [(SKIP, upper)], failed)
-    matrix = None if linear else _with(own, branch, at)
+    gains, alone = branch.gains(), alike_gains(own, at.diameter())
+    upper = log_sum(alone.upper, gains.upper)
+    lower = torch.maximum(log_difference(alone.lower, gains.upper), log_difference(gains.lower, alone.upper))
+    failed = (
+        *(one for one in gains.failed if one.name == ARITHMETIC),
+        Assumption.at_most(
+            "branch weaker than its skip",
+            gains.upper[F].exp(),
+            alone.lower[F].exp(),
+            says="what the branch can add to the residual is no smaller than what the skip carries, so the two may "
+            "cancel; scale the branch down",
+        ),
+    )
+    found, matrix = gains_of([(SKIP, lower)], [(SKIP, upper)], failed), _with(own, branch, at)
     return found if matrix is None else better(found, joint_gains(matrix))
 
 
@@ -217,7 +204,7 @@ def _sum(part: Sum, at: At) -> Passed:
         terms = None if terms is None or one.terms is None else terms.plus(one.terms)
     matrix = cache(lambda: _added_matrices([one.matrix() for one in branches]))
     if terms is not None:
-        return _through(at, state, terms, matrix=matrix)
+        return _through(at, state, terms, matrix)
 
     @cache
     def gains() -> Gains:
@@ -289,22 +276,8 @@ def _attention(part: Attention, at: At) -> Passed:
 @pass_part.register
 def _mlp(part: Mlp, at: At) -> Passed:
     found = inner(part, at.state)
-    terms = mlp_terms(part, found)
-
-    def everywhere() -> Gains:
-        most = lipschitz_norms(part)
-        nothing = at.state.x.new_full((COUNT, *at.batch), torch.inf)
-        upper = nothing if most is None else raised(most.log()) + torch.zeros_like(nothing)
-        return gains_of([(LIPSCHITZ, -nothing)], [(LIPSCHITZ, upper)])
-
-    return _through(
-        at,
-        through_mlp(part, found),
-        terms,
-        extra=everywhere,
-        method=SLOPE,
-        matrix=cache(lambda: mlp_matrix(part, at.state) if at.fits() else None),
-    )
+    matrix = cache(lambda: mlp_matrix(part, at.state) if at.fits() else None)
+    return _through(at, through_mlp(part, found), mlp_terms(part, found), matrix)
 
 
 @pass_part.register
@@ -345,28 +318,18 @@ def _norm_gains(part: Norm, at: At) -> Gains:
     return gains_of(lower, upper, failed)
 
 
-def _through(
-    at: At,
-    state: Enclosed,
-    terms: Terms,
-    *,
-    extra: Callable[[], Gains] | None = None,
-    method: int = ALIKE,
-    matrix: Matrix | None = None,
-) -> Passed:
-    """A part that is a linear map of residuals, with what else is known of its gains."""
-    if matrix is None:
-        matrix = cache(lambda: dense_terms(terms, at.diameter(), at.tokens, at.dim) if at.fits() else None)
-    known_matrix = matrix
+def _through(at: At, state: Enclosed, terms: Terms, matrix: Matrix | None = None) -> Passed:
+    """A part that is a linear map of residuals; as a matrix it is that of its terms, unless one is given."""
+    own = cache(lambda: dense_terms(terms, at.diameter(), at.tokens, at.dim) if at.fits() else None)
+    joint = own if matrix is None else matrix
 
     @cache
     def gains() -> Gains:
-        found = term_gains(terms, at.diameter(), method)
-        own = known_matrix() if terms.heads or terms.channels is not None else None
-        found = found if own is None else better(found, joint_gains(own))
-        return found if extra is None else better(found, extra())
+        found = term_gains(terms, at.diameter())
+        whole = joint() if terms.heads or terms.channels is not None else None
+        return found if whole is None else better(found, joint_gains(whole))
 
-    return Passed(state=state, gains=gains, terms=terms, matrix=matrix)
+    return Passed(state=state, gains=gains, terms=terms, matrix=joint)
 
 
 def better(first: Gains, second: Gains) -> Gains:

@@ -14,7 +14,19 @@ from torch import Tensor
 from rankscope.bounds import dense
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.enclosure import gamma, known
-from rankscope.bounds.gains import ALIKE, JOINT, RANGE, SKIP, STACKED, SUM, Gains, gains_of, per_size
+from rankscope.bounds.gains import (
+    ALIKE,
+    JOINT,
+    LIPSCHITZ,
+    RANGE,
+    SKIP,
+    SLOPE,
+    STACKED,
+    SUM,
+    Gains,
+    gains_of,
+    per_size,
+)
 from rankscope.bounds.logs import log_difference, log_sum, raised
 from rankscope.bounds.map_gains import MapGains, ValueNorms, map_gains, value_norms
 from rankscope.bounds.map_rules import Maps
@@ -54,12 +66,14 @@ class Terms:
         channels: ``*batch dim dim``, or None for zero.
         heads: attention parts that read the same tokens.
         radius: ``sizes *batch``, the norm of what is not known of ``channels``; None for zero.
+        most: ``sizes *batch``, the norm of ``channels`` with what is not known, if that is bounded in another way too.
     """
 
     scale: Tensor | None = None
     channels: Tensor | None = None
     heads: tuple[Heads, ...] = ()
     radius: Tensor | None = None
+    most: Tensor | None = None
 
     def plus(self, other: "Terms") -> "Terms":
         """Both read the same tokens."""
@@ -68,7 +82,13 @@ class Terms:
             channels=_sum(self.channels, other.channels),
             heads=(*self.heads, *other.heads),
             radius=_sum(self.radius, other.radius),
+            most=self._most_with(other),
         )
+
+    def _most_with(self, other: "Terms") -> Tensor | None:
+        if self.channels is None or other.channels is None:
+            return other.most if self.channels is None else self.most
+        return None if self.most is None or other.most is None else self.most + other.most
 
     def scaled(self, value: Tensor) -> "Terms":
         """What comes out multiplied by ``*seeds dim`` or ``*seeds 1``."""
@@ -81,6 +101,7 @@ class Terms:
             channels=None if self.channels is None else self.channels * value.unsqueeze(-2),
             heads=heads,
             radius=None if self.radius is None else self.radius * largest * (1 + MARGIN),
+            most=None if self.most is None else self.most * largest * (1 + MARGIN),
         )
 
 
@@ -90,42 +111,47 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a + b
 
 
-def term_gains(terms: Terms, log_diameter: Tensor, method: int = ALIKE) -> Gains:
+def term_gains(terms: Terms, log_diameter: Tensor) -> Gains:
     """Bounds of every size; ``log_diameter`` is that of what enters (l2, at most, ``*batch``)."""
-    least, most = alike_gains(terms, log_diameter)
+    alike = alike_gains(terms, log_diameter)
     if not terms.heads:
-        return gains_of([(method, least)], [(method, most)], _failed_alike(least, terms))
+        return alike
     norms = [one.norms() for one in terms.heads]
     maps = [map_gains(one.maps, log_diameter) for one in terms.heads]
     branches = [(method, _joined(bounds)) for method, bounds in _branches(maps, norms)]
-    upper = [(method, log_sum(most, branch)) for method, branch in branches]
-    lower = [(SKIP, log_difference(least, branch)) for _, branch in branches]
+    upper = [(method, log_sum(alike.upper, branch)) for method, branch in branches]
+    lower = [(SKIP, log_difference(alike.lower, branch)) for _, branch in branches]
     if terms.channels is None and terms.scale is not None and terms.scale.shape[-1] == 1:
         spread = symmetric_range(terms.heads, terms.scale[..., 0], branches[-1][1][F])
         lower.append((RANGE, per_size(f=spread[0])))
         upper.append((RANGE, per_size(f=spread[1])))
     smallest = torch.stack([branch for _, branch in branches]).nan_to_num(nan=torch.inf).amin(dim=0)
-    return gains_of(lower, upper, _failed(least, smallest, terms))
+    return gains_of(lower, upper, _failed(alike.lower, smallest, terms))
 
 
-def alike_gains(terms: Terms, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms ``sizes *batch`` of what the part that treats all tokens alike does to each size."""
-    if terms.channels is None and terms.scale is None:
-        nothing = like.new_full((COUNT, *like.shape), -torch.inf)
-        return nothing, nothing
-    if terms.channels is None and terms.scale is not None:
+def alike_gains(terms: Terms, like: Tensor) -> Gains:
+    """Bounds of what the terms that treat all tokens alike do to each size, for a batch shaped as ``like``."""
+    nothing = like.new_full((COUNT, *like.shape), -torch.inf)
+    least, most = nothing, nothing
+    if terms.scale is not None:
         size = terms.scale.double().abs()
         pair = (size.amin(dim=-1) * (1 - MARGIN), size.amax(dim=-1) * (1 + MARGIN))
         least, most = (one.log().expand(COUNT, *like.shape) for one in pair)
-        return least, most
+    if terms.channels is None:
+        return gains_of([(ALIKE, least)], [(ALIKE, most)])
     matrix = _channel_matrix(terms)
     values = torch.linalg.svdvals(matrix)
     rounding = MARGIN * values[..., 0]
     norms = by_norm(values[..., 0] + rounding, row_sum_bound(matrix), column_sum_bound(matrix))
     loose = torch.zeros_like(norms) if terms.radius is None else terms.radius
     smallest = values[..., -1] - rounding
-    lowest = per_size(f=smallest - loose[F], d2=smallest - loose[D2]).nan_to_num(nan=0.0)
-    return lowest.clamp(min=0.0).log(), raised((norms + loose).log())
+    lowest = per_size(f=smallest - loose[F], d2=smallest - loose[D2])
+    lower, upper = [(SLOPE, lowest.clamp(min=0.0).log())], [(SLOPE, raised((norms + loose).log()))]
+    if terms.most is not None:
+        steepest = raised(terms.most.log())
+        lower.append((LIPSCHITZ, log_difference(least, steepest)))
+        upper.append((LIPSCHITZ, log_sum(most, steepest)))
+    return gains_of(lower, upper, _failed_alike(smallest, loose[F]))
 
 
 def _channel_matrix(terms: Terms) -> Tensor:
@@ -184,11 +210,7 @@ def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ..
     )
 
 
-def _failed_alike(least: Tensor, terms: Terms) -> tuple[Assumption, ...]:
-    if terms.channels is None:
-        return ()
-    loose = torch.zeros_like(least[F]) if terms.radius is None else terms.radius[F]
-    middle = torch.linalg.svdvals(_channel_matrix(terms))[..., -1]
+def _failed_alike(middle: Tensor, loose: Tensor) -> tuple[Assumption, ...]:
     return (
         Assumption.at_most(
             "MLP keeps tokens apart",

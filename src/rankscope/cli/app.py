@@ -11,6 +11,8 @@ from typer.core import TyperGroup
 
 import rankscope
 from rankscope.cli.ablate import ablate
+from rankscope.cli.certify import certify
+from rankscope.cli.claims import claims
 from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
@@ -92,6 +94,8 @@ app.command("ablate")(ablate)
 app.command("collapse")(collapse)
 app.command("rate")(rate)
 app.command("paths")(paths)
+app.command("certify")(certify)
+app.command("claims")(claims)
 app.command("list")(list_names)
 
 

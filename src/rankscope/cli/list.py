@@ -26,7 +26,8 @@ def list_names(
     what: Annotated[
         str,
         Argument(
-            help="measures, masks, parts, positions, inits, variants, models, families, thresholds or architectures."
+            help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures "
+            "or claims."
         ),
     ],
     tokens: Annotated[
@@ -231,6 +232,15 @@ def _thresholds() -> list[Row]:
     ]
 
 
+def _claims() -> list[Row]:
+    from rankscope.studies.claims import CLAIMS
+
+    return [
+        {"name": one.id, "title": one.title, "expected": one.expected, "source": str(one.source)}
+        for one in CLAIMS.values()
+    ]
+
+
 _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "measures": _measures,
     "masks": _masks,
@@ -242,4 +252,5 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "families": _families,
     "thresholds": _thresholds,
     "architectures": _architectures,
+    "claims": _claims,
 }

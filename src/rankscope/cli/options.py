@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from rankscope.errors import ConfigError
 
@@ -19,6 +19,61 @@ Values = Annotated[str, Option(help="Value maps: gaussian, orthogonal, identity.
 Init = Annotated[str, Option(help="Initialisation, see 'rankscope list inits'.")]
 Plot = Annotated[Path | None, Option(help="Draw the curves: .png, .svg, .html or .json.")]
 Output = Annotated[Path | None, Option(help="Write there instead of stdout.")]
+
+Model = Annotated[
+    str | None,
+    Argument(
+        help="Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute; "
+        "leave out for a random network (--layers N ...).",
+        show_default=False,
+    ),
+]
+Text = Annotated[list[str] | None, Option(help="A text; may be given several times.")]
+Texts = Annotated[str | None, Option(help="File with one text per line, .jsonl, or - for stdin.")]
+Images = Annotated[str | None, Option(help="Image file or folder, for vision models.")]
+Audio = Annotated[str | None, Option(help="Sound file or folder, for speech models.")]
+Inputs = Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")]
+DrawnTokens = Annotated[
+    str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
+]
+OneVariant = Annotated[
+    str | None,
+    Option(
+        help="san, san+mlp, san+skip, transformer; -norm drops norms.",
+        show_default="a model as it is, a random network san",
+    ),
+]
+OneMask = Annotated[str, Option(help="own, or a mask rule, see 'rankscope list masks'.")]
+NormChoice = Annotated[
+    str | None, Option(help="Of a model: own or none. Of a random network: none, layer, rms, sphere.")
+]
+Weights = Annotated[str, Option(help="trained, or initial: drawn at random, a config.json is enough.")]
+DrawSeed = Annotated[
+    int | None, Option(help="Of random networks, initial weights and random tokens.", show_default="0")
+]
+DrawSeeds = Annotated[int | None, Option(help="How many networks (or draws of tokens): seeds 0 .. N-1.")]
+MaxTokens = Annotated[int | None, Option(help="Tokens read of each text.", show_default="128")]
+MaxTexts = Annotated[int | None, Option(help="Stop after so many texts.", show_default="all")]
+Special = Annotated[str, Option(help="Special tokens around a text: drop or keep.")]
+Stack = Annotated[
+    str | None, Option(help="Which run of blocks, of a model with several.", show_default="the first")
+]
+Device = Annotated[str, Option(help="Where to run.")]
+Revision = Annotated[str | None, Option(help="Branch, tag or commit of a Hub id.")]
+AllowPickle = Annotated[bool, Option("--allow-pickle", help="Load checkpoints that are pickles.")]
+TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with the model.")]
+OwnLayers = Annotated[int | None, Option(help="Random network: blocks.", show_default="12")]
+OwnHeads = Annotated[int | None, Option(help="Random network: heads; must divide --dim.", show_default="4")]
+OwnDim = Annotated[int | None, Option(help="Random network: width of a token.", show_default="64")]
+OwnTokens = Annotated[int | None, Option(help="Random network: tokens, N(0, 1) each.", show_default="32")]
+OwnPlacement = Annotated[
+    str | None, Option(help="Random network: post, pre, sandwich, parallel.", show_default="post")
+]
+OwnPosition = Annotated[str | None, Option(help="Random network: position rule.", show_default="none")]
+OwnValues = Annotated[
+    str | None, Option(help="Random network: gaussian, orthogonal, identity.", show_default="gaussian")
+]
+OwnInit = Annotated[str | None, Option(help="Random network: initialisation.", show_default="paper")]
 
 MOST_SEEDS = 100_000
 

@@ -1,0 +1,173 @@
+"""``rankscope certify``: what is proven of the residual of every layer of a network, from below and from above."""
+
+import math
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from rankscope.cli import options
+from rankscope.cli.options import Format, chosen_format, listed, seed_list
+from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
+from rankscope.cli.rescue import kept_aside
+from rankscope.errors import ConfigError, FileError, RankscopeError
+
+if TYPE_CHECKING:
+    from rankscope.plots import Chart
+    from rankscope.results import Table
+
+
+def certify(
+    model: options.Model = None,
+    text: options.Text = None,
+    texts: options.Texts = None,
+    images: options.Images = None,
+    audio: options.Audio = None,
+    inputs: options.Inputs = None,
+    random_tokens: options.DrawnTokens = None,
+    definition: Annotated[
+        str,
+        Option(help="What is bounded: frobenius, composite, columns; diameters l1, l2, linf; comma list."),
+    ] = "frobenius,l2,composite",
+    explain: Annotated[
+        bool,
+        Option("--explain", help="Print what printed bounds are made of, and which assumption fails first."),
+    ] = False,
+    gamma: Annotated[float, Option(help="The factor gamma of Dong's bounds; 1 as first printed.")] = 1.0,
+    require_lower: Annotated[
+        float | None,
+        Option(help="Exit with 1 unless the last layer keeps this part of the input's residual, proven."),
+    ] = None,
+    require_upper: Annotated[
+        float | None,
+        Option(help="Exit with 1 unless the last layer has at most this part of it, proven."),
+    ] = None,
+    variant: options.OneVariant = None,
+    mask: options.OneMask = "own",
+    norm: options.NormChoice = None,
+    weights: options.Weights = "trained",
+    seed: options.DrawSeed = None,
+    seeds: options.DrawSeeds = None,
+    max_tokens: options.MaxTokens = None,
+    max_texts: options.MaxTexts = None,
+    special: options.Special = "drop",
+    stack: options.Stack = None,
+    device: options.Device = "cpu",
+    revision: options.Revision = None,
+    allow_pickle: options.AllowPickle = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    layers: options.OwnLayers = None,
+    heads: options.OwnHeads = None,
+    dim: options.OwnDim = None,
+    tokens: options.OwnTokens = None,
+    placement: options.OwnPlacement = None,
+    position: options.OwnPosition = None,
+    values: options.OwnValues = None,
+    init: options.OwnInit = None,
+    plot: options.Plot = None,
+    format_: options.AsFormat = None,
+    output: options.Output = None,
+) -> int:
+    """Prove bounds of the residual of every layer: it is at least this and at most that, on these inputs.
+
+    They speak of the network computed with real numbers from the stored weights, so no rounding can make them wrong,
+    and come from the attention maps of one forward pass. Next to them stand what was measured and the bound that the
+    papers print. --require-lower and --require-upper speak of the first definition.
+    """
+    wanted = chosen_format(format_, output)
+    check_outputs(output, plot)
+    from rankscope.studies.certify_config import CertifyConfig
+
+    if texts is not None and text:
+        raise ConfigError("give --texts FILE or --text TEXT, not both")
+    limits = _limits(require_lower, require_upper)
+    own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
+    spec = random_spec(model, own | {"position": position, "values": values, "init": init}, norm)
+    is_random = spec is not None
+    config = CertifyConfig.of(
+        definitions=listed(definition),
+        gamma=gamma,
+        variant=variant or ("san" if is_random else "transformer"),
+        mask=mask,
+        norm="own" if is_random else norm or "own",
+        weights=weights,
+        random_tokens=random_tokens,
+        tokens=None if not is_random else DEFAULT_TOKENS if tokens is None else tokens,
+        seeds=seed_list(seeds, seed),
+        max_tokens=max_tokens,
+        max_texts=max_texts,
+        special=special,
+        stack=stack,
+        device=device,
+    )
+    load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
+    table = _run(spec or model, config, load, given)
+    try:
+        _write(table, wanted, output, plot, explain=explain)
+    except (RankscopeError, OSError) as error:
+        raise FileError(f"{error}; {kept_aside(table, 'certify')}") from error
+    return _exit_code(table, limits)
+
+
+def _limits(lower: float | None, upper: float | None) -> dict[str, float]:
+    limits = {name: value for name, value in (("lower", lower), ("upper", upper)) if value is not None}
+    for name, value in limits.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--require-{name} {value}: expected a positive number such as 0.1")
+    return limits
+
+
+def _run(model: Any, config: Any, load: dict[str, Any], given: dict[str, Any]) -> "Table":
+    from rankscope.studies.certify_study import certify as prove
+
+    with progress("texts") as advance:
+        return prove(model, config=config, load=load, progress=advance, **given)
+
+
+def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None, *, explain: bool) -> None:
+    from rankscope.cli.certify_text import certify_text
+    from rankscope.results.certify_lines import subject
+
+    title = f"What is proven of {subject(table.sections['certify'])}"
+    is_terminal = output is None and sys.stdout.isatty()
+    text = partial(certify_text, explain=explain, is_terminal=is_terminal)
+    write_table(table, title, wanted, output, plot, text=text, page=_page, curves=_curves)
+    if wanted is not Format.TABLE or output is not None:
+        for line in table.sections["finding"]["words"]:
+            note(line)
+
+
+def _page(table: "Table", title: str) -> str:
+    from rankscope.report.certify_page import certify_page
+
+    return certify_page(table, title=title, command=command_line())
+
+
+def _curves(table: "Table") -> "Chart":
+    from rankscope.plots.certify_chart import certify_chart
+
+    return certify_chart(table)
+
+
+def _exit_code(table: "Table", limits: dict[str, float]) -> int:
+    """1 if the first definition does not reach what was required, with a line that says so."""
+    from rankscope.results.certify_lines import power_text
+
+    name, found = next(iter(table.sections["finding"]["definitions"].items()))
+    nothing = {"lower": -math.inf, "upper": -math.inf if found["upper_is_zero"] else math.inf}
+    proven = {side: end if found[side] is None else found[side] for side, end in nothing.items()}
+    missed = [
+        side
+        for side, limit in limits.items()
+        if (proven[side] < math.log(limit) if side == "lower" else proven[side] > math.log(limit))
+    ]
+    for side in missed:
+        end = power_text(proven[side], toward=-1 if side == "lower" else 1)
+        note(
+            f"--require-{side} {limits[side]:g} is not proven: the {side} bound of {name} over the input's is {end}"
+        )
+    return 1 if missed else 0

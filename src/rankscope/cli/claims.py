@@ -1,0 +1,88 @@
+"""``rankscope claims``: statements about collapse, run, with a verdict and the number that shows it."""
+
+from collections.abc import Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from rankscope.cli import options
+from rankscope.cli.options import chosen_format, seed_list
+from rankscope.cli.output import check_outputs, command_line, note, progress, text_table, write_table
+from rankscope.cli.rescue import kept_aside
+from rankscope.errors import FileError, RankscopeError
+
+if TYPE_CHECKING:
+    from rankscope.results import Table
+
+WIDTH = 110
+
+
+def claims(
+    names: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[ID]...",
+            help="Claims to run, see 'rankscope list claims'; all if none is named.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int | None, Option(help="Of the random draws.", show_default="0")] = None,
+    format_: options.AsFormat = None,
+    output: options.Output = None,
+) -> None:
+    """Run statements of the papers, and of rankscope, and say which hold and which are false.
+
+    A verdict follows from computed numbers. One claim alone is printed whole: statement, source, the assumption or the
+    counter-example with its entries, and all numbers. Exit code 1 if a verdict is not the expected one.
+    """
+    wanted = chosen_format(format_, output)
+    check_outputs(output, None)
+    from rankscope.studies.claims import CLAIMS, check_claims
+
+    for name in names or ():
+        _ = CLAIMS[name]  # a wrong name stops before any work
+    with progress("claims") as told:
+        table = check_claims(names or (), seed=seed_list(None, seed)[0], progress=told)
+    try:
+        write_table(table, "Claims about rank collapse", wanted, output, None, text=_text, page=_page)
+    except (RankscopeError, OSError) as error:
+        raise FileError(f"{error}; {kept_aside(table, 'claims')}") from error
+    wrong = [one for one in table.sections["claims"] if not one["as_expected"]]
+    if wrong:
+        for one in wrong:
+            note(f"{one['id']}: expected {one['expected']!r}, found {one['verdict']!r}")
+        raise typer.Exit(1)
+
+
+def _text(table: "Table") -> str:
+    found = table.sections["claims"]
+    if len(found) == 1:
+        return _whole(found[0])
+    rows = [[one["id"], one["verdict"], one["number"]["text"], one["number"]["means"]] for one in found]
+    return text_table(["claim", "verdict", "number", "what it is"], rows)
+
+
+def _whole(one: Mapping[str, Any]) -> str:
+    from rankscope.studies.claims.page import shown
+    from rankscope.studies.claims.report import told_verdict
+
+    told = [[number["text"], number["means"]] for number in one["numbers"]]
+    told += [[shown(entry["value"]), entry["label"]] for entry in one["details"]]
+    paragraphs = [
+        f"{one['id']}: {one['title']}",
+        one["statement"],
+        f"Source: {one['source']}",
+        f"Verdict: {told_verdict(one)}",
+        one["words"],
+    ]
+    return "\n\n".join(
+        [*(fill(text, WIDTH) for text in paragraphs), text_table(["number", "what it is"], told)]
+    )
+
+
+def _page(table: "Table", title: str) -> str:
+    from rankscope.studies.claims.report import claims_report
+
+    return claims_report(table, title=title, command=command_line())

@@ -1,0 +1,151 @@
+"""What a certificate says in plain words: of one text, and of all of them together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rankscope.bounds.certificate import COLUMNS, COMPOSITE, FROBENIUS
+from rankscope.results.certify_lines import power_text
+from rankscope.studies.certify_found import Line
+
+COLLAPSED = 0.01
+"""A state is proven to have collapsed where its residual is proven to be at most this part of its size."""
+
+CONTRACTS = "the block contracts"
+"""The one assumption of upper bounds alone; all others are those of lower ones."""
+
+NAMES = {
+    FROBENIUS: "residual (Frobenius)",
+    COMPOSITE: "residual (composite)",
+    COLUMNS: "residual (largest column)",
+    "diameter[l1]": "largest distance of two tokens (l1)",
+    "diameter[l2]": "largest distance of two tokens (l2)",
+    "diameter[linf]": "largest distance of two tokens (linf)",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What is proven of the whole network in one definition; logarithms relative to the input.
+
+    Args:
+        lower: of the last layer over the input, at least; minus infinity where nothing is proven.
+        upper: the same, at most; infinity where nothing is proven.
+        upper_vacuous: whether the size of the last state says as much.
+        collapse_layer: the first layer from which on every state is proven to have collapsed.
+        lower_until: the last layer up to which every layer has a lower bound.
+        proven_until: the last layer of which anything beyond the trivial is proven.
+        why: what failed in the block after ``lower_until``; empty where nothing did.
+        why_nothing: what failed in the block after ``proven_until``.
+    """
+
+    definition: str
+    layers: int
+    lower: float
+    measured: float
+    upper: float
+    upper_vacuous: bool
+    collapse_layer: int | None
+    lower_until: int
+    proven_until: int
+    why: str = ""
+    why_nothing: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """For a section of the table, which holds no infinities: an upper bound of zero is told apart."""
+        return asdict(self) | {"upper_is_zero": self.upper == -math.inf}
+
+
+def standing_of(lines: Sequence[Line]) -> Standing:
+    """What the lines of one definition of one text, from the input to the last layer, say of the whole."""
+    first, last = lines[0], lines[-1]
+    low = [line.upper == -math.inf or line.upper - line.trivial <= math.log(COLLAPSED) for line in lines]
+    collapse = next((line.layer for at, line in enumerate(lines) if line.layer and all(low[at:])), None)
+    kept = next((line.layer - 1 for line in lines if line.lower_vacuous), last.layer)
+    proven = max((line.layer for line in lines if not line.vacuous), default=0)
+    return Standing(
+        definition=first.definition,
+        layers=last.layer,
+        lower=_relative(last.lower, first.upper),
+        measured=_relative(last.measured, first.measured),
+        upper=_relative(last.upper, first.lower),
+        upper_vacuous=last.upper_vacuous,
+        collapse_layer=collapse,
+        lower_until=max(kept, 0),
+        proven_until=proven,
+        why=_why([line for line in lines if line.layer > kept], below=True),
+        why_nothing=_why([line for line in lines if line.layer > proven], below=False),
+    )
+
+
+def together(standings: Sequence[Standing]) -> Standing:
+    """What holds of every text: the weakest statement of each kind."""
+    first = standings[0]
+    ends = [one.collapse_layer for one in standings]
+    known = [one for one in ends if one is not None]
+    least = min(standings, key=lambda one: one.lower_until)
+    nothing = min(standings, key=lambda one: one.proven_until)
+    return Standing(
+        definition=first.definition,
+        layers=first.layers,
+        lower=min(one.lower for one in standings),
+        measured=sum(one.measured for one in standings) / len(standings),
+        upper=max(one.upper for one in standings),
+        upper_vacuous=any(one.upper_vacuous for one in standings),
+        collapse_layer=max(known) if len(known) == len(ends) else None,
+        lower_until=least.lower_until,
+        proven_until=nothing.proven_until,
+        why=least.why,
+        why_nothing=nothing.why_nothing,
+    )
+
+
+def sentences(standings: Sequence[Standing]) -> list[str]:
+    """The verdict: what is proven of the whole network in each definition, then where it ends and why."""
+    told = [words for one in standings for words in _proven(one)]
+    ends: dict[tuple[str, int, str], list[str]] = {}
+    for one in standings:
+        if one.proven_until < one.layers:
+            end = ("Nothing is proven", one.proven_until, one.why_nothing)
+        elif one.lower_until < one.layers and one.upper > -math.inf:
+            end = ("No lower bound is proven", one.lower_until, one.why)
+        else:
+            continue
+        ends.setdefault(end, []).append(NAMES[one.definition])
+    for (what, layer, why), names in ends.items():
+        of = "" if len(names) == len(standings) else f" of the {' and the '.join(names)}"
+        told.append(f"{what}{of} beyond layer {layer}{f', because this fails: {why}' if why else ''}.")
+    return told
+
+
+def _proven(one: Standing) -> list[str]:
+    name, told = NAMES[one.definition], []
+    if one.upper == -math.inf:
+        return [f"Proven: at layer {one.layers} all tokens are equal, the {name} is zero."]
+    if one.collapse_layer is not None:
+        told.append(
+            f"Proven: from layer {one.collapse_layer} on the {name} is below {COLLAPSED:.0%} of the tokens' own size, "
+            f"at layer {one.layers} at most {_times(one.upper, 1)}."
+        )
+    elif not one.upper_vacuous:
+        told.append(f"Proven: at layer {one.layers} the {name} is at most {_times(one.upper, 1)}.")
+    if one.lower_until == one.layers and one.lower > -math.inf:
+        layers = f"{one.layers} layers" if one.layers > 1 else "one layer"
+        told.append(f"Proven: over {layers} the {name} does not fall below {_times(one.lower, -1)}.")
+    return told
+
+
+def _relative(bound: float, of: float) -> float:
+    """A difference of logarithms in which nothing proven stays nothing proven."""
+    return bound if math.isinf(bound) else bound - of if math.isfinite(of) else math.nan
+
+
+def _why(lines: Sequence[Line], *, below: bool) -> str:
+    """What failed in the first of these layers; ``below``: what a lower bound lacked."""
+    failed = lines[0].failed if lines else ()
+    return next((words for words in failed if not (below and words.startswith(CONTRACTS))), "")
+
+
+def _times(log: float, toward: int) -> str:
+    return f"{power_text(log, toward=toward)} {'times' if log > 0 else 'of'} the input's"

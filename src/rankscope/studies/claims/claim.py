@@ -1,0 +1,202 @@
+"""A statement that can be run: what it says, where it comes from, and the numbers that decide it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rankscope.core.refs import PAPERS, Ref
+from rankscope.core.registry import Registry
+
+Verdict = Literal["holds", "holds under an assumption", "false", "not checkable", "undecided"]
+"""``undecided``: the numbers show neither what was expected nor its opposite."""
+
+Relation = Literal["<", "<=", ">", ">=", "="]
+
+EQUAL = 1e-9
+"""Numbers that should be equal may differ by this much, relative to the larger one."""
+
+OURS = Ref(key="rankscope", where="own result")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """A figure and what it is compared with.
+
+    Args:
+        means: what the figure is.
+        value: the figure, computed.
+        relation: how it should stand to ``limit`` for the verdict.
+        limit: a constant of the statement, or another computed figure.
+        is_rounding: a difference that would be zero without rounding; it says something by its order alone.
+
+    >>> Number(means="ratio", value=1.4999999, relation=">", limit=1.0).text
+    '1.5 > 1'
+    """
+
+    means: str
+    value: float
+    relation: Relation
+    limit: float
+    is_rounding: bool = False
+
+    @property
+    def is_so(self) -> bool:
+        """Whether the relation is true; never of NaN."""
+        match self.relation:
+            case "<":
+                return self.value < self.limit
+            case "<=":
+                return self.value <= self.limit
+            case ">":
+                return self.value > self.limit
+            case ">=":
+                return self.value >= self.limit
+            case "=":
+                return math.isclose(self.value, self.limit, rel_tol=EQUAL)
+
+    @property
+    def text(self) -> str:
+        """The comparison to three digits; of rounding only that it is below its limit."""
+        if self.is_rounding and self.is_so:
+            return f"below {self.limit:.3g}"
+        shown = f"{self.value:.3g} {self.relation} {self.limit:.3g}"
+        return shown if self.is_so else f"{shown} fails"
+
+
+Value = float | int | str
+Details = Sequence[tuple[str, Value]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What running a claim found.
+
+    Args:
+        verdict: follows from the numbers.
+        words: the assumption, or the counter-example with its entries, or how it was looked for.
+        number: the figure that shows it.
+        numbers: all figures the verdict rests on, that one included.
+        details: what else is worth knowing, by label.
+    """
+
+    verdict: Verdict
+    words: str
+    number: Number
+    numbers: tuple[Number, ...]
+    details: tuple[tuple[str, Value], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A statement, and how to find out about it.
+
+    Args:
+        id: its name on the command line.
+        title: a few words.
+        statement: the whole of it, in words and as a formula.
+        source: the statement of a paper, or ``rankscope`` for a result of our own.
+        expected: the verdict that a proof or a counter-example gives it.
+        check: computes the finding from a seed.
+    """
+
+    id: str
+    title: str
+    statement: str
+    source: Ref
+    expected: Verdict
+    check: Callable[[int], Finding]
+
+    @property
+    def cited(self) -> str:
+        """The source with the paper written out."""
+        return str(replace(self.source, key=PAPERS.get(self.source.key, self.source.key)))
+
+
+CLAIMS: Registry[Claim] = Registry("claim")
+
+
+def claim(
+    id: str, *, title: str, statement: str, expected: Verdict, source: Ref = OURS
+) -> Callable[[Callable[[int], Finding]], Callable[[int], Finding]]:
+    """Register the decorated function as the check of a claim."""
+
+    def register(check: Callable[[int], Finding]) -> Callable[[int], Finding]:
+        CLAIMS.register(
+            id,
+            Claim(id=id, title=title, statement=statement, source=source, expected=expected, check=check),
+        )
+        return check
+
+    return register
+
+
+def dong(where: str, differs: str = "") -> Ref:
+    """A statement of Dong, Cordonnier, Loukas (2021)."""
+    return Ref(key="dong2021", where=where, differs=differs)
+
+
+def wu(where: str, differs: str = "") -> Ref:
+    """A statement of Wu, Ajorlou, Wang, Jegelka, Jadbabaie (2024)."""
+    return Ref(key="wu2024", where=where, differs=differs)
+
+
+def holds(words: str, *numbers: Number, details: Details = ()) -> Finding:
+    """The finding of a statement that no draw may contradict: it holds if every relation does, else it is false."""
+    verdict: Verdict = "holds" if all(number.is_so for number in numbers) else "false"
+    return _finding(verdict, words, numbers, details)
+
+
+def holds_if(words: str, *within: Number, beyond: Sequence[Number] = (), details: Details = ()) -> Finding:
+    """The finding of a statement with an assumption.
+
+    ``within`` are figures under the assumption, ``beyond`` those of an example without it in which the statement fails;
+    if it does not fail there, whether the assumption is needed stays undecided.
+    """
+    verdict: Verdict = "holds under an assumption"
+    if not all(number.is_so for number in within):
+        verdict = "false"
+    elif not all(number.is_so for number in beyond):
+        verdict = "undecided"
+    return _finding(verdict, words, (*within, *beyond), details)
+
+
+def is_false(words: str, *numbers: Number, details: Details = ()) -> Finding:
+    """The finding of a counter-example: the statement is false if every relation says so, else nothing is shown."""
+    verdict: Verdict = "false" if all(number.is_so for number in numbers) else "undecided"
+    return _finding(verdict, words, numbers, details)
+
+
+def not_checkable(words: str, *numbers: Number, details: Details = ()) -> Finding:
+    """The finding of a statement that is not known well enough to be run; the figures say what is known."""
+    verdict: Verdict = "not checkable" if all(number.is_so for number in numbers) else "undecided"
+    return _finding(verdict, words, numbers, details)
+
+
+def _finding(verdict: Verdict, words: str, numbers: tuple[Number, ...], details: Details) -> Finding:
+    return Finding(verdict=verdict, words=words, number=numbers[0], numbers=numbers, details=tuple(details))
+
+
+def rounding(means: str, value: float, limit: float = 1e-12) -> Number:
+    """A relative difference that would be zero without rounding."""
+    return Number(means=means, value=value, relation="<=", limit=limit, is_rounding=True)
+
+
+def at_most(means: str, value: float, limit: float = 1.0, *, slack: float = 1e-9) -> Number:
+    """A quotient that must not be above ``limit``, but for rounding."""
+    return Number(means=means, value=value, relation="<=", limit=limit * (1 + slack))
+
+
+def above(means: str, value: float, limit: float = 1.0) -> Number:
+    """A figure above ``limit``."""
+    return Number(means=means, value=value, relation=">", limit=limit)
+
+
+def below(means: str, value: float, limit: float) -> Number:
+    """A figure below ``limit``."""
+    return Number(means=means, value=value, relation="<", limit=limit)
+
+
+def equals(means: str, value: float, limit: float) -> Number:
+    """A figure that another formula gives too."""
+    return Number(means=means, value=value, relation="=", limit=limit)

@@ -1,0 +1,338 @@
+"""The table of certificates: what the library proves, what papers print by slow loops, and sentences that fit both."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import certify_tables as made
+from checkpoint_folders import bert, save, word_tokenizer
+from rankscope.bounds.certificate import CERTIFIED
+from rankscope.bounds.certify import certify as prove
+from rankscope.errors import ConfigError, NotUnderstood, NumericalError, UnknownNameError
+from rankscope.network import Chain, Network, Spec, TokenMap, build, gaussian_tokens, generators
+from rankscope.network.parts import leaves
+from rankscope.results import Table
+from rankscope.studies.certify_config import CertifyConfig
+from rankscope.studies.certify_study import certify
+from rankscope.studies.certify_words import sentences, standing_of
+
+F, D, C = "residual[frobenius,mean]", "diameter[l2]", "residual[composite,mean]"
+
+
+def network_of(seed=0, **options):
+    spec = Spec.of(**({"layers": 3, "heads": 2, "dim": 8, "variant": "san"} | options))
+    weights, for_tokens = generators(seed)
+    return build(spec, weights), gaussian_tokens(6, spec.dim, generator=for_tokens)
+
+
+def rows_of(table, definition):
+    return [row for row in table.to_json()["rows"] if row["definition"] == definition]
+
+
+def composite_residual(x):
+    rest = np.abs(x - x.mean(axis=0, keepdims=True))
+    return math.sqrt(rest.sum(axis=0).max() * rest.sum(axis=1).max())
+
+
+def composite_norm(matrix):
+    return math.sqrt(np.abs(matrix).sum(axis=0).max() * np.abs(matrix).sum(axis=1).max())
+
+
+def heads_of(part):
+    """Query-key and value matrices of every head, by slices."""
+    query, key, value, out = (
+        one.detach().numpy() for one in (part.mixer.query, part.mixer.key, part.values.value, part.values.out)
+    )
+    heads, width = part.values.heads, query.shape[1] // part.values.heads
+    cut = [slice(h * width, (h + 1) * width) for h in range(heads)]
+    return [(query[:, s] @ key[:, s].T, value[:, s] @ out[s, :]) for s in cut], width
+
+
+def beta_of(part):
+    """``max_h |W_QK,h|_1 |W_h|_{1,inf}``, and the width of a head."""
+    heads, width = heads_of(part)
+    return max(np.abs(qk).sum(axis=0).max() * composite_norm(value) for qk, value in heads), width
+
+
+def attention_of(block):
+    return next(leaf for leaf in leaves(block) if hasattr(leaf, "mixer"))
+
+
+@pytest.mark.parametrize("variant", ["san", "san+skip", "transformer"])
+def test_rows_are_what_the_library_proves(variant):
+    network, x = network_of(variant=variant)
+    table = certify(network, inputs=x, definitions=CERTIFIED)
+    certificate = prove(network, x)
+    for definition in CERTIFIED:
+        rows = rows_of(table, definition)
+        assert [row["layer"] for row in rows] == [0, 1, 2, 3]
+        for row, layer in zip(rows, certificate.layers, strict=True):
+            measured = float(layer.measured[definition])
+            assert row["measured"] == measured
+            assert row["value"] == pytest.approx(math.exp(measured), rel=1e-12)
+            assert row["log10_value"] == pytest.approx(measured / math.log(10), rel=1e-12)
+            for side, nothing in (("lower", -math.inf), ("upper", math.inf)):
+                assert (nothing if row[side] is None else row[side]) == float(
+                    getattr(layer, side)[definition]
+                )
+            assert row["lower_vacuous"] == (row["lower"] is None)
+            assert row["upper_vacuous"] == (row["upper"] is None or row["upper"] >= row["trivial"] - 1e-6)
+            assert row["vacuous"] == (row["lower_vacuous"] and row["upper_vacuous"])
+            assert row["trivial"] <= float(layer.trivial[definition]) + 1e-6
+            assert row["error"] == float(layer.error)
+            assert row["resolved"]
+
+
+def test_a_random_network_is_its_tree_on_its_tokens():
+    network, x = network_of(seed=5, variant="san+skip")
+    spec = Spec.of(layers=3, heads=2, dim=8)
+    drawn = certify(spec, variant="san+skip", seeds=(5,), tokens=6)
+    own = certify(network, inputs=x)
+    for name in ("lower", "measured", "upper", "bound", "gain_upper"):
+        assert drawn.frame[name].to_list() == own.frame[name].to_list()
+    assert drawn.sections["certify"]["variant"] == "san+skip"
+
+
+@pytest.mark.parametrize(("heads", "name"), [(1, "dong-2.2"), (2, "dong-2.3")])
+def test_the_printed_bound_is_the_formula_of_the_paper(heads, name):
+    network, x = network_of(heads=heads)
+    found = [beta_of(attention_of(block)) for block in network.blocks]
+    beta, width = max(beta for beta, _ in found), found[0][1]
+    start = math.log(composite_residual(x.numpy()))
+    for gamma in (1.0, 3.0):
+        constant = math.log(4 * gamma * beta * heads / math.sqrt(width))
+        rows = rows_of(certify(network, inputs=x, gamma=gamma), C)
+        assert rows[0]["bound"] is None
+        for layer, row in list(enumerate(rows))[1:]:
+            wanted = (3**layer - 1) / 2 * constant + 3**layer * start
+            assert row["bound"] == pytest.approx(wanted, rel=1e-7)  # norms are raised by one billionth each
+            assert row["bound_name"] == name
+            assert row["bound_vacuous"] == (row["bound"] >= row["trivial"] - 1e-6)
+
+
+def test_small_weights_make_the_printed_bound_proven_and_say_something():
+    network, x = network_of(heads=1)
+    small = certify(network, inputs=x * 0.002)
+    rows = rows_of(small, C)
+    assert [row["bound_proven"] for row in rows[1:]] == [True] * 3
+    assert not any(row["bound_vacuous"] for row in rows)
+    assert all(row["measured"] <= row["bound"] for row in rows[1:])
+    assert not any("dong" in (row["assumptions"] or "") for row in rows)
+
+
+def test_failing_assumptions_of_the_printed_bound_come_first_with_their_numbers():
+    network, x = network_of()
+    row = rows_of(certify(network, inputs=x * 3), C)[1]
+    first, *others = row["assumptions"].split("; ")
+    assert first.startswith("dong-2.3: logits below 1.256 (found ")
+    assert first.endswith(", limit 1.256)")
+    assert not row["bound_proven"]
+    assert any(one.startswith("certificate: ") for one in others) == (
+        row["lower_vacuous"] or row["upper_vacuous"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "definition", "name"),
+    [
+        ({"variant": "san+mlp"}, C, "dong-3.2-mlp"),
+        ({"variant": "san+skip"}, C, "dong-skip"),
+        ({"heads": 1, "mask": "causal"}, F, "wu-masked"),
+        ({"heads": 1, "mask": "causal"}, C, None),
+        ({"variant": "transformer", "norm": "layer"}, C, None),
+        ({"heads": 1}, D, None),
+    ],
+)
+def test_which_printed_bound_fits(options, definition, name):
+    network, x = network_of(**options)
+    rows = rows_of(certify(network, inputs=x), definition)
+    assert {row["bound_name"] for row in rows[1:]} == {name}
+    assert all((row["bound"] is None) == (name is None) for row in rows[1:])
+    if name is None and definition == C:
+        assert rows[1]["assumptions"].startswith("dong-")
+
+
+def test_the_explanation_is_that_of_slow_loops():
+    network, x = network_of(variant="transformer", norm="layer", placement="pre")
+    table = certify(network, inputs=x, gamma=2.0)
+    states = [state.numpy() for state in network.states(x)]
+    for layer, (entry, block) in enumerate(
+        zip(table.sections["explain"], network.blocks, strict=True), start=1
+    ):
+        part = attention_of(block)
+        heads, width = heads_of(part)
+        beta, _ = beta_of(part)
+        assert entry["layer"] == layer
+        assert (entry["heads"], entry["d_qk"], entry["gamma"]) == (2, width, 2.0)
+        assert entry["beta"] == pytest.approx(beta, rel=1e-7)
+        assert entry["critical_radius"] == pytest.approx(-entry["K"] / 2, rel=1e-12)
+        before, after = composite_residual(states[layer - 1]), composite_residual(states[layer])
+        assert entry["residual"] == pytest.approx(math.log(before), rel=1e-9)
+        assert entry["cubic"] == pytest.approx(math.log(after / before**3), rel=1e-9)
+        products = [np.linalg.norm(qk, 2) * np.linalg.norm(value, 2) for qk, value in heads]
+        assert entry["theorem_a"] == pytest.approx(math.log(sum(products) / 4 / math.sqrt(width)), rel=1e-6)
+        assert entry["value_norms"] == pytest.approx(
+            [np.linalg.norm(value, 2) for _, value in heads], rel=1e-6
+        )
+        mlp = next(leaf for leaf in leaves(block) if hasattr(leaf, "up"))
+        lipschitz = np.linalg.norm(mlp.up.detach().numpy(), 2) * np.linalg.norm(mlp.down.detach().numpy(), 2)
+        assert entry["mlp"] == pytest.approx([lipschitz], rel=1e-6)
+        entered = states[layer - 1]
+        spread = np.sqrt(((entered - entered.mean(axis=1, keepdims=True)) ** 2).mean(axis=1) + 1e-5)
+        assert len(entry["norm"]) == 2
+        assert entry["norm"][0] == pytest.approx(1 / spread.min(), rel=1e-4)
+
+
+def test_texts_are_certified_one_by_one():
+    network, x = network_of(variant="san+skip")
+    both = torch.stack([x, 0.3 * x.flip(0)])
+    table = certify(network, inputs=both)
+    for sample, text in enumerate(both):
+        alone = certify(network, inputs=text)
+        for name in ("lower", "measured", "upper", "bound"):
+            together = table.where(sample=sample).frame[name].to_list()
+            for one, other in zip(together, alone.frame[name].to_list(), strict=True):
+                assert (one is None) == (other is None)
+                assert one is None or one == pytest.approx(other, rel=1e-12)
+        assert table.sections["certificate"][sample]["verdict"] == alone.sections["finding"]["words"]
+    first, second = (table.where(sample=sample, definition=F).frame for sample in (0, 1))
+    weakest = [entry for entry in table.sections["bounds"] if entry["definition"] == F]
+    for entry, one, other in zip(weakest, first.to_dicts(), second.to_dicts(), strict=True):
+        assert entry["lower"] == min(one["lower"], other["lower"])
+        assert entry["upper"] == max(one["upper"], other["upper"])
+        assert entry["measured"] == pytest.approx((one["measured"] + other["measured"]) / 2, rel=1e-12)
+        assert entry["upper_vacuous"] == (one["upper_vacuous"] or other["upper_vacuous"])
+
+
+def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
+    folder = save(bert(seed=1, initializer_range=0.1), tmp_path / "tiny", tokenizer=word_tokenizer())
+    texts = ["the cat sat on a mat", "it was small"]
+    table = certify(folder, texts)
+    assert set(table.frame["sample"].to_list()) == {0, 1}
+    told = table.sections["notes"]
+    assert any("4 special tokens are in it that a scan would leave out" in note for note in told)
+    alone = certify(folder, texts[1:])
+    assert table.where(sample=1).frame["upper"].to_list() == pytest.approx(
+        alone.frame["upper"].to_list(), rel=1e-9
+    )
+    kept = certify(folder, texts, special="keep")
+    assert not any("special token" in note for note in kept.sections["notes"])
+    assert kept.frame["measured"].to_list() == table.frame["measured"].to_list()
+
+
+def test_nothing_is_lost_on_the_way_through_a_file(tmp_path):
+    network, x = network_of(variant="san+skip")
+    table = certify(network, inputs=x)
+    for ending in ("json", "parquet"):
+        table.save(tmp_path / f"a.{ending}")
+        again = Table.load(tmp_path / f"a.{ending}")
+        assert again.frame.equals(table.frame)
+        assert again.sections == table.sections
+
+
+def test_equal_tokens_have_a_certificate_of_zero():
+    network, _ = network_of(variant="san+skip")
+    table = certify(network, inputs=torch.ones(4, 8, dtype=torch.float64))
+    assert table.frame["value"].to_list() == [0.0] * 12
+    assert not any(table.frame["upper_vacuous"].to_list())
+    assert table.frame["upper"].null_count() == 12
+    assert (
+        "Proven: at layer 3 all tokens are equal, the residual (Frobenius) is zero."
+        in (table.sections["finding"]["words"])
+    )
+
+
+def standings_of(certificate):
+    return [standing_of(made.found_of(certificate).of(name)) for name in (F, D, C)]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "wanted"),
+    [
+        (
+            made.collapsing(),
+            [
+                "Proven: from layer 2 on the residual (Frobenius) is below 1% of the tokens' own size, at layer 4 at "
+                "most 1.08e-31 of the input's.",
+                f"No lower bound is proven beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+            ],
+        ),
+        (
+            made.standing_still(),
+            ["Proven: over 4 layers the residual (Frobenius) does not fall below 0.301 of the input's."],
+        ),
+        (
+            made.lost_midway(),
+            [
+                "Nothing is proven beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+            ],
+        ),
+        (
+            made.collapsing(layers=1),
+            [
+                "Proven: at layer 1 the residual (Frobenius) is at most 0.138 of the input's.",
+                f"No lower bound is proven beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+            ],
+        ),
+    ],
+    ids=["collapsing", "standing", "lost", "one layer"],
+)
+def test_sentences(certificate, wanted):
+    told = sentences(standings_of(certificate))
+    assert [words for words in told if "l2" not in words and "composite" not in words] == wanted
+
+
+def test_over_texts_the_weakest_statement_counts():
+    words = made.TABLES["texts"]().sections["finding"]["words"]
+    assert words == [
+        "Nothing is proven beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+    ]
+    both = made.table_from(made.collapsing(), made.collapsing()).sections["finding"]["definitions"][F]
+    assert both["collapse_layer"] == 2
+    mixed = made.table_from(made.collapsing(), made.standing_still()).sections["finding"]["definitions"][F]
+    assert mixed["collapse_layer"] is None
+    assert mixed["lower"] is None
+
+
+def test_a_block_that_grows_lacks_an_upper_bound_only():
+    network, x = network_of(variant="san+skip", heads=1)
+    table = certify(network, inputs=x)
+    row = rows_of(table, F)[-1]
+    assert row["upper_vacuous"]
+    assert not row["lower_vacuous"]
+    assert "certificate: the block contracts (found " in row["assumptions"]
+    assert not any("contracts" in words for words in table.sections["finding"]["words"])
+
+
+def test_what_cannot_be_certified_is_refused():
+    network, x = network_of()
+    with pytest.raises(NotUnderstood, match="certify has no rule for the part TokenMap"):
+        certify(Network([Chain([TokenMap(nn.Identity())])]).eval(), inputs=x)
+    with pytest.raises(ConfigError, match="training mode"):
+        certify(build(Spec(layers=1, heads=1, dim=8), torch.Generator().manual_seed(0)).train(), inputs=x)
+    with pytest.raises(NumericalError, match="beyond the range of float64"):
+        certify(network, inputs=x * 1e300)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"definitions": ("spectral",)}, UnknownNameError, "unknown definition 'spectral'"),
+        ({"definitions": ()}, ConfigError, "name at least one"),
+        ({"gamma": 0.0}, ConfigError, "greater than 0"),
+        ({"gamma": math.inf}, ConfigError, "finite"),
+        ({"variant": "sam"}, UnknownNameError, "sam"),
+        ({"mask": "circle"}, Exception, "circle"),
+    ],
+)
+def test_wrong_options(options, error, words):
+    with pytest.raises(error, match=words):
+        CertifyConfig(**options)
+
+
+def test_short_names_of_definitions():
+    names = ("frobenius", "l2", "diameter", "composite", "linf", "columns")
+    assert CertifyConfig(definitions=names).definitions == (F, D, C, "diameter[linf]", "residual[l1,mean]")
