@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
+    from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
+    from rankscope.studies import certify as certify
+    from rankscope.studies import check_claims as check_claims
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
@@ -61,8 +64,26 @@ _HOME = {
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("AblateConfig", "CollapseConfig", "PathsConfig", "RateConfig", "Scan", "ScanConfig"),
-        *("ablate", "collapse", "compare", "decompose", "rate", "scan", "scan_states"),
+        *(
+            "AblateConfig",
+            "CertifyConfig",
+            "CollapseConfig",
+            "PathsConfig",
+            "RateConfig",
+            "Scan",
+            "ScanConfig",
+        ),
+        *(
+            "ablate",
+            "certify",
+            "check_claims",
+            "collapse",
+            "compare",
+            "decompose",
+            "rate",
+            "scan",
+            "scan_states",
+        ),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -73,6 +94,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MEASURES",
     "AblateConfig",
+    "CertifyConfig",
     "CollapseConfig",
     "CollapseMonitor",
     "Context",
@@ -91,6 +113,8 @@ __all__ = [
     "Trace",
     "ablate",
     "build",
+    "certify",
+    "check_claims",
     "collapse",
     "compare",
     "decompose",

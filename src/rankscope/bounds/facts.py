@@ -233,7 +233,7 @@ def _shape(part: Part) -> str:
     """
     inside = [_shape(child) for child in children(part)]
     if isinstance(part, Chain):
-        return ", ".join(inside) or "nothing"
+        return ", ".join(name for name in inside if name != "nothing") or "nothing"
     return (
         f"{kind_of(part)}({' | '.join(inside) or 'nothing'})"
         if isinstance(part, Skip | Sum)

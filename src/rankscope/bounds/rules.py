@@ -300,6 +300,7 @@ def _norm_gains(part: Norm, at: At) -> Gains:
     back = [lowered(-spread[size] + one - spread[:, size]) for size, one in ((F, frobenius), (D2, diameter))]
     lower = [(TOKENS, per_size(f=frobenius, d2=diameter)), *((SIZE, one) for one in back)]
     failed = (
+        Assumption.arithmetic(found.error.amax(dim=-1) / found.size.amin(dim=-1), 0.5),
         Assumption.at_most(
             "norm keeps tokens apart",
             share,
@@ -313,7 +314,6 @@ def _norm_gains(part: Norm, at: At) -> Gains:
             -torch.finfo(torch.float64).tiny,
             says="a channel whose norm weight is zero is removed",
         ),
-        Assumption.arithmetic(found.error.amax(dim=-1) / found.size.amin(dim=-1), 0.5),
     )
     return gains_of(lower, upper, failed)
 

@@ -27,7 +27,7 @@ LONGEST = 16
 MOST_PATHS = 256
 """Paths of a window that are followed one by one at most; fewer where maps are large."""
 
-_PATH_WORK = 2**29  # multiplications for one more block on all paths of a window: half a second
+_PATH_WORK = 2**27  # multiplications for one more block on all paths of a window: a tenth of a second
 _PATH_ENTRIES = 2**22  # 32 MB of path maps per window
 _KNOWN = 0.5  # a map with a larger radius counts as unknown
 _TINY = 1e-290  # more than all products that underflow can add up to

@@ -45,6 +45,14 @@ def certify(
         float | None,
         Option(help="Exit with 1 unless the last layer has at most this part of it, proven."),
     ] = None,
+    joint_side: Annotated[
+        int | None,
+        Option(
+            help="Certify blocks jointly, the sharpest way, up to (tokens - 1) * dim of this size; the cost grows with "
+            "its cube.",
+            show_default="512",
+        ),
+    ] = None,
     variant: options.OneVariant = None,
     mask: options.OneMask = "own",
     norm: options.NormChoice = None,
@@ -102,6 +110,7 @@ def certify(
         special=special,
         stack=stack,
         device=device,
+        **({} if joint_side is None else {"joint_side": joint_side}),
     )
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}

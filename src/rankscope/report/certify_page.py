@@ -9,7 +9,7 @@ from rankscope.plots.certify_chart import certify_charts
 from rankscope.plots.certify_panels import panels_of
 from rankscope.plots.scan_entries import LONGEST, clipped
 from rankscope.report.common import definitions_of, entries_of, mapping, origin_of, provenance_text, rendered
-from rankscope.report.page import _figure as figure_of
+from rankscope.report.page import figure_of
 from rankscope.results import Table
 from rankscope.results.certify_lines import LINE_HEADER, bound_lines, explain_lines, lacking_lines
 

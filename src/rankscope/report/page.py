@@ -47,7 +47,7 @@ def page(table: Table, charts: Sequence[Chart], *, title: str, command: str) -> 
         title=title,
         command=command,
         facts=_facts(table),
-        figures=[_figure(chart) for chart in charts],
+        figures=[figure_of(chart) for chart in charts],
         summaries=_summaries(table),
         mark=UNRESOLVED_MARK,
         definitions=definitions_of(table, ids),
@@ -57,7 +57,7 @@ def page(table: Table, charts: Sequence[Chart], *, title: str, command: str) -> 
     )
 
 
-def _figure(chart: Chart) -> Figure:
+def figure_of(chart: Chart) -> Figure:
     drawn = svg(chart)
     root = ElementTree.fromstring(drawn)  # noqa: S314 - drawn here, not received from outside
     return Figure(

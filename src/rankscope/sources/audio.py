@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.io import wavfile
-from scipy.signal import resample_poly
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, FileError, ShapeError
@@ -179,6 +177,8 @@ def _array_wave(file: Path) -> Wave:
 
 
 def _wave(file: Path, rate: int) -> Wave:
+    from scipy.io import wavfile  # here, not above: only wave files need it and it is slow to import
+
     try:
         found, samples = wavfile.read(file)
     except (OSError, ValueError, EOFError) as error:
@@ -195,6 +195,8 @@ def _wave(file: Path, rate: int) -> Wave:
     wave = _checked(wave, file)
     if found == rate:
         return wave
+    from scipy.signal import resample_poly  # a second to import, for files at another rate alone
+
     common = gcd(found, rate)
     return np.asarray(resample_poly(wave, rate // common, found // common), dtype=np.float64)
 

@@ -2,6 +2,9 @@
 
 from rankscope.studies.ablate_config import AblateConfig as AblateConfig
 from rankscope.studies.ablate_study import ablate as ablate
+from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
+from rankscope.studies.certify_study import certify as certify
+from rankscope.studies.claims import check_claims as check_claims
 from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
@@ -24,6 +27,7 @@ from rankscope.studies.sorting_training import train_sorting as train_sorting
 
 __all__ = [
     "AblateConfig",
+    "CertifyConfig",
     "CollapseConfig",
     "Partial",
     "PathsConfig",
@@ -34,6 +38,8 @@ __all__ = [
     "SortingPathsConfig",
     "Verdict",
     "ablate",
+    "certify",
+    "check_claims",
     "collapse",
     "compare",
     "decompose",

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rankscope.bounds.certificate import CERTIFIED, COLUMNS, COMPOSITE, DIAMETERS, FROBENIUS
+from rankscope.bounds.dense import JOINT_SIDE
 from rankscope.core.config import Config
 from rankscope.core.registry import unknown_name
 from rankscope.masks import parse_mask
@@ -41,6 +42,9 @@ class CertifyConfig(Config):
     max_tokens: int | None = Field(default=None, ge=2)
     max_texts: int | None = Field(default=None, ge=1)
     special: Literal["drop", "keep"] = "drop"
+    joint_side: int = Field(
+        default=JOINT_SIDE, ge=0, description="(tokens - 1) * dim up to which blocks are certified jointly"
+    )
 
     @field_validator("definitions", mode="before")
     @classmethod

@@ -83,7 +83,7 @@ def _texts(subject: Subject, cut: Cut, config: CertifyConfig, *, is_first: bool)
                 is_token, keep = fed.context.is_token, fed.keep
                 x = fed.x[text] if is_token is None else fed.x[text][is_token[text]]
                 context = fed.context.of_text(text)
-                certificate = certificate_of(cut.network, x, context)
+                certificate = certificate_of(cut.network, x, context, joint_side=config.joint_side)
                 facts = facts_of(cut.network, x, context, brackets=False)
                 printed = printed_bounds(facts, config.definitions, config.gamma)
                 lines = lines_of(certificate, printed, config.definitions, (x.shape[0], x.shape[1]))

@@ -12,6 +12,9 @@ from rankscope.studies.certify_found import Line
 COLLAPSED = 0.01
 """A state is proven to have collapsed where its residual is proven to be at most this part of its size."""
 
+CLOSE = 0.01
+"""What was measured counts as proven where the bounds of its rounding are no farther apart than this part of it."""
+
 CONTRACTS = "the block contracts"
 """The one assumption of upper bounds alone; all others are those of lower ones."""
 
@@ -36,6 +39,7 @@ class Standing:
         collapse_layer: the first layer from which on every state is proven to have collapsed.
         lower_until: the last layer up to which every layer has a lower bound.
         proven_until: the last layer of which anything beyond the trivial is proven.
+        enclosed_until: the last layer up to which what was measured is itself proven, to ``CLOSE``.
         why: what failed in the block after ``lower_until``; empty where nothing did.
         why_nothing: what failed in the block after ``proven_until``.
     """
@@ -49,6 +53,7 @@ class Standing:
     collapse_layer: int | None
     lower_until: int
     proven_until: int
+    enclosed_until: int
     why: str = ""
     why_nothing: str = ""
 
@@ -74,6 +79,7 @@ def standing_of(lines: Sequence[Line]) -> Standing:
         collapse_layer=collapse,
         lower_until=max(kept, 0),
         proven_until=proven,
+        enclosed_until=max(0, next((line.layer - 1 for line in lines if not _is_close(line)), last.layer)),
         why=_why([line for line in lines if line.layer > kept], below=True),
         why_nothing=_why([line for line in lines if line.layer > proven], below=False),
     )
@@ -96,6 +102,7 @@ def together(standings: Sequence[Standing]) -> Standing:
         collapse_layer=max(known) if len(known) == len(ends) else None,
         lower_until=least.lower_until,
         proven_until=nothing.proven_until,
+        enclosed_until=min(one.enclosed_until for one in standings),
         why=least.why,
         why_nothing=nothing.why_nothing,
     )
@@ -116,7 +123,19 @@ def sentences(standings: Sequence[Standing]) -> list[str]:
     for (what, layer, why), names in ends.items():
         of = "" if len(names) == len(standings) else f" of the {' and the '.join(names)}"
         told.append(f"{what}{of} beyond layer {layer}{f', because this fails: {why}' if why else ''}.")
+    known = min(one.enclosed_until for one in standings)
+    if known and ends:
+        of = "of every layer" if known == standings[0].layers else f"up to layer {known}"
+        told.append(
+            f"The measured values {of} are proven to {CLOSE:.0%} all the same, by bounding what rounding did: that "
+            "they are so, not why."
+        )
     return told
+
+
+def _is_close(line: Line) -> bool:
+    low, high = line.enclosed_lower, line.enclosed_upper
+    return low is not None and high is not None and high - low <= math.log1p(CLOSE)
 
 
 def _proven(one: Standing) -> list[str]:

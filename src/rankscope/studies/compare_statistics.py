@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +42,8 @@ def p_values(change: Floats, error: Error) -> Floats:
 
     A spread of zero leaves no room for chance: p is 0 if anything changed and 1 if nothing did.
     """
+    from scipy import stats  # here, not above: comparisons alone need it and it is slow to import
+
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.abs(change) / error.size
         p = 2 * stats.t.sf(t, error.freedom)
@@ -93,6 +94,8 @@ def trend(x: Floats, y: Floats) -> Trend | None:
     x, y = x[known], y[known]
     if len(y) < 3 or np.all(y == y[0]):
         return None
+    from scipy import stats  # as in p_values
+
     kendall = stats.kendalltau(x, y)
     first, second = np.triu_indices(len(x), k=1)
     slope = float(np.median((y[second] - y[first]) / (x[second] - x[first])))

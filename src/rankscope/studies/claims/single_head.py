@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from rankscope.bounds.facts import Facts, facts_of
@@ -204,6 +203,8 @@ def _row_radius(m: int, unit: tuple[float, float, float], rest: tuple[float, flo
             for three in (1.0, -1.0):
                 rows.append([one, two + three * (m - 1), -1.0])
                 bounds.append(one * sink + two * own + three * (m - 1) * other)
+    from scipy.optimize import linprog  # here, not above: it is slow to import
+
     scaled = np.array(rows) / np.array([1.0, m, 1.0])  # the unknown is m c
     solved = linprog([0.0, 0.0, 1.0], A_ub=scaled, b_ub=bounds, bounds=[(None, None)] * 3)
     if solved.fun is None:
