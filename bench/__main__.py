@@ -5,7 +5,15 @@ import sys
 
 import torch
 
-from bench import bench_centers, bench_network, bench_paths, bench_scan, bench_split, bench_translate
+from bench import (
+    bench_bounds,
+    bench_centers,
+    bench_network,
+    bench_paths,
+    bench_scan,
+    bench_split,
+    bench_translate,
+)
 
 
 def main() -> None:
@@ -18,6 +26,7 @@ def main() -> None:
         "scan": bench_scan.run(),
         "translate": bench_translate.run(),
         "paths": bench_paths.run(),
+        "bounds": bench_bounds.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

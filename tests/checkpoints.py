@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from rankscope.sources import BUILTINS, Loaded, load_model
+from rankscope.sources import BUILTINS, Batch, Loaded, Translation, load_model, text_batches, translate
 
 
 def checkpoints(*names: str) -> list[Any]:
@@ -30,6 +30,19 @@ def loaded(name: str) -> Loaded:
     """A checkpoint in its own dtype; not to be changed."""
     with _read_once():
         return load_model(name)
+
+
+def first_texts(name: str) -> Batch:
+    """Three texts of the checkpoint's own domain, cut where a short one ends."""
+    found = loaded(name)
+    texts = text_batches(found.texts[:3], found.tokenizer, batch_size=3, max_tokens=24, takes=found.takes)
+    return next(iter(texts))
+
+
+@cache
+def translated(name: str) -> Translation:
+    """The tree of a checkpoint, proven on its texts; not to be changed."""
+    return translate(loaded(name).model, first_texts(name))
 
 
 @contextmanager

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
     from rankscope.studies import PathsConfig as PathsConfig
+    from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
+    from rankscope.studies import predict as predict
     from rankscope.studies import rate as rate
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
@@ -64,26 +66,9 @@ _HOME = {
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *(
-            "AblateConfig",
-            "CertifyConfig",
-            "CollapseConfig",
-            "PathsConfig",
-            "RateConfig",
-            "Scan",
-            "ScanConfig",
-        ),
-        *(
-            "ablate",
-            "certify",
-            "check_claims",
-            "collapse",
-            "compare",
-            "decompose",
-            "rate",
-            "scan",
-            "scan_states",
-        ),
+        *("AblateConfig", "CertifyConfig", "CollapseConfig", "PathsConfig", "PredictConfig", "RateConfig"),
+        *("Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare", "decompose"),
+        *("predict", "rate", "scan", "scan_states"),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -103,6 +88,7 @@ __all__ = [
     "Measure",
     "Network",
     "PathsConfig",
+    "PredictConfig",
     "RateConfig",
     "Scan",
     "ScanConfig",
@@ -125,6 +111,7 @@ __all__ = [
     "only_in",
     "paper_variant",
     "parse_mask",
+    "predict",
     "rate",
     "scan",
     "scan_states",

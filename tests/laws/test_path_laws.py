@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from checkpoints import checkpoints, loaded
+from checkpoints import checkpoints, translated
 from rankscope.network import TokenMap
 from rankscope.paths import attribute, spectrum
 from rankscope.sources.random_tokens import random_token_batches
-from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from translation_decoders import CASES as DECODERS
 from translations import CASES as ENCODERS
@@ -43,9 +42,8 @@ def test_the_sum_over_lengths_is_the_forward_of_every_family(case: Case, dtype: 
 
 @pytest.mark.parametrize("name", checkpoints("minilm", "rxnmapper", "sapiens", "ruaccent", "smollm2"))
 def test_the_sum_over_lengths_is_the_forward_of_real_checkpoints(name: str) -> None:
-    ready = loaded(name)
-    (batch,) = random_token_batches(ready.model, "1x10", seed=0)
-    translation = translate(ready.model, batch)
+    translation = translated(name)
+    (batch,) = random_token_batches(translation.model, "1x6", seed=0)
     x, context = translation.embed(batch)
     found = spectrum(translation.network, x, context, **options(translation))
     assert found.output.dtype == torch.float64

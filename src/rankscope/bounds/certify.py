@@ -89,6 +89,17 @@ def _check(network: Network) -> None:
                 raise NotUnderstood(leaf, "certify")
 
 
+def _has_seeds(network: Network) -> bool:
+    """Whether weights carry axes of their own before those of one network."""
+    own = {"value": 2, "out": 2, "query": 2, "key": 2, "up": 2, "down": 2, "weight": 1, "bias": 1, "scale": 1}
+    return any(
+        parameter.ndim > own.get(name.rpartition(".")[2], parameter.ndim)
+        and not getattr(module, "per_head", False)
+        for module in network.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    )
+
+
 def _layers(network: Network, x: Tensor, context: Context, joint_side: int) -> Iterator[LayerBounds]:
     splits = stream(network, x, context)
     first = next(splits)
@@ -172,7 +183,7 @@ def _missing(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ...
 
 def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:
     """Every text without its padding, and the bounds side by side again."""
-    if x.ndim != 3 or context.is_token is None:
+    if x.ndim != 3 or context.is_token is None or _has_seeds(network):
         raise ShapeError(
             f"padded tokens are certified text by text, so they must be (texts, tokens, dim), got {tuple(x.shape)}; "
             "certify each seed by itself"

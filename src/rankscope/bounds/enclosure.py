@@ -35,8 +35,15 @@ class Enclosed:
     @property
     def lengths(self) -> Tensor:
         """l2 length of every computed token."""
-        lengths: Tensor = torch.linalg.vector_norm(self.x, dim=-1)
-        return lengths
+        return lengths_of(self.x)
+
+
+def lengths_of(x: Tensor) -> Tensor:
+    """l2 length of every token, brought to size one before squaring: squares of tiny numbers vanish."""
+    size = x.abs().amax(dim=-1, keepdim=True)
+    unit = x / torch.where(size > 0, size, 1.0)
+    found: Tensor = torch.linalg.vector_norm(unit, dim=-1) * size.squeeze(-1)
+    return torch.where(size.squeeze(-1) == torch.inf, torch.inf, found)
 
 
 def exactly(x: Tensor) -> Enclosed:

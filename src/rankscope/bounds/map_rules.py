@@ -79,7 +79,7 @@ def _softmax(mixer: Softmax, state: Enclosed, context: Context) -> Maps:
     error = (
         error + off_query.unsqueeze(-1) * (lengths[1] + off_key).unsqueeze(-2) + gamma(mixer.head_dim) * size
     )
-    error = abs(mixer.scale) * error
+    error = abs(mixer.scale) * error + TINY
     bias = mixer.position.bias(query, context, mixer.scale)
     if bias is not None:
         moved = _bias_error(mixer.position, query, off_query, context, mixer.scale)
@@ -148,7 +148,7 @@ def _head_errors(state: Enclosed, matrix: Tensor, bias: Tensor | None, heads: in
 def _of_norm(norm: Norm, x: Tensor, error: Tensor, *, heads: bool) -> Tensor:
     """How far normed queries or keys may be, given how far they were before."""
     y = norm.per_head(x) if heads else norm(x)
-    return through_norm(norm, Enclosed(x=x, error=error), y).error
+    return through_norm(norm, Enclosed(x=x, error=error), y, heads=heads).error
 
 
 def _bilinear(mixer: Softmax, allowed: Tensor | None) -> Tensor | None:

@@ -7,13 +7,14 @@ too, ``c = mid +- rad``; where tokens are near each other ``rad`` is small, and 
 such sums.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, linear
-from rankscope.bounds.sizes import by_norm
+from rankscope.bounds.sizes import COL, COUNT, by_norm
 from rankscope.bounds.slopes import lipschitz, slope_range
 from rankscope.bounds.terms import Terms
 from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
@@ -57,7 +58,8 @@ def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
     """The MLP as the matrix at its mean slopes, and how far from it the secants of these tokens can be."""
     if found.gate is None:
         low, high = slope_range(mlp.activation, *_range(found.up))
-        return replace(_around([(mlp.up, low, high)], mlp.down), most=_everywhere(mlp, low))
+        terms = _around([(mlp.up, low, high)], mlp.down)
+        return _about_mean(replace(terms, most=_everywhere(mlp, low)), found.up.x.shape[-2])
     ups, gates = _range(found.up), _range(found.gate)
     slopes = slope_range(mlp.activation, *gates)
     corners = torch.stack([a * b for a in ups for b in slopes])
@@ -68,14 +70,31 @@ def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
         dim=-1, keepdim=True
     )
     opened = (active.amin(dim=-2) - loose, active.amax(dim=-2) + loose)
-    return _around([(mlp.up, *opened), (mlp.gate, corners.amin(dim=0), corners.amax(dim=0))], mlp.down)
+    branches = [(mlp.up, *opened), (mlp.gate, corners.amin(dim=0), corners.amax(dim=0))]
+    return _about_mean(_around(branches, mlp.down), found.up.x.shape[-2])
+
+
+def _about_mean(terms: Terms, tokens: int) -> Terms:
+    """Column sums about the mean grow by ``2 - 2/n`` times what a slope that differs from pair to pair does.
+
+    ``sum_i |y_i - mean| <= 1/n sum_ij |y_i - y_j|`` and ``1/n sum_ij |x_i - x_j| <= (2 - 2/n) sum_i |x_i - mean|``; one
+    slope for all pairs needs no such detour.
+    """
+    if terms.radius is None:
+        return terms
+    factor = torch.ones_like(terms.radius)
+    factor[COL] = 2 - 2 / tokens
+    most = None if terms.most is None else terms.most * factor
+    return replace(terms, radius=terms.radius * factor, most=most)
 
 
 def _everywhere(mlp: Mlp, like: Tensor) -> Tensor:
     """``L |U| |D|`` in the norm of every size, whatever the tokens; for a batch of ``*batch width`` as ``like``."""
     norms = [by_norm(spectral_bound(m), row_sum_bound(m), column_sum_bound(m)) for m in (mlp.up, mlp.down)]
     most: Tensor = lipschitz(mlp.activation) * norms[0] * norms[1]
-    return most + like.new_zeros(like.shape[:-1])
+    batch = like.shape[:-1]
+    most = most.reshape(COUNT, *[1] * (len(batch) - most.ndim + 1), *most.shape[1:])
+    return most.expand(COUNT, *batch)
 
 
 def _range(found: Enclosed) -> tuple[Tensor, Tensor]:
@@ -84,7 +103,7 @@ def _range(found: Enclosed) -> tuple[Tensor, Tensor]:
     return (found.x - error).amin(dim=-2), (found.x + error).amax(dim=-2)
 
 
-def _around(branches: list[tuple[Tensor | None, Tensor, Tensor]], down: Tensor) -> Terms:
+def _around(branches: Sequence[tuple[Tensor | None, Tensor, Tensor]], down: Tensor) -> Terms:
     """``sum U diag(mid) D``, and the norms of ``sum U diag(+-rad) D``."""
     channels: Tensor | None = None
     radius: Tensor | None = None

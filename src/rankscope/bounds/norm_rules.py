@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.bounds.enclosure import TINY, Enclosed, gamma, known
+from rankscope.bounds.enclosure import TINY, Enclosed, gamma, known, lengths_of
 from rankscope.core.operator_norms import MARGIN
 from rankscope.network import LayerNorm, Sphere
 from rankscope.network.norms import Norm
@@ -48,34 +48,43 @@ class Normed:
         return low.amin(dim=-1), (self.size + self.error).amax(dim=-1)
 
 
-def view(norm: Norm, state: Enclosed) -> Normed:
-    """The sizes that ``norm`` divides by, and what else is known of the tokens."""
+def view(norm: Norm, state: Enclosed, *, heads: bool = False) -> Normed:
+    """The sizes that ``norm`` divides by, and what else is known of the tokens.
+
+    With ``heads`` the state is ``*batch heads tokens width``, and one gain serves all heads.
+    """
     x, dim = state.x, state.x.shape[-1]
     centered = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
     means = x.mean(dim=-1) if isinstance(norm, LayerNorm) else x.new_zeros(x.shape[:-1])
     parts = 1 if isinstance(norm, Sphere) else dim
-    size = (torch.linalg.vector_norm(centered, dim=-1).square() / parts + norm.eps).sqrt()
+    size = (lengths_of(centered).square() / parts + norm.eps).sqrt()
     gain = norm.gain
     ones = x.new_ones(2)
     weight = ones if gain is None else torch.stack([gain.abs().amin(dim=-1), gain.abs().amax(dim=-1)])
+    weight = weight.unsqueeze(-1) if heads else weight
     own = 4 * gamma(dim) * state.lengths + state.error
     error = known(own / parts**0.5 + gamma(dim) * size + TINY)
     return Normed(size=size, means=means, error=error, weight=weight.double(), parts=parts, eps=norm.eps)
 
 
-def through_norm(norm: Norm, state: Enclosed, y: Tensor) -> Enclosed:
+def through_norm(norm: Norm, state: Enclosed, y: Tensor, *, heads: bool = False) -> Enclosed:
     """``y``, computed as ``norm(x)``, with its error.
 
     Centering and dividing in floats equals both done exactly on a token moved by rounding, times ``1 + rounding``.
     """
-    found = view(norm, state)
+    found = view(norm, state, heads=heads)
     dim = state.x.shape[-1]
     largest = found.weight[1].unsqueeze(-1)
     moved = state.error + 4 * gamma(dim) * state.lengths + TINY
     least = (found.size - found.error).clamp(min=norm.eps**0.5 * (1 - MARGIN))
     carried = moved / (least * found.size).sqrt()
     unit = (torch.linalg.vector_norm(y, dim=-1) + largest * found.parts**0.5) * gamma(dim)
-    bias = 0.0 if norm.bias is None else gamma(1) * torch.linalg.vector_norm(norm.bias, dim=-1, keepdim=True)
+    bias = (
+        y.new_zeros(1)
+        if norm.bias is None
+        else gamma(1) * torch.linalg.vector_norm(norm.bias, dim=-1, keepdim=True)
+    )
+    bias = bias.unsqueeze(-1) if heads else bias
     most = 2 * largest * found.parts**0.5  # two directions are never farther apart than that
     return Enclosed(x=y, error=torch.minimum(known(largest * carried), most) + unit + bias + TINY)
 

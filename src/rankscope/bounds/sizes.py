@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rankscope.bounds.certificate import COLUMNS, COMPOSITE, DIAMETERS, FROBENIUS
-from rankscope.bounds.enclosure import U
+from rankscope.bounds.enclosure import TINY, U, lengths_of
 from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
 from rankscope.measures import find_measure
 from rankscope.split import Split, log_measure, split_tokens
@@ -65,17 +65,18 @@ def trivial(x: Tensor, error: Tensor) -> dict[str, Tensor]:
     """
     dim = x.shape[-1]
     size = x.abs()
-    l2 = torch.linalg.vector_norm(x, dim=-1) + error
+    l2 = lengths_of(x) + error
     l1 = (size.sum(dim=-1) + math.sqrt(dim) * error).amax(dim=-1)
     linf = (size.amax(dim=-1) + error).amax(dim=-1)
     columns = size.sum(dim=-2).amax(dim=-1) + error.sum(dim=-1)
     norms = {
-        FROBENIUS: torch.linalg.vector_norm(l2, dim=-1),
-        COMPOSITE: (columns * l1).sqrt() * 2,  # its center is the mean, which may double either factor
+        FROBENIUS: lengths_of(l2),
         **dict(zip(DIAMETERS, (2 * l1, 2 * l2.amax(dim=-1), 2 * linf), strict=True)),
         COLUMNS: 2 * columns,
     }
-    return {name: norm.log() + LOG_MARGIN for name, norm in norms.items()}
+    logs = {name: (norm + TINY).log() + LOG_MARGIN for name, norm in norms.items()}
+    # Its center is the mean, which may double either factor.
+    return logs | {COMPOSITE: (logs[COLUMNS] + logs[DIAMETERS[0]]) / 2}
 
 
 def enclosed(x: Tensor, error: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -84,22 +85,21 @@ def enclosed(x: Tensor, error: Tensor) -> tuple[dict[str, Tensor], dict[str, Ten
     A seminorm moves by at most its value on what was moved; rounding of the measure itself is relative to the tokens.
     """
     values = measured(split_tokens(x))
-    own = error + 8 * (x.shape[-1] + x.shape[-2]) * U * torch.linalg.vector_norm(x, dim=-1)
+    own = error + 8 * (x.shape[-1] + x.shape[-2]) * U * lengths_of(x) + TINY
     root, longest = math.sqrt(x.shape[-1]), own.amax(dim=-1)
     moved = {
-        FROBENIUS: torch.linalg.vector_norm(own, dim=-1),
+        FROBENIUS: lengths_of(own),
         **dict(zip(DIAMETERS, (2 * root * longest, 2 * longest, 2 * longest), strict=True)),
         COLUMNS: 2 * own.sum(dim=-1),
     }
     sizes = {name: values[name].exp() for name in (*SIZES, COMPOSITE)}
     low = {name: (sizes[name] - size).clamp(min=0.0) for name, size in moved.items()}
     high = {name: sizes[name] + size for name, size in moved.items()}
-    rows = sizes[COMPOSITE].square() / sizes[COLUMNS]  # zero over zero where all tokens are equal
-    rows = torch.where(torch.isnan(rows), 0.0, rows)
-    off = 2 * root * longest
-    low[COMPOSITE] = (low[COLUMNS] * (rows - off).clamp(min=0.0)).sqrt()
-    high[COMPOSITE] = (high[COLUMNS] * (rows + off)).sqrt()
+    rows = (2 * values[COMPOSITE] - values[COLUMNS]).exp()  # NaN where all tokens are equal
+    rows, off = torch.where(torch.isnan(rows), 0.0, rows), 2 * root * longest
     lower, upper = ({name: value.log() for name, value in side.items()} for side in (low, high))
+    lower[COMPOSITE] = (lower[COLUMNS] + (rows - off).clamp(min=0.0).log()) / 2
+    upper[COMPOSITE] = (upper[COLUMNS] + (rows + off).log()) / 2
     return (
         {name: value - LOG_MARGIN for name, value in lower.items()},
         {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankscope.bounds import dense
 from rankscope.bounds.assumption import Assumption
-from rankscope.bounds.enclosure import gamma, known
+from rankscope.bounds.enclosure import U, gamma, known
 from rankscope.bounds.gains import (
     ALIKE,
     JOINT,
@@ -66,6 +66,7 @@ class Terms:
         channels: ``*batch dim dim``, or None for zero.
         heads: attention parts that read the same tokens.
         radius: ``sizes *batch``, the norm of what is not known of ``channels``; None for zero.
+        loose: ``*seeds``, what rounding may have moved scale and channels by, in the norm of any size; None for zero.
         most: ``sizes *batch``, the norm of ``channels`` with what is not known, if that is bounded in another way too.
     """
 
@@ -73,15 +74,20 @@ class Terms:
     channels: Tensor | None = None
     heads: tuple[Heads, ...] = ()
     radius: Tensor | None = None
+    loose: Tensor | None = None
     most: Tensor | None = None
 
     def plus(self, other: "Terms") -> "Terms":
         """Both read the same tokens."""
+        rounding = _sum(
+            _rounding(self.scale, other.scale, (-1,)), _rounding(self.channels, other.channels, (-2, -1))
+        )
         return Terms(
             scale=_sum(self.scale, other.scale),
             channels=_sum(self.channels, other.channels),
             heads=(*self.heads, *other.heads),
             radius=_sum(self.radius, other.radius),
+            loose=_sum(_sum(self.loose, other.loose), rounding),
             most=self._most_with(other),
         )
 
@@ -101,6 +107,7 @@ class Terms:
             channels=None if self.channels is None else self.channels * value.unsqueeze(-2),
             heads=heads,
             radius=None if self.radius is None else self.radius * largest * (1 + MARGIN),
+            loose=None if self.loose is None else self.loose * largest * (1 + MARGIN),
             most=None if self.most is None else self.most * largest * (1 + MARGIN),
         )
 
@@ -109,6 +116,14 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
         return b if a is None else a
     return a + b
+
+
+def _rounding(a: Tensor | None, b: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
+    """What rounding adds to the sum of two scales or two matrices of channels, in any norm used here, at most."""
+    if a is None or b is None:
+        return None
+    sizes = [one.double().abs().amax(dim=axes) for one in (a, b)]
+    return 2 * U * max(a.shape[-1], b.shape[-1]) * (sizes[0] + sizes[1])
 
 
 def term_gains(terms: Terms, log_diameter: Tensor) -> Gains:
@@ -134,8 +149,11 @@ def alike_gains(terms: Terms, like: Tensor) -> Gains:
     nothing = like.new_full((COUNT, *like.shape), -torch.inf)
     least, most = nothing, nothing
     if terms.scale is not None:
-        size = terms.scale.double().abs()
-        pair = (size.amin(dim=-1) * (1 - MARGIN), size.amax(dim=-1) * (1 + MARGIN))
+        size, rounding = terms.scale.double().abs(), 0.0 if terms.loose is None else terms.loose
+        pair = (
+            (size.amin(dim=-1) * (1 - MARGIN) - rounding).clamp(min=0.0),
+            size.amax(dim=-1) * (1 + MARGIN) + rounding,
+        )
         least, most = (one.log().expand(COUNT, *like.shape) for one in pair)
     if terms.channels is None:
         return gains_of([(ALIKE, least)], [(ALIKE, most)])
@@ -144,6 +162,7 @@ def alike_gains(terms: Terms, like: Tensor) -> Gains:
     rounding = MARGIN * values[..., 0]
     norms = by_norm(values[..., 0] + rounding, row_sum_bound(matrix), column_sum_bound(matrix))
     loose = torch.zeros_like(norms) if terms.radius is None else terms.radius
+    loose = loose if terms.loose is None else loose + terms.loose
     smallest = values[..., -1] - rounding
     lowest = per_size(f=smallest - loose[F], d2=smallest - loose[D2])
     lower, upper = [(SLOPE, lowest.clamp(min=0.0).log())], [(SLOPE, raised((norms + loose).log()))]
@@ -228,7 +247,9 @@ def dense_terms(terms: Terms, like: Tensor, tokens: int, dim: int) -> dense.Dens
     total = dense.of_channels(torch.zeros(dim, dim, dtype=torch.float64, device=like.device), tokens, zero)
     if terms.scale is not None:
         matrix = torch.diag_embed(terms.scale.double().expand(*terms.scale.shape[:-1], dim))
-        total = total.plus(dense.of_channels(matrix, tokens, zero))
+        total = total.plus(
+            dense.of_channels(matrix, tokens, zero if terms.loose is None else zero + terms.loose)
+        )
     if terms.channels is not None:
         loose = zero if terms.radius is None else terms.radius[F]
         total = total.plus(dense.of_channels(terms.channels, tokens, loose))

@@ -18,6 +18,7 @@ from rankscope.cli.compare import compare
 from rankscope.cli.list import list_names
 from rankscope.cli.output import printable
 from rankscope.cli.paths import paths
+from rankscope.cli.predict import predict
 from rankscope.cli.rate import rate
 from rankscope.cli.scan import scan
 from rankscope.errors import RankscopeError
@@ -95,6 +96,7 @@ app.command("collapse")(collapse)
 app.command("rate")(rate)
 app.command("paths")(paths)
 app.command("certify")(certify)
+app.command("predict")(predict)
 app.command("claims")(claims)
 app.command("list")(list_names)
 

@@ -17,6 +17,8 @@ from rankscope.sources.roles import block_width
 from rankscope.sources.taps import has_tokens_first
 
 TEXTS, TOKENS = 3, 32
+SECONDS = 0.64
+"""As many tokens as a text has, where a speech model makes one of 20 milliseconds."""
 WIDEST = 512
 """Windows up to here are tried on texts that are longer than they are."""
 
@@ -33,7 +35,7 @@ def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0, padded: bool =
         case "image":
             return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
         case "audio":
-            return _first(audio_batches(sample_audio(TEXTS, seed=seed), model, batch_size=TEXTS))
+            return _first(audio_batches(sample_audio(TEXTS, seed=seed, seconds=SECONDS), model, batch_size=TEXTS))
     return _states(model, stack, seed, padded=padded)
 
 

@@ -10,6 +10,8 @@ from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
 from rankscope.studies.paths_config import PathsConfig as PathsConfig
 from rankscope.studies.paths_study import decompose as decompose
+from rankscope.studies.predict_study import PredictConfig as PredictConfig
+from rankscope.studies.predict_study import predict as predict
 from rankscope.studies.rate_study import RateConfig as RateConfig
 from rankscope.studies.rate_study import rate as rate
 from rankscope.studies.scan_config import ScanConfig as ScanConfig
@@ -31,6 +33,7 @@ __all__ = [
     "CollapseConfig",
     "Partial",
     "PathsConfig",
+    "PredictConfig",
     "RateConfig",
     "Scan",
     "ScanConfig",
@@ -45,6 +48,7 @@ __all__ = [
     "decompose",
     "load_loss",
     "load_sorting",
+    "predict",
     "rate",
     "scan",
     "scan_states",

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from checkpoints import checkpoints, loaded
+from checkpoints import checkpoints, first_texts, loaded, translated
 from rankscope.network import variant
-from rankscope.sources import Batch, Loaded, text_batches, translate
+from rankscope.sources import translate
 from rankscope.split import split_states
 from translation_casts import CastsRemoved
 
@@ -20,24 +20,16 @@ KINDS = {
 }
 
 
-def fed(name: str) -> tuple[Loaded, Batch]:
-    found = loaded(name)
-    texts = text_batches(found.texts[:3], found.tokenizer, batch_size=3, max_tokens=64, takes=found.takes)
-    return found, next(iter(texts))
-
-
 @pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_float32(name: str) -> None:
-    found, batch = fed(name)
-    translation = translate(found.model, batch)
+    translation = translated(name)
     assert (translation.kind, len(translation.network.blocks)) == KINDS[name]
     assert translation.proof.worst < 2e-4
 
 
 @pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_float64(name: str) -> None:
-    found, batch = fed(name)
-    model = copy.deepcopy(found.model).double()
+    batch, model = first_texts(name), copy.deepcopy(loaded(name).model).double()
     translation = translate(model, batch)
     assert max(translation.proof.blocks) < (2e-6 if translation.casts else 1e-9)
     if translation.casts:
@@ -51,9 +43,8 @@ def test_float64(name: str) -> None:
 @pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_attention_alone_collapses_and_the_model_does_not(name: str) -> None:
     """The paper's figure for trained models, to infinite precision: the residual of every text by the split pass."""
-    found, batch = fed(name)
-    translation = translate(found.model, batch)
-    x, context = translation.embed(batch)
+    translation = translated(name)
+    x, context = translation.embed(first_texts(name))
     alone, whole = (
         split_states(variant(translation.network, which), x, context)[-1] for which in ("san", "transformer")
     )

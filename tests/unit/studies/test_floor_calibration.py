@@ -10,13 +10,16 @@ SHAPES = [
     {"tokens": 64, "dim": 64, "heads": 4, "layers": 8},
     {"tokens": 6, "dim": 8, "heads": 1, "layers": 40},
 ]
+DEEP_ENOUGH = {"float64": 40, "float32": 24, "bfloat16": 12}
+"""So many layers take a network that halves its residual in each of them to the rounding of the dtype and below."""
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape.values())))
 def test_what_is_resolved_is_right_to_ten_percent(shape: dict[str, int], dtype: str) -> None:
+    layers = min(shape["layers"], DEEP_ENOUGH[dtype])
     config = CollapseConfig.of(
-        **shape,
+        **shape | {"layers": layers},
         dtype=dtype,
         split=True,
         seeds=(0, 1),

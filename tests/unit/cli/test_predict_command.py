@@ -1,0 +1,89 @@
+"""``rankscope predict``: what it prints and writes, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rankscope.cli.app import OneLineErrors
+from rankscope.cli.predict import predict
+
+program = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False)
+program.command("predict")(predict)
+program.command("other")(lambda: None)
+
+RANDOM = ["--layers", "3", "--heads", "2", "--dim", "8", "--tokens", "8"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(program, ["predict", *arguments])
+
+
+def test_a_config_at_several_depths_is_a_table() -> None:
+    result = run("bert-base", "--layers", "2,32", "--tokens", "16")
+    assert result.exit_code == 0, result.output
+    assert "passes 0.9" in result.stdout
+    assert "equal parameters" in result.stdout
+    assert "cosine after layer" in result.stdout
+
+
+def test_json_has_rows_and_sections() -> None:
+    result = run(*RANDOM, "--variant", "san+mlp", "--seed", "5", "--spread", "0.2", "--format", "json")
+    found = json.loads(result.stdout)
+    assert found["command"] == "predict"
+    assert {row["statement"] for row in found["rows"]} == {"forecast", "a-priori"}
+    assert found["forecast"]["depths"][0]["layers"] == 3
+    assert len(found["mlps"]) == 3
+    assert found["provenance"]["config"]["spread"] == 0.2
+
+
+def test_statements_in_words() -> None:
+    keeps = run(*RANDOM, "--variant", "transformer", "--init", "rezero")
+    assert "No input collapses" in keeps.stdout
+    shrinks = run(*RANDOM, "--spread", "0.1", "--target", "1e-20")
+    assert "shrink in every block" in shrinks.stdout
+    assert "Below 1e-20 after layer 3" in shrinks.stdout
+    skips = run(*RANDOM, "--variant", "san+skip")
+    assert "attention branch smaller than its skip" in skips.stdout
+    assert "could stop collapse" in run(*RANDOM, "--variant", "san+mlp", "--spread", "0.2").stdout
+
+
+@pytest.mark.parametrize("ending", [".csv", ".html", ".json", ".parquet", ".txt"])
+def test_files_are_written(tmp_path: Path, ending: str) -> None:
+    file, picture = tmp_path / f"out{ending}", tmp_path / "out.svg"
+    result = run(*RANDOM, "--spread", "0.2", "--output", str(file), "--plot", str(picture))
+    assert result.exit_code == 0, result.output
+    assert file.stat().st_size > 100
+    assert "mean token cosine" in picture.read_text()
+
+
+def test_a_threshold_can_fail_the_run() -> None:
+    passed = run("bert-base", "--layers", "12", "--tokens", "8", "--threshold", "0.4", "--fail-if-passed")
+    assert passed.exit_code == 1
+    assert run("bert-base", "--layers", "12", "--tokens", "8", "--fail-if-passed").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no config was named"),
+        (["bert-base", "--heads", "2"], "--heads belongs to a random network"),
+        (["bert-base", "--layers", "4,x"], "expected whole numbers"),
+        (["bert-base", "--layers", ","], "expected whole numbers"),
+        (["bert-base", "--layers", "0"], "between 1 and"),
+        (["bert-base", "--spread", "1"], "need weights"),
+        (["bert-base", "--tokens", "1"], "tokens=1"),
+        (["gtp2"], "did you mean 'gpt2'"),
+        ([*RANDOM, "--weights", "initial"], "belongs to a model"),
+        ([*RANDOM, "--spread", "-1"], "spread=-1"),
+        (["bert-base", "--weights", "some"], "'trained' or 'initial'"),
+        (["bert-base", "--sede", "3"], "No such option"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_two(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert "Traceback" not in result.output
