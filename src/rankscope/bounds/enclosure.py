@@ -65,9 +65,11 @@ def rounding(lengths: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     return gamma(matrix.shape[-2]) * most + TINY
 
 
-def linear(state: Enclosed, y: Tensor, matrix: Tensor, bias: Tensor | None) -> Enclosed:
-    """``y``, computed as ``x W + b``, with its error."""
-    carried = state.error * spectral_bound(matrix).unsqueeze(-1)
+def linear(
+    state: Enclosed, y: Tensor, matrix: Tensor, bias: Tensor | None, norm: Tensor | None = None
+) -> Enclosed:
+    """``y``, computed as ``x W + b``, with its error; ``norm`` is ``|W|_2``, if known."""
+    carried = state.error * (spectral_bound(matrix) if norm is None else norm).unsqueeze(-1)
     return Enclosed(x=y, error=known(carried) + rounding(state.lengths, matrix, bias))
 
 

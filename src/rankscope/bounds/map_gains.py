@@ -11,7 +11,13 @@ from rankscope.bounds.contraction import dobrushin_bound
 from rankscope.bounds.enclosure import gamma
 from rankscope.bounds.logs import log_sum, log_tanh, raised
 from rankscope.bounds.map_rules import Maps
-from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
+from rankscope.core.operator_norms import (
+    MARGIN,
+    column_sum_bound,
+    eigenvalue_bound,
+    row_sum_bound,
+    spectral_bound,
+)
 
 EXACT_COLUMNS = 256
 """Up to so many tokens the distances between columns of a map are computed; beyond, bounded."""
@@ -119,7 +125,7 @@ def _stack_norm(left: Tensor, right: Tensor) -> Tensor:
     size = (torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)).square().sum(dim=-1)
     unit = torch.where(size > 0, size, 1.0)
     gram = weighted @ wide.mT / unit[..., None, None]
-    largest = torch.linalg.eigvalsh((gram + gram.mT) / 2)[..., -1].clamp(min=0.0)
+    largest = eigenvalue_bound((gram + gram.mT) / 2).clamp(min=0.0)
     # Products of factors round relative to the factors, which may be far larger than what comes out.
     most: Tensor = (unit * (largest * (1 + MARGIN) + 4 * gamma(dim * left.shape[-3]))).sqrt()
     return most * (1 + MARGIN)

@@ -24,19 +24,29 @@ from rankscope.network.parts import affine
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Inner:
-    """Inner entries of an MLP, ``*batch tokens width``, each known up to ``error`` (l2 of a token's entries)."""
+    """Inner entries of an MLP, ``*batch tokens width``, each known up to ``error`` (l2 of a token's entries).
+
+    Args:
+        up: before the activation, or what the gate multiplies.
+        gate: before the activation of a gate, if there is one.
+        up_norm: ``|U|_2``, ``*seeds``.
+        down_norm: ``|D|_2``.
+    """
 
     up: Enclosed
     gate: Enclosed | None
+    up_norm: Tensor
+    down_norm: Tensor
 
 
 def inner(mlp: Mlp, state: Enclosed) -> Inner:
     """What the first maps of an MLP make of the tokens."""
-    up = linear(state, affine(state.x, mlp.up, mlp.up_bias), mlp.up, mlp.up_bias)
+    norms = {"up_norm": spectral_bound(mlp.up), "down_norm": spectral_bound(mlp.down)}
+    up = linear(state, affine(state.x, mlp.up, mlp.up_bias), mlp.up, mlp.up_bias, norms["up_norm"])
     if mlp.gate is None:
-        return Inner(up=up, gate=None)
+        return Inner(up=up, gate=None, **norms)
     gate = affine(state.x, mlp.gate, mlp.gate_bias)
-    return Inner(up=up, gate=linear(state, gate, mlp.gate, mlp.gate_bias))
+    return Inner(up=up, gate=linear(state, gate, mlp.gate, mlp.gate_bias), **norms)
 
 
 def through_mlp(mlp: Mlp, found: Inner) -> Enclosed:
@@ -51,7 +61,8 @@ def through_mlp(mlp: Mlp, found: Inner) -> Enclosed:
         active = active * found.up.x
         error = error + 4 * U * torch.linalg.vector_norm(active, dim=-1)
     inside = Enclosed(x=active, error=known(error))
-    return linear(inside, affine(active, mlp.down, mlp.down_bias), mlp.down, mlp.down_bias)
+    y = affine(active, mlp.down, mlp.down_bias)
+    return linear(inside, y, mlp.down, mlp.down_bias, found.down_norm)
 
 
 def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
@@ -59,7 +70,7 @@ def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
     if found.gate is None:
         low, high = slope_range(mlp.activation, *_range(found.up))
         terms = _around([(mlp.up, low, high)], mlp.down)
-        return _about_mean(replace(terms, most=_everywhere(mlp, low)), found.up.x.shape[-2])
+        return _about_mean(replace(terms, most=_everywhere(mlp, found, low)), found.up.x.shape[-2])
     ups, gates = _range(found.up), _range(found.gate)
     slopes = slope_range(mlp.activation, *gates)
     corners = torch.stack([a * b for a in ups for b in slopes])
@@ -88,9 +99,10 @@ def _about_mean(terms: Terms, tokens: int) -> Terms:
     return replace(terms, radius=terms.radius * factor, most=most)
 
 
-def _everywhere(mlp: Mlp, like: Tensor) -> Tensor:
+def _everywhere(mlp: Mlp, found: Inner, like: Tensor) -> Tensor:
     """``L |U| |D|`` in the norm of every size, whatever the tokens; for a batch of ``*batch width`` as ``like``."""
-    norms = [by_norm(spectral_bound(m), row_sum_bound(m), column_sum_bound(m)) for m in (mlp.up, mlp.down)]
+    pairs = ((mlp.up, found.up_norm), (mlp.down, found.down_norm))
+    norms = [by_norm(spectral, row_sum_bound(one), column_sum_bound(one)) for one, spectral in pairs]
     most: Tensor = lipschitz(mlp.activation) * norms[0] * norms[1]
     batch = like.shape[:-1]
     most = most.reshape(COUNT, *[1] * (len(batch) - most.ndim + 1), *most.shape[1:])
