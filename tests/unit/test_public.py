@@ -10,7 +10,7 @@ import pytest
 import rankscope
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/split.md", "docs/ablate.md", "docs/paths.md")
+PAGES = ("README.md", "docs/split.md", "docs/ablate.md", "docs/paths.md", "docs/certify.md", "docs/predict.md")
 
 
 def test_every_public_name_resolves_and_is_documented() -> None:
@@ -36,6 +36,8 @@ def test_importing_rankscope_imports_nothing_heavy() -> None:
         ("docs/add_a_family.md", 5),
         ("docs/ablate.md", 1),
         ("docs/paths.md", 2),
+        ("docs/certify.md", 1),
+        ("docs/predict.md", 2),
     ],
 )
 def test_code_in_the_pages_runs(page: str, least: int, tmp_path: Path) -> None:
