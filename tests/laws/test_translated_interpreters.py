@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models import MODELS
+from rankscope.bounds import certify
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, variant
 from rankscope.sources import Batch, Translation, translate
@@ -84,3 +85,16 @@ def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtyp
         is_even = name in ("bert", "distilbert", "albert", "vit", "whisper-encoder", "torch-encoder")
         assert prediction.order == (3.0 if is_even else None)
         assert prediction.reason
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_certificates_hold_on_translated_models(name: str) -> None:
+    """Without joint operators, which take long at this size; those are checked on smaller trees."""
+    translation, batch = translated(name)
+    x, context = translation.embed(batch)
+    one = Context() if context.is_token is None else context.of_text(0)
+    for which in ("san", "transformer"):
+        network = variant(translation.network, which)
+        for bounds in certify(network, kept(x, context, 0), one, joint_side=0).layers:
+            for definition, measured in bounds.measured.items():
+                assert bounds.lower[definition] <= measured <= bounds.upper[definition]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankscope.bounds.logs import lowered, raised
 from rankscope.bounds.slopes import lipschitz
-from rankscope.core.operator_norms import MARGIN, spectral_bound
+from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
 from rankscope.network import Attention, Mlp, Network, Norm, Scale, Skip, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
 
@@ -109,30 +109,15 @@ def head_norms(part: Attention) -> HeadNorms:
     logits = None
     if isinstance(mixer, Softmax):
         query, key = split_heads(mixer.query, mixer.heads), split_heads(mixer.key, mixer.key_heads)
-        product = product_norm(query, repeat_groups(key, mixer.heads).mT)
+        product = product_bound(query, repeat_groups(key, mixer.heads).mT)
         logits = raised((product * abs(mixer.scale)).log())
     held = values.bias()
     bias = values.out.new_zeros(values.out.shape[:-2]) if held is None else _length(held)
     return HeadNorms(
         logits=logits,
-        values=raised(product_norm(values.head_values(), values.head_outs()).log()),
+        values=raised(product_bound(values.head_values(), values.head_outs()).log()),
         bias=raised(bias.double().log()),
     )
-
-
-def product_norm(left: Tensor, right: Tensor) -> Tensor:
-    """``|left right|_2`` of ``*batch dim width`` and ``*batch width dim``, rounded up, from matrices of side ``width``.
-
-    ``left = Q R`` and ``right = L Q'`` with orthonormal Q, so the norm is that of ``R L``. Factoring rounds relative
-    to the factors, which may be far larger than their product: that much is added.
-    """
-    left, right = left.double(), right.double()
-    sizes = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
-    if left.shape[-2] > left.shape[-1]:
-        left = torch.linalg.qr(left).R
-    if right.shape[-1] > right.shape[-2]:
-        right = torch.linalg.qr(right.mT).R.mT
-    return torch.add(spectral_bound(left @ right), sizes, alpha=1e-3 * MARGIN)
 
 
 def mlp_norms(part: Mlp) -> MlpNorms:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from rankscope.bounds.facts_attention import AttentionFacts, attention_facts
-from rankscope.bounds.facts_weights import MlpFacts, mlp_facts, product_spectral
+from rankscope.bounds.facts_weights import MlpFacts, mlp_facts
 from rankscope.bounds.sizes import LOG_MARGIN, trivial
 from rankscope.core.numerics import unit_roundoff
-from rankscope.core.operator_norms import MARGIN, spectral_bound
+from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
 from rankscope.errors import NumericalError, ShapeError
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Skip, Sum
@@ -275,8 +275,8 @@ class _ValueProducts:
         size = torch.where(size > 0, size, 1.0)
         self.left, self.out, self.log_scale = left / size[..., None, None], out, self.log_scale + size.log()
         self.log_factors = self.log_factors + (spectral_bound(value) * spectral_bound(out)).log()
-        self.log_maps = self.log_maps + product_spectral(value, out).log()
-        found = self.log_scale + product_spectral(self.left, out).log()
+        self.log_maps = self.log_maps + product_bound(value, out).log()
+        found = self.log_scale + product_bound(self.left, out).log()
         total = torch.logaddexp(found, self.log_factors + math.log(MARGIN)) + LOG_MARGIN
         self.logs.append(torch.minimum(total, self.log_maps).expand(self.batch))
 

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from rankscope.bounds.slopes import lipschitz
-from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
+from rankscope.core.operator_norms import (
+    MARGIN,
+    column_sum_bound,
+    product_bound,
+    row_sum_bound,
+    spectral_bound,
+)
 from rankscope.network import Attention, Mlp, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
 
@@ -50,17 +56,6 @@ def product_norms(left: Tensor, right: Tensor) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in heads], dim=-1) for name in NORMS}
 
 
-def product_spectral(left: Tensor, right: Tensor) -> Tensor:
-    """The largest singular value of ``left @ right``, rounded up, from triangular factors of the inner width.
-
-    With ``left = Q R`` and ``right^T = Q' R'`` it is that of ``R R'^T``. Rounding is relative to the product of the
-    factors' own norms, which may be far above the norm of the product.
-    """
-    inner, outer = (torch.linalg.qr(one, mode="r").R for one in (left.double(), right.double().mT))
-    most = spectral_bound(inner) * spectral_bound(outer)
-    return torch.minimum(spectral_bound(inner @ outer.mT) + MARGIN * most, most)
-
-
 def _norms(left: Tensor, right: Tensor) -> dict[str, Tensor]:
     up, width = 1 + MARGIN, left.shape[-1]
     tall, wide = left.abs(), right.abs()
@@ -77,7 +72,7 @@ def _norms(left: Tensor, right: Tensor) -> dict[str, Tensor]:
         "l1": l1,
         "linf": linf,
         "composite": composite,
-        "spectral": torch.minimum(product_spectral(left, right), composite),
+        "spectral": torch.minimum(product_bound(left, right), composite),
         "max": largest * up,
         "sum": columns.sum(dim=-1) * up,
     }

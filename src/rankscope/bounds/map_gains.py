@@ -6,16 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.bounds.apriori_norms import product_norm
 from rankscope.bounds.contraction import dobrushin_bound
 from rankscope.bounds.enclosure import gamma
+from rankscope.bounds.facts_weights import product_norms
 from rankscope.bounds.logs import log_sum, log_tanh, raised
 from rankscope.bounds.map_rules import Maps
 from rankscope.core.operator_norms import (
     MARGIN,
     column_sum_bound,
     eigenvalue_bound,
-    row_sum_bound,
     spectral_bound,
 )
 
@@ -93,28 +92,14 @@ class ValueNorms:
 
 def value_norms(values: Tensor, outs: Tensor) -> ValueNorms:
     """Norms of the products of ``*seeds heads dim width`` and ``*seeds heads width dim``."""
-    loose = gamma(values.shape[-1])
-    sums = [
-        product + loose * bound(values) * bound(outs)
-        for product, bound in zip(_sums(values, outs), (row_sum_bound, column_sum_bound), strict=True)
-    ]
+    heads = product_norms(values, outs)
     return ValueNorms(
-        spectral=_log(product_norm(values, outs)),
-        rows=_log(sums[0]),
-        columns=_log(sums[1]),
+        spectral=_log(heads["spectral"]),
+        rows=_log(heads["linf"]),
+        columns=_log(heads["l1"]),
         side_by_side=_log(_stack_norm(values, outs)),
         below=_log(_stack_norm(outs.mT, values.mT)),
     )
-
-
-def _sums(values: Tensor, outs: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest absolute row and column sum of every product, one head at a time: together they would leave the cache."""
-    pairs = [
-        (row_sum_bound(product), column_sum_bound(product))
-        for product in (left @ right for left, right in zip(values.unbind(-3), outs.unbind(-3), strict=True))
-    ]
-    rows, columns = zip(*pairs, strict=True)
-    return torch.stack(rows, dim=-1), torch.stack(columns, dim=-1)
 
 
 def _stack_norm(left: Tensor, right: Tensor) -> Tensor:

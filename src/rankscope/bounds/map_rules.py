@@ -10,10 +10,9 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from rankscope.bounds.apriori_norms import product_norm
 from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, rounding
 from rankscope.bounds.norm_rules import through_norm
-from rankscope.core.operator_norms import spectral_bound
+from rankscope.core.operator_norms import product_bound, spectral_bound
 from rankscope.errors import NotUnderstood, NumericalError
 from rankscope.network import Alibi, Context, Fixed, Mixer, NoPosition, RelativeBias, Rotary, Softmax, Uniform
 from rankscope.network.heads import repeat_groups, split_heads
@@ -157,7 +156,7 @@ def _bilinear(mixer: Softmax, allowed: Tensor | None) -> Tensor | None:
     if not plain or allowed is not None or not isinstance(mixer.position, NoPosition):
         return None
     query, key = split_heads(mixer.query, mixer.heads), split_heads(mixer.key, mixer.key_heads)
-    norm: Tensor = product_norm(query, repeat_groups(key, mixer.heads).mT) * abs(mixer.scale)
+    norm: Tensor = product_bound(query, repeat_groups(key, mixer.heads).mT) * abs(mixer.scale)
     return norm
 
 

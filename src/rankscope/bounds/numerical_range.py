@@ -15,10 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rankscope.bounds.apriori_norms import product_norm
 from rankscope.bounds.dense import basis
 from rankscope.bounds.map_rules import Maps
-from rankscope.core.operator_norms import MARGIN, spectral_bound
+from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
 
 
 class HasHeads(Protocol):
@@ -62,7 +61,7 @@ def _products(part: HasHeads) -> tuple[Tensor, Tensor]:
     loose = torch.linalg.vector_norm(part.maps.radius * torch.linalg.vector_norm(maps, dim=-1), dim=-1)
     corners = torch.stack([a * b for a in tokens[:2] for b in channels[:2]])
     skew = tokens[2] * channels[2]
-    unknown = loose * product_norm(part.values, part.outs)
+    unknown = loose * product_bound(part.values, part.outs)
     sizes = [torch.maximum(one[0].abs(), one[1].abs()) + one[2] for one in (tokens, channels)]
     rounding = MARGIN * torch.linalg.matrix_norm(part.values) * torch.linalg.matrix_norm(part.outs)
     slack = skew + unknown + MARGIN * sizes[0] * sizes[1] + rounding * sizes[0]

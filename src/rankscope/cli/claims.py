@@ -65,11 +65,10 @@ def _text(table: "Table") -> str:
 
 
 def _whole(one: Mapping[str, Any]) -> str:
-    from rankscope.studies.claims.page import shown
-    from rankscope.studies.claims.report import told_verdict
+    from rankscope.report.claims_page import told_verdict
 
     told = [[number["text"], number["means"]] for number in one["numbers"]]
-    told += [[shown(entry["value"]), entry["label"]] for entry in one["details"]]
+    told += [[entry["text"], entry["label"]] for entry in one["details"]]
     paragraphs = [
         f"{one['id']}: {one['title']}",
         one["statement"],
@@ -83,6 +82,6 @@ def _whole(one: Mapping[str, Any]) -> str:
 
 
 def _page(table: "Table", title: str) -> str:
-    from rankscope.studies.claims.report import claims_report
+    from rankscope.report.claims_page import claims_page
 
-    return claims_report(table, title=title, command=command_line())
+    return claims_page(table, title=title, command=command_line())

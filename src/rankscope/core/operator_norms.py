@@ -68,6 +68,21 @@ def _proven_bound(matrix: Tensor) -> Tensor:
     return last
 
 
+def product_bound(left: Tensor, right: Tensor) -> Tensor:
+    """``|left right|_2`` for ``*batch dim width`` and ``*batch width dim``, rounded up; from sides ``width``.
+
+    ``left = Q R`` and ``right = L Q'`` with orthonormal Q, so the norm is that of ``R L``. Factoring rounds relative to
+    the factors, which may be far larger than their product: that much is added.
+    """
+    left, right = left.double(), right.double()
+    sizes: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
+    if left.shape[-2] > left.shape[-1]:
+        left = torch.linalg.qr(left, mode="r").R
+    if right.shape[-1] > right.shape[-2]:
+        right = torch.linalg.qr(right.mT, mode="r").R.mT
+    return spectral_bound(left @ right) + 1e-3 * MARGIN * sizes
+
+
 def row_sum_bound(matrix: Tensor) -> Tensor:
     """The largest absolute row sum, one billionth up: by how much ``x -> x M`` enlarges ``|x|_1`` at most.
 

@@ -35,7 +35,9 @@ def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0, padded: bool =
         case "image":
             return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
         case "audio":
-            return _first(audio_batches(sample_audio(TEXTS, seed=seed, seconds=SECONDS), model, batch_size=TEXTS))
+            return _first(
+                audio_batches(sample_audio(TEXTS, seed=seed, seconds=SECONDS), model, batch_size=TEXTS)
+            )
     return _states(model, stack, seed, padded=padded)
 
 

@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.network import LayerNorm, Softmax
+from rankscope.report.claims_page import claims_page as claims_html
 from rankscope.results import COLUMNS, Table
 from rankscope.studies.claims import CLAIMS, Number, check_claims, multi_head, single_head
 from rankscope.studies.claims.claim import (
@@ -28,7 +29,6 @@ from rankscope.studies.claims.claim import (
     not_checkable,
 )
 from rankscope.studies.claims.page import SEED, claims_page
-from rankscope.studies.claims.report import claims_report
 from rankscope.studies.claims.study import run_claim
 
 PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
@@ -89,7 +89,7 @@ def test_rows_have_the_fixed_columns_and_those_of_claims(table: Table) -> None:
 
 @pytest.mark.slow
 def test_the_report_shows_every_claim_and_escapes(table: Table) -> None:
-    page = claims_report(table, title="Claims <b>", command="rankscope claims")
+    page = claims_html(table, title="Claims <b>", command="rankscope claims")
     assert "Claims &lt;b&gt;" in page
     assert f"{len(CLAIMS)} claims, 0 with a verdict that was not expected" in page
     for name in CLAIMS:

@@ -28,7 +28,7 @@ def fit(**fields: object) -> dict[str, object]:
     ],
 )
 def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: float) -> None:
-    found = fit(**fields)
+    found = fit(layers=120, **fields)
     assert found["method"] == "slem"
     assert (found["regime"], found["predicted_order"]) == ("linear", 1.0)
     assert found["predicted_rate"] == pytest.approx(expected, rel=2e-5)
@@ -50,7 +50,7 @@ def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: f
     ],
 )
 def test_rates_that_are_followed(fields: dict[str, object], method: str) -> None:
-    found = fit(**fields)
+    found = fit(layers=120, **fields)
     assert found["method"] == method
     assert found["regime"] == "linear", found["reason"]
     # the two runs see the same weights but not the same residual: four standard errors of either
@@ -79,6 +79,7 @@ def test_pre_norm_with_skips_is_sublinear() -> None:
         variant="san+skip",
         values="gaussian",
         init="paper",
+        layers=120,
     )
     assert found["regime"] == "sublinear"
     assert found["rate"] is None
@@ -86,16 +87,16 @@ def test_pre_norm_with_skips_is_sublinear() -> None:
 
 
 def test_components_that_do_not_meet_keep_apart() -> None:
-    found = fit(mask="blocks:2")
+    found = fit(mask="blocks:2", layers=100)
     assert found["regime"] == "none"
     assert found["predicted_rate"] == 1.0
     assert "components" in found["reason"]
 
 
 def test_absolute_rate_is_rate_times_value_growth() -> None:
-    table = rate(RateConfig(values="gaussian", layers=400))
+    table = rate(RateConfig(values="gaussian", layers=200))
     found, logs = table.sections["fit"], table.frame["log10_value"].to_numpy()
-    absolute = 10 ** ((logs[-1] - logs[160]) / 240)
+    absolute = 10 ** ((logs[-1] - logs[80]) / 120)
     assert found["rate"] * found["value_growth"] == pytest.approx(absolute, rel=1e-3)
 
 
@@ -152,7 +153,7 @@ def test_a_drifting_rate_is_not_reported() -> None:
 
 
 def test_tokens_that_grow_keep_their_logits_apart_and_nothing_is_predicted() -> None:
-    found = fit(variant="san+skip")
+    found = fit(variant="san+skip", layers=60)
     assert found["predicted_rate"] is None
     assert "logits do not vanish" in found["reason"]
 

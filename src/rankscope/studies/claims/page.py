@@ -37,7 +37,7 @@ def claims_page(table: Table) -> str:
 
 def _section(one: Mapping[str, Any]) -> str:
     told = [f"{number['means']}: {number['text']}" for number in one["numbers"]]
-    told += [f"{entry['label']}: {shown(entry['value'])}" for entry in one["details"]]
+    told += [f"{entry['label']}: {entry['text']}" for entry in one["details"]]
     lines = [f"## {one['id']}", "", f"*{_escaped(one['title'])}* ({_escaped(one['ref'])})", ""]
     lines += [
         _escaped(one["statement"]),
@@ -46,11 +46,6 @@ def _section(one: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join([*lines, *(f"- {_escaped(line)}" for line in told), ""])
-
-
-def shown(value: object) -> str:
-    """A value of a finding as a person reads it: floats to four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _cell(text: str) -> str:

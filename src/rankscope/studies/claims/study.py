@@ -88,9 +88,16 @@ def _told(claim: Claim, finding: Finding) -> dict[str, Any]:
         "words": finding.words,
         "number": _number(finding.number),
         "numbers": [_number(number) for number in finding.numbers],
-        "details": [{"label": label, "value": value} for label, value in finding.details],
+        "details": [
+            {"label": label, "value": value, "text": shown(value)} for label, value in finding.details
+        ],
     }
 
 
 def _number(number: Number) -> dict[str, Any]:
     return {**asdict(number), "is_so": number.is_so, "text": number.text}
+
+
+def shown(value: object) -> str:
+    """A value of a finding as a person reads it: floats to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankscope.plots.markup import Fragment, joined, tag
-from rankscope.report.common import UNPRINTABLE, entries_of, origin_of, provenance_text, rendered
+from rankscope.report.common import entries_of, origin_of, provenance_text, rendered
 from rankscope.results import UNRESOLVED_MARK, Table
-from rankscope.studies.claims.page import shown
 
 
-def claims_report(table: Table, *, title: str, command: str) -> str:
+def claims_page(table: Table, *, title: str, command: str) -> str:
     """The page as HTML text: a table of verdicts, every finding whole, provenance."""
     claims = table.sections["claims"]
     wrong = sum(not one["as_expected"] for one in claims)
     facts = [f"{len(claims)} claims, {wrong} with a verdict that was not expected"]
-    page = rendered(
+    return rendered(
         "page.html",
         title=title,
+        lead=joined(_verdicts(claims), *map(_finding, claims)),
         command=command,
         facts=facts,
         figures=[],
@@ -27,8 +27,6 @@ def claims_report(table: Table, *, title: str, command: str) -> str:
         origin=origin_of(table),
         provenance=provenance_text(table),
     )
-    head = UNPRINTABLE.sub("\ufffd", str(_verdicts(claims)) + "".join(map(_finding, claims)))
-    return page.replace("<main>", f"<main>\n{head}", 1)
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> Fragment:
@@ -48,7 +46,7 @@ def told_verdict(one: Mapping[str, Any]) -> str:
 
 def _finding(one: Mapping[str, Any]) -> Fragment:
     numbers = [(number["text"], number["means"]) for number in one["numbers"]]
-    numbers += [(shown(entry["value"]), entry["label"]) for entry in one["details"]]
+    numbers += [(entry["text"], entry["label"]) for entry in one["details"]]
     return tag(
         "section",
         tag("h2", one["id"]),
