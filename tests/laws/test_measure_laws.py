@@ -8,7 +8,8 @@ import torch
 from rankscope.measures import MEASURES, Bracket, Law, dobrushin
 
 SHAPES = [(3, 4), (6, 2), (3, 7)]  # nearly square, tall, wide
-FACTORS = torch.tensor([-3.7, 1e-170], dtype=torch.float64).reshape(2, 1, 1, 1)  # squares of the second underflow
+# the squares of the second underflow
+FACTORS = torch.tensor([-3.7, 1e-170], dtype=torch.float64).reshape(2, 1, 1, 1)
 CASES = [
     pytest.param(measure, law, id=f"{measure}-{law.name.lower()}")
     for measure in MEASURES.values()
@@ -63,7 +64,9 @@ def check_batch(measure, x, value, generator):
     for k, end in enumerate(ends(value)):
         alone = torch.stack([ends(one)[k] for one in single])
         assert end.shape == x.shape[:-2]
-        torch.testing.assert_close(end.flatten()[places], alone, **CLOSE)  # brackets too: the same steps are taken
+        torch.testing.assert_close(
+            end.flatten()[places], alone, **CLOSE
+        )  # brackets too: the same steps are taken
 
 
 def check_token_order(measure, x, value, generator):
@@ -83,7 +86,9 @@ def check_zero_channels(measure, x, value, generator):
 
 def check_homogeneous(measure, x, value, generator):
     sizes = FACTORS.abs().reshape(2, 1)
-    assert_same(each(measure(FACTORS * x), lambda end: end / sizes), each(value, lambda end: end.expand(2, -1)))
+    assert_same(
+        each(measure(FACTORS * x), lambda end: end / sizes), each(value, lambda end: end.expand(2, -1))
+    )
 
 
 def check_scale_invariant(measure, x, value, generator):

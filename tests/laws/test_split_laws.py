@@ -35,7 +35,7 @@ def agrees(split: Split, before: tuple[Tensor, Tensor], x: Tensor) -> None:
         )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(networks(), st.integers(2, 6), st.integers(0, 2**16), st.sampled_from([1.0, 1e-3, 1e-9, 30.0]))
 def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: int, spread: float) -> None:
     draw = Draws(seed)

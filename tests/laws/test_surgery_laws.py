@@ -57,7 +57,7 @@ def same(a: Network, b: Network) -> None:
         assert_close(left, right, rtol=0, atol=0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(networks(), st.sampled_from(sorted(CUTS)), st.sampled_from(sorted(CUTS)))
 def test_each_cut_is_idempotent_and_any_two_commute(net: Network, first: str, second: str) -> None:
     a, b = CUTS[first], CUTS[second]

@@ -266,13 +266,18 @@ def _mixing(part: Attention, region: Region, logits: Tensor | None) -> tuple[Ten
     one = torch.zeros((*region.high.shape, mixer.heads), dtype=torch.float64)
     if isinstance(mixer, Fixed):
         maps = mixer.maps.double()
-        tau = dobrushin_bound(maps / maps.sum(dim=-1, keepdim=True)).clamp(max=1.0)
+        rounding = 4 * maps.shape[-1] * torch.finfo(torch.float64).eps
+        tau = (dobrushin_bound(maps / maps.sum(dim=-1, keepdim=True)) + rounding).clamp(max=1.0)
         return tau.log(), Assumption.of(name, True)
     if not isinstance(mixer, Softmax | Uniform):
         raise NotUnderstood(mixer, NAME)
     found = _not_content(mixer)
     if found is not None:
-        return one, Assumption.of(name, False, says=f"{found}, so two rows of a map may share no key")
+        return one, Assumption.of(
+            name,
+            False,
+            says=f"{found}: the bound by content alone does not apply",
+        )
     if isinstance(mixer, Uniform) or logits is None:
         return torch.full_like(one, -torch.inf), Assumption.of(name, True)
     exponent = product_up(logits, raised(2 * region.high).unsqueeze(-1))

@@ -63,8 +63,9 @@ class MlpStatement:
         layer: the block, from 1.
         site: name of the part.
         lipschitz: ``L |U|_2 |D|_2``: it enlarges no spread by more. Infinity with a gate.
-        needed: by what it would have to enlarge the given spread so that attention before it, without a skip, does
-            not shrink it: ``1 / sum_h w_h tanh(s_h D^2 / 4)``. Minus infinity where nothing is known to shrink.
+        needed: by what it would have to enlarge spreads so that attention before it, without a skip, does not shrink
+            that of the tokens it reads, if that is the given one: ``1 / sum_h w_h tanh(s_h D^2 / 4)``. Minus infinity
+            where nothing is known to shrink.
         sensitivity: product of ``max(needed, 1)`` up to this block: so much a small change of the input may be
             magnified by a network whose MLPs stop collapse.
     """
@@ -77,7 +78,7 @@ class MlpStatement:
 
     @property
     def is_enough(self) -> Tensor:
-        """Whether the MLP could stop collapse at that spread; False is proof that it cannot."""
+        """Whether it could make up for attention that reads tokens of that spread; False is proof that it cannot."""
         return self.lipschitz >= self.needed
 
 

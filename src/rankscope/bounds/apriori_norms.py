@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rankscope.bounds.logs import lowered, raised
 from rankscope.bounds.slopes import lipschitz
 from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
-from rankscope.network import Attention, Mlp, Network, Norm, Scale, Skip, Softmax
+from rankscope.network import Attention, Mlp, Network, Norm, Scale, Skip, Softmax, Values
 from rankscope.network.heads import repeat_groups, split_heads
 
 M = TypeVar("M", bound=nn.Module)
@@ -112,12 +112,26 @@ def head_norms(part: Attention) -> HeadNorms:
         product = product_bound(query, repeat_groups(key, mixer.heads).mT)
         logits = raised((product * abs(mixer.scale)).log())
     held = values.bias()
-    bias = values.out.new_zeros(values.out.shape[:-2]) if held is None else _length(held)
+    bias = (
+        values.out.new_zeros(values.out.shape[:-2])
+        if held is None
+        else _length(held) + _bias_rounding(values)
+    )
     return HeadNorms(
         logits=logits,
         values=raised(product_bound(values.head_values(), values.head_outs()).log()),
         bias=raised(bias.double().log()),
     )
+
+
+def _bias_rounding(values: Values) -> Tensor:
+    """What rounding may hide when biases are carried through the output map and added: they may cancel."""
+    own = torch.zeros(()).double() if values.out_bias is None else _length(values.out_bias)
+    carried = torch.zeros(()).double()
+    if values.value_bias is not None:
+        repeats = values.heads // values.value_heads
+        carried = _length(values.value_bias) * repeats**0.5 * torch.linalg.matrix_norm(values.out.double())
+    return 1e-3 * MARGIN * (own + carried)
 
 
 def mlp_norms(part: Mlp) -> MlpNorms:

@@ -30,7 +30,7 @@ from rankscope.bounds.sizes import (
 )
 from rankscope.core.numerics import checked, threads_for
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
-from rankscope.network import Context, Network
+from rankscope.network import Attention, Context, Fixed, Mlp, Network, Norm, Scale, Skip, Softmax
 from rankscope.network.parts import leaves
 from rankscope.split import Split
 from rankscope.split.run import in_float64, stream
@@ -63,18 +63,41 @@ def certify(
     >>> bool(last.lower[name] <= last.measured[name] <= last.upper[name])
     True
     """
+    if not isinstance(network, Network):
+        raise ConfigError(
+            f"expected a tree of parts (rankscope.Network), got {type(network).__name__}; rankscope.certify takes "
+            "models and names of models"
+        )
     context = Context() if context is None else context
     x = checked(x, tokens=2)
+    _check_width(network, x)
     context.check(x)
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
         return _each_text(network, x, context, joint_side)
+    x = x.expand(*torch.broadcast_shapes(_seeds(network), x.shape[:-2]), *x.shape[-2:])
     plain = Context(positions=context.positions, segments=context.segments)
     with torch.no_grad(), threads_for(x.shape[-1] * x.shape[-2]):
         note = mask_note(network, x.shape[-2])
         return Certificate(
             layers=tuple(_layers(network, x, plain, joint_side)), notes=() if note is None else (note,)
         )
+
+
+def _check_width(network: Network, x: Tensor) -> None:
+    """Raise if tokens are not as wide as the first part with weights expects."""
+    for part in network.modules():
+        width = (
+            part.values.value.shape[-2]
+            if isinstance(part, Attention)
+            else part.up.shape[-2]
+            if isinstance(part, Mlp)
+            else None
+        )
+        if width is not None and width != x.shape[-1]:
+            raise ShapeError(
+                f"tokens have {x.shape[-1]} channels and the network reads {width}; give tokens of that width"
+            )
 
 
 def _check(network: Network) -> None:
@@ -89,15 +112,23 @@ def _check(network: Network) -> None:
                 raise NotUnderstood(leaf, "certify")
 
 
-def _has_seeds(network: Network) -> bool:
-    """Whether weights carry axes of their own before those of one network."""
-    own = {"value": 2, "out": 2, "query": 2, "key": 2, "up": 2, "down": 2, "weight": 1, "bias": 1, "scale": 1}
-    return any(
-        parameter.ndim > own.get(name.rpartition(".")[2], parameter.ndim)
-        and not getattr(module, "per_head", False)
-        for module in network.modules()
-        for name, parameter in module.named_parameters(recurse=False)
-    )
+def _seeds(network: Network) -> torch.Size:
+    """The axes that weights carry before those of one network."""
+    shapes = [torch.Size()]
+    for part in network.modules():
+        if isinstance(part, Attention):
+            shapes += [part.values.value.shape[:-2], part.values.out.shape[:-2]]
+        elif isinstance(part, Softmax):
+            shapes += [part.query.shape[:-2], part.key.shape[:-2]]
+        elif isinstance(part, Mlp):
+            shapes += [part.up.shape[:-2], part.down.shape[:-2]]
+        elif isinstance(part, Fixed):
+            shapes.append(part.maps.shape[:-3])
+        elif isinstance(part, Norm | Scale | Skip):
+            held = (getattr(part, name, None) for name in ("weight", "bias", "value", "scale"))
+            shapes += [one.shape[:-1] for one in held if isinstance(one, Tensor)]
+    together: torch.Size = torch.broadcast_shapes(*shapes)
+    return together
 
 
 def _layers(network: Network, x: Tensor, context: Context, joint_side: int) -> Iterator[LayerBounds]:
@@ -183,7 +214,7 @@ def _missing(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ...
 
 def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:
     """Every text without its padding, and the bounds side by side again."""
-    if x.ndim != 3 or context.is_token is None or _has_seeds(network):
+    if x.ndim != 3 or context.is_token is None or _seeds(network):
         raise ShapeError(
             f"padded tokens are certified text by text, so they must be (texts, tokens, dim), got {tuple(x.shape)}; "
             "certify each seed by itself"

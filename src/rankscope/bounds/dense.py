@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.bounds.enclosure import gamma
+from rankscope.bounds.enclosure import TINY, gamma
+from rankscope.bounds.logs import lowered, raised
 from rankscope.core.operator_norms import MARGIN
+from rankscope.split.state import aligned
 
 JOINT_SIDE = 512
 """Side of a matrix on residuals, ``(tokens - 1) * dim``, up to which it is written out and its singular values are
@@ -20,27 +22,34 @@ computed, a tenth of a second each."""
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Dense:
-    """A matrix on residuals, and how far in spectral norm the exact one may be from it.
+    """``exp(log_scale) M`` on residuals, and how far in spectral norm the exact M may be from the computed one.
 
     Args:
         matrix: ``*batch side side``, acting on columns; the token is the slow index.
-        radius: ``*batch``.
+        radius: ``*batch``, of the matrix without its scale.
+        log_scale: ``*batch``: products of many blocks leave the range of floats.
     """
 
     matrix: Tensor
     radius: Tensor
+    log_scale: Tensor
 
     def then(self, other: "Dense") -> "Dense":
         """This part, then the other one."""
         sizes = [_size(one) for one in (self, other)]
         radius = sizes[0] * other.radius + self.radius * sizes[1] + self.radius * other.radius
         rounding = gamma(self.matrix.shape[-1]) * sizes[0] * sizes[1]
-        return Dense(matrix=other.matrix @ self.matrix, radius=radius + rounding)
+        return scaled(other.matrix @ self.matrix, radius + rounding + TINY, self.log_scale + other.log_scale)
 
     def plus(self, other: "Dense") -> "Dense":
         """Both parts read the same tokens, and what they give is added."""
-        rounding = gamma(1) * (_size(self) + _size(other))
-        return Dense(matrix=self.matrix + other.matrix, radius=self.radius + other.radius + rounding)
+        top, weights = aligned(torch.stack(torch.broadcast_tensors(self.log_scale, other.log_scale)), dim=0)
+        pair = [
+            Dense(matrix=one.matrix * weight[..., None, None], radius=one.radius * weight, log_scale=top)
+            for one, weight in zip((self, other), weights, strict=True)
+        ]
+        rounding = gamma(2) * (_size(pair[0]) + _size(pair[1])) + TINY
+        return scaled(pair[0].matrix + pair[1].matrix, pair[0].radius + pair[1].radius + rounding, top)
 
     def gains(self) -> tuple[Tensor, Tensor]:
         """Natural logarithms of the smallest and the largest factor on a residual, ``*batch``."""
@@ -49,7 +58,20 @@ class Dense:
         values = torch.where(finite.unsqueeze(-1), values, torch.nan)
         largest, smallest = values[..., 0], values[..., -1]
         slack = MARGIN * largest + self.radius
-        return (smallest - slack).clamp(min=0.0).log(), (largest + slack).log()
+        lower, upper = (smallest - slack).clamp(min=0.0).log(), (largest + slack).log()
+        return lowered(lower + self.log_scale), raised(upper + self.log_scale)
+
+
+def scaled(matrix: Tensor, radius: Tensor, log_scale: Tensor | None = None) -> Dense:
+    """A matrix with its radius, brought to entries of size one at most."""
+    size = matrix.abs().amax(dim=(-2, -1))
+    size = torch.where((size > 0) & torch.isfinite(size), size, 1.0)
+    before = torch.zeros_like(size) if log_scale is None else log_scale
+    return Dense(
+        matrix=matrix / size[..., None, None],
+        radius=radius / size * (1 + MARGIN) + TINY,
+        log_scale=before + size.log(),
+    )
 
 
 def basis(tokens: int, like: Tensor) -> Tensor:
@@ -63,13 +85,13 @@ def basis(tokens: int, like: Tensor) -> Tensor:
 def of_channels(matrix: Tensor, tokens: int, radius: Tensor) -> Dense:
     """``R -> R W`` for one matrix ``*batch dim dim``."""
     eye = torch.eye(tokens - 1, dtype=matrix.dtype, device=matrix.device)
-    return Dense(matrix=_kron(eye, matrix.mT), radius=radius)
+    return scaled(_kron(eye, matrix.mT), radius)
 
 
 def of_maps(maps: Tensor, value_out: Tensor, radius: Tensor) -> Dense:
     """``R -> sum_h P_h R W_h`` for maps ``*batch heads tokens tokens`` and matrices ``*seeds heads dim dim``."""
     inside = basis(maps.shape[-1], maps)
-    return Dense(matrix=_kron(inside.mT @ maps @ inside, value_out.mT).sum(dim=-3), radius=radius)
+    return scaled(_kron(inside.mT @ maps @ inside, value_out.mT).sum(dim=-3), radius)
 
 
 def of_tokens(matrices: Tensor, radius: Tensor) -> Dense:
@@ -78,7 +100,7 @@ def of_tokens(matrices: Tensor, radius: Tensor) -> Dense:
     inside = basis(tokens, matrices)
     mixed = torch.einsum("ia,ib,...ide->...aebd", inside, inside, matrices)
     side, rounding = (tokens - 1) * dim, gamma(tokens) * torch.linalg.matrix_norm(matrices).amax(dim=-1)
-    return Dense(matrix=mixed.reshape(*matrices.shape[:-3], side, side), radius=radius + 2 * rounding)
+    return scaled(mixed.reshape(*matrices.shape[:-3], side, side), radius + 2 * rounding)
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

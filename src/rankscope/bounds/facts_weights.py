@@ -11,6 +11,7 @@ from rankscope.core.operator_norms import (
     MARGIN,
     column_sum_bound,
     product_bound,
+    product_underflow,
     row_sum_bound,
     spectral_bound,
 )
@@ -57,24 +58,24 @@ def product_norms(left: Tensor, right: Tensor) -> dict[str, Tensor]:
 
 
 def _norms(left: Tensor, right: Tensor) -> dict[str, Tensor]:
-    up, width = 1 + MARGIN, left.shape[-1]
+    up, width, slack = 1 + MARGIN, left.shape[-1], product_underflow(left, right)
     tall, wide = left.abs(), right.abs()
     columns = (tall.sum(dim=-2, keepdim=True) @ wide).squeeze(-2)  # of the product of absolute values
     rows = (tall @ wide.sum(dim=-1, keepdim=True)).squeeze(-1)
     largest = tall.amax(dim=-2).unsqueeze(-2).matmul(wide.amax(dim=-1).unsqueeze(-1))[..., 0, 0]
     if width > 1:  # with one inner channel these are the sums themselves
-        entries, slack = (left @ right).abs(), 2.0**-50 * width
-        columns, rows = entries.sum(dim=-2) + slack * columns, entries.sum(dim=-1) + slack * rows
-        largest = entries.amax(dim=(-2, -1)) + slack * largest
-    l1, linf = columns.amax(dim=-1) * up, rows.amax(dim=-1) * up
+        entries, loose = (left @ right).abs(), 2.0**-50 * width
+        columns, rows = entries.sum(dim=-2) + loose * columns, entries.sum(dim=-1) + loose * rows
+        largest = entries.amax(dim=(-2, -1)) + loose * largest
+    l1, linf = columns.amax(dim=-1) * up + slack, rows.amax(dim=-1) * up + slack
     composite = l1.sqrt() * linf.sqrt() * up
     return {
         "l1": l1,
         "linf": linf,
         "composite": composite,
         "spectral": torch.minimum(product_bound(left, right), composite),
-        "max": largest * up,
-        "sum": columns.sum(dim=-1) * up,
+        "max": largest * up + slack,
+        "sum": columns.sum(dim=-1) * up + slack,
     }
 
 

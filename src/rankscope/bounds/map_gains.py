@@ -15,6 +15,7 @@ from rankscope.core.operator_norms import (
     MARGIN,
     column_sum_bound,
     eigenvalue_bound,
+    product_underflow,
     spectral_bound,
 )
 
@@ -104,16 +105,18 @@ def value_norms(values: Tensor, outs: Tensor) -> ValueNorms:
 
 def _stack_norm(left: Tensor, right: Tensor) -> Tensor:
     """``|[A_1 B_1 ... A_H B_H]|_2``, the root of the largest eigenvalue of ``sum_h A_h (B_h B_h^T) A_h^T``."""
-    dim = left.shape[-2]
+    dim, hidden = left.shape[-2], product_underflow(left, right).amax(dim=-1)
+    sizes = [one.abs().amax(dim=(-3, -2, -1)) for one in (left, right)]
+    sizes = [torch.where(one > 0, one, 1.0) for one in sizes]
+    left, right = (one / size[..., None, None, None] for one, size in zip((left, right), sizes, strict=True))
     wide = left.transpose(-3, -2).flatten(-2)
     weighted = (left @ (right @ right.mT)).transpose(-3, -2).flatten(-2)
-    size = (torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)).square().sum(dim=-1)
-    unit = torch.where(size > 0, size, 1.0)
-    gram = weighted @ wide.mT / unit[..., None, None]
+    gram = weighted @ wide.mT
     largest = eigenvalue_bound((gram + gram.mT) / 2).clamp(min=0.0)
     # Products of factors round relative to the factors, which may be far larger than what comes out.
-    most: Tensor = (unit * (largest * (1 + MARGIN) + 4 * gamma(dim * left.shape[-3]))).sqrt()
-    return most * (1 + MARGIN)
+    size = (torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)).square().sum(dim=-1)
+    most: Tensor = (largest * (1 + MARGIN) + 4 * gamma(dim * left.shape[-3]) * size).sqrt()
+    return most * sizes[0] * sizes[1] * (1 + MARGIN) + hidden
 
 
 def _columns(centered: Tensor) -> Tensor:

@@ -56,8 +56,8 @@ def _uniform(mixer: Uniform, state: Enclosed, context: Context) -> Maps:
 def _fixed(mixer: Fixed, state: Enclosed, context: Context) -> Maps:
     """The stored maps, divided by the sums of their rows: stored rows sum to one up to rounding only."""
     maps = mixer(state.x, context)
-    off = (maps.sum(dim=-1) - 1).abs() + gamma(maps.shape[-1])
-    return Maps(maps=maps, radius=2 * off)
+    maps = maps / maps.sum(dim=-1, keepdim=True)
+    return Maps(maps=maps, radius=maps.new_full(maps.shape[:-1], 2 * gamma(maps.shape[-1])))
 
 
 @enclosed_maps.register

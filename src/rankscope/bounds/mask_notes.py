@@ -27,7 +27,7 @@ def mask_note(network: Network, tokens: int) -> str | None:
     >>> network = build(Spec(layers=2, heads=1, dim=4, mask="blocks:2"), torch.Generator().manual_seed(0))
     >>> print(mask_note(network, 6).replace(": ", ":\\n"))
     mask blocks:2 on 6 tokens:
-    2 components read nothing outside themselves (tokens 0-2 | 3-5), so each keeps a limit of its own at any depth
+    2 components read nothing outside themselves (tokens 0-2 | 3-5), so each has a limit of its own, at any depth
     """
     layers = {layer: _mixers(block) for layer, block in enumerate(network.blocks, start=1)}
     layers = {layer: mixers for layer, mixers in layers.items() if mixers}
@@ -39,7 +39,7 @@ def mask_note(network: Network, tokens: int) -> str | None:
     more = " | ..." if len(apart) > _SHOWN else ""
     return (
         f"{_masks(layers)} on {tokens} tokens: {len(apart)} components read nothing outside themselves "
-        f"(tokens {shown}{more}), so each keeps a limit of its own at any depth"
+        f"(tokens {shown}{more}), so each has a limit of its own, at any depth"
     )
 
 

@@ -20,6 +20,10 @@ from rankscope.bounds.enclosure import TINY, Enclosed, gamma, known, lengths_of
 from rankscope.core.operator_norms import MARGIN
 from rankscope.network import LayerNorm, Sphere
 from rankscope.network.norms import Norm
+from rankscope.network.parts import row
+
+SMALLEST = 1e-140
+"""Tokens of a smaller size lose digits when they are squared: of what a norm makes of them nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,10 +46,16 @@ class Normed:
     parts: int
     eps: float
 
+    def least(self) -> Tensor:
+        """The exact size of every token, at least, ``*batch tokens``."""
+        return (self.size - self.error).clamp(min=self.eps**0.5 * (1 - MARGIN))
+
     def range(self) -> tuple[Tensor, Tensor]:
-        """Smallest and largest exact size of a token, ``*batch``: at least and at most."""
-        low = (self.size - self.error).clamp(min=self.eps**0.5 * (1 - MARGIN))
-        return low.amin(dim=-1), (self.size + self.error).amax(dim=-1)
+        """Logarithms of the smallest and largest ``sqrt(s_i s_j)`` of two tokens, ``*batch``: at least and at most."""
+        pair = min(2, self.size.shape[-1])
+        low = self.least().topk(pair, dim=-1, largest=False).values
+        high = (self.size + self.error).topk(pair, dim=-1).values
+        return low.log().mean(dim=-1) - MARGIN, high.log().mean(dim=-1) + MARGIN
 
 
 def view(norm: Norm, state: Enclosed, *, heads: bool = False) -> Normed:
@@ -64,6 +74,7 @@ def view(norm: Norm, state: Enclosed, *, heads: bool = False) -> Normed:
     weight = weight.unsqueeze(-1) if heads else weight
     own = 4 * gamma(dim) * state.lengths + state.error
     error = known(own / parts**0.5 + gamma(dim) * size + TINY)
+    error = torch.where(size < SMALLEST, torch.inf, error)
     return Normed(size=size, means=means, error=error, weight=weight.double(), parts=parts, eps=norm.eps)
 
 
@@ -76,8 +87,7 @@ def through_norm(norm: Norm, state: Enclosed, y: Tensor, *, heads: bool = False)
     dim = state.x.shape[-1]
     largest = found.weight[1].unsqueeze(-1)
     moved = state.error + 4 * gamma(dim) * state.lengths + TINY
-    least = (found.size - found.error).clamp(min=norm.eps**0.5 * (1 - MARGIN))
-    carried = moved / (least * found.size).sqrt()
+    carried = moved / found.least().sqrt() / found.size.sqrt()
     unit = (torch.linalg.vector_norm(y, dim=-1) + largest * found.parts**0.5) * gamma(dim)
     bias = (
         y.new_zeros(1)
@@ -85,34 +95,39 @@ def through_norm(norm: Norm, state: Enclosed, y: Tensor, *, heads: bool = False)
         else gamma(1) * torch.linalg.vector_norm(norm.bias, dim=-1, keepdim=True)
     )
     bias = bias.unsqueeze(-1) if heads else bias
-    most = 2 * largest * found.parts**0.5  # two directions are never farther apart than that
+    length = torch.linalg.vector_norm(y if norm.bias is None else y - _as_row(norm.bias, heads=heads), dim=-1)
+    most = largest * found.parts**0.5 + length  # the exact one is a direction, whatever the computed one is
     return Enclosed(x=y, error=torch.minimum(known(largest * carried), most) + unit + bias + TINY)
+
+
+def _as_row(bias: Tensor, *, heads: bool) -> Tensor:
+    return row(row(bias)) if heads else row(bias)
 
 
 def upper_gain(found: Normed) -> Tensor:
     """By how much a norm enlarges the Frobenius residual and the l2 diameter at most, ``*batch``; a logarithm."""
     least, _ = found.range()
-    return (found.weight[1].log() - least.log()) + MARGIN
+    return (found.weight[1].log() - least) + MARGIN
 
 
 def lower_gains(found: Normed, frobenius: Tensor, diameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """By how much they are enlarged at least, ``*batch``, and the share of the squared residual that the norm removes.
 
-    ``r_F(unit X)^2 >= (r_F(X)^2 - m var(s) (1 + eps / s_min^2) - d var(means)) / s_max^2`` with sums of squared
-    deviations over tokens for var, and the same for one pair of tokens with squared ranges; the bracket falls with
-    ``r_F(X)``, so its lower bound is put in.
+    ``r_F(unit X)^2 >= (r_F(X)^2 - m var(s) (1 + eps / s_min^2) - d var(means)) / (s s')`` with s and s' the two largest
+    sizes and sums of squared deviations over tokens for var; the same for one pair of tokens with squared ranges. The
+    bracket falls with ``r_F(X)``, so its lower bound is put in.
 
     Args:
         frobenius: logarithm of the Frobenius residual of the tokens, at least.
         diameter: the same of their l2 diameter.
     """
-    least, largest = found.range()
-    shrunk = found.parts * (1 + found.eps / least.square())
+    _, largest = found.range()
+    shrunk = found.parts * (1 + found.eps / found.least().amin(dim=-1).square())
     loss = shrunk * _deviation(found.size, found.error).square()
     loss = loss + found.parts * _deviation(found.means, found.error).square()
     pair = shrunk * _range(found.size, found.error).square()
     pair = pair + found.parts * _range(found.means, found.error).square()
-    weight = found.weight[0].log() - largest.log() - MARGIN
+    weight = found.weight[0].log() - largest - MARGIN
     share = loss.log() - 2 * frobenius
     return weight + _kept(share), weight + _kept(pair.log() - 2 * diameter), share.exp()
 

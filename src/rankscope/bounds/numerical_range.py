@@ -4,9 +4,10 @@ For ``Y = s X + S(X)`` with ``S(R) = sum_h J P_h R W_h`` and s > 0,
 
     r_F(Y)^2 = s^2 r_F(X)^2 + 2 s <R, S(R)> + |S(R)|^2,
 
-so ``r_F(Y) / r_F(X)`` lies between the roots of ``s^2 + 2 s a`` and ``s^2 + 2 s b + |S|^2`` with a, b the smallest and
-largest eigenvalue of the symmetric part of S. Split each factor into its symmetric and its skew part: the symmetric
-part of ``P (x) W`` is ``P_s (x) W_s + P_k (x) W_k``, whose eigenvalues are products of those of the factors.
+so ``r_F(Y) / r_F(X)`` is at most the root of ``s^2 + 2 s b + |S|^2``, and at least ``<R, Y> / |R|^2 >= s + a``, with a,
+b the smallest and largest eigenvalue of the symmetric part of S. Split each factor into its symmetric and its skew
+part: the symmetric part of ``P (x) W`` is ``P_s (x) W_s + P_k (x) W_k``, whose eigenvalues are products of those of the
+factors.
 """
 
 from collections.abc import Sequence
@@ -31,25 +32,29 @@ class HasHeads(Protocol):
     def outs(self) -> Tensor: ...
 
 
-def symmetric_range(heads: Sequence[HasHeads], scale: Tensor, log_norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Natural logarithms of the smallest and largest ``r_F(Y) / r_F(X)``, ``*batch``, NaN unless the scale is positive.
+def symmetric_range(
+    heads: Sequence[HasHeads], scale: Tensor, loose: Tensor, log_norm: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Natural logarithms of the smallest and largest ``r_F(Y) / r_F(X)``, ``*batch``.
 
     Args:
         heads: attention parts in the branch.
         scale: of the skip, ``*seeds``.
+        loose: how far the exact scale may be from it.
         log_norm: logarithm of ``|S|``, at most.
     """
     low, high = torch.zeros_like(log_norm), torch.zeros_like(log_norm)
     for one in heads:
         least, most = _products(one)
         low, high = low + least, high + most
-    slack = MARGIN * (low.abs() + high.abs())
-    low, high = low - slack, high + slack
-    smallest = (scale.square() + 2 * scale * low) * (1 - MARGIN)
-    largest = scale.square() + 2 * scale * high + (2 * log_norm).exp()
-    logs = smallest.clamp(min=0.0).log() / 2 - MARGIN, largest.log() / 2 + MARGIN
-    lower, upper = (torch.where(scale > 0, log, torch.nan) for log in logs)
-    return lower, upper
+    low, high = (
+        torch.where(scale < 0, -high, low),
+        torch.where(scale < 0, -low, high),
+    )  # -Y = (-s) X + (-S)(X)
+    size, slack = scale.abs(), MARGIN * (low.abs() + high.abs()) + loose
+    smallest = size * (1 - MARGIN) + low - slack
+    largest = (size + loose).square() + 2 * (size + loose) * (high + slack) + (2 * log_norm).exp()
+    return smallest.clamp(min=0.0).log() - MARGIN, largest.clamp(min=0.0).log() / 2 + MARGIN
 
 
 def _products(part: HasHeads) -> tuple[Tensor, Tensor]:

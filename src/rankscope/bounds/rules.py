@@ -9,13 +9,12 @@ from torch import Tensor
 
 from rankscope.bounds import dense
 from rankscope.bounds.assumption import ARITHMETIC, Assumption
-from rankscope.bounds.enclosure import Enclosed, added, exactly, gamma, known, rounding
+from rankscope.bounds.enclosure import TINY, Enclosed, added, exactly, gamma, known, lengths_of, rounding
 from rankscope.bounds.gains import (
     SIZE,
     SKIP,
     TOKENS,
     Gains,
-    blamed,
     gains_of,
     in_a_row,
     passed,
@@ -149,10 +148,16 @@ def _chain_terms(steps: list[Passed], part: Chain) -> Terms | None:
     """One part followed by scales is as linear as the part."""
     terms = steps[0].terms
     for inner_part in list(part.parts)[1:]:
-        if terms is None or not isinstance(inner_part, Scale) or inner_part.value is None:
+        if terms is None or not isinstance(inner_part, Scale) or not _is_moderate(inner_part.value):
             return None
         terms = terms.scaled(inner_part.value.double())
     return terms
+
+
+def _is_moderate(value: Tensor) -> bool:
+    """Whether products with these factors stay in the range of floats."""
+    size = value.double().abs()
+    return bool(((size < 1e50) & ((size > 1e-50) | (size == 0))).all())
 
 
 @pass_part.register
@@ -228,7 +233,17 @@ def _side_by_side(gains: list[Gains]) -> Gains:
     for index, one in enumerate(gains):
         others = [other.upper for place, other in enumerate(gains) if place != index]
         lower.append((SKIP, log_difference(one.lower, log_sum(*others)) if others else one.lower))
-    failed = tuple(assumption for one in gains for assumption in blamed(one))
+    strongest = max(range(len(gains)), key=lambda place: float(gains[place].lower[F].max()))
+    others = [one.upper[F] for place, one in enumerate(gains) if place != strongest]
+    failed = (
+        *(one for each in gains for one in each.failed if one.name == ARITHMETIC),
+        Assumption.at_most(
+            "branches do not cancel",
+            log_sum(*others).exp() if others else torch.zeros_like(upper[F]),
+            gains[strongest].lower[F].exp(),
+            says="branches that are added may cancel, unless one of them keeps more apart than the others can add",
+        ),
+    )
     return gains_of(lower, [(SKIP, upper)], failed)
 
 
@@ -241,7 +256,7 @@ def _scaled(state: Enclosed, scale: Tensor) -> Enclosed:
     """Tokens times a number or a number for each channel."""
     largest = scale.double().abs().amax(dim=-1, keepdim=True)
     y = scaled(state.x, scale)
-    return Enclosed(x=y, error=known(largest * state.error) + gamma(1) * torch.linalg.vector_norm(y, dim=-1))
+    return Enclosed(x=y, error=known(largest * state.error) + gamma(1) * lengths_of(y) + TINY)
 
 
 @pass_part.register

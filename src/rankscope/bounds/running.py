@@ -96,6 +96,7 @@ def mixing_block(terms: Terms) -> MixingBlock | None:
         maps.append(eye.expand(*batch, 1, tokens, tokens))
         radii.append(like.new_zeros(*batch, 1, tokens))
         largest = terms.scale.double().abs().amax(dim=-1, keepdim=True) * (1 + MARGIN)
+        largest = largest if terms.loose is None else largest + terms.loose.unsqueeze(-1)
         norms.append(largest.expand(3, *[1] * (len(batch) + 1 - largest.ndim), *largest.shape))
     spread = [one.expand(3, *batch, one.shape[-1]) for one in norms]
     return MixingBlock(

@@ -42,8 +42,9 @@ def norm_matrix(norm: Norm, state: Enclosed) -> Dense:
     z = center.x @ flat
     both = (x - center.x) @ flat + 2 * z
     own, common = found.size.unsqueeze(-1), middle.size.unsqueeze(-1)
-    weight = both / (found.parts * own * common * (own + common))
-    matrices = flat / own.unsqueeze(-1) - weight.unsqueeze(-1) * z.unsqueeze(-2)
+    # Quotients of things of one size: products of three sizes leave the range of floats.
+    weight, unit = both / (own + common) / own, z / common / found.parts
+    matrices = flat / own.unsqueeze(-1) - weight.unsqueeze(-1) * unit.unsqueeze(-2)
     if norm.gain is not None:
         matrices = matrices * row(row(norm.gain))
     error = found.error + middle.error

@@ -27,7 +27,7 @@ from rankscope.bounds.gains import (
     gains_of,
     per_size,
 )
-from rankscope.bounds.logs import log_difference, log_sum, raised
+from rankscope.bounds.logs import log_difference, log_sum, lowered, raised
 from rankscope.bounds.map_gains import MapGains, ValueNorms, map_gains, value_norms
 from rankscope.bounds.map_rules import Maps
 from rankscope.bounds.numerical_range import symmetric_range
@@ -137,9 +137,13 @@ def term_gains(terms: Terms, log_diameter: Tensor) -> Gains:
     upper = [(method, log_sum(alike.upper, branch)) for method, branch in branches]
     lower = [(SKIP, log_difference(alike.lower, branch)) for _, branch in branches]
     if terms.channels is None and terms.scale is not None and terms.scale.shape[-1] == 1:
-        spread = symmetric_range(terms.heads, terms.scale[..., 0], branches[-1][1][F])
+        loose = torch.zeros_like(log_diameter) if terms.loose is None else terms.loose
+        spread = symmetric_range(terms.heads, terms.scale[..., 0].double(), loose, branches[-1][1][F])
         lower.append((RANGE, per_size(f=spread[0])))
         upper.append((RANGE, per_size(f=spread[1])))
+    alone = _single_head(terms.heads)
+    if alone is not None:
+        lower.append((SUM, per_size(f=log_difference(alone, alike.upper[F]))))
     smallest = torch.stack([branch for _, branch in branches]).nan_to_num(nan=torch.inf).amin(dim=0)
     return gains_of(lower, upper, _failed(alike.lower, smallest, terms))
 
@@ -207,13 +211,34 @@ def _joined(bounds: list[Tensor]) -> Tensor:
     return bounds[0] if len(bounds) == 1 else log_sum(*bounds)
 
 
+def _single_head(heads: tuple[Heads, ...]) -> Tensor | None:
+    """Logarithm of the smallest gain of one head, ``sigma_min(J P J) sigma_min(W)``; None for more heads."""
+    if (
+        len(heads) != 1
+        or heads[0].values.shape[-3] != 1
+        or heads[0].values.shape[-1] < heads[0].values.shape[-2]
+    ):
+        return None
+    one = heads[0]
+    maps, product = one.maps.maps[..., 0, :, :], (one.values @ one.outs)[..., 0, :, :]
+    inside = dense.basis(maps.shape[-1], maps)
+    apart = one.maps.radius[..., 0, :] * torch.linalg.vector_norm(maps, dim=-1)
+    sizes = torch.linalg.matrix_norm(one.values) * torch.linalg.matrix_norm(one.outs)
+    slack = (torch.linalg.vector_norm(apart, dim=-1), gamma(one.values.shape[-1]) * sizes[..., 0])
+    factors = []
+    for matrix, loose in zip((inside.mT @ maps @ inside, product), slack, strict=True):
+        values = torch.linalg.svdvals(matrix)
+        factors.append((values[..., -1] - MARGIN * values[..., 0] - loose).clamp(min=0.0).log())
+    return lowered(factors[0] + factors[1])
+
+
 def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ...]:
     if terms.scale is None and terms.channels is None:
         return (
             Assumption.of(
                 "a skip connection",
                 torch.zeros_like(branch[F], dtype=torch.bool),
-                says="without one, attention may map different tokens to the same; nothing keeps them apart",
+                says="without one, attention may map different tokens to the same",
             ),
         )
     radius = torch.stack([one.maps.radius.amax(dim=(-2, -1)) for one in terms.heads]).amax(dim=0)
@@ -234,7 +259,7 @@ def _failed_alike(middle: Tensor, loose: Tensor) -> tuple[Assumption, ...]:
         Assumption.at_most(
             "MLP keeps tokens apart",
             loose,
-            middle,
+            middle.clamp(min=0.0),
             says="between these tokens the slopes of the MLP differ by more than its mean slope, with the skip, keeps "
             "of every direction; two tokens may be mapped to the same",
         ),

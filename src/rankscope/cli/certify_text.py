@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DIM = "\x1b[2m{}\x1b[0m"
 LEGEND = (
-    "(...) = vacuous: true, but known from the size of the state; - = nothing; bounds are rounded outward"
+    "(...) = vacuous: true, but no better than the size of the state, rounding counted in; - = nothing; "
+    "bounds are rounded outward"
 )
 UNPROVEN = "? = printed in a paper, but an assumption fails here, so that it is not proven"
 
@@ -55,7 +56,7 @@ def _head(about: dict[str, Any]) -> list[str]:
     several = about["texts"] * about["seeds"] > 1
     head = [
         f"{subject(about)}: {about['variant']}, {about['weights']} weights",
-        f"{texts} of {about['tokens']:.0f} tokens on average{seeds}; {about['inputs']}",
+        f"{texts} of {about['tokens']:.0f} tokens{' on average' if several else ''}{seeds}; {about['inputs']}",
         *(["bounds hold of every text, measured is the geometric mean"] if several else []),
         *(f"note: {warning}" for warning in about["warnings"]),
     ]

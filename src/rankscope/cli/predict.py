@@ -177,7 +177,7 @@ def _forecast_lines(table: "Table") -> list[str]:
             one["sizing"],
             f"{one['parameters']:.3g}",
             f"{one['cosine']:.3f}",
-            "never" if one["passes"] is None else f"layer {one['passes']}",
+            f"not in {one['layers']}" if one["passes"] is None else f"layer {one['passes']}",
         ]
         for one in told["depths"]
     ]
@@ -229,7 +229,7 @@ def _reason_lines(told: dict[str, Any], side: str, key: str) -> list[str]:
         worst = max((reason for _, reason in cases), key=lambda reason: reason["value"] or 0.0)
         number = "" if worst["value"] is None else f" ({worst['value']:.4g} against {worst['limit']:.4g})"
         layers = _span([layer for layer, _ in cases])
-        lines.append(f"not from {side}, layers {layers}: no {name}{number}; {worst['says']}")
+        lines.append(f"layers {layers}, bound from {side}, what fails: {name}{number}; {worst['says']}")
     return lines
 
 

@@ -10,6 +10,9 @@ MARGIN = 1e-9
 Sums of ``n`` numbers and eigenvalues of symmetric matrices of side ``n`` are computed with a relative error of at most
 a small multiple of ``n u`` with ``u = 1.1e-16``: below one billionth for every side that fits into memory."""
 
+UNDERFLOW = 1e-290
+"""Added to norms of products: entries below the smallest normal float lose their digits, or vanish."""
+
 EXACT_SIDE = 1024
 """Side of a Gram matrix up to which its eigenvalues are computed: a fraction of a second."""
 
@@ -76,11 +79,18 @@ def product_bound(left: Tensor, right: Tensor) -> Tensor:
     """
     left, right = left.double(), right.double()
     sizes: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
+    slack = product_underflow(left, right)
     if left.shape[-2] > left.shape[-1]:
         left = torch.linalg.qr(left, mode="r").R
     if right.shape[-1] > right.shape[-2]:
         right = torch.linalg.qr(right.mT, mode="r").R.mT
-    return spectral_bound(left @ right) + 1e-3 * MARGIN * sizes
+    return spectral_bound(left @ right) + 1e-3 * MARGIN * sizes + slack
+
+
+def product_underflow(left: Tensor, right: Tensor) -> Tensor:
+    """What underflow may hide of a norm of ``left @ right``, ``*batch``: nothing if one of them is zero."""
+    is_zero = (left == 0).all(dim=-1).all(dim=-1) | (right == 0).all(dim=-1).all(dim=-1)
+    return (~is_zero).double() * UNDERFLOW
 
 
 def row_sum_bound(matrix: Tensor) -> Tensor:

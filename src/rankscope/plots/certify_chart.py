@@ -193,7 +193,7 @@ def _notes(table: Table, panels: list[Panel]) -> list[str]:
     notes.append("dotted: size of the state")
     entries = [entry for panel in panels for entry in panel.entries]
     if any(entry["upper_vacuous"] or entry["bound_vacuous"] for entry in entries):
-        notes.append("gray: vacuous, above the size of the state")
+        notes.append("gray: vacuous, not below the size of the state")
     if any(entry["bound"] is not None for entry in entries):
         notes.append("dashed: the bound as printed in a paper")
     if any(arrow_rows(panel) for panel in panels):

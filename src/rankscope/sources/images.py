@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
@@ -57,11 +58,17 @@ def read_images(
 def sample_images(count: int = 8, *, seed: int = 0) -> list[tuple[str, Picture]]:
     """Pictures for when the user gives none: scikit-learn's handwritten digits, or smooth random colors."""
     if find_spec("sklearn") is not None:
-        digits = import_module("sklearn.datasets").load_digits()
+        digits = _digits()
         picked = range(min(count, len(digits.images)))
         return [(f"digit {digits.target[n]} ({n + 1})", digits.images[n][:, :, None] / 16) for n in picked]
     random = np.random.default_rng(seed)
     return [(f"smooth random colors {n + 1}", _smooth(random)) for n in range(count)]
+
+
+@cache
+def _digits() -> Any:
+    """scikit-learn's handwritten digits; it parses their file anew in every call."""
+    return import_module("sklearn.datasets").load_digits()
 
 
 def image_batches(

@@ -67,8 +67,13 @@ def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: floa
         "query_key_norms": [norm / abs(one.scale) for norm in _listed(one.query_key["spectral"])],
         "K": constant,
         "critical_radius": -constant / 2,
-        "theorem_a": _log(spread),
+        "theorem_a": _log(spread) if _is_plain(one, block) else None,
     }
+
+
+def _is_plain(one: AttentionFacts, block: LayerFacts) -> bool:
+    """Whether Theorem A speaks of the block: attention alone, all keys read, nothing but content in the logits."""
+    return block.shape == "attention" and not one.extras and one.mask.is_full
 
 
 @torch.no_grad()
@@ -105,8 +110,8 @@ def _norm_inputs(block: Part) -> Iterator[list[tuple[Norm, Tensor]]]:
 
 def _factor(norm: Norm, x: Tensor) -> float:
     normed = view(norm, Enclosed(x=x, error=x.new_zeros(x.shape[:-1])))
-    least, _ = normed.range()
-    return float(normed.weight[1] / least) if float(least) > 0 else math.inf
+    least = float(normed.range()[0])
+    return float(normed.weight[1]) * math.exp(-least) if least > -math.inf else math.inf
 
 
 def _first(layer: int, printed: Mapping[str, Printed], lines: list[Line]) -> str:

@@ -16,6 +16,8 @@ NEARLY = 1e-6
 
 NO_METHOD = "nothing"
 
+STATE = "size of the state"
+
 OTHERS = "other sizes"
 """Sizes of a residual bound each other, and the composite one is made of two others."""
 
@@ -118,7 +120,7 @@ def _line(layer: LayerBounds, definition: str, printed: Printed, trivial: float)
         bound_name=printed.name if has_bound else None,
         bound_proven=has_bound and not failing,
         lower_by=_method(layer, layer.lower_by.get(definition), float(layer.lower[definition])),
-        upper_by=_method(layer, layer.upper_by.get(definition), float(layer.upper[definition])),
+        upper_by=_upper_method(layer, definition, trivial),
         gain_lower=_number(layer.gain_lower.get(definition)),
         gain_upper=_number(layer.gain_upper.get(definition)),
         enclosed_lower=_number(layer.enclosed_lower.get(definition)),
@@ -127,6 +129,13 @@ def _line(layer: LayerBounds, definition: str, printed: Printed, trivial: float)
         failed=failed,
         error=_number(layer.error),
     )
+
+
+def _upper_method(layer: LayerBounds, definition: str, trivial: float) -> str | None:
+    """As ``_method``; a bound that is no better than the size of the state is that size."""
+    bound = float(layer.upper[definition])
+    found = _method(layer, layer.upper_by.get(definition), bound)
+    return found if found is None or bound < trivial - NEARLY else STATE
 
 
 def _method(layer: LayerBounds, place: Tensor | None, bound: float) -> str | None:

@@ -114,9 +114,9 @@ def sentences(standings: Sequence[Standing]) -> list[str]:
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         if one.proven_until < one.layers:
-            end = ("Nothing is proven", one.proven_until, one.why_nothing)
+            end = ("Blocks prove nothing", one.proven_until, one.why_nothing)
         elif one.lower_until < one.layers and one.upper > -math.inf:
-            end = ("No lower bound is proven", one.lower_until, one.why)
+            end = ("Blocks prove no lower bound", one.lower_until, one.why)
         else:
             continue
         ends.setdefault(end, []).append(NAMES[one.definition])
@@ -127,8 +127,8 @@ def sentences(standings: Sequence[Standing]) -> list[str]:
     if known and ends:
         of = "of every layer" if known == standings[0].layers else f"up to layer {known}"
         told.append(
-            f"The measured values {of} are proven to {CLOSE:.0%} all the same, by bounding what rounding did: that "
-            "they are so, not why."
+            f"Running the network proves the measured values {of} to {CLOSE:.0%} all the same: what rounding can have "
+            "done is bounded. That gives the number and no reason for it."
         )
     return told
 
@@ -150,8 +150,7 @@ def _proven(one: Standing) -> list[str]:
     elif not one.upper_vacuous:
         told.append(f"Proven: at layer {one.layers} the {name} is at most {_times(one.upper, 1)}.")
     if one.lower_until == one.layers and one.lower > -math.inf:
-        layers = f"{one.layers} layers" if one.layers > 1 else "one layer"
-        told.append(f"Proven: over {layers} the {name} does not fall below {_times(one.lower, -1)}.")
+        told.append(f"Proven: at layer {one.layers} the {name} is at least {_times(one.lower, -1)}.")
     return told
 
 

@@ -228,6 +228,8 @@ def model_plan(name: str, model_type: str, settings: dict[str, Any]) -> ModelPla
 def _planned(name: str, kind: Kind, config: Any) -> ModelPlan:
     dim, heads, layers = config.hidden_size, config.num_attention_heads, config.num_hidden_layers
     head_dim = _first(config, "head_dim", "d_kv") or dim // heads
+    if _first(config, "head_dim", "d_kv") is None and dim % heads:
+        raise ConfigError(f"{name}: hidden_size={dim} must be a multiple of num_attention_heads={heads}")
     width = _first(config, *_WIDTH_NAMES) or 4 * dim
     std = None if kind.by_fan_in else float(_first(config, "initializer_range", "init_std") or 0.02)
     own = kind.embeddings - (1 if kind.shared and not _first(config, "type_vocab_size") else 0)

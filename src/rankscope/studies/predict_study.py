@@ -68,6 +68,10 @@ def predict(
         load: options of ``load_model``, where weights are asked for.
     """
     config = PredictConfig() if config is None else config
+    if config.target is not None and config.spread is None:
+        raise ConfigError(
+            f"target={config.target:g} asks when the spread of some input falls below it; give that spread (--spread D)"
+        )
     rows, sections = Rows(), dict[str, Any]()
     if isinstance(source, Network):
         _add_statements(rows, sections, "network", source, config)

@@ -146,10 +146,11 @@ def check_matrix(found: Dense, x: Tensor, y: Tensor) -> None:
     """The matrix applied to the residual of x is the residual of y, within the radius."""
     inside = basis(x.shape[-2], x)
     before, after = ((inside.mT @ one).flatten(-2) for one in (x, y))
-    got = (found.matrix @ before.unsqueeze(-1)).squeeze(-1)
+    scale = found.log_scale.exp()
+    got = (found.matrix @ before.unsqueeze(-1)).squeeze(-1) * scale.unsqueeze(-1)
     off = torch.linalg.vector_norm(got - after, dim=-1)
     rounding = 1e-14 * torch.linalg.vector_norm(y, dim=(-2, -1))
-    assert bool((off <= found.radius * torch.linalg.vector_norm(before, dim=-1) + rounding).all())
+    assert bool((off <= scale * found.radius * torch.linalg.vector_norm(before, dim=-1) + rounding).all())
     assert bool((found.radius < 1e-6 * torch.linalg.matrix_norm(found.matrix)).all())
 
 

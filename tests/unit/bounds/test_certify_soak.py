@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from certify_networks import INPUTS, batch, batches, broken, recipe
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify
+from rankscope.errors import NumericalError
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 NETWORKS, AT_ONCE, PIECES = (100_000, 200, 50) if SOAK else (1_500, 40, 5)
@@ -20,13 +21,18 @@ SLACK = 1e-9
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_no_certificate_of_a_random_network_is_violated(piece: int) -> None:
     each = NETWORKS // PIECES
-    met, lost = 0, 0
+    met, lost, refused = 0, 0, 0
     for of in batches(1000 * piece, each, count=AT_ONCE):
-        certificate = certify(of.network, of.x, of.context())
+        try:
+            certificate = certify(of.network, of.x, of.context())
+        except NumericalError:  # states of one of its networks leave the range of floats
+            met, refused = met + of.recipe.count, refused + of.recipe.count
+            continue
         found, off = broken(certificate, of, slack=SLACK)
         assert not found, f"{found[:5]} of {of.recipe}"
         met, lost = met + of.recipe.count, lost + off
     assert met == each
+    assert refused <= each / 4
     assert lost <= each / 100  # where the split pass has lost its digits it is no judge: that is rare
 
 

@@ -37,7 +37,7 @@ def test_components_that_keep_their_own_limits_are_counted_and_named(mask, count
     note = mask_note(network(mask), 7)
     assert note == (
         f"mask {mask} on 7 tokens: {count} components read nothing outside themselves (tokens {groups}), "
-        "so each keeps a limit of its own at any depth"
+        "so each has a limit of its own, at any depth"
     )
 
 
@@ -48,7 +48,7 @@ def test_tokens_that_read_several_components_are_no_component_of_their_own():
     fixed = Network([Attention(Fixed(maps), Values(eye, eye, heads=1))])
     assert mask_note(fixed, 3) == (
         "mask of fixed maps on 3 tokens: 2 components read nothing outside themselves (tokens 0 | 1), "
-        "so each keeps a limit of its own at any depth"
+        "so each has a limit of its own, at any depth"
     )
     joined = maps.clone()
     joined[0, 1] = torch.tensor([0.25, 0.75, 0.0])
@@ -62,7 +62,7 @@ def test_masks_of_several_layers_are_taken_together():
     apart = Network([*halves.blocks, *alone.blocks, *alone.blocks, *halves.blocks])
     assert mask_note(apart, 6) == (
         "masks (layers 1 blocks:2, layers 2-3 window:0, layers 4 blocks:2) together on 6 tokens: 2 components read "
-        "nothing outside themselves (tokens 0-2 | 3-5), so each keeps a limit of its own at any depth"
+        "nothing outside themselves (tokens 0-2 | 3-5), so each has a limit of its own, at any depth"
     )
     assert mask_note(Network([*apart.blocks, *network("full", layers=1).blocks]), 6) is None
 

@@ -222,7 +222,9 @@ def test_an_interrupt_saves_what_was_measured(tmp_path):
     command += ["--batch-size", "1", "--output", "scan.json"]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=tmp_path, **pipes)  # noqa: S603 - our own program
-    time.sleep(15)
+    until = time.monotonic() + 120
+    while not (tmp_path / "running").exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2, err

@@ -81,21 +81,34 @@ def test_what_was_found_is_told_once(tmp_path: Path) -> None:
     assert sum(UNIT in logs for _, logs in reporter.written) == 1
 
 
+@pytest.fixture(scope="module")
+def unwatched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Reporter]:
+    made, reporter = trainer(tmp_path_factory.mktemp("unwatched"))
+    made.train()
+    return made, reporter
+
+
 @pytest.mark.parametrize("every", [2, 5])
-def test_training_with_a_monitor_gives_the_same_weights_bit_for_bit(every: int, tmp_path: Path) -> None:
-    alone, plain = trainer(tmp_path)
-    alone.train()
+def test_training_with_a_monitor_gives_the_same_weights_bit_for_bit(
+    every: int, unwatched: tuple[Trainer, Reporter], tmp_path: Path
+) -> None:
+    alone, plain = unwatched
     with_monitor, reporter, monitor = watched(tmp_path, every=every)
     assert reporter.modes == plain.modes == [True] * 12
     assert_same_weights(alone.model, with_monitor.model)
     losses = [[logs["loss"] for _, logs in one.written if "loss" in logs] for one in (plain, reporter)]
     assert losses[0] == losses[1]
     assert monitor.latest.frame["step"].max() == 12 // every * every
+
+
+def test_the_weights_would_show_that_dropout_is_at_work(
+    unwatched: tuple[Trainer, Reporter], tmp_path: Path
+) -> None:
     other, _ = trainer(tmp_path)
     other.model.transformer.drop.p = 0.0
     other.train()
-    with pytest.raises(AssertionError):  # dropout is at work
-        assert_same_weights(alone.model, other.model)
+    with pytest.raises(AssertionError):
+        assert_same_weights(unwatched[0].model, other.model)
 
 
 def test_a_callback_of_the_user_comes_after_the_reporters_unless_it_is_attached(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ def fit(**fields: object) -> dict[str, object]:
         ({"mask": "window:1", "tokens": 10}, 0.96261),
         ({"mask": "window:2", "tokens": 10}, 0.87857),
         ({"mask": "prefix:2+causal", "tokens": 12}, 1 / 3),
-        ({"mask": "causal-window:1", "tokens": 12}, 0.5),
+        ({"mask": "causal-window:1", "tokens": 12, "layers": 200}, 0.5),
         ({"mask": "causal-window:3", "tokens": 12}, 0.5),
-        ({"mask": "causal", "position": "alibi:0.5", "tokens": 12}, 0.62246),
+        ({"mask": "causal", "position": "alibi:0.5", "tokens": 12, "layers": 200}, 0.62246),
         ({"mask": "causal", "values": "gaussian", "tokens": 12}, 0.5),
     ],
 )
 def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: float) -> None:
-    found = fit(layers=120, **fields)
+    found = fit(**{"layers": 120} | fields)
     assert found["method"] == "slem"
     assert (found["regime"], found["predicted_order"]) == ("linear", 1.0)
     assert found["predicted_rate"] == pytest.approx(expected, rel=2e-5)
