@@ -72,7 +72,7 @@ def test_every_bound_of_every_layer_is_told_and_what_failed():
         assert " ".join(line) in words
     assert f"4 certificate: {made.LOST}" in words
     assert "1-4 dong-2.3: logits below 1.256" in words
-    assert "2 8 Nothing is proven beyond layer 3" in words
+    assert "2 8 Blocks prove nothing beyond layer 3" in words
     assert "Printed bound: Dong, Cordonnier, Loukas (2021), Theorem 2.3" in words
 
 

@@ -155,6 +155,18 @@ def test_which_printed_bound_fits(options, definition, name):
         assert rows[1]["assumptions"].startswith("dong-")
 
 
+def test_theorem_a_is_explained_where_it_applies():
+    network, x = network_of(variant="san")
+    for entry, block in zip(certify(network, inputs=x).sections["explain"], network.blocks, strict=True):
+        heads, width = heads_of(attention_of(block))
+        products = [np.linalg.norm(qk, 2) * np.linalg.norm(value, 2) for qk, value in heads]
+        assert entry["theorem_a"] == pytest.approx(math.log(sum(products) / 4 / math.sqrt(width)), rel=1e-6)
+    masked, x = network_of(variant="san", mask="causal")
+    assert [entry["theorem_a"] for entry in certify(masked, inputs=x).sections["explain"]] == [None] * len(
+        masked.blocks
+    )
+
+
 def test_the_explanation_is_that_of_slow_loops():
     network, x = network_of(variant="transformer", norm="layer", placement="pre")
     table = certify(network, inputs=x, gamma=2.0)
@@ -172,8 +184,7 @@ def test_the_explanation_is_that_of_slow_loops():
         before, after = composite_residual(states[layer - 1]), composite_residual(states[layer])
         assert entry["residual"] == pytest.approx(math.log(before), rel=1e-9)
         assert entry["cubic"] == pytest.approx(math.log(after / before**3), rel=1e-9)
-        products = [np.linalg.norm(qk, 2) * np.linalg.norm(value, 2) for qk, value in heads]
-        assert entry["theorem_a"] == pytest.approx(math.log(sum(products) / 4 / math.sqrt(width)), rel=1e-6)
+        assert entry["theorem_a"] is None  # it speaks of attention alone
         assert entry["value_norms"] == pytest.approx(
             [np.linalg.norm(value, 2) for _, value in heads], rel=1e-6
         )
@@ -257,24 +268,24 @@ def standings_of(certificate):
             [
                 "Proven: from layer 2 on the residual (Frobenius) is below 1% of the tokens' own size, at layer 4 at "
                 "most 1.08e-31 of the input's.",
-                f"No lower bound is proven beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+                f"Blocks prove no lower bound beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
             ],
         ),
         (
             made.standing_still(),
-            ["Proven: over 4 layers the residual (Frobenius) does not fall below 0.301 of the input's."],
+            ["Proven: at layer 4 the residual (Frobenius) is at least 0.301 of the input's."],
         ),
         (
             made.lost_midway(),
             [
-                "Nothing is proven beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+                "Blocks prove nothing beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
             ],
         ),
         (
             made.collapsing(layers=1),
             [
                 "Proven: at layer 1 the residual (Frobenius) is at most 0.138 of the input's.",
-                f"No lower bound is proven beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+                f"Blocks prove no lower bound beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
             ],
         ),
     ],
@@ -288,7 +299,7 @@ def test_sentences(certificate, wanted):
 def test_over_texts_the_weakest_statement_counts():
     words = made.TABLES["texts"]().sections["finding"]["words"]
     assert words == [
-        "Nothing is proven beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+        "Blocks prove nothing beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
     ]
     both = made.table_from(made.collapsing(), made.collapsing()).sections["finding"]["definitions"][F]
     assert both["collapse_layer"] == 2
