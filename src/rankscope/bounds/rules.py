@@ -72,6 +72,9 @@ class At:
         return 0 < (self.tokens - 1) * self.dim <= self.joint_side
 
 
+MOST_SCALES = 4
+"""Scales in a row that are multiplied with the part before them."""
+
 Matrix = Callable[[], dense.Dense | None]
 """A part as one matrix on residuals, made when it is asked for; None where that would be too large."""
 
@@ -145,8 +148,8 @@ def _chain_matrix(steps: list[Passed]) -> dense.Dense | None:
 
 
 def _chain_terms(steps: list[Passed], part: Chain) -> Terms | None:
-    """One part followed by scales is as linear as the part."""
-    terms = steps[0].terms
+    """One part followed by a few scales is as linear as the part; of many the product may leave the range of floats."""
+    terms = steps[0].terms if len(part.parts) <= MOST_SCALES + 1 else None
     for inner_part in list(part.parts)[1:]:
         if terms is None or not isinstance(inner_part, Scale) or not _is_moderate(inner_part.value):
             return None

@@ -229,6 +229,8 @@ def _random(model: Spec | Network, config: AblateConfig, given: dict[str, Any]) 
 def _of_tree(network: Network, config: AblateConfig, x: Any, used: list[str]) -> Subject:
     if not isinstance(x, Tensor) or x.ndim not in (2, 3) or used:
         wrong = f"; {', '.join(used)} cannot be used" if used else ""
+        if x is not None and not used:
+            wrong = f"; got {'a tensor of shape ' + str(tuple(x.shape)) if isinstance(x, Tensor) else type(x).__name__}"
         raise ConfigError(
             f"a tree of parts has no embedding: give inputs=x, a tensor (texts, tokens, dim) that enters block 1{wrong}"
         )

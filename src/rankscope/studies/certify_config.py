@@ -49,6 +49,8 @@ class CertifyConfig(Config):
     @field_validator("definitions", mode="before")
     @classmethod
     def _definitions_are_certified(cls, names: Any) -> Any:
+        if isinstance(names, str):
+            names = (names,)
         if not isinstance(names, list | tuple):
             return names
         for name in names:

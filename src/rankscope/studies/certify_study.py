@@ -52,6 +52,8 @@ def certify(
     The section ``finding`` says it in words, ``certificate`` for every text, ``bounds`` holds the weakest bounds over
     all texts, ``explain`` the constants of every block on the first one.
     """
+    if model is None:
+        raise ConfigError("no model was given; give a name, a folder, a model, a tree of parts or a Spec")
     config = CertifyConfig.of(**options) if config is None else config
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     asked = config.as_ablation(is_random=isinstance(model, Spec))

@@ -11,7 +11,7 @@ import certify_tables as made
 from checkpoint_folders import bert, save, word_tokenizer
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify as prove
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError, UnknownNameError
+from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError, UnknownNameError
 from rankscope.network import Chain, Network, Spec, TokenMap, build, gaussian_tokens, generators
 from rankscope.network.parts import leaves
 from rankscope.results import Table
@@ -348,3 +348,16 @@ def test_wrong_options(options, error, words):
 def test_short_names_of_definitions():
     names = ("frobenius", "l2", "diameter", "composite", "linf", "columns")
     assert CertifyConfig(definitions=names).definitions == (F, D, C, "diameter[linf]", "residual[l1,mean]")
+
+
+def test_wrong_input_says_what_was_found():
+    network, x = network_of(variant="san")
+    assert certify(network, inputs=x, definitions="frobenius").sections["finding"]["definitions"].keys() == {
+        F
+    }
+    with pytest.raises(ConfigError, match="no model was given"):
+        certify(None)
+    with pytest.raises(ConfigError, match="got ndarray"):
+        certify(network, inputs=x.numpy())
+    with pytest.raises(ShapeError, match="tokens have 9 channels and the network reads"):
+        certify(network, inputs=torch.ones(4, 9, dtype=torch.float64))
