@@ -7,6 +7,7 @@ EXTRAS := plots,hub,certified,dev
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test lint format bench families soak fuzz clean
 

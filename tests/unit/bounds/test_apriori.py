@@ -144,7 +144,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)  # each looks at six statements of two layers
+@settings(max_examples=25)  # each looks at six statements of two layers
 @given(SETTINGS, st.integers(0, 10_000), st.floats(-6, 2), st.integers(2, 5))
 def test_no_input_breaks_a_statement(
     options: dict[str, object], seed: int, log_size: float, tokens: int
