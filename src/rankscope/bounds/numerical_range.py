@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rankscope.bounds.dense import basis
+from rankscope.bounds.enclosure import TINY
 from rankscope.bounds.map_rules import Maps
 from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
 
@@ -54,7 +55,8 @@ def symmetric_range(
     size, slack = scale.abs(), MARGIN * (low.abs() + high.abs()) + loose
     smallest = size * (1 - MARGIN) + low - slack
     largest = (size + loose).square() + 2 * (size + loose) * (high + slack) + (2 * log_norm).exp()
-    return smallest.clamp(min=0.0).log() - MARGIN, largest.clamp(min=0.0).log() / 2 + MARGIN
+    # Squares of tiny norms underflow, so a tiny number is added before the root.
+    return smallest.clamp(min=0.0).log() - MARGIN, (largest.clamp(min=0.0) + TINY).log() / 2 + MARGIN
 
 
 def _products(part: HasHeads) -> tuple[Tensor, Tensor]:

@@ -63,6 +63,10 @@ CASES: dict[str, tuple[list[Part], Tensor]] = {
     ),
     "value maps that underflow": ([softmax(1e-200 * EYE, 1e-200 * EYE)], tensor([[1, 0], [2, 1], [0, 3]])),
     "value maps of opposite sizes": ([softmax(1e-160 * EYE, 1e160 * EYE)], tensor([[1, 0], [2, 1], [0, 3]])),
+    "a closed skip around attention that all but vanishes": (
+        [Skip(softmax(EYE, EYE), 0.0)] * 5,
+        tensor([[1, 2], [1 + 2e-8, 2 - 3e-8], [1 - 1e-8, 2 + 1e-8]]),
+    ),
     "scales that cancel, in windows": (
         [Sum([Scale(1.0), Scale(1e-17), Scale(-1.0), still()])] * 3,
         tensor([[1, 0], [2, 1], [0, 3]]),
