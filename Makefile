@@ -54,7 +54,7 @@ bench: $(STAMP) ## ratios of running times, as JSON
 families: $(STAMP) ## measure how far the trees of all families are from their models
 	cd tests && ../$(BIN)/python measure_families.py
 
-soak: $(STAMP) ## the slow grids in full, 100,000 certificates among them (about twenty minutes)
+soak: $(STAMP) ## the slow grids in full, 100,000 certificates among them (about fifteen minutes)
 	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py
 
 fuzz: $(STAMP) ## property tests with new random examples, ten times as many
