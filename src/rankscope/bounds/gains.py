@@ -23,14 +23,10 @@ METHODS = (
     "sizes of tokens",
     "part by part",
     "size to size",
-    "window of layers",
-    "state itself",
 )
 """How a gain was found; ``Gains`` point here."""
 
-NOTHING, ALIKE, SUM, STACKED, JOINT, RANGE, SKIP, LIPSCHITZ, SLOPE, TOKENS, PARTS, SIZE, WINDOW, STATE = (
-    range(len(METHODS))
-)
+NOTHING, ALIKE, SUM, STACKED, JOINT, RANGE, SKIP, LIPSCHITZ, SLOPE, TOKENS, PARTS, SIZE = range(len(METHODS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

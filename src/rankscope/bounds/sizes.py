@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rankscope.bounds.certificate import COLUMNS, COMPOSITE, DIAMETERS, FROBENIUS
 from rankscope.bounds.enclosure import TINY, U, lengths_of
-from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
+from rankscope.core.operator_norms import MARGIN
 from rankscope.measures import find_measure
 from rankscope.split import Split, log_measure, split_tokens
 
@@ -155,12 +155,6 @@ def composite(interval: Interval, tokens: int) -> tuple[Tensor, Tensor]:
     )
     lower, upper = (interval.lower[COL] + rows[0]) / 2, (interval.upper[COL] + rows[1]) / 2
     return lower - LOG_MARGIN, upper + LOG_MARGIN
-
-
-def channel_norms(matrix: Tensor) -> Tensor:
-    """By how much ``x -> x W`` enlarges each size at most, ``sizes *batch``, for ``*batch dim dim``."""
-    spectral, rows, columns = spectral_bound(matrix), row_sum_bound(matrix), column_sum_bound(matrix)
-    return by_norm(spectral, rows, columns)
 
 
 def by_norm(spectral: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
