@@ -220,12 +220,12 @@ def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -
             "certify each seed by itself"
         )
     keep = context.is_token.expand(x.shape[:-1])
+    each = replace(context, is_token=keep)
     short = int(keep.sum(dim=-1).amin())
     if short < 2:
         raise ShapeError(f"a residual needs two tokens; one text of the batch has {short}: drop it")
     texts = [
-        certify(network, x[row][keep[row]], context.of_text(row), joint_side=joint_side)
-        for row in range(len(x))
+        certify(network, x[row][keep[row]], each.of_text(row), joint_side=joint_side) for row in range(len(x))
     ]
     return Certificate(
         layers=tuple(side_by_side(layers) for layers in zip(*(one.layers for one in texts), strict=True)),

@@ -1,6 +1,7 @@
 """A-priori statements: sharp where they should be, true for random and hostile networks, silent with a reason."""
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankscope.bounds.apriori import Region, effect
 from rankscope.bounds.apriori_layers import apriori
-from rankscope.bounds.apriori_norms import Norms
+from rankscope.bounds.apriori_norms import Norms, head_norms
 from rankscope.bounds.logs import log_difference, log_sum, log_tanh, lowered, raised
 from rankscope.core.operator_norms import product_bound
 from rankscope.errors import ConfigError, NotUnderstood
@@ -370,3 +371,31 @@ def test_no_gradients_and_no_changes() -> None:
     for before, after in zip(held, network.parameters(), strict=True):
         torch.testing.assert_close(before, after, rtol=0, atol=0)
     assert network(torch.zeros(2, 8, dtype=torch.float64), Context()).shape == (2, 8)
+
+
+def test_stored_maps_that_are_all_but_equal_are_not_taken_for_equal() -> None:
+    """Rows that differ by one unit of rounding differ: dividing by their sums in floats may hide it."""
+    third = 1 / 3
+    maps = torch.tensor(
+        [[[third] * 3, [math.nextafter(third, 1.0), third, third], [third] * 3]], dtype=torch.float64
+    )
+    rows = [[Fraction(entry) for entry in row] for row in maps[0].tolist()]
+    shares = [[entry / sum(row) for entry in row] for row in rows]
+    exact = (
+        max(sum(abs(a - b) for a, b in zip(one, two, strict=True)) for one in shares for two in shares) / 2
+    )
+    eye = torch.eye(2, dtype=torch.float64)
+    found = apriori(Network([Attention(Fixed(maps), Values(eye, eye, heads=1))])).layers[0]
+    assert exact > 0
+    assert float(found.gain_upper) >= math.log(exact)
+
+
+def test_biases_that_cancel_in_floats_are_not_taken_for_zero() -> None:
+    eye = torch.eye(1, dtype=torch.float64)
+    bias = torch.tensor([-0.1 * 0.1], dtype=torch.float64)
+    values = Values(
+        eye, 0.1 * eye, heads=1, value_bias=torch.tensor([0.1], dtype=torch.float64), out_bias=bias
+    )
+    exact = abs(Fraction(0.1) * Fraction(0.1) + Fraction(float(bias)))
+    assert exact > 0
+    assert float(head_norms(Attention(Uniform(heads=1), values)).bias) >= math.log(exact)

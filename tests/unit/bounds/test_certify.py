@@ -266,6 +266,14 @@ def test_one_token_is_refused() -> None:
         certify(random_network(), tokens(1))
 
 
+def test_padding_may_be_shared_by_all_texts() -> None:
+    keep = torch.tensor([[True, True, True, False]])
+    x = torch.stack([tokens(4), tokens(4, seed=1)])
+    together = certify(random_network(), x, Context(is_token=keep)).layers[-1]
+    alone = certify(random_network(), x[1, :3]).layers[-1]
+    assert_close(together.upper[FROBENIUS][1], alone.upper[FROBENIUS])
+
+
 def test_a_text_of_one_token_is_refused() -> None:
     keep = torch.tensor([[True, True, True], [True, False, False]])
     with pytest.raises(ShapeError, match="two tokens"):
