@@ -11,7 +11,6 @@ from rankscope.bounds.certificate import COMPOSITE, FROBENIUS, Certificate, Laye
 from rankscope.bounds.dense import JOINT_SIDE
 from rankscope.bounds.enclosure import exactly
 from rankscope.bounds.gains import METHODS, Gains, blamed, passed
-from rankscope.bounds.mask_notes import mask_note
 from rankscope.bounds.rules import At, Passed, pass_part
 from rankscope.bounds.running import Running
 from rankscope.bounds.sizes import (
@@ -31,6 +30,7 @@ from rankscope.bounds.sizes import (
 from rankscope.core.numerics import checked, threads_for
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
 from rankscope.network import Attention, Context, Fixed, Mlp, Network, Norm, Scale, Skip, Softmax
+from rankscope.network.mask_notes import mask_note
 from rankscope.network.parts import leaves
 from rankscope.split import Split
 from rankscope.split.run import in_float64, stream

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from rankscope.bounds import dense
 from rankscope.bounds.gains import passed
-from rankscope.bounds.mask_notes import longest_window
 from rankscope.bounds.rules import Passed
 from rankscope.bounds.sizes import D1, D2, DINF, Interval
 from rankscope.bounds.terms import Terms, joint_gains
-from rankscope.bounds.windows import MixingBlock, Stretch
+from rankscope.bounds.windows import MixingBlock, Stretch, longest_window
 from rankscope.core.operator_norms import MARGIN
 from rankscope.network import Attention, Fixed, Network
 

@@ -10,6 +10,7 @@ Axes: ``sizes`` are the row norms asked for, ``terms`` the heads of a block and 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from rankscope.bounds.logs import raised
 from rankscope.core.numerics import unit_roundoff
 from rankscope.core.operator_norms import MARGIN
 from rankscope.errors import ShapeError
+from rankscope.masks import Full, MaskRule
 
 LONGEST = 16
 """Blocks in a window, unless asked for less; the window that begins where the stretch does has all of them."""
@@ -31,6 +33,23 @@ _PATH_WORK = 2**27  # multiplications for one more block on all paths of a windo
 _PATH_ENTRIES = 2**22  # 32 MB of path maps per window
 _KNOWN = 0.5  # a map with a larger radius counts as unknown
 _TINY = 1e-290  # more than all products that underflow can add up to
+
+
+def longest_window(rules: Sequence[MaskRule], tokens: int) -> int:
+    """Blocks that a window should have under these masks: the radius of their graphs, from 4 to ``LONGEST``.
+
+    1 where single maps say it all: if every query reads every key, or if some graph has no center. A causal mask has
+    radius 1, but the products of a few of its maps contract much faster than each of them.
+
+    >>> from rankscope.masks import parse_mask
+    >>> [longest_window([parse_mask(mask)], 25) for mask in ("full", "causal", "window:2", "window:1", "blocks:2")]
+    [1, 4, 6, 12, 1]
+    """
+    if all(rule == Full() for rule in rules):
+        return 1
+    radii = [rule.graph(tokens).radius() for rule in rules]
+    known = [radius for radius in radii if radius is not None]
+    return min(LONGEST, max(4, *known)) if len(known) == len(radii) else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from rankscope.bounds.mask_notes import longest_window, mask_note
-from rankscope.bounds.windows import LONGEST
+from rankscope.bounds.windows import LONGEST, longest_window
 from rankscope.errors import MaskError
 from rankscope.masks import parse_mask
 from rankscope.network import Attention, Fixed, Network, Spec, Values, build, with_mask, without
+from rankscope.network.mask_notes import mask_note
 
 
 def network(mask: str, layers: int = 2, variant: str = "san+skip") -> Network:

@@ -6,10 +6,12 @@ from itertools import groupby
 import numpy as np
 from scipy.sparse import csr_array
 
-from rankscope.bounds.windows import LONGEST
-from rankscope.masks import Full, MaskGraph, MaskRule, union
+from rankscope.masks import Full, MaskGraph, union
 from rankscope.masks.patterns import Indices, SparseMask
-from rankscope.network import Attention, Fixed, Mixer, Network, Part
+from rankscope.network.attention import Attention
+from rankscope.network.mixers import Fixed, Mixer
+from rankscope.network.parts import Part
+from rankscope.network.tree import Network
 
 _SHOWN = 4  # components, and runs of tokens in each, that a sentence lists
 
@@ -41,23 +43,6 @@ def mask_note(network: Network, tokens: int) -> str | None:
         f"{_masks(layers)} on {tokens} tokens: {len(apart)} components read nothing outside themselves "
         f"(tokens {shown}{more}), so each has a limit of its own, at any depth"
     )
-
-
-def longest_window(rules: Sequence[MaskRule], tokens: int) -> int:
-    """Blocks that a window should have under these masks: the radius of their graphs, from 4 to ``LONGEST``.
-
-    1 where single maps say it all: if every query reads every key, or if some graph has no center. A causal mask has
-    radius 1, but the products of a few of its maps contract much faster than each of them.
-
-    >>> from rankscope.masks import parse_mask
-    >>> [longest_window([parse_mask(mask)], 25) for mask in ("full", "causal", "window:2", "window:1", "blocks:2")]
-    [1, 4, 6, 12, 1]
-    """
-    if all(rule == Full() for rule in rules):
-        return 1
-    radii = [rule.graph(tokens).radius() for rule in rules]
-    known = [radius for radius in radii if radius is not None]
-    return min(LONGEST, max(4, *known)) if len(known) == len(radii) else 1
 
 
 def _mixers(block: Part) -> list[Mixer]:

@@ -1,0 +1,124 @@
+"""How a run ends: at rest, in a cycle, with all tokens equal, or merely slow."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+TOLERANCE = 1e-12
+"""Relative change below which two states of a run count as the same: some thousand units of float64 rounding."""
+
+LONGEST_CYCLE = 64
+
+
+class Ending(IntEnum):
+    """Why a start is no longer followed; ``describe`` puts it in words."""
+
+    RUNNING = 0
+    CONSENSUS = 1
+    EQUILIBRIUM = 2
+    CYCLE = 3
+    SHAPE = 4
+    PLATEAU = 5
+    RANGE = 6
+
+
+WORDS = {
+    Ending.RUNNING: "still moving when the steps ran out",
+    Ending.CONSENSUS: "all tokens equal to rounding; the token they share may still move",
+    Ending.EQUILIBRIUM: "at rest: a step changes nothing but rounding",
+    Ending.CYCLE: "in a cycle: the same states come back",
+    Ending.SHAPE: "shape at rest: inner products stay in proportion while all tokens turn or grow together",
+    Ending.PLATEAU: "on a plateau: hardly moving for many steps, but not at rest",
+    Ending.RANGE: "beyond the range of the arithmetic",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowness:
+    """What counts as a plateau: for ``patience`` steps in a row the state moves by less than ``speed``, relative to
+    its largest entry, and in the end still by more than ``falls`` of what it did at the beginning."""
+
+    speed: float = 1e-6
+    patience: int = 256
+    falls: float = 0.5
+
+
+class Watch:
+    """Looks at the states of a batch of starts, step by step, and says which have ended and why.
+
+    Equilibria and cycles are found by comparing each state with an anchor, an earlier state that is moved forward
+    after 1, 2, 4, ... and then every ``longest_cycle`` steps; the first return to the anchor is the period.
+    """
+
+    def __init__(
+        self, x: Tensor, *, is_steady: bool, tolerance: float, longest_cycle: int, slowness: Slowness | None
+    ) -> None:
+        self.is_steady, self.tolerance = is_steady, tolerance
+        self.longest_cycle, self.slowness = longest_cycle, slowness
+        self.anchor, self.anchored, self.gap = x, 0, 1
+        self.slow_since = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        self.first_speed = torch.full_like(x[:, 0, 0], torch.inf)
+        self.shape_for = torch.zeros_like(self.slow_since)
+
+    def look(self, number: int, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Endings (0 where there is none yet) and periods after step ``number``, counted from 1."""
+        size = after.abs().amax(dim=(-2, -1))
+        speed = _largest(after - before) / size
+        found = torch.zeros(len(after), dtype=torch.long, device=after.device)
+        period = torch.ones_like(found)
+        if self.slowness is not None:
+            self._mark_slow(found, number, speed, self.slowness)
+        if self.is_steady:
+            self._mark_shape(found, before, after)
+            returned = _largest(after - self.anchor) <= self.tolerance * size
+            period = torch.where(returned, number - self.anchored, period)
+            found = torch.where(returned, Ending.CYCLE, found)
+            found = torch.where(speed <= self.tolerance, Ending.EQUILIBRIUM, found)
+        middle = after - after.mean(dim=-2, keepdim=True)
+        found = torch.where(_largest(middle) <= self.tolerance * size, Ending.CONSENSUS, found)
+        found = torch.where(torch.isfinite(size) & (size > 0), found, Ending.RANGE)
+        if number - self.anchored >= self.gap:
+            self.anchor, self.anchored = after, number
+            self.gap = min(2 * self.gap, self.longest_cycle)
+        return found, torch.where(found == Ending.CYCLE, period, 1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these starts alone."""
+        self.anchor, self.first_speed = self.anchor[rows], self.first_speed[rows]
+        self.slow_since, self.shape_for = self.slow_since[rows], self.shape_for[rows]
+
+    def _mark_slow(self, found: Tensor, number: int, speed: Tensor, slowness: Slowness) -> None:
+        is_slow = speed <= slowness.speed
+        begins = is_slow & (self.slow_since == 0)
+        self.slow_since = torch.where(is_slow, self.slow_since, 0)
+        self.slow_since = torch.where(begins, number, self.slow_since)
+        self.first_speed = torch.where(begins, speed, self.first_speed)
+        waited = is_slow & (number - self.slow_since >= slowness.patience)
+        found[waited & (speed > slowness.falls * self.first_speed)] = Ending.PLATEAU
+        again = waited & (speed <= slowness.falls * self.first_speed)  # it still slows down: wait anew
+        self.slow_since = torch.where(again, number, self.slow_since)
+        self.first_speed = torch.where(again, speed, self.first_speed)
+
+    def _mark_shape(self, found: Tensor, before: Tensor, after: Tensor) -> None:
+        """Inner products of tokens, and of their differences from the mean token, at rest for two longest cycles.
+
+        Both are relative to the size of the state; the second also to itself, because near consensus the first hardly
+        change any more.
+        """
+        is_at_rest = torch.ones_like(found, dtype=torch.bool)
+        for earlier, later in zip(_inner_products(before), _inner_products(after), strict=True):
+            is_at_rest &= _largest(later - earlier) <= self.tolerance * _largest(later)
+        self.shape_for = torch.where(is_at_rest, self.shape_for + 1, 0)
+        found[self.shape_for > 2 * self.longest_cycle] = Ending.SHAPE
+
+
+def _inner_products(x: Tensor) -> tuple[Tensor, Tensor]:
+    unit = x / torch.linalg.matrix_norm(x)[:, None, None]
+    centered = unit - unit.mean(dim=-2, keepdim=True)
+    return unit @ unit.mT, centered @ centered.mT
+
+
+def _largest(x: Tensor) -> Tensor:
+    return x.abs().amax(dim=(-2, -1))
