@@ -9,7 +9,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.dynamics.endings import LONGEST_CYCLE, TOLERANCE, WORDS, Ending, Slowness, Watch
 from rankscope.dynamics.system import System, as_system, split_sphere, value_gain
-from rankscope.errors import ConfigError, NumericalError, ShapeError
+from rankscope.errors import ConfigError, NumericalError
 from rankscope.network import Context, Network, Part
 
 _SHRINK_EVERY = 16  # steps between looking whether many starts have ended
@@ -65,59 +65,89 @@ def run(
     It ends where all tokens are equal, at rest, in a cycle of at most ``longest_cycle`` steps, with its shape at rest,
     on a plateau (``slowness=None`` goes on there), or beyond the range of float64; see ``Ending``.
     """
-    system, start = as_system(system), _checked_start(x)
     if steps < 1:
         raise ConfigError(f"a run needs at least one step, got steps={steps}")
-    whole = start.reshape(-1, *start.shape[-2:]).clone()
-    _check_directions(system, whole)
-    state, rows = whole, torch.arange(len(whole), device=whole.device)
-    endings, ended_at, periods = (torch.zeros_like(rows), torch.full_like(rows, steps), torch.ones_like(rows))
-    watch = Watch(
-        state,
-        is_steady=system.is_steady,
-        tolerance=tolerance,
-        longest_cycle=longest_cycle,
-        slowness=slowness,
+    if any(not 0 <= number <= steps for number in record):
+        raise ConfigError(f"steps to record lie from 0 to {steps}, got {sorted(record)}")
+    checked(x)
+    system, batch = as_system(system), _Batch(x.reshape(-1, *x.shape[-2:]), steps)
+    system.check(batch.state)
+    step, watch = (
+        _Stepper(system),
+        Watch(
+            batch.state,
+            is_steady=system.is_steady,
+            tolerance=tolerance,
+            longest_cycle=longest_cycle,
+            slowness=slowness,
+        ),
     )
-    recorded = {0: start.clone()} if 0 in record else {}
-    active = torch.ones(len(rows), dtype=torch.bool, device=whole.device)
-    step = _Stepper(system)
+    recorded = {0: x.clone()} if 0 in record else {}
     for number in range(1, steps + 1):
-        after = step(state, number - 1, rows)
-        found, period = watch.look(number, state, after)
-        state = after if bool(active.all()) else torch.where(active[:, None, None], after, state)
-        ends = active & (found > 0)
-        if bool(ends.any()):
-            endings[rows[ends]], ended_at[rows[ends]], periods[rows[ends]] = found[ends], number, period[ends]
-            active = active & ~ends
+        after = step(batch.state, number - 1, batch.rows)
+        batch.move(after, *watch.look(number, batch.state, after), number)
         if number in record:
-            whole[rows] = state
-            recorded[number] = whole.reshape(start.shape).clone()
-        if number == steps or not bool(active.any()):
+            recorded[number] = batch.all().reshape(x.shape)
+        if not batch.goes_on:
             break
-        if not system.per_start and number % _SHRINK_EVERY == 0 and 2 * int(active.sum()) <= len(active):
-            whole[rows] = state
-            state, rows = state[active], rows[active]
-            watch.keep(active)
-            active = torch.ones(len(rows), dtype=torch.bool, device=whole.device)
-    whole[rows] = state
-    last = whole.reshape(start.shape)
+        if not system.per_start and number % _SHRINK_EVERY == 0 and batch.is_mostly_done:
+            watch.keep(batch.shrink())
+    final = batch.all().reshape(x.shape)
     return Run(
-        final=last,
-        endings=tuple(Ending(code) for code in endings.tolist()),
-        steps=ended_at.reshape(start.shape[:-2]),
-        periods=periods.reshape(start.shape[:-2]),
-        recorded=recorded | {number: last for number in record if number not in recorded},
-        note=system.note(start.shape[-2]),
+        final=final,
+        endings=tuple(Ending(code) for code in batch.endings.tolist()),
+        steps=batch.steps.reshape(x.shape[:-2]),
+        periods=batch.periods.reshape(x.shape[:-2]),
+        recorded={number: recorded.get(number, final) for number in sorted(record)},
+        note=system.note(x.shape[-2]),
     )
+
+
+class _Batch:
+    """All starts: where each is, and why and when it was left. Those that ended drop out of the work in time."""
+
+    def __init__(self, x: Tensor, steps: int) -> None:
+        self._whole, self.state, self.rows = x.clone(), x, torch.arange(len(x), device=x.device)
+        self._is_active = torch.ones_like(self.rows, dtype=torch.bool)
+        self.endings, self.periods = torch.zeros_like(self.rows), torch.ones_like(self.rows)
+        self.steps = torch.full_like(self.rows, steps)
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self._is_active.any())
+
+    @property
+    def is_mostly_done(self) -> bool:
+        return 2 * int(self._is_active.sum()) <= len(self._is_active)
+
+    def move(self, after: Tensor, found: Tensor, period: Tensor, number: int) -> None:
+        """Active starts move on; those that end now do so where they have arrived."""
+        self.state = torch.where(self._is_active[:, None, None], after, self.state)
+        ends = self._is_active & (found > 0)
+        rows = self.rows[ends]
+        self.endings[rows], self.periods[rows], self.steps[rows] = found[ends], period[ends], number
+        self._is_active = self._is_active & ~ends
+
+    def all(self) -> Tensor:
+        """The tokens of all starts, a copy."""
+        self._whole[self.rows] = self.state
+        return self._whole.clone()
+
+    def shrink(self) -> Tensor:
+        """Go on with the active starts alone; returns which those are."""
+        self._whole[self.rows], kept = self.state, self._is_active
+        self.state, self.rows = self.state[kept], self.rows[kept]
+        self._is_active = self._is_active[kept]
+        return kept
 
 
 @torch.no_grad()
 def iterate(system: System | Part | Network, x: Tensor) -> Iterator[Tensor]:
     """The start and every state after it, without end, checked as ``run`` does."""
-    system, state = as_system(system), _checked_start(x)
-    _check_directions(system, state.reshape(-1, *state.shape[-2:]))
-    step, rows, number = _Stepper(system), torch.arange(state[..., 0, 0].numel(), device=x.device), 0
+    checked(x)
+    system, state = as_system(system), x
+    system.check(x.reshape(-1, *x.shape[-2:]))
+    step, rows, number = _Stepper(system), torch.arange(x[..., 0, 0].numel(), device=x.device), 0
     while True:
         yield state
         state = step(state, number, rows)
@@ -165,18 +195,3 @@ def _refuse(lost: Tensor, lengths: Tensor, number: int, rows: Tensor) -> None:
         f"step {number + 1} sends token {token} of start {int(rows[start])} to zero (length {length:.1e}, which is "
         "rounding), and the sphere has no direction for it; take another start, or a value map that is not singular"
     )
-
-
-def _checked_start(x: Tensor) -> Tensor:
-    checked(x)
-    return x
-
-
-def _check_directions(system: System, x: Tensor) -> None:
-    lengths = torch.linalg.vector_norm(x, dim=-1)
-    if system.is_on_sphere and not bool((lengths > 0).all()):
-        start, token = (int(index) for index in torch.nonzero(lengths == 0)[0])
-        raise ShapeError(
-            f"token {token} of start {start} is zero, and the unit sphere has no direction for it; give tokens that "
-            "are not zero"
-        )

@@ -58,7 +58,8 @@ class System:
         """The same system with the attention maps of the start ``x`` kept for ever."""
         if not self.is_steady:
             raise ConfigError("maps can be frozen only where every step applies the same block")
-        maps = Network([self.block(0)]).trace(x, maps=True).maps
+        starts = x if x.ndim == 2 else x.reshape(-1, *x.shape[-2:])
+        maps = Network([self.block(0)]).trace(starts, maps=True).maps
         if len(maps) != len(_attentions(self.block(0))):
             raise ConfigError("an attention part that is used twice in one step cannot be frozen")
         seen = iter(maps.values())
@@ -69,6 +70,28 @@ class System:
             )
 
         return repeat(rewriter(fixed)(self.block(0)), per_start=x.ndim > 2)
+
+    def check(self, x: Tensor) -> None:
+        """Raise unless tokens ``starts tokens dim`` can be run: float64, as wide and as many as the weights."""
+        if x.dtype != torch.float64:
+            name = str(x.dtype).removeprefix("torch.")
+            raise ShapeError(f"dynamics runs in float64, the start is {name}; use x.double()")
+        for part in _attentions(self.block(0)):
+            width = part.values.value.shape[-2]
+            if width != x.shape[-1]:
+                raise ShapeError(f"tokens have {x.shape[-1]} channels, the value map takes {width}")
+            for count in _starts_of(part):
+                if count not in (1, len(x)):
+                    raise ShapeError(
+                        f"weights are for {count} starts, tokens hold {len(x)}; give one start to each"
+                    )
+        lengths = torch.linalg.vector_norm(x, dim=-1)
+        if self.is_on_sphere and not bool((lengths > 0).all()):
+            start, token = (int(index) for index in torch.nonzero(lengths == 0)[0])
+            raise ShapeError(
+                f"token {token} of start {start} is zero, and the unit sphere has no direction for it; give tokens "
+                "that are not zero"
+            )
 
     def note(self, tokens: int) -> str | None:
         """One sentence if the mask lets groups of tokens keep separate limits; otherwise None."""
@@ -128,25 +151,28 @@ def attention_system(mixer: Mixer, values: Tensor | Drawn, norm: Norm | None = N
 
     if isinstance(values, Drawn):
         return System(block=block, is_steady=False)
-    return repeat(block(0), per_start=values.ndim > 2 or _has_starts(mixer))
+    return as_system(block(0))
 
 
 def as_system(what: System | Part | Network) -> System:
     """A tree as the system that repeats it; weights stacked over seeds belong to one start each."""
     if isinstance(what, System):
         return what
-    stacked = any(part.values.out.ndim > 2 or _has_starts(part.mixer) for part in _attentions(what))
-    return repeat(what, per_start=stacked)
+    return repeat(what, per_start=any(_starts_of(part) for part in _attentions(what)))
 
 
 def _attentions(tree: Part | Network) -> list[Attention]:
     return [part for part in tree.modules() if isinstance(part, Attention)]
 
 
-def _has_starts(mixer: Mixer) -> bool:
-    if isinstance(mixer, Fixed):
-        return mixer.maps.ndim > 3
-    return any(weight.ndim > 2 for weight in mixer.parameters())
+def _starts_of(part: Attention) -> set[int]:
+    """How many starts the weights are stacked for; empty where they are not stacked."""
+    weights = {name: weight for name, weight in part.named_parameters() if name in _PLAIN_AXES}
+    return {len(weight) for name, weight in weights.items() if weight.ndim > _PLAIN_AXES[name]}
+
+
+_PLAIN_AXES = {"values.value": 2, "values.out": 2, "mixer.query": 2, "mixer.key": 2, "mixer.maps": 3}
+"""Axes of the weights of one network."""
 
 
 def split_sphere(part: Part) -> tuple[Part, Sphere] | None:
