@@ -7,7 +7,7 @@ import numpy as np
 
 def attention_row(x, i, mask, query, key):
     """Weights of token i over all tokens: softmax of its logits over the keys it may read; uniform without maps."""
-    n, d = x.shape
+    n = len(x)
     logits = [0.0] * n
     if query is not None:
         for j in range(n):

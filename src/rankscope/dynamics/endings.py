@@ -11,6 +11,8 @@ TOLERANCE = 1e-12
 
 LONGEST_CYCLE = 64
 
+_SHAPES_EVERY = 8  # steps between comparing inner products, which costs as much as all the rest
+
 
 class Ending(IntEnum):
     """Why a start is no longer followed; ``describe`` puts it in words."""
@@ -70,8 +72,9 @@ class Watch:
         period = torch.ones_like(found)
         if self.slowness is not None:
             self._mark_slow(found, number, speed, self.slowness)
-        if self.is_steady:
+        if self.is_steady and number % _SHAPES_EVERY == 0:
             self._mark_shape(found, before, after)
+        if self.is_steady:
             returned = _largest(after - self.anchor) <= self.tolerance * size
             period = torch.where(returned, number - self.anchored, period)
             found = torch.where(returned, Ending.CYCLE, found)
@@ -110,7 +113,7 @@ class Watch:
         is_at_rest = torch.ones_like(found, dtype=torch.bool)
         for earlier, later in zip(_inner_products(before), _inner_products(after), strict=True):
             is_at_rest &= _largest(later - earlier) <= self.tolerance * _largest(later)
-        self.shape_for = torch.where(is_at_rest, self.shape_for + 1, 0)
+        self.shape_for = torch.where(is_at_rest, self.shape_for + _SHAPES_EVERY, 0)
         found[self.shape_for > 2 * self.longest_cycle] = Ending.SHAPE
 
 
