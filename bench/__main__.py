@@ -8,6 +8,7 @@ import torch
 from bench import (
     bench_bounds,
     bench_centers,
+    bench_dynamics,
     bench_network,
     bench_paths,
     bench_scan,
@@ -27,6 +28,7 @@ def main() -> None:
         "translate": bench_translate.run(),
         "paths": bench_paths.run(),
         "bounds": bench_bounds.run(),
+        "dynamics": bench_dynamics.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

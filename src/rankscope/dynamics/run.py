@@ -108,13 +108,13 @@ class _Batch:
 
     def __init__(self, x: Tensor, steps: int) -> None:
         self._whole, self.state, self.rows = x.clone(), x, torch.arange(len(x), device=x.device)
-        self._is_active = torch.ones_like(self.rows, dtype=torch.bool)
+        self._is_active, self._is_whole = torch.ones_like(self.rows, dtype=torch.bool), True
         self.endings, self.periods = torch.zeros_like(self.rows), torch.ones_like(self.rows)
         self.steps = torch.full_like(self.rows, steps)
 
     @property
     def goes_on(self) -> bool:
-        return bool(self._is_active.any())
+        return self._is_whole or bool(self._is_active.any())
 
     @property
     def is_mostly_done(self) -> bool:
@@ -122,9 +122,13 @@ class _Batch:
 
     def move(self, after: Tensor, found: Tensor, period: Tensor, number: int) -> None:
         """Active starts move on; those that end now do so where they have arrived."""
-        self.state = torch.where(self._is_active[:, None, None], after, self.state)
+        self.state = (
+            after if self._is_whole else torch.where(self._is_active[:, None, None], after, self.state)
+        )
         ends = self._is_active & (found > 0)
-        rows = self.rows[ends]
+        if not bool(ends.any()):
+            return
+        self._is_whole, rows = False, self.rows[ends]
         self.endings[rows], self.periods[rows], self.steps[rows] = found[ends], period[ends], number
         self._is_active = self._is_active & ~ends
 
@@ -137,7 +141,7 @@ class _Batch:
         """Go on with the active starts alone; returns which those are."""
         self._whole[self.rows], kept = self.state, self._is_active
         self.state, self.rows = self.state[kept], self.rows[kept]
-        self._is_active = self._is_active[kept]
+        self._is_active, self._is_whole = self._is_active[kept], True
         return kept
 
 
