@@ -45,6 +45,23 @@ def mask_note(network: Network, tokens: int) -> str | None:
     )
 
 
+def reading_graph(what: Part | Network, tokens: int) -> MaskGraph | None:
+    """The graph of what a token may read in any attention part; None where that is everything, or nothing mixes.
+
+    Tokens of different strongly connected components of it influence each other one way at most, through any number
+    of such parts in any order.
+
+    >>> from rankscope.masks import parse_mask
+    >>> from rankscope.network import Uniform, Values
+    >>> import torch
+    >>> eye = torch.eye(2)
+    >>> part = Attention(Uniform(heads=1, rule=parse_mask("causal")), Values(eye, eye, heads=1))
+    >>> [component.tolist() for component in reading_graph(part, 3).components()]
+    [[0], [1], [2]]
+    """
+    return _together([part.mixer for part in what.modules() if isinstance(part, Attention)], tokens)
+
+
 def _mixers(block: Part) -> list[Mixer]:
     return [part.mixer for part in block.modules() if isinstance(part, Attention)]
 
