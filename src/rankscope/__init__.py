@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
+    from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import RateConfig as RateConfig
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
+    from rankscope.studies import equilibria as equilibria
     from rankscope.studies import predict as predict
     from rankscope.studies import rate as rate
     from rankscope.studies import scan as scan
@@ -66,9 +68,9 @@ _HOME = {
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("AblateConfig", "CertifyConfig", "CollapseConfig", "PathsConfig", "PredictConfig", "RateConfig"),
-        *("Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare", "decompose"),
-        *("predict", "rate", "scan", "scan_states"),
+        *("AblateConfig", "CertifyConfig", "CollapseConfig", "EquilibriaConfig", "PathsConfig", "PredictConfig"),
+        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare"),
+        *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -83,6 +85,7 @@ __all__ = [
     "CollapseConfig",
     "CollapseMonitor",
     "Context",
+    "EquilibriaConfig",
     "MaskGraph",
     "MaskRule",
     "Measure",
@@ -104,6 +107,7 @@ __all__ = [
     "collapse",
     "compare",
     "decompose",
+    "equilibria",
     "find_measure",
     "gaussian_tokens",
     "judge",

@@ -17,6 +17,7 @@ PAGES = (
     "docs/ablate.md",
     "docs/paths.md",
     "docs/certify.md",
+    "docs/equilibria.md",
     "docs/predict.md",
 )
 
@@ -41,6 +42,7 @@ CODE = {  # the page and the least number of its blocks
     "docs/scan.md": 1,
     "docs/ablate.md": 1,
     "docs/paths.md": 2,
+    "docs/equilibria.md": 1,
     "docs/add_a_family.md": 5,
 }
 DRIVER = """

@@ -15,11 +15,13 @@ from rankscope.cli.certify import certify
 from rankscope.cli.claims import claims
 from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
+from rankscope.cli.equilibria import equilibria
 from rankscope.cli.list import list_names
 from rankscope.cli.output import printable
 from rankscope.cli.paths import paths
 from rankscope.cli.predict import predict
 from rankscope.cli.rate import rate
+from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 from rankscope.errors import RankscopeError
 
@@ -97,7 +99,9 @@ app.command("rate")(rate)
 app.command("paths")(paths)
 app.command("certify")(certify)
 app.command("predict")(predict)
+app.command("equilibria")(equilibria)
 app.command("claims")(claims)
+app.command("reproduce")(reproduce)
 app.command("list")(list_names)
 
 

@@ -6,7 +6,7 @@ from typer import Option
 
 from rankscope.cli import options
 from rankscope.cli.options import chosen_format, listed, seed_list
-from rankscope.cli.output import check_outputs, progress, write_table
+from rankscope.cli.output import check_outputs, note, progress, write_table
 
 
 def collapse(
@@ -71,4 +71,6 @@ def collapse(
     )
     with progress("networks") as advance:
         table = run(config, advance=advance)
+    for sentence in table.sections["notes"]:
+        note(sentence)
     write_table(table, "Collapse of random networks", wanted, output, plot)

@@ -26,8 +26,8 @@ def list_names(
     what: Annotated[
         str,
         Argument(
-            help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures "
-            "or claims."
+            help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, "
+            "claims or figures."
         ),
     ],
     tokens: Annotated[
@@ -241,6 +241,20 @@ def _claims() -> list[Row]:
     ]
 
 
+def _figures() -> list[Row]:
+    from rankscope.studies.figures import FIGURES
+
+    return [
+        {
+            "name": one.name,
+            "title": one.title,
+            **{size: one.durations[size] for size in ("fast", "usual", "full")},
+            "source": str(one.source),
+        }
+        for one in FIGURES.values()
+    ]
+
+
 _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "measures": _measures,
     "masks": _masks,
@@ -253,4 +267,5 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "thresholds": _thresholds,
     "architectures": _architectures,
     "claims": _claims,
+    "figures": _figures,
 }

@@ -11,6 +11,8 @@ TOLERANCE = 1e-12
 
 LONGEST_CYCLE = 64
 
+_TURNS = 1e-6  # relative speed above which a state with its inner products at rest is turning or growing
+_KEEPS_MOVING = 0.99  # of its speed, over the time that its inner products are at rest
 _SHAPES_EVERY = 8  # steps between comparing inner products, which costs as much as all the rest
 
 
@@ -62,7 +64,10 @@ class Watch:
         self.anchor, self.anchored, self.gap = x, 0, 1
         self.slow_since = torch.zeros(len(x), dtype=torch.long, device=x.device)
         self.first_speed = torch.full_like(x[:, 0, 0], torch.inf)
-        self.shape_for = torch.zeros_like(self.slow_since)
+        self.shape_for, self.shape_speed = (
+            torch.zeros_like(self.slow_since),
+            torch.zeros_like(self.first_speed),
+        )
 
     def look(self, number: int, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
         """Endings (0 where there is none yet) and periods after step ``number``, counted from 1."""
@@ -91,6 +96,7 @@ class Watch:
         """Go on with these starts alone."""
         self.anchor, self.first_speed = self.anchor[rows], self.first_speed[rows]
         self.slow_since, self.shape_for = self.slow_since[rows], self.shape_for[rows]
+        self.shape_speed = self.shape_speed[rows]
 
     def _mark_slow(self, found: Tensor, number: int, speed: Tensor, slowness: Slowness) -> None:
         is_slow = speed <= slowness.speed
@@ -108,12 +114,16 @@ class Watch:
         """Inner products of tokens, and of their differences from the mean token, at rest for two longest cycles.
 
         Both are relative to the size of the state; the second also to itself, because near consensus the first hardly
-        change any more.
+        change any more. The tokens themselves must go on moving as fast as they did: what slows down is on its way to
+        an equilibrium.
         """
-        is_at_rest = torch.ones_like(found, dtype=torch.bool)
+        # in the Frobenius norm, which a turn does not change
+        speed: Tensor = torch.linalg.matrix_norm(after - before) / torch.linalg.matrix_norm(after)
+        is_at_rest = (speed > _TURNS) & (speed >= _KEEPS_MOVING * self.shape_speed)
         for earlier, later in zip(_inner_products(before), _inner_products(after), strict=True):
             is_at_rest &= _largest(later - earlier) <= self.tolerance * _largest(later)
         self.shape_for = torch.where(is_at_rest, self.shape_for + _SHAPES_EVERY, 0)
+        self.shape_speed = torch.where(self.shape_for <= _SHAPES_EVERY, speed, self.shape_speed)
         found[self.shape_for > 2 * self.longest_cycle] = Ending.SHAPE
 
 

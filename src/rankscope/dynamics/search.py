@@ -39,8 +39,8 @@ class Basin:
 
     Args:
         equilibrium: index into ``Found.equilibria``; None for every other end.
-        ending: ``equilibrium``, ``consensus`` (the shared token moves on), ``cycle``, ``shape``, ``range``, or
-            ``unresolved``: no equilibrium was found near the end of the run.
+        ending: ``equilibrium``, ``consensus`` (the shared token moves on), ``cycle``, ``shape``, ``plateau`` (hardly
+            moving, and no equilibrium near), ``range``, or ``unresolved``: still moving.
         rank: of the tokens there; None if unresolved or out of range.
         count: starts.
     """
@@ -257,7 +257,7 @@ class _Report:
 
     def _other(self, start: int) -> tuple[str, int | None]:
         kind = self.kinds[start]
-        if kind in (Ending.CONSENSUS, Ending.CYCLE, Ending.SHAPE):
+        if kind in (Ending.CONSENSUS, Ending.CYCLE, Ending.SHAPE, Ending.PLATEAU):
             return kind.name.lower(), _rank(self.ends[start])
         return ("range" if kind == Ending.RANGE else "unresolved"), None
 

@@ -8,6 +8,8 @@ from rankscope.studies.claims import check_claims as check_claims
 from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
 from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
+from rankscope.studies.equilibria_config import EquilibriaConfig as EquilibriaConfig
+from rankscope.studies.equilibria_study import equilibria as equilibria
 from rankscope.studies.paths_config import PathsConfig as PathsConfig
 from rankscope.studies.paths_study import decompose as decompose
 from rankscope.studies.predict_study import PredictConfig as PredictConfig
@@ -31,6 +33,7 @@ __all__ = [
     "AblateConfig",
     "CertifyConfig",
     "CollapseConfig",
+    "EquilibriaConfig",
     "Partial",
     "PathsConfig",
     "PredictConfig",
@@ -46,6 +49,7 @@ __all__ = [
     "collapse",
     "compare",
     "decompose",
+    "equilibria",
     "load_loss",
     "load_sorting",
     "predict",

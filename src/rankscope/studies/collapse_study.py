@@ -13,7 +13,8 @@ from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
-from rankscope.network import Network, Spec, Trace, variant, with_mask
+from rankscope.network import Attention, Network, Spec, Trace, Uniform, Values, variant, with_mask
+from rankscope.network.mask_notes import mask_note
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
 from rankscope.split import can_measure, log_measure, split_states
@@ -130,8 +131,23 @@ def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table
             if advance is not None:
                 advance(done, cells)
     return rows.table(
-        config, command="collapse", seeds=config.seeds, definitions=definitions(config.measures)
+        config,
+        command="collapse",
+        seeds=config.seeds,
+        definitions=definitions(config.measures),
+        notes=mask_notes(config),
     )
+
+
+def mask_notes(config: CollapseConfig) -> list[str]:
+    """One sentence for every mask under which groups of tokens keep limits of their own: they need not collapse."""
+    eye = torch.eye(1, dtype=torch.float64)
+    networks = [
+        Network([Attention(Uniform(heads=1, rule=parse_mask(mask)), Values(eye, eye, heads=1))])
+        for mask in config.masks
+    ]
+    found = [mask_note(network, config.tokens) for network in networks]
+    return [note for note in found if note is not None]
 
 
 def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Network, Seeds]]:

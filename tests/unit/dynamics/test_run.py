@@ -133,6 +133,13 @@ def test_close_tokens_that_still_approach_are_no_shape_at_rest():
     assert done.endings == (Ending.CONSENSUS,)
 
 
+def test_opposite_blocks_that_creep_to_rest_are_no_shape_at_rest():
+    """Their inner products are at rest to high order, but the tokens slow down like 1 / steps^2."""
+    x = torch.tensor([[[0.1, 1.0], [0.1, 1.0], [-0.2, -1.0], [-0.2, -1.0]]], dtype=torch.float64)
+    done = run(uniform("blocks:2", shear(2, 3.0)), x, 1500)
+    assert done.endings == (Ending.PLATEAU,)
+
+
 def test_a_slow_approach_is_a_plateau_and_can_be_followed_further():
     system = uniform("causal", shear(2, 3.0))
     x = torch.tensor([[0.1, 0.995], [-0.4, -0.9]], dtype=torch.float64)

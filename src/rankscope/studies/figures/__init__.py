@@ -1,5 +1,15 @@
 """Figures of the papers by name: ``FIGURES`` holds them, ``rankscope reproduce NAME`` makes them."""
 
+# Each file registers its figure when it is imported; they are listed in this order.
+# isort: off
+from rankscope.studies.figures import wu_masks as wu_masks
+from rankscope.studies.figures import wu_temperature as wu_temperature
+from rankscope.studies.figures import wu_geometry as wu_geometry
+from rankscope.studies.figures import wu_counterexample as wu_counterexample
+from rankscope.studies.figures import orthogonal as orthogonal
+from rankscope.studies.figures import clusters as clusters
+
+# isort: on
 from rankscope.studies.figures.figure import FIGURES as FIGURES
 from rankscope.studies.figures.figure import Figure as Figure
 

@@ -1,0 +1,57 @@
+"""What the study of a system says in sentences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rankscope.results.equilibria_lines import power_of_ten
+from rankscope.studies.equilibria_config import EquilibriaConfig
+
+FROZEN = (
+    "attention maps of each start are kept: every start has a map, and so equilibria, of its own; {listed}, and no "
+    "equilibrium has a share of the starts"
+)
+FROZEN_SAME = (
+    "{attention} attention does not depend on the tokens: keeping the maps of a start changes nothing"
+)
+UNRESOLVED = "unresolved: still moving when the steps ran out; more --steps will tell where these starts go"
+PLATEAU = (
+    "on a plateau: the state hardly moves for hundreds of steps, but no equilibrium is near; plateaus end, at a low "
+    "temperature only after astronomically many steps (rankscope reproduce clusters)"
+)
+CONSENSUS = (
+    "all tokens equal: this is collapse, but no equilibrium as long as the token that all share still moves: an "
+    "orthogonal value map turns it for ever, a shear moves it ever more slowly"
+)
+SHAPE = "shape at rest: the angles between tokens no longer change, while all tokens turn or grow together"
+COLLAPSED = 1e-6
+"""Residual ratio below which the sentence about the bare weights calls it collapse."""
+
+
+def ending_notes(shares: Sequence[dict[str, Any]]) -> list[str]:
+    """What those endings mean that are not equilibria, each once."""
+    words = {"unresolved": UNRESOLVED, "consensus": CONSENSUS, "shape": SHAPE, "plateau": PLATEAU}
+    return [words[name] for name in dict.fromkeys(one["ending"] for one in shares) if name in words]
+
+
+def bare_note(start: str, step: int, log10: float | None) -> str:
+    """What the same weights do without the norm."""
+    said = f"the same weights without the norm, from {start}: after {step:,} steps "
+    if log10 is None:
+        return f"{said}all tokens are exactly equal"
+    size = power_of_ten(log10)
+    if 10.0**log10 < COLLAPSED:
+        return (
+            f"{said}tokens differ by {size} of their size (split pass; plain float64 cannot see below 1e-16): "
+            "without the norm they collapse"
+        )
+    return f"{said}tokens still differ by {size} of their size"
+
+
+def frozen_note(config: EquilibriaConfig, origins: Sequence[int]) -> str:
+    """What equilibria mean where maps are kept."""
+    if config.has_own_maps:
+        listed = (
+            f"those of start {', '.join(map(str, origins))} are listed" if origins else "none was reached"
+        )
+        return FROZEN.format(listed=listed)
+    return FROZEN_SAME.format(attention=config.attention_kind()[0])

@@ -1,0 +1,213 @@
+"""Random stacks of the model of Wu et al. 2024 (arXiv:2405.18781), Section 2: ``X <- D A X W``, one head, no skips."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankscope.masks import parse_mask
+from rankscope.measures import Evaluation, evaluate_many, find_measure
+from rankscope.network import (
+    Attention,
+    Chain,
+    LayerNorm,
+    Network,
+    Norm,
+    Softmax,
+    Spec,
+    Sphere,
+    Values,
+    gaussian_tokens,
+    generators,
+    stack,
+    with_mask,
+    with_temperature,
+)
+from rankscope.network.initial import haar_orthogonal
+from rankscope.network.seeds import Seeds, seeds_per_chunk
+from rankscope.split import LogValue, log_measure, split_states
+from rankscope.split.run import in_dtype
+from rankscope.studies.rows import Rows
+
+ValueKind = Literal["gaussian", "small", "orthogonal", "identity"]
+
+BERT_GAIN = 0.02 * 768**0.5
+"""Entries N(0, 0.02^2) at width 768, the initialisation of BERT-base, against N(0, 1/dim): a factor of 0.554."""
+
+CURVE_MEASURES = ("residual[frobenius,mean]", "residual_ratio[frobenius,mean]")
+"""mu(X) of the paper, and the same relative to the size of X."""
+
+WORKERS = 2
+"""Cells that run at the same time, each on one thread: their matrices are too small to share one product."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """Size of the stacks."""
+
+    layers: int
+    dim: int
+    tokens: int
+
+    @property
+    def window(self) -> int:
+        """Reach of the sliding windows: an eighth of the tokens to a side, at least one."""
+        return max(1, self.tokens // 8)
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Complete, causal, sliding window, one-sided sliding window."""
+        return ("full", "causal", f"window:{self.window}", f"causal-window:{self.window}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Cell:
+    """One architecture for a chunk of seeds.
+
+    Args:
+        about: columns of the table that name it.
+        network: in float64, the norms inside, the mask not yet.
+        single: the same in float32.
+        x: ``seeds tokens dim``.
+    """
+
+    about: dict[str, object]
+    network: Network
+    single: Network
+    x: Tensor
+    mask: str
+    temperature: float = 1.0
+
+    def built(self, network: Network) -> Network:
+        """One of the two networks with the mask and the temperature of this cell."""
+        return with_temperature(with_mask(network, parse_mask(self.mask)), self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Curve:
+    """What one cell gave: both arithmetics at the recorded layers, and the log of the ratio at all of them.
+
+    ``log10_ratio`` is ``layers seeds``, from the split pass.
+    """
+
+    cell: Cell
+    split: dict[int, list[LogValue]]
+    ordinary: dict[int, list[Evaluation]]
+    log10_ratio: Tensor
+
+
+def stacks(shape: Shape, seeds: Sequence[int], values: ValueKind) -> Iterator[Seeds]:
+    """Stacks and Gaussian tokens of every seed, in chunks that fit the cache; draws are shared by all value kinds."""
+    size = seeds_per_chunk(Spec(layers=shape.layers, heads=1, dim=shape.dim), shape.tokens)
+    for start in range(0, len(seeds), size):
+        chunk = tuple(seeds[start : start + size])
+        drawn = [_one(shape, seed, values) for seed in chunk]
+        network = stack([network for network, _ in drawn])
+        x = torch.stack([x for _, x in drawn])
+        del drawn  # copied into the stack; at width 768 these are gigabytes
+        yield Seeds(seeds=chunk, network=network, x=x)
+
+
+def _one(shape: Shape, seed: int, values: ValueKind) -> tuple[Network, Tensor]:
+    for_weights, for_tokens = generators(seed)
+    eye, size = torch.eye(shape.dim, dtype=torch.float64), shape.dim**-0.5
+    blocks = []
+    for _ in range(shape.layers):
+        query, key, draw = torch.randn(
+            3, shape.dim, shape.dim, generator=for_weights, dtype=torch.float64
+        ).unbind()
+        blocks.append(
+            Attention(
+                Softmax(query * size, key * size, heads=1), Values(_value_map(values, draw), eye, heads=1)
+            )
+        )
+    return Network(blocks), gaussian_tokens(shape.tokens, shape.dim, generator=for_tokens)
+
+
+def _value_map(kind: ValueKind, draw: Tensor) -> Tensor:
+    match kind:
+        case "gaussian":
+            return torch.mul(draw, draw.shape[-1] ** -0.5)
+        case "small":
+            return torch.mul(draw, BERT_GAIN * draw.shape[-1] ** -0.5)
+        case "orthogonal":
+            return haar_orthogonal(draw)
+        case "identity":
+            return torch.eye(draw.shape[-1], dtype=draw.dtype)
+
+
+def with_norm(network: Network, norm: str) -> Network:
+    """The stack with that norm after every attention; ``none`` leaves it as it is."""
+    made = norm_named(norm)
+    return (
+        network if made is None else network.with_blocks([Chain([block, made]) for block in network.blocks])
+    )
+
+
+def norm_named(norm: str) -> Norm | None:
+    """The norm without weights: ``sphere``, ``layer`` (mean removed, eps 1e-5) or ``none``."""
+    match norm:
+        case "none":
+            return None
+        case "sphere":
+            return Sphere()
+        case _:
+            return LayerNorm(eps=1e-5)
+
+
+def cells(batch: Seeds, *, masks: Sequence[str], norms: Sequence[str], values: str) -> Iterator[Cell]:
+    """Every mask and norm on the weights of the batch."""
+    single = in_dtype(batch.network, torch.float32)
+    for norm in norms:
+        normed, normed_single = with_norm(batch.network, norm), with_norm(single, norm)
+        for mask in masks:
+            about: dict[str, object] = {"model": "random", "mask": mask, "norm": norm, "values": values}
+            about |= {"seed": list(batch.seeds), "site": "block"}
+            yield Cell(about=about, network=normed, single=normed_single, x=batch.x, mask=mask)
+
+
+def tempered(cell: Cell, scale: float, **about: object) -> Cell:
+    """The cell with its logits divided by ``scale``."""
+    return replace(cell, temperature=scale, about={**cell.about, **about})
+
+
+def recorded_layers(layers: int) -> tuple[int, ...]:
+    """0, 1, 2, ... and then four to an octave: evenly spread over an axis of logarithms."""
+    steps = {round(2 ** (k / 4)) for k in range(4 * layers.bit_length() + 1)}
+    return tuple(sorted({0, layers, *(step for step in steps if step <= layers)}))
+
+
+def follow(work: Sequence[Cell], layers: int) -> Iterator[Curve]:
+    """The curves of all cells, in order, two cells at a time."""
+    keep = recorded_layers(layers)
+    with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(lambda cell: followed(cell, keep), work)
+
+
+@torch.no_grad()
+def followed(cell: Cell, keep: Sequence[int]) -> Curve:
+    """One cell by the split pass in float64, and once more in float32 as an ordinary run would have it."""
+    measures = [find_measure(name) for name in CURVE_MEASURES]
+    split: dict[int, list[LogValue]] = {}
+    ratios = []
+    for layer, state in enumerate(split_states(cell.built(cell.network), cell.x)):
+        found = [log_measure(measure, state) for measure in measures]
+        ratios.append(found[1].log10)
+        if layer in keep:
+            split[layer] = found
+    ordinary = {
+        layer: evaluate_many(measures, state, layer=layer, dtype=torch.float32)
+        for layer, state in enumerate(cell.built(cell.single).states(cell.x.float()))
+        if layer in keep
+    }
+    return Curve(cell=cell, split=split, ordinary=ordinary, log10_ratio=torch.stack(ratios))
+
+
+def add_curve(rows: Rows, curve: Curve) -> None:
+    """Rows of the recorded layers: ``value`` from the split pass, ``float_value`` and ``float_floor`` in float32."""
+    for layer, found in curve.split.items():
+        for name, split, ordinary in zip(CURVE_MEASURES, found, curve.ordinary[layer], strict=True):
+            rows.add_split(find_measure(name), split, ordinary, {**curve.cell.about, "layer": layer})

@@ -1,0 +1,76 @@
+"""Means over seeds with their intervals, depths of collapse, and how many seeds keep an order."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mean:
+    """A mean over seeds with a 95% interval (Student's t); the interval is missing for a single seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+    def section(self) -> dict[str, float | int | None]:
+        """As JSON."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "count": self.count}
+
+    def text(self, digits: int = 3) -> str:
+        """``12.3 (11.9 to 12.7)``."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:.{digits}g}"
+        return f"{self.mean:.{digits}g} ({self.low:.{digits}g} to {self.high:.{digits}g})"
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """The mean of one number per seed.
+
+    >>> mean_of([1.0, 2.0, 3.0]).text()
+    '2 (-0.484 to 4.48)'
+    """
+    found = np.asarray(values, dtype=float)
+    if len(found) < 2:
+        return Mean(mean=float(found.mean()), low=None, high=None, count=len(found))
+    half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
+    mean = float(found.mean())
+    return Mean(mean=mean, low=mean - float(half), high=mean + float(half), count=len(found))
+
+
+def first_below(log10: Sequence[float], level: float) -> int | None:
+    """The first layer at which a curve is below the level and stays there; None if it never does.
+
+    >>> first_below([0.0, -4.0, -2.0, -4.0, -5.0], -3.0)
+    3
+    """
+    above = [layer for layer, value in enumerate(log10) if not value < level]
+    start = above[-1] + 1 if above else 0
+    return start if start < len(log10) else None
+
+
+def depths(curves: np.ndarray, level: float) -> list[int | None]:
+    """``first_below`` of every seed, of curves ``layers seeds``."""
+    return [first_below(curve.tolist(), level) for curve in curves.T]
+
+
+def late_slope(log10: np.ndarray) -> float:
+    """Decades per layer over the last half of a curve, by least squares."""
+    half = log10[len(log10) // 2 :]
+    return float(np.polyfit(np.arange(len(half)), half, 1)[0])
+
+
+def late_order(log10: np.ndarray) -> float:
+    """``log r_(l+1) / log r_l`` at the last layers that float64 holds: 3 where a layer cubes the residual."""
+    return float(log10[-1] / log10[-2])
+
+
+def shallower(one: int | None, other: int | None) -> bool:
+    """Whether the first depth is smaller; one that was never reached is larger than any."""
+    return one is not None and (other is None or one < other)

@@ -1,0 +1,127 @@
+"""The figures of Wu et al. at their fast size: what the verdict says must follow from the rows."""
+
+import polars as pl
+import pytest
+
+from rankscope.studies.figures import FIGURES
+from rankscope.studies.figures.kept import random_starts
+
+NAMES = ("wu-masks", "wu-temperature", "wu-geometry", "wu-counterexample")
+
+
+TOLD = []
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The fast size on two seeds."""
+    made = {name: FIGURES[name].make("fast", (5, 8), None) for name in NAMES[:-1]}
+    last = FIGURES["wu-counterexample"].make("fast", (), lambda done, total: TOLD.append((done, total)))
+    return made | {"wu-counterexample": last}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_gives_a_verdict_and_notes(tables, name):
+    sections = tables[name].sections
+    assert all(set(one) == {"published", "measured", "agrees"} for one in sections["verdict"])
+    assert all(isinstance(note, str) for note in sections["notes"])
+    assert set(FIGURES[name].durations) == {"fast", "usual", "full"}
+    ids = set(tables[name].frame["definition"])
+    assert ids <= set(sections["definitions"])
+
+
+def test_a_norm_does_not_stop_collapse_at_random_value_maps(tables):
+    frame, verdict = tables["wu-masks"].frame, tables["wu-masks"].sections["verdict"]
+    last = frame.filter(
+        (pl.col("layer") == 32)
+        & (pl.col("definition") == "residual_ratio[frobenius,mean]")
+        & (pl.col("values") == "gaussian")
+    )
+    # 32 layers at the causal rate 1/2 are 9.6 decades; a thousandth of the start would already be collapse
+    for norm in ("none", "sphere", "layer"):
+        assert last.filter((pl.col("mask") == "causal") & (pl.col("norm") == norm))["log10_value"].max() < -5
+        assert last.filter((pl.col("mask") == "full") & (pl.col("norm") == norm))["log10_value"].max() < -1e6
+    assert [one["agrees"] for one in verdict if "LayerNorm alone" in one["published"]] == [False]
+
+
+def test_float32_stops_where_the_split_pass_goes_on(tables):
+    causal = tables["wu-masks"].frame.filter(
+        (pl.col("mask") == "causal") & (pl.col("norm") == "sphere") & (pl.col("values") == "gaussian")
+    )
+    last = causal.filter((pl.col("layer") == 32) & (pl.col("measure") == "residual_ratio"))
+    assert (last["float_value"] < last["float_floor"]).all()
+    resolved = causal.filter(pl.col("float_value") > 10 * pl.col("float_floor"))
+    off = (resolved["float_value"] / resolved["value"] - 1).abs()
+    assert off.max() < 0.1  # ten floors up, float32 and the split pass see the same residual
+
+
+def test_the_order_of_masks_is_counted_from_the_curves(tables):
+    frame = tables["wu-masks"].frame.filter(
+        (pl.col("layer") == 32) & (pl.col("measure") == "residual_ratio") & (pl.col("values") == "gaussian")
+    )
+    wide = frame.filter(pl.col("norm") == "none").pivot("mask", index="seed", values="log10_value")
+    lower = int((wide["causal"] < wide["window:2"]).sum())
+    (line,) = (
+        one
+        for one in tables["wu-masks"].sections["order"]
+        if (one["norm"], one["faster"], one["slower"]) == ("none", "causal", "window:2")
+    )
+    assert line["lower_at_last_layer"] == lower == line["seeds"] == 2
+
+
+def test_one_value_map_keeps_tokens_apart_with_the_norm_alone(tables):
+    kept = tables["wu-masks"].frame.filter(
+        (pl.col("model") == "constructed") & (pl.col("measure") == "residual_ratio")
+    )
+    sphere, none = (kept.filter(pl.col("norm") == norm) for norm in ("sphere", "none"))
+    for rank in (2, 3, 4):
+        stays = sphere.filter(pl.col("rank") == rank)["value"]
+        assert stays.max() - stays.min() < 1e-6  # at rest, up to rounding that 32 steps may enlarge
+        assert stays.min() > 0.1
+    assert (
+        none.filter(pl.col("layer") == 32)["log10_value"].max() < -6
+    )  # 32 halvings, times a power of the layer
+
+
+def test_random_starts_are_counted_once():
+    found = random_starts(20, 200, seed=1)
+    assert 0 <= found.opposite <= found.apart <= found.starts == 20
+
+
+def test_sharper_attention_delays_the_complete_mask(tables):
+    early = tables["wu-temperature"].frame.filter(
+        (pl.col("layer") == 4) & (pl.col("mask") == "full") & (pl.col("measure") == "residual_ratio")
+    )
+    wide = early.filter(pl.col("norm") == "none").pivot("temperature", index="seed", values="log10_value")
+    assert (wide["1/64"] > wide["64"]).all()
+
+
+def test_the_built_start_has_full_rank_and_one_direction(tables):
+    built = tables["wu-geometry"].frame.filter(pl.col("model") == "constructed")
+    assert set(built.filter(pl.col("definition") == "numerical_rank[rounding]")["value"]) == {4.0}
+    assert (
+        built.filter(pl.col("definition") == "cosine[absolute]")["value"].min() > 0.98
+    )  # at least .985 in theory
+
+
+def test_rank_two_is_kept_only_above_the_boundary(tables):
+    for one in tables["wu-counterexample"].sections["systems"]:
+        if one["shear"] < 0.999 * one["alpha"] / (1 - one["alpha"]):  # on the boundary the two are one point
+            assert one["share"] == 0
+            assert not one["exists"]
+        if one["stable"]:
+            p, q = one["limit"]
+            odds = one["alpha"] / (1 - one["alpha"])
+            assert p == pytest.approx(-odds / one["shear"])
+            assert one["measured_multiplier"] == pytest.approx(1 + odds * q, abs=1e-7)  # central difference
+        assert one["log10_ratio_without_norm"] < -6
+
+
+def test_seeds_are_taken_as_given(tables):
+    assert set(tables["wu-temperature"].frame["seed"]) == {5, 8}
+    assert tables["wu-temperature"].provenance["seeds"] == [5, 8]
+
+
+@pytest.mark.usefixtures("tables")
+def test_progress_ends_where_it_said():
+    assert TOLD == [(1, 3), (2, 3), (3, 3)]
