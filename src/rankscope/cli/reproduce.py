@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH = 110
 ENDINGS = (".json", ".csv", ".png", ".html")
-AGREES = {True: "agrees", False: "does not agree", None: "not decided"}
+AGREES = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
 
 
 def reproduce(

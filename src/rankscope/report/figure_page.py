@@ -9,7 +9,7 @@ from rankscope.report.common import definitions_of, entries_of, origin_of, prove
 from rankscope.report.page import figure_of
 from rankscope.results import UNRESOLVED_MARK, Table
 
-AGREES = {True: "agrees", False: "does not agree", None: "not decided"}
+AGREES = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
 
 
 def figure_page(table: Table, charts: Sequence[Chart], *, title: str, source: str, command: str) -> str:

@@ -1,10 +1,12 @@
 """The figures of Wu et al. at their fast size: what the verdict says must follow from the rows."""
 
+import numpy as np
 import polars as pl
 import pytest
 
 from rankscope.studies.figures import FIGURES
 from rankscope.studies.figures.kept import random_starts
+from rankscope.studies.figures.wu_temperature import Slowing
 
 NAMES = ("wu-masks", "wu-temperature", "wu-geometry", "wu-counterexample")
 
@@ -94,6 +96,24 @@ def test_sharper_attention_delays_the_complete_mask(tables):
     )
     wide = early.filter(pl.col("norm") == "none").pivot("temperature", index="seed", values="log10_value")
     assert (wide["1/64"] > wide["64"]).all()
+
+
+@pytest.mark.parametrize(
+    ("gaps", "until", "overtaken", "peak"),
+    [
+        ([0.5, 0.9, 0.2], 3, None, 2),
+        ([0.5, -0.1, -0.9], 1, 2, 1),
+        ([-0.5, -0.1, 0.9], 0, None, 3),
+        ([-0.5, -0.1, -0.9], 0, 1, 2),
+        ([0.5, 0.0, -0.9], 1, 3, 1),
+    ],
+)
+def test_slowing_is_told_for_all_layers(gaps, until, overtaken, peak):
+    """Two seeds 0.002 apart: the interval reaches 0.013 to both sides of the mean."""
+    flat = np.zeros((4, 2))
+    sharp = np.array([[0.0, 0.0], *([gap - 0.001, gap + 0.001] for gap in gaps)])
+    one = Slowing.of({("none", "full", "1/64"): sharp, ("none", "full", "64"): flat}, "none", "full")
+    assert (one.slowed_until, one.overtaken_from, one.peak[0]) == (until, overtaken, peak)
 
 
 def test_the_built_start_has_full_rank_and_one_direction(tables):

@@ -19,7 +19,10 @@ Advance = Callable[[int, int], None]
 
 
 class Point(TypedDict):
-    """One thing that the paper says or shows, and what was found; ``agrees`` is None where it cannot be decided."""
+    """One thing that the paper says or shows, and what was found.
+
+    ``agrees`` is None where it holds in part only, or where the seeds are too few to tell.
+    """
 
     published: str
     measured: str
@@ -56,3 +59,8 @@ def register(figure: Figure) -> Figure:
     """Enter a figure under its name."""
     FIGURES.register(figure.name, figure)
     return figure
+
+
+def decided(checks: Sequence[bool]) -> bool | None:
+    """True if all hold, False if none does, None in between."""
+    return all(checks) if all(checks) or not any(checks) else None

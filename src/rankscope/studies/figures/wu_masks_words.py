@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rankscope.studies.figures.figure import Point
+from rankscope.studies.figures.figure import Point, decided
 from rankscope.studies.figures.kept import DIM, DRIFT, SHEAR, TOKENS
 from rankscope.studies.figures.stacks import Shape
 from rankscope.studies.figures.statistics import Mean, mean_of
@@ -47,7 +47,7 @@ def _order(found: Found, shape: Shape) -> Point:
         published="Order of masks: complete collapses fastest, then causal, the windows slowest.",
         measured=f"Seeds with this order, both in layers to 1e-3 and at layer {shape.layers}: {told}. Layers to 1e-3 "
         f"without a norm: {depths}.",
-        agrees=_decided([count == seeds for count in counts.values()]),
+        agrees=decided([count == seeds for count in counts.values()]),
     )
 
 
@@ -173,11 +173,6 @@ def _depth(found: Found, key: Key) -> str:
         return "not reached"
     partly = "" if len(reached) == len(depths) else f" in {len(reached)} of {len(depths)} seeds"
     return mean_of(reached).text() + partly
-
-
-def _decided(checks: Sequence[bool]) -> bool | None:
-    """True if all hold, False if none does, None in between."""
-    return all(checks) if all(checks) or not any(checks) else None
 
 
 def _power(log: Mean) -> str:

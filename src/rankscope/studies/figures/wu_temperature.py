@@ -1,6 +1,7 @@
 """``wu-temperature``: how the temperature term of the logits moves the curves, mask by mask."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.results import Table
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, register
+from rankscope.studies.figures.figure import Advance, Figure, Point, Size, decided, register
 from rankscope.studies.figures.stacks import (
     CURVE_MEASURES,
     Shape,
@@ -53,8 +54,8 @@ SIZES: dict[Size, dict[str, Any]] = {
     "full": {"layers": 128, "dim": 768, "tokens": 128, "seeds": range(3)},
 }
 
-Found = dict[tuple[str, str, str], list[np.ndarray]]
-"""Curves of log10 of the ratio, ``layers seeds``, by norm, mask and temperature term."""
+Curves = dict[tuple[str, str, str], np.ndarray]
+"""Log10 of the ratio, ``layers seeds``, by norm, mask and temperature term."""
 
 
 def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Table:
@@ -62,7 +63,7 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
     chosen = SIZES[size] | ({"seeds": seeds} if seeds else {})
     config = WuTemperatureConfig.of(size=size, **chosen | {"seeds": tuple(chosen["seeds"])})
     rows, done = Rows(), 0
-    found: Found = {}
+    parts: dict[tuple[str, str, str], list[np.ndarray]] = {}
     total = len(config.seeds) * len(NORMS) * len(TERMS) * len(config.shape.masks)
     for batch in stacks(config.shape, config.seeds, "gaussian"):
         work = [
@@ -74,11 +75,12 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
             add_curve(rows, curve)
             about = curve.cell.about
             key = (str(about["norm"]), str(about["mask"]), str(about["temperature"]))
-            found.setdefault(key, []).append(np.asarray(curve.log10_ratio))
+            parts.setdefault(key, []).append(np.asarray(curve.log10_ratio))
             done += len(batch.seeds)
             if advance is not None:
                 advance(done, total)
-    curves = {key: np.concatenate(parts, axis=1) for key, parts in found.items()}
+    curves = {key: np.concatenate(each, axis=1) for key, each in parts.items()}
+    slowing = {norm: {mask: Slowing.of(curves, norm, mask) for mask in config.shape.masks} for norm in NORMS}
     return rows.table(
         config,
         command="reproduce",
@@ -93,13 +95,12 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
             "temperatures": list(TERMS),
         },
         networks=[_network(key, log10) for key, log10 in curves.items()],
-        verdict=_verdict(curves, config.shape),
+        slowing={
+            norm: {mask: one.section() for mask, one in found.items()} for norm, found in slowing.items()
+        },
+        verdict=_verdict(slowing["none"], config.shape),
         notes=_notes(config),
     )
-
-
-EARLY = 4
-"""The layer at which "early" is read."""
 
 
 def _network(key: tuple[str, str, str], log10: np.ndarray) -> dict[str, Any]:
@@ -110,67 +111,112 @@ def _network(key: tuple[str, str, str], log10: np.ndarray) -> dict[str, Any]:
         "temperature": key[2],
         "layers_to_half": mean_of(reached).section() if reached else None,
         "reached_half": len(reached),
-        "log10_ratio_early": mean_of(log10[EARLY].tolist()).section(),
         "log10_ratio_at_last_layer": mean_of(log10[-1].tolist()).section(),
     }
 
 
-def _slowing(curves: dict[tuple[str, str, str], np.ndarray], norm: str, mask: str, layer: int) -> Mean:
-    """Decades that the ratio at d_QK = 1/64 lies above that at 64, paired by seed."""
-    sharp, flat = (curves[norm, mask, term][layer] for term in ("1/64", "64"))
-    return mean_of((sharp - flat).tolist())
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowing:
+    """Decades that the ratio at d_QK = 1/64 lies above that at 64, paired by seed, at layers 1, 2, ...
+
+    No layer is singled out: the sign is told for all of them, and the size where it is largest.
+    """
+
+    by_layer: tuple[Mean, ...]
+
+    @classmethod
+    def of(cls, curves: Curves, norm: str, mask: str) -> "Slowing":
+        sharp, flat = (curves[norm, mask, term] for term in ("1/64", "64"))
+        return cls(by_layer=tuple(mean_of(gaps.tolist()) for gaps in (sharp - flat)[1:]))
+
+    @property
+    def slowed_until(self) -> int:
+        """The last layer of the first ones at which the whole interval is above zero; 0 if not even the first is."""
+        signs = [one.mean > 0 and (one.low is None or one.low > 0) for one in self.by_layer]
+        return signs.index(False) if False in signs else len(signs)
+
+    @property
+    def overtaken_from(self) -> int | None:
+        """The first layer from which on the whole interval is below zero, to the end; None if it is not in the end."""
+        signs = [one.mean < 0 and (one.high is None or one.high < 0) for one in self.by_layer]
+        if not signs[-1]:
+            return None
+        return len(signs) + 1 - (signs[::-1].index(False) if False in signs else len(signs))
+
+    @property
+    def peak(self) -> tuple[int, Mean]:
+        """The layer at which the difference is largest, and the difference there."""
+        layer = max(range(len(self.by_layer)), key=lambda place: self.by_layer[place].mean)
+        return layer + 1, self.by_layer[layer]
+
+    def section(self) -> dict[str, Any]:
+        layer, peak = self.peak
+        return {
+            "slowed_until_layer": self.slowed_until,
+            "overtaken_from_layer": self.overtaken_from,
+            "peak_layer": layer,
+            "peak": peak.section(),
+            "last": self.by_layer[-1].section(),
+        }
 
 
-def _verdict(curves: dict[tuple[str, str, str], np.ndarray], shape: Shape) -> list[Point]:
-    early = {mask: _slowing(curves, "none", mask, EARLY) for mask in shape.masks}
-    late = {mask: _slowing(curves, "none", mask, shape.layers) for mask in shape.masks}
+def _verdict(found: dict[str, Slowing], shape: Shape) -> list[Point]:
     full, causal, *windows = shape.masks
-    sparse = max(early[mask].mean for mask in windows)
+    peaks = {mask: one.peak for mask, one in found.items()}
+    sparse = max(peaks[mask][1].mean for mask in windows)
+    early = shape.layers // EARLY
+    last = [f"{mask} {_interval(one.by_layer[-1])}" for mask, one in found.items()]
     return [
         Point(
             published="A smaller temperature term (sharper attention) slows collapse in early layers.",
-            measured=f"log10 of mu/||X||_F at layer {EARLY}, d_QK = 1/64 minus 64, no norm: {_told(early)}.",
-            agrees=_sign(list(early.values())),
+            measured="mu/||X||_F at d_QK = 1/64 is above that at 64, no norm, beyond chance over seeds: "
+            + "; ".join(f"{mask} {_range(one, shape.layers)}" for mask, one in found.items())
+            + ".",
+            agrees=decided([one.slowed_until > 0 for one in found.values()]),
         ),
         Point(
             published="More so for global masks than for sparse ones.",
-            measured=f"At layer {EARLY} the complete mask is slowed by {_decades(early[full].mean)} decades, the "
-            f"causal one by {_decades(early[causal].mean)}, the windows by at most {_decades(sparse)}.",
-            agrees=early[full].mean > sparse and early[causal].mean > sparse,
+            measured="Largest difference at any layer, in decades: "
+            + "; ".join(f"{mask} {_interval(peak)} at layer {at}" for mask, (at, peak) in peaks.items())
+            + ".",
+            agrees=decided([peaks[mask][1].mean > sparse for mask in (full, causal)]),
         ),
         Point(
             published="The effect is seen in early layers above all.",
-            measured=f"The same difference at layer {shape.layers}: {_told(late)}. Below 0 sharper attention has "
-            "overtaken: each token copies nearly one other, and tokens that copy the same one are equal at once. With "
-            "the complete mask a late onset stays ahead, because every layer cubes the residual.",
-            agrees=all(late[mask].mean < early[mask].mean for mask in (causal, *windows)),
+            measured=f"It is largest within the first {early} layers: {', '.join(_early(found, early)) or 'nowhere'}. "
+            f"At layer {shape.layers}: {'; '.join(last)}. Below 0 sharper attention has overtaken: each token copies "
+            "nearly one other, and tokens that copy the same one are equal at once. With the complete mask a late "
+            "onset stays ahead, because every layer cubes the residual.",
+            agrees=decided([peaks[mask][0] <= early for mask in (causal, *windows)]),
         ),
     ]
 
 
-def _told(slower: dict[str, Mean]) -> str:
-    return "; ".join(
-        f"{mask} {_decades(one.mean)}"
-        + (
-            ""
-            if one.low is None or one.high is None or one.low > MOST
-            else f" ({_decades(one.low)} to {_decades(one.high)})"
-        )
-        for mask, one in slower.items()
+EARLY = 4
+"""Layers in the first quarter of the depth are early."""
+
+
+def _early(found: dict[str, Slowing], early: int) -> list[str]:
+    return [mask for mask, one in found.items() if one.peak[0] <= early]
+
+
+def _range(one: Slowing, layers: int) -> str:
+    slowed = {0: "at no first layer", layers: "at all layers"}.get(
+        one.slowed_until, f"at layers 1 to {one.slowed_until}"
     )
+    return slowed + ("" if one.overtaken_from is None else f", below it from layer {one.overtaken_from} on")
+
+
+def _interval(one: Mean) -> str:
+    if one.low is None or one.high is None or one.low > MOST:
+        return _decades(one.mean)
+    return f"{_decades(one.mean)} ({_decades(one.low)} to {_decades(one.high)})"
 
 
 def _decades(value: float) -> str:
     if value > MOST:
         return f"more than {MOST:.0f}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
-
-
-def _sign(found: Sequence[Mean]) -> bool | None:
-    """True if all intervals are above zero, False if one is below, None if seeds are too few to tell."""
-    if all(one.mean > 0 and (one.low is None or one.low > 0) for one in found):
-        return True
-    return False if any(one.high is not None and one.high < 0 for one in found) else None
 
 
 def _notes(config: WuTemperatureConfig) -> list[str]:
