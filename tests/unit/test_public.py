@@ -18,6 +18,8 @@ PAGES = (
     "docs/paths.md",
     "docs/certify.md",
     "docs/equilibria.md",
+    "docs/dynamics.md",
+    "docs/figures.md",
     "docs/predict.md",
 )
 
@@ -43,6 +45,7 @@ CODE = {  # the page and the least number of its blocks
     "docs/ablate.md": 1,
     "docs/paths.md": 2,
     "docs/equilibria.md": 1,
+    "docs/dynamics.md": 2,
     "docs/add_a_family.md": 5,
 }
 DRIVER = """

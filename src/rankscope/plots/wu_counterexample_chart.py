@@ -47,7 +47,7 @@ def counterexample_chart(table: Table) -> Chart:
         "right: lines from the closed form, points from one step of the system",
     ]
     title = alt.TitleParams(
-        "Two tokens, one value map: the norm keeps rank 2, without it the same weights collapse",
+        "Two tokens, one value map: where rank 2 is kept, and the same weights without the norm",
         subtitle=lines_of(notes, 3 * SIDE),
     )
     words = "Maps over alpha and w: starts that keep rank 2, and collapse without a norm. Curves: multipliers of B."

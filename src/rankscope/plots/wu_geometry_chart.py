@@ -63,7 +63,7 @@ def geometry_chart(table: Table) -> Chart:
         f"built start: {setting['kept_full_rank']} dimensions, causal",
     ]
     title = alt.TitleParams(
-        "Random value maps: the tokens collapse to one direction; full rank is kept by special value maps",
+        "Token geometry against depth: random value maps, and one that keeps full rank",
         subtitle=lines_of(notes, 4 * WIDTH),
     )
     words = "Ranks, smallest singular value and mean absolute cosine against layers, by mask, norm and value maps."

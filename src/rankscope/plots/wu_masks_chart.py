@@ -58,7 +58,7 @@ def masks_chart(table: Table) -> Chart:
         "value maps N(0, 1/dim) unless named",
     ]
     title = alt.TitleParams(
-        "Masks slow collapse; at random value maps a norm keeps the scale, not the differences",
+        "mu and mu over the size of the tokens against depth, by mask, norm and value map",
         subtitle=lines_of(notes, 2 * WIDTH + 80),
     )
     words = "Log-log curves of mu and of mu over the size of X against layers, for four masks, by norm and value maps."

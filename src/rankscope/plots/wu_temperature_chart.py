@@ -35,7 +35,7 @@ def temperature_chart(table: Table) -> Chart:
         "no hollow point where float32 gives exactly 0",
     ]
     title = alt.TitleParams(
-        "Sharper attention delays the onset of collapse, most of all for the complete mask",
+        "Temperature term and collapse, mask by mask",
         subtitle=lines_of(notes, 2 * WIDTH + 80),
     )
     words = "Log-log curves of mu over the size of X against layers for three temperatures, by mask and norm."
