@@ -56,7 +56,7 @@ def clusters_chart(table: Table, *, title: str | None = None) -> Chart:
     whole: Any = alt.concat(*rows, columns=1, align="none", spacing=30)
     whole = whole.resolve_scale(**APART)
     notes = _notes(table, cells, bool(ways))
-    head = heading(title or "Clusters wait, the colder the longer, before they meet", notes, 1000)
+    head = heading(title or "Clusters and how long they last", notes, 1000)
     return finished(whole.properties(title=head, description=cluster_words(cells, ways)))
 
 

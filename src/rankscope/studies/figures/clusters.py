@@ -272,7 +272,7 @@ def _chart(table: Table) -> "Chart":
 register(
     Figure(
         name="clusters",
-        title="Clusters on the sphere: the colder, the more, and the longer they stand still",
+        title="clusters on the sphere, and how long they last, by temperature",
         source=Ref(
             key="wu2024",
             where="Section 4",

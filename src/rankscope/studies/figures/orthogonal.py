@@ -233,7 +233,7 @@ def _chart(table: Table) -> "Chart":
 register(
     Figure(
         name="wu-orthogonal",
-        title="Orthogonal values collapse on the sphere, under every mask that connects the tokens",
+        title="orthogonal values on the sphere, mask by mask, with the bound of one step",
         source=Ref(
             key="wu2024",
             where="Theorem 2",
