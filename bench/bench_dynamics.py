@@ -28,11 +28,11 @@ def batch_ratio(*, mask: str, tokens: int = 8, dim: int = 4, steps: int = 64) ->
     starts = draw(STARTS, tokens, dim)
 
     def batch() -> None:
-        follow(system, starts, steps, tolerance=0.0, slowness=None)
+        follow(system, starts, steps, tolerance=0.0, at_rest=0.0, slowness=None)
 
     def loop() -> None:
         for start in starts[:LOOPED]:
-            follow(system, start, steps, tolerance=0.0, slowness=None)
+            follow(system, start, steps, tolerance=0.0, at_rest=0.0, slowness=None)
 
     together, singly = best_times(batch, loop, repeats=5)
     ratio = singly * STARTS / LOOPED / together

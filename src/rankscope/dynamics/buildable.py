@@ -1,7 +1,5 @@
 """What the staircase can be built for: refusals with their reasons."""
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +7,9 @@ from rankscope.dynamics.climb import chain_levels
 from rankscope.dynamics.extended import FLOAT_DIGITS
 from rankscope.errors import ConfigError, MaskError
 from rankscope.masks import MaskRule
+
+MOST_SHEAR = 1e100
+"""Squares of larger ones leave the range of float64."""
 
 
 def check_numbers(tokens: int, dim: int, rank: int, shear: float, digits: int | None) -> None:
@@ -21,8 +22,10 @@ def check_numbers(tokens: int, dim: int, rank: int, shear: float, digits: int | 
         raise ConfigError(
             f"rank {rank} is impossible for {tokens} tokens in dim {dim}: ranks go from 1 to {min(tokens, dim)}"
         )
-    if not (shear > 0 and math.isfinite(shear)):
-        raise ConfigError(f"the shear w of the value map must be above 0 and finite, got {shear}")
+    if not 0 < shear <= MOST_SHEAR:
+        raise ConfigError(
+            f"the shear w of the value map is above 0 and at most {MOST_SHEAR:.0e}, got {shear}"
+        )
     if digits is not None and digits < FLOAT_DIGITS:
         raise ConfigError(f"digits must be {FLOAT_DIGITS} (float64) or more, got {digits}")
 

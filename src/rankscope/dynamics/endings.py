@@ -7,11 +7,15 @@ import torch
 from torch import Tensor
 
 TOLERANCE = 1e-12
-"""Relative change below which two states of a run count as the same: some thousand units of float64 rounding."""
+"""Relative difference up to which tokens are equal, and a state that comes back is the same: far above rounding."""
+
+AT_REST = 64 * torch.finfo(torch.float64).eps
+"""Relative change of a token up to which a step changes nothing but rounding: metastable states may move by 1e-13."""
 
 LONGEST_CYCLE = 64
 
-_TURNS = 1e-6  # relative speed above which a state with its inner products at rest is turning or growing
+_MOVES = 1e-6  # relative speed of a cycle; slower returns are those of an oscillation that dies out
+_TURNS = 1e-10  # relative speed above which a state with its inner products at rest is turning or growing
 _KEEPS_MOVING = 0.99  # of its speed, over the time that its inner products are at rest
 _SHAPES_EVERY = 8  # steps between comparing inner products, which costs as much as all the rest
 
@@ -31,7 +35,7 @@ class Ending(IntEnum):
 WORDS = {
     Ending.RUNNING: "still moving when the steps ran out",
     Ending.CONSENSUS: "all tokens equal to rounding; the token they share may still move",
-    Ending.EQUILIBRIUM: "at rest: a step changes nothing but rounding",
+    Ending.EQUILIBRIUM: "at rest: a step changes nothing that float64 can see",
     Ending.CYCLE: "in a cycle: the same states come back",
     Ending.SHAPE: "shape at rest: inner products stay in proportion while all tokens turn or grow together",
     Ending.PLATEAU: "on a plateau: hardly moving for many steps, but not at rest",
@@ -57,9 +61,18 @@ class Watch:
     """
 
     def __init__(
-        self, x: Tensor, *, is_steady: bool, tolerance: float, longest_cycle: int, slowness: Slowness | None
+        self,
+        x: Tensor,
+        *,
+        is_steady: bool,
+        is_connected: bool,
+        tolerance: float,
+        at_rest: float,
+        longest_cycle: int,
+        slowness: Slowness | None,
     ) -> None:
-        self.is_steady, self.tolerance = is_steady, tolerance
+        self.is_steady, self.is_connected = is_steady, is_connected
+        self.tolerance, self.at_rest = tolerance, at_rest
         self.longest_cycle, self.slowness = longest_cycle, slowness
         self.anchor, self.anchored, self.gap = x, 0, 1
         self.slow_since = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -72,7 +85,7 @@ class Watch:
     def look(self, number: int, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
         """Endings (0 where there is none yet) and periods after step ``number``, counted from 1."""
         size = after.abs().amax(dim=(-2, -1))
-        speed = _largest(after - before) / size
+        speed = _relative(after - before, after)
         found = torch.zeros(len(after), dtype=torch.long, device=after.device)
         period = torch.ones_like(found)
         if self.slowness is not None:
@@ -80,13 +93,14 @@ class Watch:
         if self.is_steady and number % _SHAPES_EVERY == 0:
             self._mark_shape(found, before, after)
         if self.is_steady:
-            returned = _largest(after - self.anchor) <= self.tolerance * size
+            returned = (_relative(after - self.anchor, after) <= self.tolerance) & (speed > _MOVES)
             period = torch.where(returned, number - self.anchored, period)
             found = torch.where(returned, Ending.CYCLE, found)
-            found = torch.where(speed <= self.tolerance, Ending.EQUILIBRIUM, found)
-        middle = after - after.mean(dim=-2, keepdim=True)
-        found = torch.where(_largest(middle) <= self.tolerance * size, Ending.CONSENSUS, found)
-        found = torch.where(torch.isfinite(size) & (size > 0), found, Ending.RANGE)
+            found = torch.where(speed <= self.at_rest, Ending.EQUILIBRIUM, found)
+        if self.is_connected:
+            middle = after - after.mean(dim=-2, keepdim=True)
+            found = torch.where(_largest(middle) <= self.tolerance * size, Ending.CONSENSUS, found)
+        found = torch.where(torch.isfinite(size), found, Ending.RANGE)
         if number - self.anchored >= self.gap:
             self.anchor, self.anchored = after, number
             self.gap = min(2 * self.gap, self.longest_cycle)
@@ -135,3 +149,9 @@ def _inner_products(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _largest(x: Tensor) -> Tensor:
     return x.abs().amax(dim=(-2, -1))
+
+
+def _relative(change: Tensor, x: Tensor) -> Tensor:
+    """The largest change of a token relative to that token, of every start; a zero token that stays has none."""
+    moved, size = change.abs().amax(dim=-1), x.abs().amax(dim=-1)
+    return torch.where(moved > 0, moved / size, 0.0).amax(dim=-1)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import checked
-from rankscope.dynamics.endings import LONGEST_CYCLE, TOLERANCE, WORDS, Ending, Slowness, Watch
-from rankscope.dynamics.system import System, as_system, split_sphere, value_gain
+from rankscope.dynamics.endings import AT_REST, LONGEST_CYCLE, TOLERANCE, WORDS, Ending, Slowness, Watch
+from rankscope.dynamics.system import System, as_system, split_sphere, summed_sizes, value_gain
 from rankscope.errors import ConfigError, NumericalError
 from rankscope.network import Context, Network, Part
 
+_ROUNDING = 32 * torch.finfo(torch.float64).eps  # of the sizes that were added up to a token
 _SHRINK_EVERY = 16  # steps between looking whether many starts have ended
 
 
@@ -56,6 +57,7 @@ def run(
     steps: int,
     *,
     tolerance: float = TOLERANCE,
+    at_rest: float = AT_REST,
     longest_cycle: int = LONGEST_CYCLE,
     slowness: Slowness | None = Slowness(),  # noqa: B008 - frozen
     record: Collection[int] = (),
@@ -63,21 +65,30 @@ def run(
     """Iterate from tokens ``*starts tokens dim`` for at most that many steps; a start is left where it ends.
 
     It ends where all tokens are equal, at rest, in a cycle of at most ``longest_cycle`` steps, with its shape at rest,
-    on a plateau (``slowness=None`` goes on there), or beyond the range of float64; see ``Ending``.
+    on a plateau (``slowness=None`` goes on there), or beyond the range of float64; see ``Ending``. Where the mask keeps
+    groups of tokens apart, equal tokens are no end: the groups have limits of their own.
     """
     if steps < 1:
         raise ConfigError(f"a run needs at least one step, got steps={steps}")
     if any(not 0 <= number <= steps for number in record):
         raise ConfigError(f"steps to record lie from 0 to {steps}, got {sorted(record)}")
+    if not (tolerance >= 0 and at_rest >= 0 and longest_cycle >= 1):
+        raise ConfigError(
+            f"tolerance and at_rest are not negative, and a cycle has at least one step; got tolerance={tolerance}, "
+            f"at_rest={at_rest}, longest_cycle={longest_cycle}"
+        )
     checked(x)
     system, batch = as_system(system), _Batch(x.reshape(-1, *x.shape[-2:]), steps)
     system.check(batch.state)
+    note = system.note(x.shape[-2])
     step, watch = (
         _Stepper(system),
         Watch(
             batch.state,
             is_steady=system.is_steady,
+            is_connected=note is None,
             tolerance=tolerance,
+            at_rest=at_rest,
             longest_cycle=longest_cycle,
             slowness=slowness,
         ),
@@ -99,7 +110,7 @@ def run(
         steps=batch.steps.reshape(x.shape[:-2]),
         periods=batch.periods.reshape(x.shape[:-2]),
         recorded={number: recorded.get(number, final) for number in sorted(record)},
-        note=system.note(x.shape[-2]),
+        note=note,
     )
 
 
@@ -177,11 +188,30 @@ class _Stepper:
             return y
         lengths = torch.linalg.vector_norm(y, dim=-1)
         source = lengths if gain is None else torch.linalg.vector_norm(x, dim=-1) * _column(gain)
-        least = 32 * torch.finfo(x.dtype).eps * source.amax(dim=-1, keepdim=True)
-        lost = torch.le(lengths, least)
-        if bool(lost.any()):
-            _refuse(lost.reshape(-1, lost.shape[-1]), lengths, number, rows)
+        doubtful = torch.le(lengths, _ROUNDING * source.amax(dim=-1, keepdim=True)) | ~torch.isfinite(lengths)
+        if bool(doubtful.any()):
+            self._check(before, x, lengths, number, rows)
         return y / lengths.unsqueeze(-1) if _is_bare(sphere) else sphere(y, self.context)
+
+    def _check(self, before: Part, x: Tensor, lengths: Tensor, number: int, rows: Tensor) -> None:
+        """Raise if a token is not finite, or if all of it may be rounding: the sum of the sizes that were added."""
+        flat = lengths.reshape(-1, lengths.shape[-1])
+        lost = ~torch.isfinite(flat)
+        if bool(lost.any()):
+            start, token = _first(lost)
+            raise NumericalError(
+                f"step {number + 1} sends token {token} of start {int(rows[start])} beyond the range of float64; scale "
+                "the start or the value map down"
+            )
+        sizes = summed_sizes(before, x, self.context)
+        lost = torch.le(lengths, 0.0 if sizes is None else _ROUNDING * sizes).reshape(flat.shape)
+        if bool(lost.any()):
+            start, token = _first(lost)
+            raise NumericalError(
+                f"step {number + 1} sends token {token} of start {int(rows[start])} to zero (length "
+                f"{float(flat[start, token]):.1e}, which is rounding), and the sphere has no direction for it: tokens "
+                "cancel, or the value map is singular; take other starts or another value map"
+            )
 
 
 def _column(gain: Tensor) -> Tensor:
@@ -192,10 +222,6 @@ def _is_bare(sphere: Part) -> bool:
     return next(sphere.parameters(), None) is None
 
 
-def _refuse(lost: Tensor, lengths: Tensor, number: int, rows: Tensor) -> None:
-    start, token = (int(index) for index in torch.nonzero(lost)[0])
-    length = float(lengths.reshape(lost.shape)[start, token])
-    raise NumericalError(
-        f"step {number + 1} sends token {token} of start {int(rows[start])} to zero (length {length:.1e}, which is "
-        "rounding), and the sphere has no direction for it; take another start, or a value map that is not singular"
-    )
+def _first(lost: Tensor) -> tuple[int, int]:
+    start, token = torch.nonzero(lost)[0].tolist()
+    return start, token

@@ -134,7 +134,7 @@ def every_rank(
 
     ``signs``: of two climbing tokens that differ in the sign of the last channel, ``stable`` takes the one with the
     smaller multipliers of its own, ``positive`` always the upper one. ``digits`` above 15 asks for that arithmetic, 15
-    for float64; None takes float64 up to rank 8 if it can tell the smallest singular value from zero, otherwise as many
+    for float64; None takes float64 up to rank 8 if the smallest singular value is clear of rounding, otherwise as many
     digits as that needs.
 
     >>> from rankscope.masks import parse_mask
@@ -151,7 +151,7 @@ def every_rank(
     plan = _Plan(rule=rule, mask=mask, order=order, dim=dim, rank=rank, shear=shear, signs=signs)
     if digits is not None:
         return plan.built(digits)
-    if rank <= FLOAT_RANK and (found := plan.built(FLOAT_DIGITS)).svd_rank == rank:
+    if rank <= FLOAT_RANK and _is_clear(found := plan.built(FLOAT_DIGITS)):
         return found
     digits = 20 + math.ceil(1.5 * (rank - 1) * math.log10(shear))
     while not _is_clear(found := plan.built(digits)):
@@ -236,8 +236,8 @@ class _Plan:
 
     def _too_small(self, why: str) -> ConfigError:
         return ConfigError(
-            f"shear {self.shear:g} is too small for rank {self.rank} under the mask {self.rule}: {why}; shear "
-            f"{self._working_shear():g} works"
+            f"shear {self.shear:g} is too small to build rank {self.rank} under the mask {self.rule} with one sign for "
+            f"all tokens that read nobody else: {why}; shear {self._working_shear():g} works"
         )
 
     def _working_shear(self) -> float:

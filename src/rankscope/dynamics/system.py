@@ -89,8 +89,8 @@ class System:
         if self.is_on_sphere and not bool((lengths > 0).all()):
             start, token = (int(index) for index in torch.nonzero(lengths == 0)[0])
             raise ShapeError(
-                f"token {token} of start {start} is zero, and the unit sphere has no direction for it; give tokens "
-                "that are not zero"
+                f"token {token} of start {start} is zero, or too short to be squared, and the unit sphere has no "
+                "direction for it; give tokens that are not zero"
             )
 
     def note(self, tokens: int) -> str | None:
@@ -143,8 +143,7 @@ def attention_system(mixer: Mixer, values: Tensor | Drawn, norm: Norm | None = N
 
     def block(number: int) -> Part:
         value = values.at(number) if isinstance(values, Drawn) else values
-        if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
-            raise ShapeError(f"a value map is square, dim x dim, got shape {tuple(value.shape)}")
+        _check_map(value)
         eye = torch.eye(value.shape[-1], dtype=value.dtype, device=value.device)
         attention = Attention(mixer, Values(value, eye, heads=1))
         return attention if norm is None else Chain([attention, norm])
@@ -152,6 +151,14 @@ def attention_system(mixer: Mixer, values: Tensor | Drawn, norm: Norm | None = N
     if isinstance(values, Drawn):
         return System(block=block, is_steady=False)
     return as_system(block(0))
+
+
+def _check_map(value: Tensor) -> None:
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
+        raise ShapeError(f"a value map is square, dim x dim, got shape {tuple(value.shape)}")
+    if value.dtype != torch.float64 or not bool(torch.isfinite(value).all()):
+        kind = str(value.dtype).removeprefix("torch.")
+        raise ShapeError(f"a value map holds finite float64 numbers, got {kind}; use value.double()")
 
 
 def as_system(what: System | Part | Network) -> System:
@@ -193,3 +200,17 @@ def value_gain(part: Part) -> Tensor | None:
     (attention,) = _attentions(part)
     sizes: Tensor = torch.linalg.matrix_norm(attention.values.value_out())
     return sizes.sum(dim=-1)
+
+
+def summed_sizes(part: Part, x: Tensor, context: Context) -> Tensor | None:
+    """``*starts tokens``: length of ``sum_h A_h |x| |V_h| |O_h|``, what a token would be if nothing canceled.
+
+    None where the part is not one attention and nothing else.
+    """
+    if value_gain(part) is None:
+        return None
+    (attention,) = _attentions(part)
+    values, outs = attention.values.head_values().abs(), attention.values.head_outs().abs()
+    sums = attention.mixer(x, context) @ x.abs().unsqueeze(-3) @ values @ outs
+    lengths: Tensor = torch.linalg.vector_norm(sums.sum(dim=-3), dim=-1)
+    return lengths

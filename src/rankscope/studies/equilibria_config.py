@@ -35,6 +35,10 @@ MOST_SIDE = 4096
 """Tokens times dim up to which the Jacobian of a step, a square matrix of that side, is looked at."""
 
 
+MOST_SHEAR = 1e6
+"""Beyond it a step of the value map loses most digits of float64."""
+
+
 class EquilibriaConfig(Config):
     """``X <- norm(A X W)`` on some tokens, and where it comes to rest.
 
@@ -72,8 +76,8 @@ class EquilibriaConfig(Config):
     @classmethod
     def _values_are_known(cls, text: str) -> str:
         kind, argument = parted(text, VALUES, "value map")
-        if kind == "shear":
-            number(text, argument)
+        if kind == "shear" and abs(number(text, argument)) > MOST_SHEAR:
+            raise ConfigError(f"values {text!r}: a shear is at most {MOST_SHEAR:.0e}, such as shear:10")
         return text.strip()
 
     @field_validator("attention")

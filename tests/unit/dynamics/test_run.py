@@ -173,7 +173,7 @@ def test_steps_that_run_out_are_said():
     assert int(done.steps) == 3
 
 
-@pytest.mark.parametrize("mask", ["causal", "blocks:2"])
+@pytest.mark.parametrize("mask", ["causal", "window:1"])
 def test_a_batch_of_starts_equals_single_runs(mask):
     """Starts end at different times, so the batch shrinks on the way."""
     x = drawn(5, 40, 4, 3)
@@ -222,12 +222,61 @@ def test_records_keep_what_ended():
 def test_a_token_sent_to_zero_is_refused_by_name():
     nothing = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     x = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
-    with pytest.raises(NumericalError, match=r"step 2 sends token 0 of start 0 to zero .* not singular"):
+    with pytest.raises(NumericalError, match=r"step 2 sends token 0 of start 0 to zero .* is singular"):
         run(uniform("blocks:2", nothing), x, 10)
     flips = run(
         uniform("blocks:2", nothing, "layer"), x, 10
     )  # (-1, 1) to (0, -1) to (1, -1): nothing vanishes
     assert (flips.endings, int(flips.periods)) == ((Ending.CYCLE,), 2)
+
+
+def test_a_small_token_of_a_badly_scaled_map_is_no_rounding():
+    """Its length is 1e-20 of the largest that the map can give, but nothing cancels."""
+    x = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    done = run(uniform("blocks:2", torch.diag(torch.tensor([1e20, 1.0], dtype=torch.float64))), x, 50)
+    assert done.endings == (Ending.EQUILIBRIUM,)
+    torch.testing.assert_close(done.final, torch.eye(2, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_a_step_beyond_the_range_is_refused_under_the_sphere():
+    x = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64) * 1e200
+    with pytest.raises(NumericalError, match="token 0 of start 0 beyond the range"):
+        run(uniform("causal", torch.eye(2, dtype=torch.float64)), x, 5)
+
+
+def test_an_oscillation_that_dies_out_is_no_cycle():
+    """Multiplier -0.98: two steps change little long before one step does."""
+    flip = torch.diag(torch.tensor([1.0, -0.98], dtype=torch.float64))
+    done = run(uniform("blocks:2", flip), torch.tensor([[1.0, 1e-3], [1.0, -0.5]], dtype=torch.float64), 5000)
+    assert done.endings == (Ending.EQUILIBRIUM,)
+    torch.testing.assert_close(done.final[:, 1], torch.zeros(2, dtype=torch.float64), atol=1e-11, rtol=0)
+
+
+def test_equal_tokens_are_no_end_where_the_mask_keeps_them_apart():
+    x = torch.tensor([[1e-13, 1.0], [-1e-13, 1.0]], dtype=torch.float64)
+    done = run(uniform("window:0", torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))), x, 500)
+    assert done.endings == (Ending.EQUILIBRIUM,)
+    torch.testing.assert_close(
+        done.final, torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64), atol=1e-12, rtol=0
+    )
+
+
+def test_a_short_token_that_grows_is_not_at_rest_beside_a_long_one():
+    x = torch.tensor([[1e14, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    system = uniform("window:0", torch.diag(torch.tensor([1.0, 1.5], dtype=torch.float64)), "none")
+    assert run(system, x, 20).endings == (Ending.RUNNING,)
+
+
+def test_a_slow_drift_above_rounding_is_not_at_rest():
+    """Tokens that turn by 5e-13 a step, in opposite senses in two blocks: slower than anything but rounding."""
+    done = run(uniform("window:0", turn(5e-13)), torch.eye(2, dtype=torch.float64), 400)
+    assert done.endings == (Ending.PLATEAU,)
+
+
+def test_a_state_of_zeros_is_at_rest():
+    x = torch.zeros(3, 2, dtype=torch.float64)
+    assert run(uniform("causal", shear(2, 1.0), "none"), x, 5).endings == (Ending.CONSENSUS,)
+    assert run(uniform("blocks:3", shear(2, 1.0), "layer"), x, 5).endings == (Ending.EQUILIBRIUM,)
 
 
 def test_opposite_tokens_that_cancel_to_rounding_are_refused():
@@ -260,6 +309,12 @@ def test_settings_that_make_no_sense_are_refused():
         run(uniform("causal", eye), x, 0)
     with pytest.raises(ConfigError, match="from 0 to 5"):
         run(uniform("causal", eye), x, 5, record=(6,))
+    with pytest.raises(ConfigError, match="longest_cycle=0"):
+        run(uniform("causal", eye), x, 5, longest_cycle=0)
+    with pytest.raises(ConfigError, match="tolerance=nan"):
+        run(uniform("causal", eye), x, 5, tolerance=math.nan)
+    with pytest.raises(ShapeError, match="finite float64 numbers, got float32"):
+        uniform("causal", eye.float())
     with pytest.raises(ConfigError, match="has one head, the mixer has 2"):
         attention_system(Uniform(heads=2), eye)
     with pytest.raises(ShapeError, match="square"):

@@ -242,7 +242,7 @@ def test_impossible_masks() -> None:
 @pytest.mark.parametrize(("text", "shear", "rank"), [("causal", 0.7, 3), ("causal-window:1", 5.0, 12)])
 def test_too_small_a_shear_is_refused_with_one_that_works(text: str, shear: float, rank: int) -> None:
     rule = parse_mask(text)
-    with pytest.raises(ConfigError, match="is too small for rank") as refused:
+    with pytest.raises(ConfigError, match="is too small to build rank") as refused:
         every_rank(rule, 14, 14, rank, shear=shear)
     works = float(str(refused.value).split("; shear ")[1].removesuffix(" works"))
     assert every_rank(rule, 14, 14, rank, shear=works).rank == rank
@@ -250,10 +250,15 @@ def test_too_small_a_shear_is_refused_with_one_that_works(text: str, shear: floa
         every_rank(rule, 14, 14, rank, shear=0.98 * works)
 
 
-@pytest.mark.parametrize("shear", [0.0, -2.0, math.inf, math.nan])
+@pytest.mark.parametrize("shear", [0.0, -2.0, 1e101, math.inf, math.nan])
 def test_the_shear_is_a_positive_number(shear: float) -> None:
-    with pytest.raises(ConfigError, match="above 0 and finite"):
+    with pytest.raises(ConfigError, match="above 0 and at most"):
         every_rank(Causal(), 3, 3, 2, shear=shear)
+
+
+def test_a_large_shear_has_staying_tokens_too() -> None:
+    found = every_rank(Causal(), 6, 4, 3, shear=1e90)
+    assert found.equation_residual < 10.0 ** (5 - found.digits)
 
 
 def test_too_few_digits() -> None:
