@@ -1,12 +1,13 @@
 """Real checkpoints for tests, loaded at most once per process: reading the largest one takes many seconds."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from rankscope.sources import BUILTINS, Batch, Loaded, Translation, load_model, text_batches, translate
@@ -49,7 +50,8 @@ def translated(name: str) -> Translation:
 def _read_once() -> Iterator[None]:
     """Inside, a GGUF file is read once, not for config, weights and tokenizer each: half of the time of loading.
 
-    The names of its tensors are looked up once too, not for every module of the model.
+    The names of its tensors are looked up once too, not for every module of the model. The file is one plain array:
+    of a memmap every one of a million small pieces would be a memmap again, which takes long to make.
     """
     if find_spec("gguf") is None:
         yield
@@ -57,5 +59,14 @@ def _read_once() -> Iterator[None]:
     import gguf
 
     reader, names = cache(gguf.GGUFReader), cache(gguf.get_tensor_name_map)
-    with patch("gguf.GGUFReader", reader), patch("gguf.get_tensor_name_map", names):
+    plain = partial(_plain_array, np.memmap)
+    with (
+        patch("gguf.GGUFReader", reader),
+        patch("gguf.get_tensor_name_map", names),
+        patch("gguf.gguf_reader.np.memmap", plain),
+    ):
         yield
+
+
+def _plain_array(mapped: Callable[..., np.ndarray], *args: Any, **options: Any) -> np.ndarray:
+    return np.asarray(mapped(*args, **options))

@@ -1,5 +1,8 @@
 """Tests are stricter than use: one thread, fixed random sources, warnings are errors, shapes are checked."""
 
+import gc
+from collections.abc import Generator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,20 @@ settings.load_profile("rankscope")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is there after collection stays to the end: libraries, test modules, items.
+
+    The garbage collector does not look through these millions of objects again and again while tests run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 LONG = ("test_dong_bert", "test_floor_calibration", "test_rate", "test_split_exact", "test_measure_laws")

@@ -68,7 +68,14 @@ _HOME = {
     "results": ("Table",),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("AblateConfig", "CertifyConfig", "CollapseConfig", "EquilibriaConfig", "PathsConfig", "PredictConfig"),
+        *(
+            "AblateConfig",
+            "CertifyConfig",
+            "CollapseConfig",
+            "EquilibriaConfig",
+            "PathsConfig",
+            "PredictConfig",
+        ),
         *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare"),
         *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
     ),

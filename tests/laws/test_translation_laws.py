@@ -1,6 +1,7 @@
 """Laws that every translated model obeys: replay, sharing, padding, refusal of faults, and a model left as it was."""
 
 import copy
+import os
 import re
 from itertools import cycle
 
@@ -35,6 +36,15 @@ SIDES: tuple[Side, ...] = ("right", "left")
 DTYPES = (torch.float32, torch.float64)
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+dtypes_in_turn = pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        pytest.param(case, dtype, id=f"{name}-{dtype}")
+        for place, (name, case) in enumerate(CASES.items())
+        for dtype in (DTYPES if os.environ.get("RANKSCOPE_SOAK") else DTYPES[place % 2 :][:1])
+    ],
+)
+"""Every case, one in float32 and the next in float64; the soak has both for each."""
 
 
 # replay
@@ -140,8 +150,7 @@ def test_a_padded_batch_equals_its_texts_one_by_one(case: Case, side: Side) -> N
 # faults
 
 
-@every_case
-@every_dtype
+@dtypes_in_turn
 def test_planted_faults_are_refused(case: Case, dtype: torch.dtype) -> None:
     translation, layers = case.translation(dtype), (1, 2) if dtype == torch.float32 else (2, 1)
     runs = {"right": case.recording(dtype)}
@@ -214,8 +223,7 @@ def _answer(translation: Translation, network: Network, run: Run) -> str:
     return f"passed with {proof.worst:.1e}"
 
 
-@every_case
-@every_dtype
+@dtypes_in_turn
 def test_a_final_norm_that_is_slightly_off_is_refused(case: Case, dtype: torch.dtype) -> None:
     assert not _missed_final_norm(case.translation(dtype), case.recording(dtype))
 

@@ -12,7 +12,7 @@ from rankscope.bounds.certify import certify
 from rankscope.errors import NumericalError
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
-NETWORKS, AT_ONCE, PIECES = (100_000, 200, 50) if SOAK else (1_000, 40, 5)
+NETWORKS, AT_ONCE, PIECES = (100_000, 200, 50) if SOAK else (600, 40, 3)
 SLACK = 1e-9
 """What the split pass may be off, as a logarithm; a network that amplifies rounding more is judged by exact balls."""
 
