@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 WIDTH = 110
 ENDINGS = (".json", ".csv", ".png", ".html")
-AGREES = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
 
 
 def reproduce(
@@ -32,13 +31,14 @@ def reproduce(
     ] = None,
     seed: Annotated[int | None, Option(help="One network, of this seed.", show_default="its own")] = None,
     output: Annotated[
-        Path | None, Option(help="Folder for NAME.json, .csv, .png and .html; made if it is missing.")
+        str | None, Option(help="Folder for NAME.json, .csv, .png and .html; made if it is missing.")
     ] = None,
     format_: Annotated[Format, Option("--format", help="What to print: table or json.")] = Format.TABLE,
 ) -> None:
     """Make a figure of a paper again and say point by point whether the paper's reading holds.
 
-    Networks are random; the verdict follows from their numbers. A disagreement with the paper is a result, not an
+    Networks are random; the verdict follows from their numbers. Every statement says where it comes from: published,
+    reported (known second-hand), or stated here. A disagreement with the paper is a result, not an
     error: the exit code is 0.
     """
     if fast and full:
@@ -51,16 +51,24 @@ def reproduce(
     from rankscope.studies.figures import FIGURES
 
     figure = FIGURES[name]
-    if output is not None:
-        check_folder(output, name)
+    folder = None if output is None else named_folder(output)
+    if folder is not None:
+        check_folder(folder, name)
     with progress(name) as advance:
         table = figure.make("fast" if fast else "full" if full else "usual", chosen, advance)
-    if output is not None:
+    if folder is not None:
         try:
-            _write(figure, table, output)
+            _write(figure, table, folder)
         except (RankscopeError, OSError) as error:
             raise FileError(f"{error}; {kept_aside(table, name)}") from error
     emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
+
+
+def named_folder(output: str) -> Path:
+    """The folder of ``--output``; an empty name would silently be the current one."""
+    if not output.strip():
+        raise ConfigError("--output is empty; name a folder, '.' for the current one")
+    return Path(output)
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -73,7 +81,7 @@ def check_folder(folder: Path, name: str) -> None:
             f"--output {os.fspath(folder)!r} is a file; name a folder for the files of the figure"
         )
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FileError(
@@ -87,10 +95,16 @@ def _write(figure: "Figure", table: "Table", folder: Path) -> None:
     from rankscope.plots import save_figure
     from rankscope.report.figure_page import figure_page
     from rankscope.results import write_atomically
+    from rankscope.studies.figures.figure import in_words
 
     chart = figure.chart(table)
     page = figure_page(
-        table, [chart], title=_title(figure), source=str(figure.source), command=command_line()
+        table,
+        [chart],
+        [in_words(point) for point in table.sections["verdict"]],
+        title=_title(figure),
+        source=str(figure.source),
+        command=command_line(),
     )
     table.save(str(folder / f"{figure.name}.json"))
     table.save(str(folder / f"{figure.name}.csv"))
@@ -104,18 +118,19 @@ def _title(figure: "Figure") -> str:
 
 
 def _text(figure: "Figure", table: "Table") -> str:
-    """Every point as published, as measured and whether they agree, then the notes."""
+    """Every statement with where it comes from, what was measured and whether they agree, then the notes."""
+    from rankscope.studies.figures.figure import in_words
+
     parts = [
         fill(_title(figure), WIDTH),
         fill(figure.question, WIDTH),
         fill(f"Source: {figure.source}", WIDTH),
     ]
     for number, point in enumerate(table.sections["verdict"], start=1):
-        lines = [f"{number}. {AGREES[point['agrees']]}"]
-        for label in ("published", "measured"):
-            lines.append(
-                fill(f"{label}: {point[label]}", WIDTH, initial_indent="   ", subsequent_indent="     ")
-            )
+        label, statement, measured, judged = in_words(point)
+        lines = [f"{number}. {judged}"]
+        for line in (f"{label}: {statement}", f"measured: {measured}"):
+            lines.append(fill(line, WIDTH, initial_indent="   ", subsequent_indent="     "))
         parts.append("\n".join(lines))
     notes = "\n".join(
         fill(one, WIDTH, initial_indent="- ", subsequent_indent="  ") for one in table.sections["notes"]

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 _SAME = 1e-6  # relative distance below which polished states are one, if they are known that well
-_FEW = 8  # distinct states with the same inner products that are listed one by one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,7 +14,7 @@ class Grouping:
 
     Args:
         states: ``groups tokens dim``; where mirror images count as one, the largest entry of token 0 is positive.
-        uncertainty: ``groups``.
+        uncertainty: ``groups tokens dim``.
         labels: the group of every state.
         signs: for every state 1, or -1 where it is the mirror image of its representative.
         order: groups, most frequent among the first ``from_runs`` states first.
@@ -33,23 +32,32 @@ class Grouping:
 
 
 def grouped(
-    x: Tensor, uncertainty: Tensor, traces: Tensor, *, from_runs: int, is_odd: bool, is_symmetric: bool
+    x: Tensor,
+    uncertainty: Tensor,
+    traces: Tensor,
+    *,
+    from_runs: int,
+    is_odd: bool,
+    is_symmetric: bool,
+    is_scale_free: bool,
 ) -> Grouping:
     """Group the states ``states tokens dim``; with ``is_odd`` a state and its negative are one.
 
-    More than a few groups with the same inner products of tokens and the same ``traces`` of the Jacobian (``states
-    numbers``) are a family, as the turns of one state are where the value map commutes with rotations, and become one
-    group. With ``is_symmetric`` the order of tokens does not matter, and all groups that agree so are one.
+    States that agree within their ``uncertainty`` (of the shape of ``x``) are one. Groups with the same inner products
+    of tokens, with ``is_scale_free`` up to a factor, and the same ``traces`` of the Jacobian (``states numbers``) are a
+    family, as the turns of one state are where the value map commutes with rotations, and become one group. With
+    ``is_symmetric`` the order of tokens does not matter.
     """
     signs = _first_signs(x) if is_odd else torch.ones(len(x), dtype=torch.long, device=x.device)
     turned = x * signs[:, None, None]
     labels, chosen = _by_distance(turned, uncertainty)
     products = (turned[chosen] @ turned[chosen].mT).flatten(1)
+    if is_scale_free:
+        products = products / products.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     if is_symmetric:
         products = products.sort(dim=-1).values
     shapes = torch.cat([products, traces[chosen]], dim=-1).unsqueeze(-2)
-    few = 1 if is_symmetric else _FEW
-    labels, chosen, members = _families(shapes, uncertainty, labels, chosen, few)
+    labels, chosen, members = _families(shapes, uncertainty, labels, chosen)
     counts = torch.bincount(labels[:from_runs], minlength=len(chosen))
     mirrored = [
         bool((signs[labels == group] != signs[labels == group][:1]).any()) for group in range(len(chosen))
@@ -78,35 +86,25 @@ def _by_distance(x: Tensor, uncertainty: Tensor) -> tuple[Tensor, Tensor]:
     """Labels, and the state that stands for each: the one whose place is best known."""
     labels = torch.full((len(x),), -1, device=x.device)
     chosen: list[int] = []
-    order = torch.argsort(uncertainty, stable=True)
-    scale = x.abs().amax(dim=(-2, -1))
+    order = torch.argsort(uncertainty.amax(dim=(-2, -1)), stable=True)
+    scale = x.abs().amax(dim=(-2, -1), keepdim=True)
     for index in order.tolist():
         if labels[index] >= 0:
             continue
         reach = torch.maximum(_SAME * scale, 4 * torch.maximum(uncertainty, uncertainty[index]))
-        same = (x - x[index]).abs().amax(dim=(-2, -1)) <= reach
+        same = ((x - x[index]).abs() <= reach).flatten(1).all(dim=1)
         labels[same & (labels < 0)] = len(chosen)
         chosen.append(index)
     return labels, torch.tensor(chosen, dtype=torch.long, device=x.device)
 
 
 def _families(
-    shapes: Tensor, uncertainty: Tensor, labels: Tensor, chosen: Tensor, few: int
+    shapes: Tensor, uncertainty: Tensor, labels: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor, list[int]]:
-    """Groups with the same shape joined, where they are more than a few."""
-    size = shapes.abs().amax(dim=(-2, -1))
-    kinds, _ = _by_distance(shapes, 2 * uncertainty[chosen] * size)
-    counts = torch.bincount(kinds, minlength=1)
-    new: dict[tuple[bool, int], int] = {}
-    joined = torch.zeros_like(chosen)
-    kept: list[int] = []
-    members: list[int] = []
-    for group, kind in enumerate(kinds.tolist()):
-        is_family = int(counts[kind]) > few
-        key = (is_family, kind if is_family else group)
-        if key not in new:
-            new[key] = len(kept)
-            kept.append(int(chosen[group]))
-            members.append(int(counts[kind]) if is_family else 1)
-        joined[group] = new[key]
-    return joined[labels], torch.tensor(kept, dtype=torch.long, device=labels.device), members
+    """Groups with the same shape joined: labels, representatives, and how many states each stands for."""
+    unsure = uncertainty[chosen].amax(dim=(-2, -1))[:, None, None]
+    kinds, first = _by_distance(
+        shapes, (2 * unsure * shapes.abs().amax(dim=(-2, -1), keepdim=True)).expand_as(shapes)
+    )
+    counts = torch.bincount(kinds, minlength=len(first))
+    return kinds[labels], chosen[first], counts.tolist()

@@ -19,15 +19,20 @@ def retracted(system: System, x: Tensor) -> Tensor:
     return torch.nn.functional.normalize(x, dim=-1) if has_unit_tokens(system) else x
 
 
-def solve_large(system: System, x: Tensor, members: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """States with the members at rest and their last corrections, start by start; accepted where the residual falls."""
+def solve_large(
+    system: System, x: Tensor, members: Tensor, iterations: int, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """States with the members at rest and how unsure they are, start by start; accepted where the residual falls.
+
+    Unsure is the last correction plus what a step may be off by; how singular ``J - 1`` is remains unknown.
+    """
     if system.per_start and len(x) > 1:
         raise ConfigError(
             f"a block of {block_at(system, x, members).size} coordinates is solved start by start, and the weights "
             "of this system belong to single starts; give one system for each"
         )
     solved = [_solve_one_large(system, one, members, iterations) for one in x.split(1)]
-    return torch.cat([state for state, _ in solved]), torch.cat([unsure for _, unsure in solved])
+    return torch.cat([state for state, _ in solved]), torch.cat([unsure for _, unsure in solved]) + noise
 
 
 def _solve_one_large(system: System, x: Tensor, members: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

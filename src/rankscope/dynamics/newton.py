@@ -16,11 +16,9 @@ from rankscope.core.numerics import checked
 from rankscope.dynamics.jacobian import Block, block_at, components_of
 from rankscope.dynamics.krylov import FACTORS, retracted, solve_large
 from rankscope.dynamics.multipliers import LARGEST_DENSE
+from rankscope.dynamics.resting import at_rest, box, free_coordinates, kept_zeros, residual_of, sway
 from rankscope.dynamics.system import System
 from rankscope.errors import ConfigError
-
-SETTLED = 1e-12
-"""Residual, relative to the largest entry, up to which a state counts as an equilibrium."""
 
 _CUTOFF = 1e-12  # singular values below this share of the largest are directions of a family, or rounding
 _NOT_BETTER = (
@@ -29,9 +27,19 @@ _NOT_BETTER = (
 _LINEAR = 0.25  # corrections that shrink by less than this are those of a multiple root
 _BLIND = 1e-6  # below this singular value of J - 1 a correction may miss how far a multiple root is
 _NEAR_ONE = (
-    1e-2  # multipliers this near to one may be one: at a multiple root they are as far off as the tokens
+    5e-2  # multipliers this near to one may be one: at a multiple root they are as far off as the tokens
 )
-_TIDY = 1e-2  # entries above this are never taken for zero
+_REACHES = (
+    1e-31,
+    1e-12,
+    1e-9,
+    1e-6,
+    1e-4,
+    1e-3,
+    1e-2,
+)  # relative sizes up to which entries are tried as zeros
+_MOVED = 0.05  # a state with entries held at zero may be this far, relative to the largest entry
+_SURE = 64 * torch.finfo(torch.float64).eps  # relative uncertainty that needs no improvement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -41,9 +49,10 @@ class Polished:
     Args:
         tokens: ``*starts tokens dim``.
         residual: ``*starts``, the largest entry of ``|step(x) - x|``.
-        uncertainty: ``*starts``, estimate of the distance to the true equilibrium: large where neutral directions
-            make the residual blind.
-        converged: ``*starts``, whether the residual is at most ``SETTLED`` times the largest entry.
+        uncertainty: ``*starts tokens dim``, for every entry an estimate of its distance from the true equilibrium:
+            large where neutral directions make the residual blind, with what the tokens that are read add to it.
+            Zero for zeros that a step keeps.
+        converged: ``*starts``, whether the state is at rest: the residual is no more than rounding, see ``at_rest``.
     """
 
     tokens: Tensor
@@ -80,85 +89,121 @@ def polish(
     state = x.reshape(-1, *x.shape[-2:])
     if iterations:
         state = retracted(system, state)
-    unsure = torch.zeros_like(state[:, 0, 0])
+    unsure, held = torch.zeros_like(state), torch.zeros_like(state, dtype=torch.bool)
     for members in components_of(system, x.shape[-2]):
         is_large = block_at(system, state[:1], members).size > largest_dense
         solve = solve_large if is_large else _solve
-        state, left = solve(system, state, members, iterations)
+        read = sway(system, state, unsure, members)
+        noise = _size(state) * torch.finfo(x.dtype).eps + _size(read)
+        state, left = solve(system, state, members, iterations, noise)
         if not is_large:
-            state, left = _tidied(system, state, members, left, iterations)
-        unsure = torch.maximum(unsure, left)
+            state, left, held = _tidied(system, state, members, left, held, iterations, noise)
+        entries = torch.where(held, 0.0, left[:, None, None].expand_as(state))
+        if not is_large:
+            known, holds = box(system, state, members, held, read)
+            entries = torch.where(holds[:, None, None], known, entries)
+        unsure[:, members] = entries[:, members]
     if iterations:
         after = system.step(state)
         nearer = residual_of(system, after) < residual_of(system, state)
         state = torch.where(nearer[:, None, None], after, state)
-    residual = residual_of(system, state)
-    size = state.abs().amax(dim=(-2, -1))
     lead = x.shape[:-2]
     return Polished(
         tokens=state.reshape(x.shape),
-        residual=residual.reshape(lead),
-        uncertainty=unsure.reshape(lead),
-        converged=(residual <= SETTLED * size).reshape(lead),
+        residual=residual_of(system, state).reshape(lead),
+        uncertainty=unsure.reshape(x.shape),
+        converged=at_rest(system, state).reshape(lead),
     )
 
 
-def residual_of(system: System, x: Tensor) -> Tensor:
-    """``*starts``: the largest entry of ``|step(x) - x|``."""
-    return (system.step(x) - x).abs().amax(dim=(-2, -1))
+def _size(x: Tensor) -> Tensor:
+    return x.abs().amax(dim=(-2, -1))
 
 
 def _tidied(
-    system: System, x: Tensor, members: Tensor, unsure: Tensor, iterations: int
-) -> tuple[Tensor, Tensor]:
-    """Entries of the members that cannot be told from zero held at zero, where the members rest so as well.
+    system: System,
+    x: Tensor,
+    members: Tensor,
+    unsure: Tensor,
+    held: Tensor,
+    iterations: int,
+    noise: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries of the members that cannot be told from zero held at zero, where a step keeps them so.
 
-    Taken for zero they are no longer unsure, and in coordinates where a flag of subspaces is kept they carry what was
-    neutral. Without iterations only entries that are zero already.
+    Held at zero they are no longer unsure, and in coordinates where a flag of subspaces is kept they carry what was
+    neutral. Small entries are tried first; without iterations only entries that are zero already. Returns the states,
+    how unsure they are, and which entries are held.
     """
-    small = torch.zeros_like(x, dtype=torch.bool)
-    reach = (2 * unsure).clamp(max=_TIDY) * (1.0 if iterations else 0.0)
-    small[:, members] = x[:, members].abs() <= reach[:, None, None]
-    tidy = retracted(system, torch.where(small, 0.0, x)) if iterations else x
-    tidy, left, _ = _newton(system, tidy, members, iterations, _BLIND, hold_zeros=True)
-    rest = 8 * torch.finfo(x.dtype).eps * x.abs().amax(dim=(-2, -1))
-    allowed = torch.maximum(_movement(system, x, members), rest)
-    better = (_movement(system, tidy, members) <= allowed) & (unsure <= _TIDY) & small.flatten(1).any(dim=1)
-    return torch.where(better[:, None, None], tidy, x), torch.where(better, left, unsure)
+    found, left, zeros = x, unsure, held.clone()
+    size, everyone = _size(x), torch.arange(len(x), device=x.device)
+    allowed = torch.maximum(_movement(system, x, members), 8 * torch.finfo(x.dtype).eps * size)
+    before = x == 0
+    for number, reach in enumerate(_REACHES if iterations else (0.0,)):
+        small = torch.zeros_like(held)
+        small[:, members] = x[:, members].abs() <= torch.minimum(reach * size, 2 * unsure)[:, None, None]
+        is_new = (small & ~before).flatten(1).any(dim=1)
+        todo = is_new | (left > _SURE * size) if number == 0 else is_new & (left > _SURE * size)
+        before = before | small
+        rows = everyone if system.per_start else torch.nonzero(todo).flatten()
+        if not bool(todo.any()):
+            continue
+        tidy = retracted(system, torch.where(small, 0.0, x)[rows]) if iterations else x[rows]
+        kept = kept_zeros(system, tidy, members, held[rows])
+        tidy, rest, _ = _newton(system, tidy, members, iterations, _BLIND, noise[rows], zeros=kept)
+        better = todo[rows] & (_movement(system, tidy, members) <= allowed[rows])
+        better &= (rest <= (0.5 if number else 1.0) * left[rows]) & kept[:, members].flatten(1).any(dim=1)
+        better &= _size(tidy - x[rows]) <= torch.minimum(4 * unsure[rows], _MOVED * size[rows])
+        chosen = rows[better]
+        found, left = found.index_copy(0, chosen, tidy[better]), left.index_copy(0, chosen, rest[better])
+        zeros[chosen] = kept[better]
+    return found, left, zeros | kept_zeros(system, found, members, held)
 
 
 def _movement(system: System, x: Tensor, members: Tensor) -> Tensor:
     return (system.step(x) - x)[:, members].abs().amax(dim=(-2, -1))
 
 
-def _solve(system: System, x: Tensor, members: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+def _solve(
+    system: System, x: Tensor, members: Tensor, iterations: int, noise: Tensor
+) -> tuple[Tensor, Tensor]:
     """The states with the members at rest, given the tokens they read, and how unsure their place is.
 
     Where corrections near a multiple root are rounding, the directions that are still known are finished alone.
     """
-    x, unsure, is_blind = _newton(system, x, members, iterations, _CUTOFF)
+    x, unsure, is_blind = _newton(system, x, members, iterations, _CUTOFF, noise)
     if iterations and bool(is_blind.any()):
-        x, _, _ = _newton(system, x, members, iterations, _BLIND)
+        x, _, _ = _newton(system, x, members, iterations, _BLIND, noise)
     return x, unsure
 
 
 def _newton(
-    system: System, x: Tensor, members: Tensor, iterations: int, cutoff: float, *, hold_zeros: bool = False
+    system: System,
+    x: Tensor,
+    members: Tensor,
+    iterations: int,
+    cutoff: float,
+    noise: Tensor,
+    *,
+    zeros: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """States, how unsure they are, and whether ``J - 1`` is nearly singular there."""
+    """States, how unsure they are, and whether ``J - 1`` is nearly singular there.
+
+    ``noise`` is what a step may be off by, of every start; entries marked in ``zeros`` do not move.
+    """
     x = x.clone()
     rows = torch.arange(len(x), device=x.device)
     unsure, last, way_left = (torch.zeros_like(x[:, 0, 0]) for _ in range(3))
     blind = torch.zeros_like(unsure, dtype=torch.bool)
     for number in range(iterations + 1):
         block = block_at(system, x[rows], members)
-        inverse = _inverse(block, cutoff, hold_zeros)
+        inverse = _inverse(block, cutoff, None if zeros is None else zeros[rows])
         missing = block.lower(system.step(block.x) - block.x)
         correction = -inverse.times_known(missing, block.x)
         length = torch.linalg.vector_norm(correction, dim=-1)
         is_multiple = (length > _LINEAR * last[rows]) & (last[rows] > 0) & inverse.is_whole
         way_left[rows] = torch.where(is_multiple, (block.size + 1) * length, way_left[rows])
-        known = torch.maximum(length, _blindness(block.x, inverse))
+        known = torch.maximum(length, _blindness(block.x, inverse, noise[rows]))
         blind[rows] = inverse.least < _BLIND
         unsure[rows] = torch.where(blind[rows], torch.maximum(known, way_left[rows]), known)
         if number == iterations:
@@ -216,38 +261,33 @@ class _Inverse:
         return torch.where(self.kept, 1 / self.size.clamp(min=tiny), 0.0).unsqueeze(-1)
 
 
-def _inverse(block: Block, cutoff: float, hold_zeros: bool) -> _Inverse:
+def _inverse(block: Block, cutoff: float, zeros: Tensor | None) -> _Inverse:
     matrix = block.dense() - torch.eye(block.size, dtype=block.x.dtype, device=block.x.device)
     is_finite = torch.isfinite(matrix).flatten(1).all(dim=1)
-    moves = _free_coordinates(block) if hold_zeros else torch.ones_like(matrix[:, 0], dtype=torch.bool)
+    whole = torch.ones_like(matrix[:, 0], dtype=torch.bool)
+    moves = whole if zeros is None else free_coordinates(block, zeros)
     matrix = torch.where(is_finite[:, None, None] & moves.unsqueeze(-2), matrix, 0.0)
     left, size, right = torch.linalg.svd(matrix)
     largest = size[..., :1].clamp(min=1.0) if block.size else size
     return _Inverse(matrix, left.mT, size, right.mT, size > cutoff * largest, moves.sum(dim=-1))
 
 
-def _free_coordinates(block: Block) -> Tensor:
-    """``starts size``: not those that move an entry which is zero, and nothing else."""
-    entries = block.x.index_select(-2, block.members.to(block.x.device)).unsqueeze(-1)
-    return ~((block.basis.abs() == 1) & (entries == 0)).any(dim=-2).flatten(1)
+def _blindness(x: Tensor, inverse: _Inverse, noise: Tensor) -> Tensor:
+    """How far a state can move before it shows above the noise of a step.
 
-
-def _blindness(x: Tensor, inverse: _Inverse) -> Tensor:
-    """How far a state can move before rounding shows it.
-
-    That is rounding over the least singular value of ``J - 1``. At a root of multiplicity m this value vanishes with
-    the distance to the power m - 1, so the distance is known to the m-th root of rounding; m is 2 where a neutral
+    That is the noise over the least singular value of ``J - 1``. At a root of multiplicity m this value vanishes with
+    the distance to the power m - 1, so the distance is known to the m-th root of the noise; m is 2 where a neutral
     direction is simple, and more by what is missing of the eigenvectors of a Jordan block.
     """
-    eps = torch.finfo(x.dtype).eps
+    size = _size(x).clamp(min=torch.finfo(x.dtype).tiny)
     multiple = torch.full_like(inverse.least, 2.0)
     blind = inverse.least < _BLIND
     if bool(blind.any()):
         near_one = (torch.linalg.eigvals(inverse.matrix[blind]).abs() < _NEAR_ONE).sum(dim=-1)
         simple = (inverse.size[blind] < _BLIND).sum(dim=-1)  # held coordinates count in both
         multiple[blind] += (near_one - simple).clamp(min=0)
-    least = torch.maximum(inverse.least, eps ** (1 - 1 / multiple)).clamp(max=1.0)
-    return 8 * eps * x.abs().amax(dim=(-2, -1)) / least
+    least = torch.maximum(inverse.least, (noise / size) ** (1 - 1 / multiple)).clamp(max=1.0)
+    return 8 * (multiple - 1) * noise / least  # a correction covers the m-th part of the way
 
 
 def _candidates(

@@ -11,10 +11,11 @@ from rankscope.dynamics.endings import Ending
 from rankscope.dynamics.equilibrium import Equilibrium, judged
 from rankscope.dynamics.groups import Grouping, grouped
 from rankscope.dynamics.jacobian import has_unit_tokens
-from rankscope.dynamics.newton import Polished, polish, residual_of
-from rankscope.dynamics.returning import later, returning_share
+from rankscope.dynamics.newton import Polished, polish
+from rankscope.dynamics.resting import at_rest, residual_of
+from rankscope.dynamics.returning import later, returning
 from rankscope.dynamics.run import Run, run
-from rankscope.dynamics.symmetries import is_odd, is_symmetric, traces
+from rankscope.dynamics.symmetries import is_odd, is_scale_free, is_symmetric, shared_token, traces
 from rankscope.dynamics.system import System
 from rankscope.errors import ConfigError, ShapeError
 
@@ -29,6 +30,7 @@ _RANK = (
 _PLACED = (
     1e-4  # a state of Newton's method whose place is less sure, relative to its largest entry, says nothing
 )
+_EQUAL = 1e-6  # relative difference of tokens below which they are tried as equal
 _SLOW = 1e-3  # an end that one step moves by more than this, relative to its largest entry, is not near rest
 _ENDED = (Ending.CYCLE, Ending.SHAPE, Ending.RANGE)
 
@@ -86,9 +88,10 @@ def find_equilibria(
     """Where the starts ``starts tokens dim`` go, every distinct limit polished and judged.
 
     Starts are iterated, and the ends polished; an end that Newton's method leads farther than ``NEAR`` is not counted
-    for what it found. Limits that agree are one, ``-x`` with ``x`` where the system is odd; many with the same inner
-    products are a family, shown once. ``newton`` random states go to Newton's method directly, which also finds what
-    repels. At most ``most`` are judged. ``trials`` and ``seed`` as in ``judged``.
+    for what it found. Limits that agree are one, ``-x`` with ``x`` where the system is odd; several with the same
+    inner products are a family, shown once. Where all tokens are equal, the one token they share is solved for.
+    ``newton`` random states go to Newton's method directly, which also finds what repels. At most
+    ``most`` are judged. ``trials`` and ``seed`` as in ``judged``.
     """
     _check(system, starts, most)
     went = run(system, starts, steps)
@@ -96,15 +99,17 @@ def find_equilibria(
     rows, limits, distance = _limits(system, ends, kinds)
     extra = _newton_states(system, starts, newton, seed)
     states = torch.cat([limits.tokens, extra.tokens])
+    odd = is_odd(system, starts)
     groups = grouped(
         states,
         torch.cat([limits.uncertainty, extra.uncertainty]),
         traces(system, states),
         from_runs=len(rows),
-        is_odd=is_odd(system, starts),
+        is_odd=odd,
         is_symmetric=is_symmetric(system, starts),
+        is_scale_free=is_scale_free(system, starts),
     )
-    report = _Report(system, went, ends, kinds, rows, distance, groups)
+    report = _Report(system, went, ends, kinds, rows, distance, groups, odd)
     return report.found(most=most, trials=trials, seed=seed)
 
 
@@ -140,10 +145,41 @@ def _limits(system: System, ends: Tensor, kinds: list[Ending]) -> tuple[Tensor, 
     rows = torch.nonzero(may & (residual_of(system, ends) <= _SLOW * size)).flatten()
     if not len(rows):
         return rows, _none(ends), ends.new_zeros(0)
-    polished = polish(system, ends[rows])
+    equal = torch.tensor([kinds[row] == Ending.CONSENSUS for row in rows.tolist()], device=ends.device)
+    polished = _with_consensus(system, ends[rows], polish(system, ends[rows]), equal)
     distance = (polished.tokens - ends[rows]).abs().amax(dim=(-2, -1))
     kept = polished.converged & (distance <= NEAR * size[rows]) & _has_length(system, polished.tokens)
     return rows[kept], _only(polished, kept), distance[kept]
+
+
+def _with_consensus(system: System, x: Tensor, polished: Polished, equal: Tensor) -> Polished:
+    """Where all tokens are equal, or cannot be told from it, the equilibrium of the one token they share.
+
+    ``equal`` marks states ``x`` that a run left at consensus.
+    """
+    tokens = polished.tokens
+    size, unsure = tokens.abs().amax(dim=(-2, -1)), polished.uncertainty.amax(dim=(-2, -1))
+    spread = (tokens - tokens[:, :1]).abs().amax(dim=(-2, -1))
+    near = equal | (polished.converged & (spread <= torch.maximum(_EQUAL * size, unsure)))
+    rows = torch.nonzero(near).flatten()
+    if not len(rows) or tokens.shape[-2] < 2:
+        return polished
+    begin = torch.where(equal[:, None, None], x, tokens)[rows].mean(dim=-2, keepdim=True)
+    one = polish(shared_token(system, tokens.shape[-2]), begin)
+    common = one.tokens.expand_as(tokens[rows]).contiguous()
+    better = at_rest(system, common)
+    rows, common, one = rows[better], common[better], _only(one, better)
+    if not len(rows):
+        return polished
+    found = Polished(
+        tokens=tokens.clone(),
+        residual=polished.residual.clone(),
+        uncertainty=polished.uncertainty.clone(),
+        converged=polished.converged.clone(),
+    )
+    found.tokens[rows], found.residual[rows] = common, residual_of(system, common)
+    found.uncertainty[rows], found.converged[rows] = one.uncertainty.expand_as(common), True
+    return found
 
 
 def _only(polished: Polished, kept: Tensor) -> Polished:
@@ -157,7 +193,7 @@ def _only(polished: Polished, kept: Tensor) -> Polished:
 
 def _none(like: Tensor) -> Polished:
     empty = like.new_zeros(0)
-    return Polished(tokens=like[:0], residual=empty, uncertainty=empty, converged=empty.bool())
+    return Polished(tokens=like[:0], residual=empty, uncertainty=like[:0], converged=empty.bool())
 
 
 def _has_length(system: System, x: Tensor) -> Tensor:
@@ -175,8 +211,9 @@ def _newton_states(system: System, starts: Tensor, number: int, seed: int) -> Po
     if not number:
         return _none(starts)
     found = polish(system, draw * starts.square().mean().sqrt())
+    found = _with_consensus(system, found.tokens, found, torch.zeros_like(found.converged))
     size = found.tokens.abs().amax(dim=(-2, -1))
-    is_placed = found.uncertainty <= _PLACED * size
+    is_placed = found.uncertainty.amax(dim=(-2, -1)) <= _PLACED * size
     return _only(found, found.converged & is_placed & _has_length(system, found.tokens))
 
 
@@ -191,13 +228,13 @@ class _Report:
     rows: Tensor  # starts whose ends were polished, in the order of the first labels of the grouping
     distance: Tensor  # of the ends of these from their limits
     groups: Grouping
+    is_odd: bool
 
     def found(self, *, most: int, trials: int, seed: int) -> Found:
         groups, total = self.groups, len(self.ends)
         shown = groups.order[:most]
         equilibria = [
-            judged(self.system, groups.states[g], uncertainty=float(groups.uncertainty[g]), trials=0)
-            for g in shown
+            judged(self.system, groups.states[g], uncertainty=groups.uncertainty[g], trials=0) for g in shown
         ]
         limits, signs = torch.full((total,), -1), torch.ones(total, dtype=torch.long)
         own = groups.labels[: len(self.rows)]
@@ -207,12 +244,17 @@ class _Report:
                 members &= self.distance <= _AT_REST
             limits[self.rows[members]] = index
             signs[self.rows[members]] = groups.signs[: len(self.rows)][members]
-        returns = self._returns(shown, trials, seed)
+        in_family = [
+            groups.members[group] > 1 and bool(one.neutral_tokens or one.undecided_tokens)
+            for group, one in zip(shown, equilibria, strict=True)
+        ]
+        returns = self._returns(shown, in_family, trials, seed)
         judged_ones = tuple(
             dataclasses.replace(
                 one,
                 share=float((limits == index).sum()) / total,
-                returns=returns[index],
+                returns=returns[index][0],
+                returns_mirrored=returns[index][1],
                 found_by="run" if bool((limits == index).any()) else "newton",
                 mirrored=groups.mirrored[group],
                 states=groups.members[group],
@@ -228,13 +270,17 @@ class _Report:
             notes=self._notes(shown, judged_ones),
         )
 
-    def _returns(self, shown: list[int], trials: int, seed: int) -> list[float | None]:
+    def _returns(
+        self, shown: list[int], in_family: list[bool], trials: int, seed: int
+    ) -> list[tuple[float | None, float | None]]:
+        """Shares of pushes that come back, and that go to the mirror image; none for members of a continuum."""
         if not (trials and shown):
-            return [None] * len(shown)
-        shares: list[float | None] = returning_share(
-            self.system, self.groups.states[shown], trials=trials, seed=seed
-        ).tolist()
-        return shares
+            return [(None, None)] * len(shown)
+        went = returning(self.system, self.groups.states[shown], trials=trials, seed=seed)
+        return [
+            (None, None) if skip else (float(back), float(other) if self.is_odd else None)
+            for skip, back, other in zip(in_family, went.back, went.mirrored, strict=True)
+        ]
 
     def _basins(
         self, limits: Tensor, equilibria: tuple[Equilibrium, ...], shown: list[int]
@@ -265,9 +311,15 @@ class _Report:
         notes = [] if self.went.note is None else [self.went.note]
         families = [one for one in equilibria if one.states > 1]
         if families:
+            continuum = any(one.neutral_tokens or one.undecided_tokens for one in families)
             notes.append(
-                f"{sum(one.states for one in families)} distinct states are {len(families)} up to turning all tokens "
-                "together or changing their order, and shown once each"
+                f"{sum(one.states for one in families)} distinct states are {len(families)} up to turning, mirroring "
+                "or scaling all tokens together or changing their order, and shown once each"
+                + (
+                    "; where a multiplier is one they belong to a continuum of equilibria"
+                    if continuum
+                    else ""
+                )
             )
         if any(one.mirrored for one in equilibria):
             notes.append("the system is odd, so -x is an equilibrium with x; both are counted as one")

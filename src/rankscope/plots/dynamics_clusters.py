@@ -9,11 +9,11 @@ import numpy as np
 from rankscope.errors import ConfigError
 from rankscope.plots.axes import log_axis, log_ticks
 from rankscope.plots.backend import Chart, alt
+from rankscope.plots.dynamics_lives import HIGH, WIDE, firsts_part, lives_part, small_title
 from rankscope.plots.dynamics_marks import BRIGHTEST, heading, simplified
 from rankscope.plots.dynamics_sections import Array
 from rankscope.plots.heat_colors import viridis
-from rankscope.plots.paths_marks import Row, dashed, finished, rows_chart
-from rankscope.plots.style import DASHES, PALETTE, SHAPES
+from rankscope.plots.paths_marks import Row, finished, rows_chart
 from rankscope.results import Table
 
 CLOSE = 1e-3
@@ -22,7 +22,6 @@ CLOSE = 1e-3
 PANELS = 4
 APART: dict[str, Any] = {"color": "independent", "shape": "independent"}
 TIME_WIDE, TIME_HIGH = 225, 230
-WIDE, HIGH = 285, 210
 FINE = 0.002
 """A point nearer than this part of the panel to the line between its neighbors is left out."""
 
@@ -48,7 +47,7 @@ def clusters_chart(table: Table, *, title: str | None = None) -> Chart:
     clusters the first plateau has, with the least and the most over starts.
     """
     ways, cells = ways_of(table), cells_of(table)
-    lower = [*([_counts(ways)] if ways else []), _lives(cells), _firsts(cells)]
+    lower = [*([_counts(ways)] if ways else []), lives_part(cells), firsts_part(cells)]
     rows = [alt.hconcat(*lower, spacing=30).resolve_scale(**APART)]
     if ways:
         panels = [_space_time(way) for way in spread(ways, PANELS)]
@@ -173,7 +172,7 @@ def _space_time(way: Way) -> Any:
         y=alt.Y("y:Q", axis=y_axis, scale=alt.Scale(domain=[-1.04 * reach, 1.04 * reach], nice=False)),
         color=alt.Color("order:Q", scale=ramp, legend=None),
         detail="order:N",
-    ).properties(width=TIME_WIDE, height=TIME_HIGH, title=_small(f"inverse temperature {way.beta:g}"))
+    ).properties(width=TIME_WIDE, height=TIME_HIGH, title=small_title(f"inverse temperature {way.beta:g}"))
 
 
 def _counts(ways: list[Way]) -> Any:
@@ -199,7 +198,7 @@ def _counts(ways: list[Way]) -> Any:
         tooltip=[alt.Tooltip("beta:N", title="inverse temperature"), alt.Tooltip("clusters:Q")],
     )  # fmt: skip
     return line.properties(
-        width=WIDE, height=HIGH, title=_small("clusters over time, first start on the circle")
+        width=WIDE, height=HIGH, title=small_title("clusters over time, first start on the circle")
     )
 
 
@@ -218,101 +217,11 @@ def _count_rows(way: Way) -> list[Row]:
     ]
 
 
-def _lives(cells: list[Row]) -> Any:
-    kinds = (("all steps to consensus", "total_log10_life"), ("first plateau", "first_log10_life"))
-    rows = [
-        {
-            "beta": one["beta"],
-            "y": one[field],
-            "low": one["total_low"] if field.startswith("total") else one[field],
-            "high": one["total_high"] if field.startswith("total") else one[field],
-            "name": f"dim {one['dim']}, {kind}",
-        }
-        for kind, field in kinds
-        for one in cells
-        if one[field] is not None
-    ]
-    dims = sorted({one["dim"] for one in cells})
-    names = [f"dim {dim}, {kind}" for dim in dims for kind, _ in kinds]
-    top = max(row["high"] for row in rows)
-    y_axis = log_axis(log_ticks(0.0, max(top, 0.5)), title="steps (log scale)", domain=False)
-    scale = alt.Scale(domain=[0, 1.05 * max(top, 0.5)], nice=False, zero=False)
-
-    def height(field: str) -> Any:
-        return alt.Y(f"{field}:Q", axis=y_axis, scale=scale)
-
-    return _by_beta(rows, names, height, is_log=False, title="steps: median, least to most over starts")
-
-
-def _firsts(cells: list[Row]) -> Any:
-    rows = [
-        {
-            "beta": one["beta"],
-            "y": one["first_clusters"],
-            "low": one["first_low"],
-            "high": one["first_high"],
-            "name": f"dim {one['dim']}",
-        }
-        for one in cells
-    ]
-    names = [f"dim {dim}" for dim in sorted({one["dim"] for one in cells})]
-    top = max(row["high"] for row in rows)
-    scale = alt.Scale(domain=[0, 1.06 * top], nice=False)
-
-    def height(field: str) -> Any:
-        return alt.Y(f"{field}:Q", axis=alt.Axis(title="clusters", tickCount=6, domain=False), scale=scale)
-
-    return _by_beta(
-        rows, names, height, is_log=True, title="clusters on the first plateau: mean, least to most"
-    )
-
-
-def _by_beta(rows: list[Row], names: list[str], height: Any, *, is_log: bool, title: str) -> Any:
-    """Lines over the inverse temperature, a series per name: colors by dim, dashed for the second of a pair."""
-    placed = [
-        {**row, "x": math.log10(row["beta"]) if is_log else row["beta"]} for row in rows if row["beta"] > 0
-    ]
-    low, high = min(row["x"] for row in placed), max(row["x"] for row in placed)
-    margin = 0.04 * (high - low) or 0.5
-    domain = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
-    words = "inverse temperature"
-    axis = (
-        log_axis(log_ticks(low - margin, high + margin), title=f"{words} (log scale)", grid=False)
-        if is_log
-        else alt.Axis(title=words, tickCount=6, grid=False)
-    )
-    x = alt.X("x:Q", axis=axis, scale=domain)
-    pairs = len({name.partition(",")[0] for name in names}) < len(names)
-    colors = [PALETTE[(at // 2 if pairs else at) % len(PALETTE)] for at in range(len(names))]
-    shapes = [SHAPES[at % len(SHAPES)] for at in range(len(names))]
-    legend = alt.Legend(title=None, orient="bottom", columns=1 if pairs else 4, symbolOpacity=1)
-    base = rows_chart(placed).encode(
-        x=x, color=alt.Color("name:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
-    )
-    shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=shapes), legend=legend)
-    tips = [
-        alt.Tooltip("name:N", title="of"),
-        alt.Tooltip("beta:Q", title=words),
-        alt.Tooltip("y:Q", format=".3g"),
-    ]
-    dashes = {name: DASHES[at % 2 if pairs else 0] for at, name in enumerate(names)}
-    marks = [
-        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=height("low"), y2="high:Q"),
-        *dashed(base.encode(y=height("y")), "name", dashes),
-        base.mark_point(size=48, filled=True, opacity=1).encode(y=height("y"), shape=shape, tooltip=tips),
-    ]
-    return alt.layer(*marks).properties(width=WIDE, height=HIGH, title=_small(title))
-
-
 def _steps(last: float) -> Any:
     # A little beyond the last step, so that what happens there does not lie on the frame.
     top = 1.03 * max(last, 0.3)
     axis = log_axis(log_ticks(0.0, top), title="step (log scale)", grid=False, labelFlush=False)
     return alt.X("x:Q", axis=axis, scale=alt.Scale(domain=[0, top], nice=False, zero=False))
-
-
-def _small(text: str) -> Any:
-    return alt.TitleParams(text, fontSize=12, offset=5, fontWeight="normal")
 
 
 def _notes(table: Table, cells: list[Row], has_ways: bool) -> list[str]:

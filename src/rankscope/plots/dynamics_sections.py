@@ -42,6 +42,7 @@ class Equilibrium:
     tolerance: float
     is_asked: bool
     stable: bool | None
+    is_undecided: bool
     mirrored: bool
 
     @property
@@ -56,7 +57,9 @@ class Equilibrium:
 
     @property
     def verdict(self) -> str:
-        """Stable or not, in one word."""
+        """Stable or not, in a word."""
+        if self.stable is None and self.is_undecided:
+            return "not decided"
         return {True: "stable", False: "unstable", None: "neutral"}[self.stable]
 
 
@@ -232,6 +235,7 @@ def _equilibrium(index: int, found: Any, asked: Any) -> Equilibrium:
         tolerance=float(found.get("multiplier_error") or 0.0),
         is_asked=found["tokens"] == asked,
         stable=found["stable"],
+        is_undecided=bool(found.get("undecided_tokens")),
         mirrored=bool(found.get("mirrored", False)),
     )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import polars as pl
@@ -15,6 +16,7 @@ from rankscope.plots.style import FLOOR_FILL, GRAY, Look
 
 WIDTH, HEIGHT = 330, 205
 LEVEL = 0.95
+ROOM = 0.02
 
 TITLES = {"residual[frobenius,mean]": "mu(X)", "residual_ratio[frobenius,mean]": "mu(X) / ||X||_F"}
 
@@ -30,35 +32,61 @@ class Panel:
     last: int
 
 
-def summarized(frame: pl.DataFrame, series: str) -> pl.DataFrame:
+def summarized(frame: pl.DataFrame, series: str, *, by_median: bool = False) -> pl.DataFrame:
     """Mean and 95% interval over seeds of log10 of the split pass, the same mean in float32, and its floor.
 
-    Layer 0 has no place on a logarithmic axis. Values that are exactly zero in float32 have no logarithm and are
-    left out of its mean.
+    ``by_median`` gives medians between order statistics instead (the least and the greatest below six seeds), for seeds
+    that scatter over decades. Bands of ratios end at 1, which no ratio exceeds. Layer 0 has no place
+    on a logarithmic axis. Values that are exactly zero in float32 have no logarithm and are left out of its mean.
     """
     single = pl.when(pl.col("float_value") > 0).then(pl.col("float_value").log10())
     kept = frame.filter(pl.col("layer") > 0).group_by(
         "definition", "norm", series, "layer", maintain_order=True
     )
-    means = kept.agg(
-        pl.col("log10_value").mean().alias("y"),
-        pl.col("log10_value").std().alias("spread"),
-        pl.len().alias("count"),
-        single.mean().alias("float_y"),
+    found = kept.agg(
+        pl.col("log10_value"),
+        (single.median() if by_median else single.mean()).alias("float_y"),
         pl.when(pl.col("float_floor") > 0).then(pl.col("float_floor").log10()).mean().alias("floor"),
     )
-    half = [
-        stats.t.ppf((1 + LEVEL) / 2, count - 1) * spread / math.sqrt(count)
-        if count > 1 and spread is not None
-        else 0.0
-        for count, spread in means.select("count", "spread").iter_rows()
-    ]
-    return means.with_columns(
-        pl.col(series).cast(pl.String).alias("series"),
-        pl.col("layer").log10().alias("x"),
-        (pl.col("y") - pl.Series(half)).alias("low"),
-        (pl.col("y") + pl.Series(half)).alias("high"),
+    bands = [(_median_band if by_median else _mean_band)(logs) for logs in found["log10_value"].to_list()]
+    low, middle, high = (
+        pl.Series(name, list(part))
+        for name, part in zip(("low", "y", "high"), zip(*bands, strict=True), strict=True)
     )
+    is_ratio = pl.col("definition").str.contains("ratio")
+    return (
+        found.drop("log10_value")
+        .with_columns(
+            pl.col(series).cast(pl.String).alias("series"),
+            pl.col("layer").log10().alias("x"),
+            low,
+            middle,
+            high,
+        )
+        .with_columns(
+            pl.when(is_ratio)
+            .then(pl.col("high").clip(upper_bound=0.0))
+            .otherwise(pl.col("high"))
+            .alias("high")
+        )
+    )
+
+
+def _mean_band(logs: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and 95% interval by Student's t; a single value is its own band."""
+    mean = math.fsum(logs) / len(logs)
+    if len(logs) < 2:
+        return mean, mean, mean
+    spread = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1)) * spread / math.sqrt(len(logs))
+    return mean - half, mean, mean + half
+
+
+def _median_band(logs: Sequence[float]) -> tuple[float, float, float]:
+    """Median between the order statistics that enclose that of the population in at least 95% of cases."""
+    ranked = sorted(logs)
+    outer = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(ranked), 0.5)), 1)
+    return ranked[outer - 1], median(ranked), ranked[-outer]
 
 
 def drawn_panel(panel: Panel, series: Look, *, y_title: str, is_last: bool) -> Any:
@@ -151,9 +179,10 @@ def depth_axis(last: int, *, is_last: bool) -> Any:
         title="layer (log scale)" if is_last else None,
         grid=False,
     )
-    return alt.X(
-        "x:Q", axis=axis, scale=alt.Scale(domain=[0, round(math.log10(last), 9)], nice=False, zero=False)
-    )
+    end = math.log10(last)
+    room = ROOM * (end or 1.0)  # else marks at the first and the last layer are cut by the frame
+    domain = [round(-room, 9), round(end + room, 9)]
+    return alt.X("x:Q", axis=axis, scale=alt.Scale(domain=domain, nice=False, zero=False))
 
 
 def series_key(series: Look, extra: Sequence[tuple[str, str]] = ()) -> Any:

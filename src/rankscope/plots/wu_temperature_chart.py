@@ -24,12 +24,12 @@ def temperature_chart(table: Table) -> Chart:
     series = look([f"d_QK = {name}" for name in setting["temperatures"]])
     blocks: list[Any] = [series_key(series, [("split pass", "filled"), ("float32", "hollow")])]
     for mask in setting["masks"]:
-        points = summarized(frame.filter(pl.col("mask") == mask), "term")
+        points = summarized(frame.filter(pl.col("mask") == mask), "term", by_median=True)
         blocks.append(_row(points, mask, series, is_last=mask == setting["masks"][-1]))
     notes = [
         f"dim {setting['dim']}, {setting['tokens']} tokens, one head, {frame['seed'].n_unique()} seeds",
         "logits divided by sqrt(d_QK)",
-        "line and band: mean of the logarithm over seeds with its 95% interval",
+        "line and band: median over seeds with its 95% interval, or least to most below six seeds",
         "shaded: below the rounding floor of float32",
         "lines that leave the axis go on falling",
         "no hollow point where float32 gives exactly 0",

@@ -1,7 +1,6 @@
 """A figure of a paper as a self-contained HTML page: the verdict point by point, the picture, notes, provenance."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rankscope.plots import Chart
 from rankscope.plots.markup import Fragment, joined, tag
@@ -9,16 +8,19 @@ from rankscope.report.common import definitions_of, entries_of, origin_of, prove
 from rankscope.report.page import figure_of
 from rankscope.results import UNRESOLVED_MARK, Table
 
-AGREES = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
+Told = tuple[str, str, str, str]
+"""Where a statement comes from, the statement, what was measured, and whether they agree."""
 
 
-def figure_page(table: Table, charts: Sequence[Chart], *, title: str, source: str, command: str) -> str:
-    """The page as HTML text, made from the sections ``verdict`` and ``notes``; all text is escaped."""
+def figure_page(
+    table: Table, charts: Sequence[Chart], verdict: Sequence[Told], *, title: str, source: str, command: str
+) -> str:
+    """The page as HTML text, made from the verdict in words and the section ``notes``; all text is escaped."""
     ids = table.frame["definition"].drop_nulls().unique(maintain_order=True).to_list()
     return rendered(
         "page.html",
         title=title,
-        lead=joined(_verdict(table.sections["verdict"]), _notes(table.sections["notes"])),
+        lead=joined(_verdict(verdict), _notes(table.sections["notes"])),
         command=command,
         facts=[f"source: {source}", f"{table.frame.height:,} numbers"],
         figures=[figure_of(chart) for chart in charts],
@@ -31,9 +33,9 @@ def figure_page(table: Table, charts: Sequence[Chart], *, title: str, source: st
     )
 
 
-def _verdict(points: Sequence[Mapping[str, Any]]) -> Fragment:
-    header = ("published", "measured", "")
-    rows = [(one["published"], one["measured"], AGREES[one["agrees"]]) for one in points]
+def _verdict(points: Sequence[Told]) -> Fragment:
+    header = ("statement", "measured", "")
+    rows = [(f"{label}: {statement}", measured, judged) for label, statement, measured, judged in points]
     top = tag("tr", joined(*(tag("th", name, scope="col") for name in header)))
     body = [tag("tr", joined(*(tag("td", cell) for cell in row))) for row in rows]
     table = tag("table", joined(tag("thead", top), tag("tbody", joined(*body))))

@@ -47,9 +47,9 @@ def which_words(one: dict[str, Any], rank: int | None) -> str:
         return f"the equilibrium of rank {rank}"
     if "start" in one:
         return f"the equilibrium of start {one['start']}, under the map of that start"
-    return (
-        "the equilibrium that most starts reach" if one["share"] else "an equilibrium that no start reaches"
-    )
+    if not one["share"]:
+        return "an equilibrium that no start reaches"
+    return f"the equilibrium that more starts reach than any other ({100 * one['share']:.4g}%)"
 
 
 def fact_lines(one: dict[str, Any]) -> list[tuple[str, str]]:
@@ -66,10 +66,18 @@ def fact_lines(one: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("doubt", str(one["rank_note"])))
     facts.append(("stability", str(one["stability"])))
     if one["returns"] is not None:
-        facts.append(("comes back", f"{100 * one['returns']:.4g}% of small random pushes"))
+        facts.append(("comes back", returns_words(one)))
     if one["share"] is not None:
         facts.append(("reached by", f"{100 * one['share']:.4g}% of the random starts"))
     return facts
+
+
+def returns_words(one: dict[str, Any]) -> str:
+    """How many random pushes come back, and how many go to the mirror image."""
+    size = f"{100 * one['push_size']:.4g}%"
+    said = f"within {one['push_steps']:,} steps: {100 * one['returns']:.4g}% of random pushes of {size}"
+    mirrored = one.get("returns_mirrored")
+    return said if not mirrored else f"{said}, {100 * mirrored:.4g}% more to the mirror image"
 
 
 def rank_words(one: dict[str, Any]) -> str:
@@ -101,7 +109,7 @@ def token_lines(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     cut = width > MOST_CHANNELS
     header = ["token", *map(str, range(min(width, MOST_CHANNELS))), *(["..."] if cut else [])]
     rows = [
-        [str(place), *(f"{entry + 0.0:.6f}" for entry in token[:MOST_CHANNELS]), *(["..."] if cut else [])]
+        [str(place), *(_entry(entry) for entry in token[:MOST_CHANNELS]), *(["..."] if cut else [])]
         for place, token in enumerate(tokens[:MOST_TOKENS])
     ]
     return header, rows + ([["..."] + [""] * (len(header) - 1)] if len(tokens) > MOST_TOKENS else [])
@@ -146,7 +154,7 @@ def list_lines(
             str(one["rank"]),
             "-" if one["share"] is None else f"{100 * one['share']:.4g}%",
             number_text(one["largest_multiplier"]),
-            stable_word(one["stable"]),
+            stable_word(one["stable"], one.get("undecided_tokens")),
             "-" if one["mean_abs_cosine"] is None else f"{one['mean_abs_cosine']:.4f}",
             f"{one['singular_values'][one['rank'] - 1]:.1e}" if one["rank"] else "-",
             str(one.get("found_by", "")),
@@ -157,14 +165,21 @@ def list_lines(
     return [*lines, [f"{left} more", *[""] * (len(LIST_HEADER) - 1)]] if left else lines
 
 
-def stable_word(stable: bool | None) -> str:
-    """Yes, no, or neutral."""
-    return {True: "yes", False: "no", None: "neutral"}[stable]
+def stable_word(stable: bool | None, undecided: Sequence[int] | None = None) -> str:
+    """Yes, no, neutral, or not decided."""
+    return (
+        "not decided" if stable is None and undecided else {True: "yes", False: "no", None: "neutral"}[stable]
+    )
 
 
 def number_text(value: float | None) -> str:
     """Four digits, or a dash where there is no number."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def _entry(value: float) -> str:
+    """Six decimals, or the power of ten of what they would show as zero."""
+    return f"{value + 0.0:.6f}" if value == 0 or abs(value) >= 5e-7 else f"{value:.1e}"
 
 
 def _span(tokens: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from rankscope.masks import parse_mask
 from rankscope.studies.equilibria_config import EquilibriaConfig, number
 
 EPSILON = torch.finfo(torch.float64).eps
-"""How far tokens that come from a formula are from the exact ones: their rounding."""
+"""How far entries that come from a formula are from the exact ones, relative to each: their rounding."""
 
 SEARCH = "or leave the rank out to search from random starts"
 
@@ -34,7 +34,7 @@ def constructed(config: EquilibriaConfig, system: System, rank: int) -> Equilibr
         rank_threshold=found.rank_threshold,
         digits=found.digits,
         equation_residual=found.equation_residual,
-        uncertainty=EPSILON,
+        uncertainty=EPSILON * found.tokens.abs(),
         trials=config.pushes,
         seed=config.seed,
     )
@@ -83,7 +83,7 @@ def _of_two_tokens(config: EquilibriaConfig, system: System, shear: float, rank:
         rank=rank,
         rank_proof=proof,
         rank_threshold=2 * EPSILON * largest,
-        uncertainty=EPSILON,
+        uncertainty=EPSILON * tokens.abs(),
         trials=config.pushes,
         seed=config.seed,
     )

@@ -11,6 +11,7 @@ from rankscope.dynamics import Ending, System, run
 from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.dynamics.search import find_equilibria
 from rankscope.studies.equilibria_config import EquilibriaConfig
+from rankscope.studies.equilibria_words import neutral_notes
 
 SAME = 1e-6
 """Largest difference of an entry, relative to the largest entry, up to which two equilibria are one."""
@@ -47,7 +48,7 @@ def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search
             for one in found.basins
         ),
         limits=tuple(None if place < 0 else place for place in found.limits.tolist()),
-        notes=found.notes,
+        notes=(*found.notes, *neutral_notes(config, found.equilibria)),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.results.equilibria_lines import power_of_ten
 from rankscope.studies.equilibria_config import EquilibriaConfig
 
@@ -13,14 +14,21 @@ FROZEN = (
 FROZEN_SAME = (
     "{attention} attention does not depend on the tokens: keeping the maps of a start changes nothing"
 )
-UNRESOLVED = "unresolved: still moving when the steps ran out; more --steps will tell where these starts go"
+UNRESOLVED = (
+    "unresolved: still moving when the steps ran out, or in a cycle of more than 64 steps, which is not recognized; "
+    "more --steps may tell where these starts go"
+)
 PLATEAU = (
-    "on a plateau: the state hardly moves for hundreds of steps, but no equilibrium is near; plateaus end, at a low "
-    "temperature only after astronomically many steps (rankscope reproduce clusters)"
+    "on a plateau: the state hardly moves for hundreds of steps, but no equilibrium is near; plateaus usually end "
+    "later, at a low temperature only after astronomically many steps (rankscope reproduce clusters)"
 )
 CONSENSUS = (
-    "all tokens equal: this is collapse, but no equilibrium as long as the token that all share still moves: an "
-    "orthogonal value map turns it for ever, a shear moves it ever more slowly"
+    "all tokens equal: this is collapse, but no equilibrium as long as the token that all share still moves: for "
+    "instance, an orthogonal value map may turn it on and on, and a shear moves it ever more slowly"
+)
+NEUTRAL = (
+    "attention depends on the tokens, and an equilibrium with a multiplier of one looks the same as a plateau that "
+    "moves less than float64 can see: tokens far apart may still attract each other (rankscope reproduce clusters)"
 )
 SHAPE = "shape at rest: the angles between tokens no longer change, while all tokens turn or grow together"
 COLLAPSED = 1e-6
@@ -31,6 +39,12 @@ def ending_notes(shares: Sequence[dict[str, Any]]) -> list[str]:
     """What those endings mean that are not equilibria, each once."""
     words = {"unresolved": UNRESOLVED, "consensus": CONSENSUS, "shape": SHAPE, "plateau": PLATEAU}
     return [words[name] for name in dict.fromkeys(one["ending"] for one in shares) if name in words]
+
+
+def neutral_notes(config: EquilibriaConfig, equilibria: Sequence[Equilibrium]) -> list[str]:
+    """A warning where rest to rounding need not be rest."""
+    depends = config.attention_kind()[0] in ("softmax", "gaussian") and not config.frozen
+    return [NEUTRAL] if depends and any(one.stable is None and one.rank > 1 for one in equilibria) else []
 
 
 def bare_note(start: str, step: int, log10: float | None) -> str:

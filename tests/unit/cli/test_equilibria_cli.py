@@ -17,6 +17,8 @@ from rankscope.results.equilibria_lines import (
     list_lines,
     multiplier_words,
     power_of_ten,
+    returns_words,
+    stable_word,
     token_lines,
 )
 from rankscope.studies.equilibria_study import equilibria
@@ -76,7 +78,7 @@ def test_the_text_says_what_the_system_is_and_what_was_found():
 
 def test_a_search_without_a_rank():
     text = good(*TINY, "--values", "identity").stdout
-    assert "the equilibrium that most starts reach" in text
+    assert "the equilibrium that more starts reach than any other (100%)" in text
     assert re.search(r"^\d +\d+(\.\d+)?% +equilibrium 1 +1$", text, re.M)
     assert "the first random start" in text
 
@@ -208,6 +210,20 @@ def test_numbers_that_are_not_known_are_dashes():
         "stability",
     ]
     assert list_lines([one])[0][2:6] == ["-", "-", "neutral", "-"]
+
+
+def test_what_comes_back_and_what_is_not_decided():
+    one = {"returns": 0.47, "returns_mirrored": 0.5, "push_size": 0.01, "push_steps": 1000}
+    said = "within 1,000 steps: 47% of random pushes of 1%"
+    assert returns_words(one) == f"{said}, 50% more to the mirror image"
+    assert returns_words(one | {"returns_mirrored": None}) == said
+    assert [stable_word(*one) for one in ((None, [2]), (None, []), (True, []), (False, [1]))] == [
+        "not decided",
+        "neutral",
+        "yes",
+        "no",
+    ]
+    assert token_lines({"tokens": [[-1e-12, 0.5]]})[1] == [["0", "-1.0e-12", "0.500000"]]
 
 
 def test_a_long_list_is_cut_but_for_the_one_that_was_asked_for():

@@ -33,13 +33,21 @@ def table(made, monkeypatch):
 def test_the_verdict_is_printed_point_by_point():
     found = runner.invoke(app, FAST)
     assert found.exit_code == 0
-    for word in ("1. agrees", "published:", "measured:", "Source: wu2024", "Notes"):
+    for word in (
+        "1. agrees",
+        "   reported:",
+        "2. holds",
+        "   stated here:",
+        "measured:",
+        "Source: wu2024",
+        "Notes",
+    ):
         assert word in found.stdout
 
 
 @pytest.mark.usefixtures("table")
 def test_four_files_are_written(tmp_path):
-    folder = tmp_path / "new"
+    folder = tmp_path / "new" / "deeper"
     found = runner.invoke(app, [*FAST, "--output", str(folder), "--format", "json"])
     assert found.exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -54,6 +62,8 @@ def test_four_files_are_written(tmp_path):
     page = (folder / "wu-counterexample.html").read_text()
     assert "<script" not in page
     assert "Verdict" in page
+    assert "<td>reported: With LayerNorm" in page
+    assert "<td>stated here: B exists" in page
     assert "data:image/svg+xml" in page
 
 
@@ -85,18 +95,19 @@ def _must_not_run(*_):
     raise AssertionError("work began")
 
 
-@pytest.mark.parametrize("kind", ["file", "missing parent"])
+@pytest.mark.parametrize("kind", ["file", "below a file", "empty"])
 def test_a_bad_folder_is_refused_before_any_work(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(FIGURES._items, "wu-masks", replace(FIGURES["wu-masks"], make=_must_not_run))
-    target = tmp_path / "taken"
-    if kind == "file":
-        target.write_text("x")
-    else:
-        target = target / "deeper"
+    taken = tmp_path / "taken"
+    taken.write_text("x")
+    target = {"file": taken, "below a file": taken / "deeper", "empty": ""}[kind]
+    words = {"file": "is a file", "below a file": "cannot make the folder", "empty": "--output is empty"}[
+        kind
+    ]
     found = runner.invoke(app, ["reproduce", "wu-masks", "--output", str(target)])
     assert found.exit_code == 2
     assert "work began" not in found.stderr
-    assert ("is a file" if kind == "file" else "cannot make the folder") in found.stderr
+    assert words in found.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -114,6 +125,7 @@ def test_a_disagreement_with_the_paper_is_not_an_error(table):
     found = runner.invoke(app, FAST)
     assert found.exit_code == 0
     assert "1. does not agree" in found.stdout
+    assert "2. does not hold" in found.stdout
 
 
 def test_text_of_a_figure_is_escaped(table, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.dynamics import Drawn, attention_system
+from rankscope.dynamics import Drawn, attention_system, every_rank
 from rankscope.dynamics.equilibrium import judged
 from rankscope.dynamics.search import find_equilibria
 from rankscope.errors import ConfigError, NumericalError, ShapeError
@@ -98,6 +98,58 @@ def test_the_shift_keeps_rank_two_for_a_few_starts():
         assert one.tokens[0].tolist() == [0, 0, 0, 1]
 
 
+def shift(dim, weight=10.0):
+    return torch.eye(dim, dtype=F64) + weight * torch.diag(torch.ones(dim - 1, dtype=F64), 1)
+
+
+def test_consensus_at_a_root_of_multiplicity_six_is_one_equilibrium():
+    """After 200 steps tokens are 2e-3 from the last axis, and a step is blind to that: all starts end there."""
+    system = attention_system(CAUSAL, shift(6), Sphere())
+    found = find_equilibria(system, on_sphere(draw(0, 12, 6, 6)), steps=200, trials=0)
+    (one,) = found.equilibria
+    assert one.tokens.tolist() == [[0.0] * 5 + [1.0]] * 6
+    assert (one.rank, one.rank_note, one.share, one.neutral_tokens) == (1, None, 1.0, (0,))
+    assert [part.largest_multiplier for part in one.components] == pytest.approx(
+        [1 / n for n in range(1, 7)], abs=1e-12
+    )
+
+
+def test_every_token_is_judged_by_its_own_uncertainty():
+    """Staircase of rank 6, w = 10. Golden: multipliers of the same blocks in 100 digits (mpmath)."""
+    built = every_rank(parse_mask("causal"), 6, 6, 6, shear=10.0)
+    one = judged(built.system(), built.tokens, trials=0)
+    found = [part.largest_multiplier for part in one.components]
+    assert found == pytest.approx([1, 1, 1, 1.412, 1.617, 1.731], abs=1e-3)
+    assert (one.rank, one.rank_note, one.stable, one.undecided_tokens) == (6, None, False, ())
+    assert one.multiplier_error < 1e-8
+    assert one.stability.startswith("unstable: token 5 has a multiplier of 1.731")
+
+
+def test_what_cannot_be_decided_is_said_so():
+    """The last axis under a shear in turned coordinates: a Jordan block of 5 scatters its multipliers by percents."""
+    turn = torch.linalg.qr(draw(2, 6, 6))[0]
+    system = attention_system(CAUSAL, turn.mT @ shift(6) @ turn, Sphere())
+    x = turn[-1].expand(2, 6).contiguous()
+    one = judged(system, x, trials=0)
+    assert (one.stable, one.neutral_tokens, one.undecided_tokens[0]) == (None, (), 0)
+    assert one.stability.startswith("not decided: token")
+    vague = judged(shear(), B, uncertainty=1e-3, trials=0)
+    assert vague.rank_note == "the place is known only to 1.0e-03: the rank is 2 all the same"
+    worse = judged(shear(), B, uncertainty=0.3, trials=0)
+    assert worse.rank_note == "the place is known only to 3.0e-01: the rank is between 1 and 2"
+
+
+@pytest.mark.parametrize("norm", [Sphere(), None])
+def test_two_members_make_a_family(norm):
+    """Turned, and without a norm of another length: still one consensus of a continuum, of which none comes back."""
+    system = attention_system(CAUSAL, torch.eye(3, dtype=F64), norm)
+    x = draw(1, 2, 3, 3)
+    found = find_equilibria(system, on_sphere(x) if norm else x, steps=300, trials=4)
+    (one,) = found.equilibria
+    assert (one.rank, one.share, one.states, one.returns) == (1, 1.0, 2, None)
+    assert any("continuum" in note for note in found.notes)
+
+
 def test_a_family_is_shown_once():
     """Identity values: every start ends at a consensus of its own."""
     system = attention_system(Uniform(heads=1), torch.eye(3, dtype=F64), Sphere())
@@ -172,7 +224,7 @@ def test_order_of_tokens_does_not_make_new_equilibria_where_all_are_alike():
     )
     found = find_equilibria(system, x, steps=5, trials=8)
     (one,) = found.equilibria
-    assert (one.rank, one.share, one.states, one.stable, one.returns) == (1, 1.0, 2, False, 0)
+    assert (one.rank, one.share, one.states, one.stable, one.returns) == (1, 1.0, 2, False, None)
 
 
 def test_with_layer_norm_consensus_attracts():

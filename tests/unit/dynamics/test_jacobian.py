@@ -170,6 +170,30 @@ def test_errors_cover_a_jordan_block_in_any_coordinates():
         assert not any(second.is_neutral)
 
 
+def test_errors_cover_what_an_uncertain_place_does_to_a_jordan_block():
+    """Token 0 off the last axis by 1e-4, as a multiple root leaves it: its multipliers, all 1 there, move by w t."""
+    t, shift = 1e-4, torch.eye(3, dtype=F64) + 10 * torch.diag(torch.ones(2, dtype=F64), 1)
+    system = attention_system(Uniform(heads=1, rule=parse_mask("causal")), shift, Sphere())
+    x = torch.nn.functional.normalize(torch.tensor([[t**2, t, 1.0]] * 2, dtype=F64), dim=-1)
+    blind, owned = multipliers(system, x), multipliers(system, x, uncertainty=t)
+    off = np.abs(owned.groups[0].values - 1)
+    assert off.max() > 5e-4  # w t is 1e-3
+    assert (off <= owned.groups[0].errors).all()
+    assert (off > 10 * blind.groups[0].errors).any()
+
+
+def test_an_uncertain_token_blurs_those_that_read_it_and_no_others():
+    values = torch.diag(torch.tensor([2.0, 1.0, 0.5], dtype=F64)) + 0.1 * draw(3, 3, 3)
+    system = attention_system(Uniform(heads=1, rule=parse_mask("causal")), values, Sphere())
+    x = torch.nn.functional.normalize(draw(4, 3, 3), dim=-1)
+    unsure = torch.zeros(3, 3, dtype=F64)
+    unsure[1] = 1e-3
+    first, second, third = multipliers(system, x, uncertainty=unsure).groups
+    assert float(first.errors.max()) < 1e-12
+    assert float(second.errors.max()) > 1e-5
+    assert float(third.errors.max()) > 1e-5
+
+
 def test_the_regular_polygon_on_the_circle_repels():
     """softmax(3 x.x) with identity values: rotations are neutral, something else grows; against finite differences."""
     n, eye = 5, torch.eye(2, dtype=F64)

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from rankscope.dynamics import Drawn, attention_system, iterate
+from rankscope.dynamics import Drawn, attention_system, every_rank, iterate, judged
 from rankscope.dynamics.newton import polish
-from rankscope.dynamics.returning import returning_share
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.dynamics.returning import returning
+from rankscope.errors import ConfigError, NumericalError, ShapeError
 from rankscope.masks import parse_mask
 from rankscope.network import LayerNorm, Softmax, Sphere, Uniform
 
@@ -69,7 +69,7 @@ def test_the_same_root_in_other_coordinates_is_near_and_the_distance_is_owned():
     off = float((found.tokens @ turn.mT - torch.tensor([0, 0, 0, 1.0], dtype=F64)).abs().max())
     assert bool(found.converged)
     assert off < 1e-3  # the fourth root of rounding
-    assert off <= float(found.uncertainty)
+    assert off <= float(found.uncertainty.max())
 
 
 def test_well_conditioned_roots_come_out_at_rounding():
@@ -81,7 +81,7 @@ def test_well_conditioned_roots_come_out_at_rounding():
     x = (row / row.norm() * row[0].sign()).expand(5, 3)
     found = polish(system, on_sphere(x + 0.05 * draw(6, 5, 3)))
     assert float(found.residual) <= 1e-15
-    assert float(found.uncertainty) <= 1e-13
+    assert float(found.uncertainty.max()) <= 1e-13
     torch.testing.assert_close(found.tokens, x, rtol=0, atol=1e-14)
 
 
@@ -123,7 +123,32 @@ def test_nothing_is_changed_without_iterations():
     found = polish(shear(), near, iterations=0)
     assert torch.equal(found.tokens, near)
     assert not bool(found.converged)
-    assert float(found.uncertainty) > 1e-7  # the correction it would make
+    assert float(found.uncertainty.max()) > 1e-7  # the correction it would make
+
+
+def test_a_plateau_that_moves_by_some_roundings_is_no_equilibrium():
+    """softmax(16 x.x) at an angle of 2.7: tokens turn by exp(-16 (1 - cos 2.7)) sin 2.7 = 2.5e-14 a step."""
+    eye = torch.eye(2, dtype=F64)
+    system = attention_system(Softmax(4 * eye, 4 * eye, heads=1, scale=1.0), eye, Sphere())
+    x = torch.tensor([[1.0, 0.0], [math.cos(2.7), math.sin(2.7)]], dtype=F64)
+    found = polish(system, x, iterations=0)
+    assert 1e-14 < float(found.residual) < 1e-13
+    assert not bool(found.converged)
+    with pytest.raises(NumericalError, match=r"no equilibrium to rounding: .* 32 times the rounding"):
+        judged(system, x)
+    near = x.clone()
+    near[1] = -near[0]  # opposite tokens are at rest
+    assert bool(polish(system, near, iterations=0).converged)
+
+
+def test_zeros_that_a_step_keeps_carry_no_error():
+    """The staircase of rank 6 at w = 10: entries down to 1e-5, all known to rounding, zeros exactly."""
+    built = every_rank(parse_mask("causal"), 6, 6, 6, shear=10.0)
+    unsure = polish(built.system(), built.tokens, iterations=0).uncertainty
+    assert float(unsure[built.tokens == 0].max()) == 0
+    assert float(unsure.max()) < 1e-11
+    exact = every_rank(parse_mask("causal"), 6, 6, 6, shear=10.0, digits=40).tokens
+    assert bool(((built.tokens - exact).abs() <= unsure + 2**-52 * exact.abs()).all())
 
 
 def test_a_turning_consensus_is_no_equilibrium():
@@ -143,19 +168,26 @@ def test_a_state_that_a_step_mirrors_is_no_equilibrium():
 
 def test_perturbations_come_back_from_one_side_of_a_double_root():
     """Token 0 comes back to (0, 1) from the right alone, so half of all perturbations do; from A none."""
-    share = float(returning_share(shear(), B, trials=256))
+    share = float(returning(shear(), B, trials=256).back)
     assert 0.4 < share < 0.6  # 0.5 within three standard errors of 256 trials
     system = attention_system(CAUSAL, torch.diag(torch.tensor([2.0, 1.0], dtype=F64)), Sphere())
     first = torch.tensor([[1.0, 0.0]] * 3, dtype=F64)
-    assert float(returning_share(system, first)) == 1.0
-    assert float(returning_share(system, first.flip(-1))) == 0.0
+    assert float(returning(system, first).back) == 1.0
+    assert float(returning(system, first.flip(-1)).back) == 0.0
+
+
+def test_pushes_that_go_to_the_mirror_image_are_counted_apart():
+    """Token 0 leaves (0, 1) on one side for (0, -1), and all follow it: no push stays away from both."""
+    found = returning(shear(), torch.tensor([[0.0, 1.0]] * 2, dtype=F64), trials=128)
+    assert 0.3 < float(found.back) < 0.7  # one half within five standard errors
+    assert float(found.back + found.mirrored) > 0.9
 
 
 def test_moving_along_a_family_is_not_coming_back():
     """Identity values, causal: all tokens follow token 0, so the distance stays about what it was."""
     system = attention_system(CAUSAL, torch.eye(3, dtype=F64), Sphere())
     x = torch.tensor([[1.0, 0.0, 0.0]] * 6, dtype=F64)
-    assert float(returning_share(system, x, steps=100)) < 0.3
+    assert float(returning(system, x, steps=100).back) < 0.3
 
 
 def test_questions_without_an_answer_are_refused():
@@ -165,6 +197,6 @@ def test_questions_without_an_answer_are_refused():
     with pytest.raises(ShapeError):
         polish(shear(), torch.full((2, 2), torch.nan, dtype=F64))
     with pytest.raises(ConfigError, match="trials=0"):
-        returning_share(shear(), B, trials=0)
+        returning(shear(), B, trials=0)
     with pytest.raises(ConfigError, match="single starts"):
-        returning_share(attention_system(CAUSAL, draw(0, 3, 2, 2), Sphere()), B)
+        returning(attention_system(CAUSAL, draw(0, 3, 2, 2), Sphere()), B)

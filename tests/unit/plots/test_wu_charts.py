@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from rankscope.plots import svg
-from rankscope.plots.wu_curves import panel_of, summarized
+from rankscope.plots.wu_curves import depth_axis, panel_of, summarized
 from rankscope.studies.figures import FIGURES
 
 TINY = {"layers": 6, "dim": 8, "tokens": 8, "seeds": range(2)}
@@ -36,6 +36,25 @@ def test_bands_are_intervals_of_the_mean_logarithm():
     assert (row["low"], row["high"]) == pytest.approx((low, high))
     assert row["y"] == pytest.approx(-7 / 3)
     assert row["x"] == 0.0
+
+
+def test_bands_of_medians_are_order_statistics():
+    (row,) = summarized(frame([-9.0, -1.0, -3.0, -2.0, -50.0, -4.0]), "mask", by_median=True).to_dicts()
+    assert (row["low"], row["y"], row["high"]) == (-50.0, -3.5, -1.0)
+
+
+def test_bands_of_ratios_end_at_one():
+    scattered = frame([-0.1, -9.0])
+    (row,) = summarized(scattered, "mask").to_dicts()
+    assert row["high"] > 0
+    (row,) = summarized(scattered.with_columns(definition=pl.lit("residual_ratio[x]")), "mask").to_dicts()
+    assert row["high"] == 0
+
+
+def test_marks_at_the_ends_have_room():
+    low, high = depth_axis(64, is_last=True).to_dict()["scale"]["domain"]
+    assert low < 0
+    assert high > math.log10(64)
 
 
 def test_exact_zeros_of_float32_have_no_point():
@@ -69,6 +88,8 @@ def test_a_curve_that_leaves_the_axis_ends_there():
 def test_every_figure_draws_without_scripts_and_says_what_it_shows(name, monkeypatch):
     module = sys.modules[FIGURES[name].make.__module__]
     sizes = module.SIZES["fast"] if name == "wu-counterexample" else module.SIZES["fast"] | TINY
+    if name == "wu-masks":
+        sizes = sizes | {"random_starts": 4, "random_steps": 20, "pushes": 2, "other_seeds": 1}
     monkeypatch.setitem(module.SIZES, "fast", sizes)
     chart = FIGURES[name].chart(FIGURES[name].make("fast", (), None))
     spec = chart.to_dict()

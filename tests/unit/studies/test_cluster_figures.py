@@ -10,8 +10,9 @@ from rankscope.dynamics.clusters import cluster_system, uniform_starts
 from rankscope.plots.files import svg
 from rankscope.plots.wu_orthogonal import wu_orthogonal_chart
 from rankscope.results import Table
+from rankscope.studies.figures.cluster_words import cluster_points
 from rankscope.studies.figures.clusters import ClusterConfig, clusters
-from rankscope.studies.figures.orthogonal import OrthogonalConfig, connection, orthogonal
+from rankscope.studies.figures.orthogonal import OrthogonalConfig, _verdict, connection, orthogonal
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,12 @@ def test_connected_masks_collapse_and_blocks_do_not(sphere: Table) -> None:
     }
     assert [connection(mask, 6) for mask in found] == ["strongly", "quasi-strongly", "not"]
     assert {point["agrees"] for point in sphere.sections["verdict"]} == {True}
-    assert any(note.startswith("blocks:2: 0 of 20") for note in sphere.sections["notes"])
+    assert [point["source"] for point in sphere.sections["verdict"]] == ["reported", "reported", "ours"]
+    assert "20 of 20 (95% interval 83.9% to 100.0%)" in sphere.sections["verdict"][0]["measured"]
+    assert any(
+        note.startswith("blocks:2: starts that collapse 0 of 20 (95% interval 0.0% to 16.1%)")
+        for note in sphere.sections["notes"]
+    )
 
 
 def test_rows_hold_the_bound_above_what_was_measured(sphere: Table) -> None:
@@ -88,3 +94,28 @@ def test_the_picture_has_a_panel_per_mask(sphere: Table) -> None:
     drawn = svg(wu_orthogonal_chart(sphere))
     for text in ("full", "causal", "blocks:2", "20 of 20 collapse", "not connected; 0 of 20 collapse"):
         assert text in drawn
+
+
+@pytest.mark.parametrize(("collapsed", "ratio", "expected"), [
+    (20, 0.9, [True, True]), (19, 0.9, [None, True]), (0, 0.9, [False, True]), (20, 1.01, [True, False]),
+])  # fmt: skip
+def test_rules_of_orthogonal_values(collapsed: int, ratio: float, expected: list[bool | None]) -> None:
+    mask = {"mask": "full", "connected": "strongly", "starts": 20, "collapsed": collapsed, "steps_median": 5.0,
+            "steps_most": 9, "worst_ratio": ratio, "steps_covered": 100}  # fmt: skip
+    assert [point["agrees"] for point in _verdict([mask])] == expected
+
+
+@pytest.mark.parametrize(("met", "low", "high", "later", "miss", "expected"), [
+    (4, 0.1, 0.3, 3.0, 0.1, [True, True, True, True]),
+    (3, -0.1, 0.3, 3.0, 0.1, [None, None, True, True]),
+    (0, -0.3, -0.1, 1.0, 0.9, [False, False, False, False]),
+])  # fmt: skip
+def test_rules_of_clusters(
+    met: int, low: float, high: float, later: float, miss: float, expected: list[bool | None]
+) -> None:
+    cell = {"dim": 2, "starts": 4, "met": met, "total_high": 9.0}
+    cells = [cell | {"beta": 1.0, "first_clusters": 2.0}, cell | {"beta": 4.0, "first_clusters": later}]
+    fit = {"dim": 2, "slope": (low + high) / 2, "low": low, "high": high, "barrier": 0.2, "starts": 4}
+    points = cluster_points(cells, [fit], {"plateaus": 3, "median": miss, "largest": 1.0})
+    assert [point["agrees"] for point in points] == expected
+    assert [point["source"] for point in points] == ["reported", "paper", "ours", "ours"]

@@ -273,6 +273,17 @@ def test_orthogonal_values_collapse_from_every_start():
     assert sum(one["count"] for one in told["basins"]["shares"] if one["ending"] == "consensus") == 12
 
 
+def test_rest_that_may_be_a_plateau_is_said_so():
+    """Opposite clusters at a low temperature are at rest to rounding, and so would be clusters not quite opposite."""
+    asked = {"tokens": 4, "dim": 2, "mask": "full", "values": "identity"} | SMALL | {"newton": 40}
+    told = equilibria(attention="softmax:40", **asked).sections
+    is_neutral = any(one["stable"] is None and one["rank"] > 1 for one in told["equilibria"])
+    assert is_neutral
+    assert any("looks the same as a plateau" in note for note in told["notes"])
+    plain = equilibria(**asked).sections
+    assert not any("looks the same as a plateau" in note for note in plain["notes"])
+
+
 def test_a_mask_in_pieces_keeps_separate_limits():
     told = equilibria(values="identity", mask="blocks:2", tokens=4, dim=3, **SMALL).sections
     assert "2 components read nothing outside themselves" in told["system"]["note"]

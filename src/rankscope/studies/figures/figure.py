@@ -18,15 +18,34 @@ Advance = Callable[[int, int], None]
 """Told after every step how many of how many steps are done."""
 
 
+Source = Literal["paper", "reported", "ours"]
+"""Where a statement comes from: text or theorem of the paper; second-hand, not checked word by word; this tool."""
+
+
 class Point(TypedDict):
-    """One thing that the paper says or shows, and what was found.
+    """One statement, and what was found.
 
     ``agrees`` is None where it holds in part only, or where the seeds are too few to tell.
     """
 
-    published: str
+    source: Source
+    statement: str
     measured: str
     agrees: bool | None
+
+
+LABELS: dict[Source, str] = {"paper": "published", "reported": "reported", "ours": "stated here"}
+
+JUDGED: dict[bool | None, str] = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
+"""Of statements of others; one of our own holds or does not."""
+
+OURS: dict[bool | None, str] = {True: "holds", False: "does not hold", None: "in part, or not decided"}
+
+
+def in_words(point: Point) -> tuple[str, str, str, str]:
+    """Label of the statement, the statement, what was measured, and whether they agree."""
+    judged = (OURS if point["source"] == "ours" else JUDGED)[point["agrees"]]
+    return LABELS[point["source"]], point["statement"], point["measured"], judged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +80,17 @@ def register(figure: Figure) -> Figure:
     return figure
 
 
-def decided(checks: Sequence[bool]) -> bool | None:
-    """True if all hold, False if none does, None in between."""
+def all_of(count: int, total: int) -> bool | None:
+    """Whether a statement about every start holds: one that is not done within the steps given refutes nothing."""
+    return True if count == total else None if count else False
+
+
+def decided(checks: Sequence[bool | None]) -> bool | None:
+    """True if all hold, False if all fail, None in between or where one is not known.
+
+    >>> decided([True, True]), decided([False, False]), decided([True, False]), decided([True, None])
+    (True, False, None, None)
+    """
+    if None in checks or not checks:
+        return None
     return all(checks) if all(checks) or not any(checks) else None

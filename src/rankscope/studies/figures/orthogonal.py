@@ -25,7 +25,8 @@ from rankscope.dynamics.orthogonal import Draw, Followed, follow, in_hemisphere
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.results import Table
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, register
+from rankscope.studies.figures.figure import Advance, Figure, Point, Size, all_of, register
+from rankscope.studies.figures.statistics import share_text
 from rankscope.studies.rows import Rows, definitions
 
 if TYPE_CHECKING:
@@ -178,12 +179,12 @@ def _verdict(masks: list[dict[str, Any]]) -> list[Point]:
         these = [one for one in masks if one["connected"] == kind]
         if these:
             listed = "; ".join(
-                f"{one['mask']}: {one['collapsed']} of {one['starts']} starts, in {one['steps_median']:.0f} steps "
-                f"(median; most {one['steps_most']})"
+                f"{one['mask']}: starts that collapse {share_text(one['collapsed'], one['starts'])}, in "
+                f"{one['steps_median']:.0f} steps (median; most {one['steps_most']})"
                 for one in these
             )
-            agrees = all(one["collapsed"] == one["starts"] for one in these)
-            points.append({"published": says, "measured": listed, "agrees": agrees})
+            agrees = all_of(sum(one["collapsed"] for one in these), sum(one["starts"] for one in these))
+            points.append({"source": "reported", "statement": says, "measured": listed, "agrees": agrees})
     known = [one for one in masks if one["worst_ratio"] is not None]
     joined = [one for one in known if one["connected"] != "not"]
     worst = max(joined, key=lambda one: one["worst_ratio"], default=None)
@@ -191,7 +192,8 @@ def _verdict(masks: list[dict[str, Any]]) -> list[Point]:
         covered = sum(one["steps_covered"] for one in known)
         points.append(
             {
-                "published": "1 - c' <= (1 - c)(1 - min <A_i, A_j>) wherever c >= 0 (own statement, one step)",
+                "source": "ours",
+                "statement": "1 - c' <= (1 - c)(1 - min <A_i, A_j>) after one step wherever c >= 0",
                 "measured": f"{covered} steps with c >= 0: left side over right side is at most "
                 f"{worst['worst_ratio']:.4f} ({worst['mask']}) where the mask connects the tokens",
                 "agrees": all(one["worst_ratio"] <= 1 for one in known),
@@ -211,7 +213,7 @@ def _notes(masks: list[dict[str, Any]], starts: dict[str, int]) -> list[str]:
     ]
     apart = [one for one in masks if one["connected"] == "not"]
     notes += [
-        f"{one['mask']}: {one['collapsed']} of {one['starts']} starts collapse. {one['note']}"
+        f"{one['mask']}: starts that collapse {share_text(one['collapsed'], one['starts'])}. {one['note']}"
         for one in apart
     ]
     return notes

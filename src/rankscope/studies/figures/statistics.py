@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, depths of collapse, and how many seeds keep an order."""
+"""Means, medians and shares over seeds with their intervals, depths of collapse, and rates."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+FEWEST = 6
+"""Below this many values not even the least and the greatest enclose the median in 95% of cases: 1 - 2 / 2^5 < 0.95."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,78 @@ def mean_of(values: Sequence[float]) -> Mean:
     half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
     mean = float(found.mean())
     return Mean(mean=mean, low=mean - float(half), high=mean + float(half), count=len(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Median:
+    """A median over seeds between two of the sorted values.
+
+    From six seeds on these enclose the median of the population in at least 95% of cases, whatever the distribution:
+    the number of seeds below it is binomial with 1/2. With fewer they are the least and the greatest, which is no
+    95% interval, and ``is_enough`` is false.
+    """
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def is_enough(self) -> bool:
+        return self.count >= FEWEST
+
+    @property
+    def sign(self) -> int | None:
+        """1 or -1 if the interval lies to one side of zero, 0 if it does not, None for too few seeds."""
+        if not self.is_enough:
+            return None
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    def section(self) -> dict[str, float | int]:
+        """As JSON."""
+        return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}
+
+
+def median_of(values: Sequence[float]) -> Median:
+    """The median of one number per seed.
+
+    >>> found = median_of([5.0, 1.0, 2.0, 3.0, 4.0, 6.0])
+    >>> found.median, found.low, found.high
+    (3.5, 1.0, 6.0)
+    """
+    found = np.sort(np.asarray(values, dtype=float))
+    outer = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(found), 0.5)), 1)
+    return Median(
+        median=float(np.median(found)),
+        low=float(found[outer - 1]),
+        high=float(found[-outer]),
+        count=len(found),
+    )
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The 95% interval of Wilson (1927) for a share of which ``count`` of ``total`` were seen.
+
+    >>> [round(end, 4) for end in wilson(200, 200)]
+    [0.9812, 1.0]
+    """
+    square = float(stats.norm.ppf((1 + LEVEL) / 2)) ** 2 / total
+    share = count / total
+    middle, half = share + square / 2, math.sqrt(share * (1 - share) * square + square**2 / 4)
+    low, high = ((middle + side) / (1 + square) for side in (-half, half))
+    return (low if count else 0.0), (high if count < total else 1.0)
+
+
+def share_text(count: int, total: int) -> str:
+    """``5 of 200 (95% interval 1.1% to 5.7%)``.
+
+    >>> share_text(5, 200)
+    '5 of 200 (95% interval 1.1% to 5.7%)'
+    """
+    if not total:
+        return "none"
+    low, high = wilson(count, total)
+    return f"{count} of {total} (95% interval {low:.1%} to {high:.1%})"
 
 
 def first_below(log10: Sequence[float], level: float) -> int | None:

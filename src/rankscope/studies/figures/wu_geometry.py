@@ -13,10 +13,10 @@ from rankscope.core.refs import Ref
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.results import Table
 from rankscope.split import split_states
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, register
+from rankscope.studies.figures.figure import Advance, Figure, Point, Size, decided, register
 from rankscope.studies.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.studies.figures.stacks import Cell, Shape, ValueKind, cells, recorded_layers, stacks
-from rankscope.studies.figures.statistics import Mean, mean_of
+from rankscope.studies.figures.statistics import Mean, mean_of, median_of
 from rankscope.studies.rows import Rows, definitions
 
 RANK, SMALLEST, COSINE = "numerical_rank[relative]", "smallest_singular_value[ratio]", "cosine[absolute]"
@@ -51,7 +51,7 @@ class WuGeometryConfig(Config):
 
 
 SIZES: dict[Size, dict[str, Any]] = {
-    "fast": {"layers": 24, "dim": 16, "tokens": 16, "seeds": range(4)},
+    "fast": {"layers": 24, "dim": 12, "tokens": 12, "seeds": range(6)},
     "usual": {"layers": 128, "dim": 64, "tokens": 64, "seeds": range(20)},
     "full": {"layers": 128, "dim": 768, "tokens": 128, "seeds": range(3)},
 }
@@ -168,50 +168,53 @@ def _last(found: Found, key: Key, name: str) -> Mean:
 
 
 def _verdict(found: Found, shape: Shape) -> list[Point]:
-    most, masks = _full_rank(shape), shape.masks
-    ranks = {mask: _last(found, ("gaussian", "sphere", mask), RANK).mean / most for mask in masks}
-    above = {mask: _last(found, ("gaussian", "sphere", mask), ABOVE).mean / most for mask in masks}
-    isometric = {mask: _last(found, ("orthogonal", "sphere", mask), ABOVE).mean / most for mask in masks}
-    left = {mask: _last(found, ("gaussian", "sphere", mask), LEFT).mean for mask in masks}
-    smallest = {
-        mask: (
-            mean_of(found["gaussian", "sphere", mask][SMALLEST][0]),
-            _last(found, ("gaussian", "sphere", mask), SMALLEST),
-        )
-        for mask in masks
-    }
-    cosines = {
-        mask: (
-            mean_of(found["gaussian", "sphere", mask][COSINE][0]),
-            _last(found, ("gaussian", "sphere", mask), COSINE),
-        )
-        for mask in masks
-    }
     return [
-        Point(
-            published="Share of full rank stays near 100% in depth.",
-            measured=f"Random value maps on the sphere, layer {shape.layers}, of {most}: above rounding "
-            f"{_shares(above)} (orthogonal value maps: {_shares(isometric)}); above 1e-3 of the "
-            f"largest {_shares(ranks)}: bare stacks do not keep it; networks with skips and MLPs, which the published "
-            f"figure may show, are not these. What still differs between tokens, by the split pass, has numerical rank "
-            f"{', '.join(f'{mask} {value:.3g}' for mask, value in left.items())} of {most - 1}.",
-            agrees=True if all(value > 0.9 for value in above.values()) else None,
-        ),
-        Point(
-            published="The smallest singular value falls.",
-            measured="On the sphere, over the largest, layer 0 to the last: "
-            + "; ".join(f"{mask} {_small(a.mean)} to {_small(b.mean)}" for mask, (a, b) in smallest.items())
-            + ".",
-            agrees=all(b.mean < a.mean for a, b in smallest.values()),
-        ),
-        Point(
-            published="The mean absolute cosine of tokens rises.",
-            measured="; ".join(f"{mask} {a.mean:.3f} to {b.mean:.3f}" for mask, (a, b) in cosines.items())
-            + ".",
-            agrees=all(b.mean > a.mean for a, b in cosines.values()),
-        ),
+        rank_point(found, shape),
+        _change(found, shape, SMALLEST, "The smallest singular value falls.", wanted=-1),
+        _change(found, shape, COSINE, "The mean absolute cosine of tokens rises.", wanted=1),
         _kept(found, recorded_layers(shape.layers)),
     ]
+
+
+def rank_point(found: Found, shape: Shape) -> Point:
+    """Agrees if the whole interval lies above nine tenths for every mask; otherwise the setups are not comparable."""
+    most, masks = _full_rank(shape), shape.masks
+    ranks = {mask: _last(found, ("gaussian", "sphere", mask), RANK).mean / most for mask in masks}
+    above = {mask: _last(found, ("gaussian", "sphere", mask), ABOVE) for mask in masks}
+    isometric = {mask: _last(found, ("orthogonal", "sphere", mask), ABOVE).mean / most for mask in masks}
+    left = {mask: _last(found, ("gaussian", "sphere", mask), LEFT).mean for mask in masks}
+    means = {mask: one.mean / most for mask, one in above.items()}
+    return Point(
+        source="reported",
+        statement="Share of full rank stays near 100% in depth.",
+        measured=f"Random value maps on the sphere, layer {shape.layers}, mean over seeds, of {most}: above rounding "
+        f"{_shares(means)} (orthogonal value maps: {_shares(isometric)}); above 1e-3 of the "
+        f"largest {_shares(ranks)}: bare stacks do not keep it; networks with skips and MLPs, which the published "
+        f"figure may show, are not these. What still differs between tokens, by the split pass, has numerical rank "
+        f"{', '.join(f'{mask} {value:.3g}' for mask, value in left.items())} of {most - 1}.",
+        agrees=True if all(one.low is not None and one.low > 0.9 * most for one in above.values()) else None,
+    )
+
+
+def _change(found: Found, shape: Shape, name: str, says: str, *, wanted: int) -> Point:
+    """From layer 0 to the last, paired by seed; agrees if the interval of the median is on that side for all masks."""
+    told, sides = [], list[bool | None]()
+    for mask in shape.masks:
+        lists = found["gaussian", "sphere", mask][name]
+        first, last = median_of(lists[0]), median_of(lists[-1])
+        change = median_of([b - a for a, b in zip(lists[0], lists[-1], strict=True)])
+        text = _small if name == SMALLEST else "{:.3f}".format
+        between = "" if not change.is_enough else f" ({text(last.low)} to {text(last.high)})"
+        told.append(f"{mask} {text(first.median)} to {text(last.median)}{between}")
+        sides.append({wanted: True, -wanted: False}.get(change.sign or 0))
+    what = "Over the largest" if name == SMALLEST else "Mean absolute cosine"
+    kind = "95% interval" if change.is_enough else f"{change.count} seeds are too few for an interval"
+    return Point(
+        source="reported",
+        statement=says,
+        measured=f"{what}, on the sphere, layer 0 to the last, median over seeds ({kind}): {'; '.join(told)}.",
+        agrees=decided(sides),
+    )
 
 
 def _kept(found: Found, keep: Sequence[int]) -> Point:
@@ -219,11 +222,12 @@ def _kept(found: Found, keep: Sequence[int]) -> Point:
     layer = max(place for place, at in enumerate(keep) if at <= STEADY)
     rank, above, smallest, cosine = (found[key][name][layer][0] for name in (RANK, ABOVE, SMALLEST, COSINE))
     return Point(
-        published="Tokens keep full rank but are anisotropic.",
-        measured=f"So it is at an equilibrium of rank {DIM} of W = I + {SHEAR:g} S ({TOKENS} tokens, {DIM} dimensions, "
-        f"causal, unit sphere), layer {keep[layer]}: {above:.0f} of {DIM} singular values are above rounding "
-        f"({rank:.0f} above 1e-3 of the largest), the smallest is {smallest:.1e} of the largest, the mean absolute "
-        f"cosine is {cosine:.3f}. "
+        source="ours",
+        statement="There is a state that a norm keeps at full rank while its tokens are anisotropic.",
+        measured=f"One built state, the equilibrium of rank {DIM} of W = I + {SHEAR:g} S ({TOKENS} tokens, {DIM} "
+        f"dimensions, causal, unit sphere), read at layer {keep[layer]} while rounding has not moved it: {above:.0f} "
+        f"of {DIM} singular values are above rounding ({rank:.0f} above 1e-3 of the largest), the smallest is "
+        f"{smallest:.1e} of the largest, the mean absolute cosine is {cosine:.3f}. It does not attract, see the notes. "
         "At random value maps the tokens are anisotropic because they collapse.",
         agrees=above == DIM and cosine > 0.9,
     )

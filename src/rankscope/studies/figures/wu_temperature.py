@@ -1,6 +1,6 @@
 """``wu-temperature``: how the temperature term of the logits moves the curves, mask by mask."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,16 +19,14 @@ from rankscope.studies.figures.stacks import (
     stacks,
     tempered,
 )
-from rankscope.studies.figures.statistics import Mean, depths, mean_of
+from rankscope.studies.figures.statistics import FEWEST, Median, depths, median_of
+from rankscope.studies.figures.wording import decades_text
 from rankscope.studies.rows import Rows, definitions
 
 TERMS: dict[str, float] = {"1/64": 1 / 64, "1": 1.0, "64": 64.0}
 """d_QK of the published figure, by the text that names it."""
 
 NORMS = ("none", "sphere")
-MOST = 1e6
-"""Decades beyond which only that is said."""
-
 HALF = -0.3
 """Log10 of one half: the first layer below it is when collapse sets in."""
 
@@ -49,7 +47,7 @@ class WuTemperatureConfig(Config):
 
 
 SIZES: dict[Size, dict[str, Any]] = {
-    "fast": {"layers": 24, "dim": 16, "tokens": 16, "seeds": range(4)},
+    "fast": {"layers": 24, "dim": 12, "tokens": 12, "seeds": range(6)},
     "usual": {"layers": 128, "dim": 64, "tokens": 64, "seeds": range(20)},
     "full": {"layers": 128, "dim": 768, "tokens": 128, "seeds": range(3)},
 }
@@ -98,7 +96,7 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
         slowing={
             norm: {mask: one.section() for mask, one in found.items()} for norm, found in slowing.items()
         },
-        verdict=_verdict(slowing["none"], config.shape),
+        verdict=verdict(slowing, config.shape),
         notes=_notes(config),
     )
 
@@ -109,9 +107,9 @@ def _network(key: tuple[str, str, str], log10: np.ndarray) -> dict[str, Any]:
         "norm": key[0],
         "mask": key[1],
         "temperature": key[2],
-        "layers_to_half": mean_of(reached).section() if reached else None,
+        "layers_to_half": median_of(reached).section() if reached else None,
         "reached_half": len(reached),
-        "log10_ratio_at_last_layer": mean_of(log10[-1].tolist()).section(),
+        "log10_ratio_at_last_layer": median_of(log10[-1].tolist()).section(),
     }
 
 
@@ -119,35 +117,41 @@ def _network(key: tuple[str, str, str], log10: np.ndarray) -> dict[str, Any]:
 class Slowing:
     """Decades that the ratio at d_QK = 1/64 lies above that at 64, paired by seed, at layers 1, 2, ...
 
-    No layer is singled out: the sign is told for all of them, and the size where it is largest.
+    No layer is singled out: the sign is told for all of them, and the size where it is largest. Seeds scatter over
+    decades, so medians count.
     """
 
-    by_layer: tuple[Mean, ...]
+    by_layer: tuple[Median, ...]
 
     @classmethod
     def of(cls, curves: Curves, norm: str, mask: str) -> "Slowing":
         sharp, flat = (curves[norm, mask, term] for term in ("1/64", "64"))
-        return cls(by_layer=tuple(mean_of(gaps.tolist()) for gaps in (sharp - flat)[1:]))
+        return cls(by_layer=tuple(median_of(gaps.tolist()) for gaps in (sharp - flat)[1:]))
 
     @property
     def slowed_until(self) -> int:
         """The last layer of the first ones at which the whole interval is above zero; 0 if not even the first is."""
-        signs = [one.mean > 0 and (one.low is None or one.low > 0) for one in self.by_layer]
+        signs = [one.low > 0 for one in self.by_layer]
         return signs.index(False) if False in signs else len(signs)
 
     @property
     def overtaken_from(self) -> int | None:
         """The first layer from which on the whole interval is below zero, to the end; None if it is not in the end."""
-        signs = [one.mean < 0 and (one.high is None or one.high < 0) for one in self.by_layer]
+        signs = [one.high < 0 for one in self.by_layer]
         if not signs[-1]:
             return None
         return len(signs) + 1 - (signs[::-1].index(False) if False in signs else len(signs))
 
     @property
-    def peak(self) -> tuple[int, Mean]:
+    def peak(self) -> tuple[int, Median]:
         """The layer at which the difference is largest, and the difference there."""
-        layer = max(range(len(self.by_layer)), key=lambda place: self.by_layer[place].mean)
+        layer = max(range(len(self.by_layer)), key=lambda place: self.by_layer[place].median)
         return layer + 1, self.by_layer[layer]
+
+    @property
+    def is_slowed(self) -> bool | None:
+        """Whether the first layers are slowed; None if the seeds do not tell."""
+        return {1: True, -1: False}.get(self.by_layer[0].sign or 0)
 
     def section(self) -> dict[str, Any]:
         layer, peak = self.peak
@@ -160,34 +164,45 @@ class Slowing:
         }
 
 
-def _verdict(found: dict[str, Slowing], shape: Shape) -> list[Point]:
-    full, causal, *windows = shape.masks
-    peaks = {mask: one.peak for mask, one in found.items()}
-    sparse = max(peaks[mask][1].mean for mask in windows)
+Slowings = dict[str, dict[str, Slowing]]
+"""By norm and mask."""
+
+
+def verdict(found: Slowings, shape: Shape) -> list[Point]:
+    """Three readings of the published figure, over both norms and all masks."""
+    every = [one for by_mask in found.values() for one in by_mask.values()]
     early = shape.layers // EARLY
-    last = [f"{mask} {_interval(one.by_layer[-1])}" for mask, one in found.items()]
+    count = every[0].by_layer[0].count
+    over = (
+        "95% intervals of medians over seeds"
+        if count >= FEWEST
+        else f"all of {count} seeds, too few to decide"
+    )
     return [
         Point(
-            published="A smaller temperature term (sharper attention) slows collapse in early layers.",
-            measured="mu/||X||_F at d_QK = 1/64 is above that at 64, no norm, beyond chance over seeds: "
-            + "; ".join(f"{mask} {_range(one, shape.layers)}" for mask, one in found.items())
-            + ".",
-            agrees=decided([one.slowed_until > 0 for one in found.values()]),
+            source="reported",
+            statement="A smaller temperature term (sharper attention) slows collapse in early layers.",
+            measured=f"mu/||X||_F at d_QK = 1/64 is above that at 64 ({over}): "
+            + _by_norm(found, lambda mask, one: f"{mask} {_range(one, shape.layers)}"),
+            agrees=decided([one.is_slowed for one in every]),
         ),
         Point(
-            published="More so for global masks than for sparse ones.",
-            measured="Largest difference at any layer, in decades: "
-            + "; ".join(f"{mask} {_interval(peak)} at layer {at}" for mask, (at, peak) in peaks.items())
-            + ".",
-            agrees=decided([peaks[mask][1].mean > sparse for mask in (full, causal)]),
+            source="reported",
+            statement="More so for global masks than for sparse ones.",
+            measured="Largest median difference at any layer, in decades: "
+            + _by_norm(found, lambda mask, one: f"{mask} {decades_text(one.peak[1])} at layer {one.peak[0]}"),
+            agrees=decided([side for by_mask in found.values() for side in _larger(by_mask, shape)]),
         ),
         Point(
-            published="The effect is seen in early layers above all.",
-            measured=f"It is largest within the first {early} layers: {', '.join(_early(found, early)) or 'nowhere'}. "
-            f"At layer {shape.layers}: {'; '.join(last)}. Below 0 sharper attention has overtaken: each token copies "
-            "nearly one other, and tokens that copy the same one are equal at once. With the complete mask a late "
-            "onset stays ahead, because every layer cubes the residual.",
-            agrees=decided([peaks[mask][0] <= early for mask in (causal, *windows)]),
+            source="reported",
+            statement="The effect is seen in early layers above all.",
+            measured=f"Largest within the first {early} layers: {_early(found, early)}. At layer {shape.layers}, in "
+            "decades: "
+            + _by_norm(found, lambda mask, one: f"{mask} {decades_text(one.by_layer[-1])}")
+            + " Below 0 sharper attention has overtaken: each token copies nearly one other, and tokens that copy the "
+            "same one are equal at once. With the complete mask a late onset stays ahead, because every layer cubes "
+            "the residual.",
+            agrees=decided([one.peak[0] <= early for one in every]) if count >= FEWEST else None,
         ),
     ]
 
@@ -196,27 +211,44 @@ EARLY = 4
 """Layers in the first quarter of the depth are early."""
 
 
-def _early(found: dict[str, Slowing], early: int) -> list[str]:
-    return [mask for mask, one in found.items() if one.peak[0] <= early]
+def _larger(found: dict[str, Slowing], shape: Shape) -> list[bool | None]:
+    """For complete and causal, whether their largest difference is beyond those of both windows, by intervals."""
+    full, causal, *windows = shape.masks
+    peaks = {mask: one.peak[1] for mask, one in found.items()}
+    sides = list[bool | None]()
+    for mask in (full, causal):
+        if not peaks[mask].is_enough:
+            sides.append(None)
+        elif all(peaks[mask].low > peaks[window].high for window in windows):
+            sides.append(True)
+        else:
+            sides.append(False if any(peaks[mask].high < peaks[window].low for window in windows) else None)
+    return sides
+
+
+def _by_norm(found: Slowings, told: Callable[[str, Slowing], str]) -> str:
+    parts = [
+        f"norm {norm}: {'; '.join(told(mask, one) for mask, one in by_mask.items())}."
+        for norm, by_mask in found.items()
+    ]
+    return " ".join(parts)
+
+
+def _early(found: Slowings, early: int) -> str:
+    names = [
+        f"{mask} ({norm})"
+        for norm, by_mask in found.items()
+        for mask, one in by_mask.items()
+        if one.peak[0] <= early
+    ]
+    return ", ".join(names) or "nowhere"
 
 
 def _range(one: Slowing, layers: int) -> str:
-    slowed = {0: "at no first layer", layers: "at all layers"}.get(
+    slowed = {0: "not at layer 1", layers: "at all layers"}.get(
         one.slowed_until, f"at layers 1 to {one.slowed_until}"
     )
-    return slowed + ("" if one.overtaken_from is None else f", below it from layer {one.overtaken_from} on")
-
-
-def _interval(one: Mean) -> str:
-    if one.low is None or one.high is None or one.low > MOST:
-        return _decades(one.mean)
-    return f"{_decades(one.mean)} ({_decades(one.low)} to {_decades(one.high)})"
-
-
-def _decades(value: float) -> str:
-    if value > MOST:
-        return f"more than {MOST:.0f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
+    return slowed + ("" if one.overtaken_from is None else f", overtaken from layer {one.overtaken_from} on")
 
 
 def _notes(config: WuTemperatureConfig) -> list[str]:
