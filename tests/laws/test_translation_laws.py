@@ -132,8 +132,16 @@ def _storage(value: Tensor) -> int:
 # padding
 
 
-@every_case
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("case", "side"),
+    [
+        pytest.param(case, side, id=f"{name}-{side}")
+        for place, (name, case) in enumerate(CASES.items())
+        for side in (
+            SIDES if os.environ.get("RANKSCOPE_SOAK") else SIDES[0 if case.columns else place % 2 :][:1]
+        )
+    ],
+)
 def test_a_padded_batch_equals_its_texts_one_by_one(case: Case, side: Side) -> None:
     if not case.masked or (case.columns and side == "left"):
         pytest.skip("nothing is padded on that side without another meaning")

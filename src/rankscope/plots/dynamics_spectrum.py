@@ -79,7 +79,7 @@ def multiplier_words(found: Sequence[Equilibrium]) -> str:
 def kind_of(multiplier: complex, tolerance: float = NEUTRAL) -> int:
     """0 if a deviation shrinks, 1 if its length stays within the tolerance, 2 if it grows.
 
-    >>> [kind_of(one) for one in (0.0572, 1 + 1e-9, 1.9428, -0.6 - 0.8j)]
+    >>> [kind_of(complex(one)) for one in (0.0572, 1 + 1e-9, 1.9428, -0.6 - 0.8j)]
     [0, 1, 2, 1]
     """
     length = abs(multiplier)

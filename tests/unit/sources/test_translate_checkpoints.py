@@ -1,6 +1,7 @@
 """Real checkpoints as trees: replayed on texts of their own domain."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -27,7 +28,10 @@ def test_float32(name: str) -> None:
     assert translation.proof.worst < 2e-4
 
 
-@pytest.mark.parametrize("name", checkpoints(*KINDS))
+LARGE = set() if os.environ.get("RANKSCOPE_SOAK") else {"smollm2"}
+
+
+@pytest.mark.parametrize("name", checkpoints(*(name for name in KINDS if name not in LARGE)))
 def test_float64(name: str) -> None:
     batch, model = first_texts(name), copy.deepcopy(loaded(name).model).double()
     translation = translate(model, batch)

@@ -140,7 +140,7 @@ register(
         question="Do masks slow collapse, and does a norm alone stop it at random weights?",
         durations={
             "fast": "about 8 seconds",
-            "usual": "about 1 minute",
+            "usual": "about 80 seconds",
             "full": "about 6 minutes, up to 11 GB",
         },
         make=make,
