@@ -1,6 +1,6 @@
 """The value map under which tokens on the unit sphere can stay apart: ``W = I + w S``, and from which starts they do.
 
-Wu et al. 2024 (arXiv:2405.18781), Section 4.3: one value map has equilibria of every rank. Ours are those of
+Wu et al. 2024 (arXiv:2405.18781), Section 4: one value map has equilibria of every rank. Ours are those of
 ``rankscope.dynamics.staircase``. They exist and do not attract: pushed a little, all of them collapse.
 """
 

@@ -1,4 +1,4 @@
-"""The verdict of ``wu-masks`` in words, go on: where float32 stops, isometries, and states that stay apart."""
+"""The verdict of ``wu-masks`` in words, continued: where float32 stops, isometries, and states that stay apart."""
 
 from rankscope.masks import parse_mask
 from rankscope.studies.figures.figure import Point, decided
