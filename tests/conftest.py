@@ -41,7 +41,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-LONG = ("test_dong_bert", "test_floor_calibration", "test_rate", "test_split_exact", "test_measure_laws")
+LONG = (
+    *(
+        "test_public",
+        "test_wu_figures",
+        "test_claims",
+        "test_dong_bert",
+        "test_floor_calibration",
+        "test_rate",
+    ),
+    *("test_split_exact", "test_wu_charts", "test_measure_laws"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

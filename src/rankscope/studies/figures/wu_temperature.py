@@ -281,7 +281,7 @@ register(
         question="Does sharper attention slow collapse, and for which masks?",
         durations={
             "fast": "about 3 seconds",
-            "usual": "about 1 minute",
+            "usual": "about 90 seconds",
             "full": "about 6 minutes, up to 11 GB (extrapolated)",
         },
         make=make,
