@@ -8,13 +8,13 @@ from rankscope.dynamics.endings import Ending as Ending
 from rankscope.dynamics.endings import Slowness as Slowness
 from rankscope.dynamics.equilibrium import Equilibrium as Equilibrium
 from rankscope.dynamics.equilibrium import judged as judged
+from rankscope.dynamics.found import Basin as Basin
+from rankscope.dynamics.found import Found as Found
 from rankscope.dynamics.newton import Polished as Polished
 from rankscope.dynamics.newton import polish as polish
 from rankscope.dynamics.run import Run as Run
 from rankscope.dynamics.run import iterate as iterate
 from rankscope.dynamics.run import run as run
-from rankscope.dynamics.search import Basin as Basin
-from rankscope.dynamics.search import Found as Found
 from rankscope.dynamics.search import find_equilibria as find_equilibria
 from rankscope.dynamics.staircase import Construction as Construction
 from rankscope.dynamics.staircase import every_rank as every_rank
