@@ -24,7 +24,7 @@ from rankscope.plots import (
     sphere_chart,
     svg,
 )
-from rankscope.plots.dynamics_basins import bar_rows, map_rows, wilson
+from rankscope.plots.dynamics_basins import bar_rows, map_rows
 from rankscope.plots.dynamics_circle import INNER, OUTSIDE, _along_arcs, free_direction, time_radius
 from rankscope.plots.dynamics_clusters import cells_of, count_on_circle, spread, to_meeting, ways_of
 from rankscope.plots.dynamics_marks import directions, filled_lines, simplified
@@ -40,6 +40,7 @@ from rankscope.plots.dynamics_sections import (
 )
 from rankscope.plots.dynamics_spectrum import KINDS
 from rankscope.results import Table
+from rankscope.results.intervals import wilson
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>"
 STEPS = [0, 1, 2, 5, 10, 30, 100, 300, 1000]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rankscope.results.intervals import wilson
 from rankscope.studies.figures.statistics import (
     depths,
     first_below,
@@ -12,7 +13,6 @@ from rankscope.studies.figures.statistics import (
     median_of,
     shallower,
     share_text,
-    wilson,
 )
 
 

@@ -1,8 +1,10 @@
 """What the figure ``clusters`` says: points of its verdict, and notes for the reader."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
+from rankscope.dynamics.endings import AT_REST
 from rankscope.studies.figures.figure import Point, all_of
 from rankscope.studies.figures.statistics import share_text
 
@@ -76,8 +78,9 @@ def cluster_notes(
         first = min(at_rest, key=lambda one: one["beta"])
         notes.append(
             "Plain steps in float64 do not move tokens at all once beta (1 - cos gap) exceeds 37, and a run calls them "
-            f"at rest from 28 on (1e-12 per step). Here from beta = {first['beta']:g} on: the slowest plateau, "
-            f"{first['clusters']} clusters that turn by 1e{first['log10_speed']:.0f} per step, ends a run as an "
+            f"at rest from {-math.log(AT_REST):.0f} on ({AT_REST:.0e} per step). Here from beta = "
+            f"{first['beta']:g} on: the slowest plateau, {first['clusters']} clusters that turn by "
+            f"1e{first['log10_speed']:.0f} per step, ends a run as an "
             "equilibrium, which it is not."
         )
     if masks:

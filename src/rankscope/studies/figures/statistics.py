@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from rankscope.results.intervals import wilson
+
 LEVEL = 0.95
 FEWEST = 6
 """Below this many values not even the least and the greatest enclose the median in 95% of cases: 1 - 2 / 2^5 < 0.95."""
@@ -91,19 +93,6 @@ def median_of(values: Sequence[float]) -> Median:
         high=float(found[-outer]),
         count=len(found),
     )
-
-
-def wilson(count: int, total: int) -> tuple[float, float]:
-    """The 95% interval of Wilson (1927) for a share of which ``count`` of ``total`` were seen.
-
-    >>> [round(end, 4) for end in wilson(200, 200)]
-    [0.9812, 1.0]
-    """
-    square = float(stats.norm.ppf((1 + LEVEL) / 2)) ** 2 / total
-    share = count / total
-    middle, half = share + square / 2, math.sqrt(share * (1 - share) * square + square**2 / 4)
-    low, high = ((middle + side) / (1 + square) for side in (-half, half))
-    return (low if count else 0.0), (high if count < total else 1.0)
 
 
 def share_text(count: int, total: int) -> str:

@@ -1,9 +1,10 @@
 """The verdict of ``wu-masks`` in words: collapse without a norm, the order of masks, and with a norm alone."""
 
+from rankscope.results.intervals import wilson
 from rankscope.studies.figures.figure import Point, decided
 from rankscope.studies.figures.kept import DRIFT
 from rankscope.studies.figures.stacks import Shape
-from rankscope.studies.figures.statistics import Mean, mean_of, share_text, wilson
+from rankscope.studies.figures.statistics import Mean, mean_of, share_text
 from rankscope.studies.figures.wording import power, rate
 from rankscope.studies.figures.wu_masks_found import Found, Key, forecast_rate
 from rankscope.studies.figures.wu_masks_limits import float32_point, isometry_point, kept_point
