@@ -15,6 +15,7 @@ from rankscope.errors import ConfigError, FileError, RankscopeError
 if TYPE_CHECKING:
     from rankscope.results import Table
     from rankscope.studies.figures import Figure
+    from rankscope.studies.figures.figure import Size
 
 WIDTH = 110
 ENDINGS = (".json", ".csv", ".png", ".html")
@@ -48,19 +49,23 @@ def reproduce(
             f"reproduce prints table or json, got {format_.value!r}; --output DIR also writes CSV and HTML"
         )
     chosen = () if seeds is None and seed is None else seed_list(seeds, seed)
-    from rankscope.studies.figures import FIGURES
+    from rankscope.studies.figures import FIGURES, Job
+    from rankscope.studies.figures.store import Store
 
     figure = FIGURES[name]
     folder = None if output is None else named_folder(output)
     if folder is not None:
         check_folder(folder, name)
+    store = Store(None if folder is None else folder / f".{name}.unfinished")
     with progress(name) as advance:
-        table = figure.make("fast" if fast else "full" if full else "usual", chosen, advance)
+        size: Size = "fast" if fast else "full" if full else "usual"
+        table = figure.make(Job(size=size, seeds=tuple(chosen), advance=advance, store=store))
     if folder is not None:
         try:
             _write(figure, table, folder)
         except (RankscopeError, OSError) as error:
             raise FileError(f"{error}; {kept_aside(table, name)}") from error
+        store.clear()
     emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
 
 

@@ -21,16 +21,26 @@ def provenance(config: Mapping[str, Any], seeds: Sequence[int] | None = None) ->
     [0, 1]
     """
     found: dict[str, Any] = {
-        "rankscope": _version("rankscope"),
+        "rankscope": rankscope_version(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "versions": versions(),
         "config": plain(config, "config"),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if seeds is not None:
         found["seeds"] = plain(list(seeds), "seeds")
     return found
+
+
+def rankscope_version() -> str | None:
+    """The installed version of this package."""
+    return _version("rankscope")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that can move a number."""
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
 
 
 def _version(name: str) -> str | None:

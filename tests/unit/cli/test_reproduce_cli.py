@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from rankscope.cli.app import app
 from rankscope.results import Table
-from rankscope.studies.figures import FIGURES
+from rankscope.studies.figures import FIGURES, Job
 
 runner = CliRunner()
 
@@ -17,7 +17,7 @@ FAST = ["reproduce", "wu-counterexample", "--fast"]
 
 @pytest.fixture(scope="module")
 def made():
-    return FIGURES["wu-counterexample"].make("fast", (), None)
+    return FIGURES["wu-counterexample"].make(Job(size="fast"))
 
 
 @pytest.fixture

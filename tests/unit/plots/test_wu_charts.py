@@ -10,7 +10,7 @@ from scipy import stats
 
 from rankscope.plots import svg
 from rankscope.plots.wu_curves import depth_axis, panel_of, summarized
-from rankscope.studies.figures import FIGURES
+from rankscope.studies.figures import FIGURES, Job
 
 TINY = {"layers": 6, "dim": 8, "tokens": 8, "seeds": range(2)}
 
@@ -91,7 +91,7 @@ def test_every_figure_draws_without_scripts_and_says_what_it_shows(name, monkeyp
     if name == "wu-masks":
         sizes = sizes | {"random_starts": 4, "random_steps": 20, "pushes": 2, "other_seeds": 1}
     monkeypatch.setitem(module.SIZES, "fast", sizes)
-    chart = FIGURES[name].chart(FIGURES[name].make("fast", (), None))
+    chart = FIGURES[name].chart(FIGURES[name].make(Job(size="fast")))
     spec = chart.to_dict()
     assert len(spec["description"]) > 40
     json.dumps(spec, allow_nan=False)

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rankscope.studies.figures import FIGURES
+from rankscope.studies.figures import FIGURES, Job
 from rankscope.studies.figures.kept import pushed, random_starts
 from rankscope.studies.figures.wu_temperature import Slowing
 
@@ -17,8 +17,10 @@ TOLD = []
 @pytest.fixture(scope="module")
 def tables():
     """The fast size on two seeds."""
-    made = {name: FIGURES[name].make("fast", (5, 8), None) for name in NAMES[:-1]}
-    last = FIGURES["wu-counterexample"].make("fast", (), lambda done, total: TOLD.append((done, total)))
+    made = {name: FIGURES[name].make(Job(size="fast", seeds=(5, 8))) for name in NAMES[:-1]}
+    last = FIGURES["wu-counterexample"].make(
+        Job(size="fast", advance=lambda done, total: TOLD.append((done, total)))
+    )
     return made | {"wu-counterexample": last}
 
 

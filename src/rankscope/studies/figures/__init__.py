@@ -12,5 +12,6 @@ from rankscope.studies.figures import clusters as clusters
 # isort: on
 from rankscope.studies.figures.figure import FIGURES as FIGURES
 from rankscope.studies.figures.figure import Figure as Figure
+from rankscope.studies.figures.figure import Job as Job
 
-__all__ = ["FIGURES", "Figure"]
+__all__ = ["FIGURES", "Figure", "Job"]

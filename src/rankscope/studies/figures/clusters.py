@@ -45,7 +45,7 @@ from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.results import Table
 from rankscope.studies.figures.cluster_words import cluster_notes, cluster_points
-from rankscope.studies.figures.figure import Advance, Figure, Size, register
+from rankscope.studies.figures.figure import Advance, Figure, Job, Size, register
 from rankscope.studies.rows import Rows, definitions
 
 if TYPE_CHECKING:
@@ -256,11 +256,11 @@ def _after_plain_steps(x: torch.Tensor, beta: float, mask: str) -> dict[str, Any
     }
 
 
-def _make(size: Size, seeds: Sequence[int], advance: Advance | None) -> Table:
-    config = SIZES[size]
-    if seeds:
-        config = ClusterConfig.of(**(config.model_dump() | {"seeds": tuple(seeds)}))
-    return clusters(config, advance=advance)
+def _make(job: Job) -> Table:
+    config = SIZES[job.size]
+    if job.seeds:
+        config = ClusterConfig.of(**(config.model_dump() | {"seeds": job.seeds}))
+    return clusters(config, advance=job.advance)
 
 
 def _chart(table: Table) -> "Chart":

@@ -1,12 +1,13 @@
 """What a figure of a paper is here: a name, a study that makes its table, a picture, and what the paper says."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from rankscope.core.refs import Ref
 from rankscope.core.registry import Registry
 from rankscope.results import Table
+from rankscope.studies.figures.store import Store
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -49,6 +50,27 @@ def in_words(point: Point) -> tuple[str, str, str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is asked of a figure.
+
+    Args:
+        seeds: empty for the figure's own.
+        advance: told of progress, if anyone listens.
+        store: where finished pieces of long work are kept, see ``Store``.
+    """
+
+    size: Size = "usual"
+    seeds: tuple[int, ...] = ()
+    advance: Advance | None = None
+    store: Store = field(default_factory=Store)
+
+    def tell(self, done: int, total: int) -> None:
+        """``done`` of ``total`` steps are done."""
+        if self.advance is not None:
+            self.advance(done, total)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
     """A figure by name.
 
@@ -57,8 +79,8 @@ class Figure:
         source: the figure or statement of the paper.
         question: one sentence, what a reader learns from it.
         durations: how long each size takes on two cores, in words, as measured.
-        make: size, seeds (empty: the figure's own) and progress in, table out. Its section ``verdict`` is a list of
-            ``Point``, its section ``notes`` a list of sentences for the reader.
+        make: the table. Its section ``verdict`` is a list of ``Point``, its section ``notes`` a list of sentences for
+            the reader.
         chart: the picture of that table; plots are imported inside.
     """
 
@@ -67,7 +89,7 @@ class Figure:
     source: Ref
     question: str
     durations: Mapping[Size, str]
-    make: Callable[[Size, Sequence[int], Advance | None], Table]
+    make: Callable[[Job], Table]
     chart: "Callable[[Table], Chart]"
 
 

@@ -11,7 +11,6 @@ steps_covered, note}``; ``starts`` ``{count, obtuse, outside_hemisphere}``; ``ve
 """
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -25,7 +24,7 @@ from rankscope.dynamics.orthogonal import Draw, Followed, follow, in_hemisphere
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.results import Table
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, all_of, register
+from rankscope.studies.figures.figure import Advance, Figure, Job, Point, Size, all_of, register
 from rankscope.studies.figures.statistics import share_text
 from rankscope.studies.rows import Rows, definitions
 
@@ -219,11 +218,11 @@ def _notes(masks: list[dict[str, Any]], starts: dict[str, int]) -> list[str]:
     return notes
 
 
-def _make(size: Size, seeds: Sequence[int], advance: Advance | None) -> Table:
-    config = SIZES[size]
-    if seeds:
-        config = OrthogonalConfig.of(**(config.model_dump() | {"seeds": tuple(seeds)}))
-    return orthogonal(config, advance=advance)
+def _make(job: Job) -> Table:
+    config = SIZES[job.size]
+    if job.seeds:
+        config = OrthogonalConfig.of(**(config.model_dump() | {"seeds": job.seeds}))
+    return orthogonal(config, advance=job.advance)
 
 
 def _chart(table: Table) -> "Chart":

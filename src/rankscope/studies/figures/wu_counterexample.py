@@ -18,7 +18,7 @@ from rankscope.measures import find_measure
 from rankscope.network import Attention, Fixed, Network, Sphere, Values
 from rankscope.results import Table
 from rankscope.split import log_measure, split_states
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, register
+from rankscope.studies.figures.figure import Figure, Job, Point, Size, register
 from rankscope.studies.figures.stacks import WORKERS
 from rankscope.studies.figures.statistics import share_text
 from rankscope.studies.rows import Rows, definitions
@@ -73,9 +73,10 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Table:
+def make(job: Job) -> Table:
     """One row per system and measure; a seed names the draw of the starts, the first one given counts."""
-    config = WuCounterexampleConfig.of(size=size, **SIZES[size], **({"seed": seeds[0]} if seeds else {}))
+    chosen = SIZES[job.size] | ({"seed": job.seeds[0]} if job.seeds else {})
+    config = WuCounterexampleConfig.of(size=job.size, **chosen)
     rows = Rows()
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -83,8 +84,7 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
             pool.map(lambda alpha: _measured(alpha, config), config.alphas), start=1
         ):
             found += systems
-            if advance is not None:
-                advance(done, len(config.alphas))
+            job.tell(done, len(config.alphas))
     for one in found:
         _add(rows, one, config)
     points, notes = _verdict(found, config), _notes(config)

@@ -13,7 +13,7 @@ from rankscope.core.refs import Ref
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.results import Table
 from rankscope.split import split_states
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, decided, register
+from rankscope.studies.figures.figure import Figure, Job, Point, Size, decided, register
 from rankscope.studies.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.studies.figures.stacks import Cell, Shape, ValueKind, cells, recorded_layers, stacks
 from rankscope.studies.figures.statistics import Mean, mean_of, median_of
@@ -63,10 +63,10 @@ Found = dict[Key, dict[str, list[list[float]]]]
 """By network and definition one list of seeds per recorded layer."""
 
 
-def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Table:
+def make(job: Job) -> Table:
     """The table of the figure: float64 with floors, and the shape of what differs by the split pass."""
-    chosen = SIZES[size] | ({"seeds": seeds} if seeds else {})
-    config = WuGeometryConfig.of(size=size, **chosen | {"seeds": tuple(chosen["seeds"])})
+    chosen = SIZES[job.size] | ({"seeds": job.seeds} if job.seeds else {})
+    config = WuGeometryConfig.of(size=job.size, **chosen | {"seeds": tuple(chosen["seeds"])})
     rows, keep, done = Rows(), recorded_layers(config.layers), 0
     found: Found = {}
     total = len(config.seeds) * len(PLAN) * len(config.shape.masks) + 1
@@ -75,8 +75,7 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
         key = (str(about["values"]), str(about["norm"]), str(about["mask"]))
         _measure(rows, cell, keep, found.setdefault(key, {}))
         done += len(cell.x)
-        if advance is not None:
-            advance(done, total)
+        job.tell(done, total)
     return rows.table(
         config,
         command="reproduce",

@@ -1,6 +1,5 @@
 """``wu-masks``: mu(X) against depth for four masks, with and without a norm, without a floor and in float32."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.results import Table
-from rankscope.studies.figures.figure import Advance, Figure, Size, register
+from rankscope.studies.figures.figure import Figure, Job, Size, register
 from rankscope.studies.figures.kept import kept_cells, pushed, random_starts
 from rankscope.studies.figures.stacks import (
     CURVE_MEASURES,
@@ -63,10 +62,10 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Table:
+def make(job: Job) -> Table:
     """The table of the figure: one row per network, seed, recorded layer and measure."""
-    chosen = SIZES[size] | ({"seeds": seeds} if seeds else {})
-    config = WuMasksConfig.of(size=size, **chosen | {"seeds": tuple(chosen["seeds"])})
+    chosen = SIZES[job.size] | ({"seeds": job.seeds} if job.seeds else {})
+    config = WuMasksConfig.of(size=job.size, **chosen | {"seeds": tuple(chosen["seeds"])})
     rows, found = Rows(), Found()
     plan = _plan(config)
     total, done = sum(len(work_seeds) * len(norms) for _, work_seeds, norms in plan) * 4 + 1, 0
@@ -76,15 +75,13 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
             for curve in follow(work, config.layers):
                 _keep(rows, found, curve)
                 done += len(batch.seeds)
-                if advance is not None:
-                    advance(done, total)
+                job.tell(done, total)
     for curve in follow(kept_cells(config.layers), config.layers):
         add_curve(rows, curve)
         found.add_kept(curve)
     found.pushed = pushed(config.pushes, config.push, config.random_steps, seed=config.seeds[0])
     found.starts = random_starts(config.random_starts, config.random_steps, seed=config.seeds[0])
-    if advance is not None:
-        advance(total, total)
+    job.tell(total, total)
     points, notes = verdict_and_notes(found, config.shape)
     return rows.table(
         config,

@@ -1,6 +1,6 @@
 """``wu-temperature``: how the temperature term of the logits moves the curves, mask by mask."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.results import Table
-from rankscope.studies.figures.figure import Advance, Figure, Point, Size, decided, register
+from rankscope.studies.figures.figure import Figure, Job, Point, Size, decided, register
 from rankscope.studies.figures.stacks import (
     CURVE_MEASURES,
     Shape,
@@ -56,10 +56,10 @@ Curves = dict[tuple[str, str, str], np.ndarray]
 """Log10 of the ratio, ``layers seeds``, by norm, mask and temperature term."""
 
 
-def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Table:
+def make(job: Job) -> Table:
     """The table of the figure: column ``temperature`` holds d_QK, logits are divided by its square root."""
-    chosen = SIZES[size] | ({"seeds": seeds} if seeds else {})
-    config = WuTemperatureConfig.of(size=size, **chosen | {"seeds": tuple(chosen["seeds"])})
+    chosen = SIZES[job.size] | ({"seeds": job.seeds} if job.seeds else {})
+    config = WuTemperatureConfig.of(size=job.size, **chosen | {"seeds": tuple(chosen["seeds"])})
     rows, done = Rows(), 0
     parts: dict[tuple[str, str, str], list[np.ndarray]] = {}
     total = len(config.seeds) * len(NORMS) * len(TERMS) * len(config.shape.masks)
@@ -75,8 +75,7 @@ def make(size: Size, seeds: Sequence[int], advance: Advance | None = None) -> Ta
             key = (str(about["norm"]), str(about["mask"]), str(about["temperature"]))
             parts.setdefault(key, []).append(np.asarray(curve.log10_ratio))
             done += len(batch.seeds)
-            if advance is not None:
-                advance(done, total)
+            job.tell(done, total)
     curves = {key: np.concatenate(each, axis=1) for key, each in parts.items()}
     slowing = {norm: {mask: Slowing.of(curves, norm, mask) for mask in config.shape.masks} for norm in NORMS}
     return rows.table(
