@@ -1,0 +1,30 @@
+"""Tasks on which small transformers are trained: ``TASKS`` holds them, ``rankscope train TASK`` trains one."""
+
+# Each file registers its task when it is imported; they are listed in this order.
+# isort: off
+from rankscope.studies.tasks import sort as sort
+
+# isort: on
+from rankscope.studies.tasks.checkpoint import Epoch as Epoch
+from rankscope.studies.tasks.checkpoint import Trained as Trained
+from rankscope.studies.tasks.checkpoint import initial_model as initial_model
+from rankscope.studies.tasks.checkpoint import load_trained as load_trained
+from rankscope.studies.tasks.checkpoint import save_trained as save_trained
+from rankscope.studies.tasks.sort import SortConfig as SortConfig
+from rankscope.studies.tasks.task import TASKS as TASKS
+from rankscope.studies.tasks.task import Task as Task
+from rankscope.studies.tasks.task import TaskConfig as TaskConfig
+from rankscope.studies.tasks.training import train as train
+
+__all__ = [
+    "TASKS",
+    "Epoch",
+    "SortConfig",
+    "Task",
+    "TaskConfig",
+    "Trained",
+    "initial_model",
+    "load_trained",
+    "save_trained",
+    "train",
+]

@@ -1,0 +1,144 @@
+"""The folder of one training: its state, its log, its model, and a lock, so that a killed run can go on.
+
+| file                | what it is                                                                          |
+|---------------------|-------------------------------------------------------------------------------------|
+| `state.safetensors` | weights, optimizer and curve after the last saved epoch; gone when training is done |
+| `model.safetensors` | the trained model, see ``load_trained``                                             |
+| `log.csv`           | one line per epoch                                                                  |
+| `.lock`             | held by the process that trains here                                                |
+
+Every file is written in one step: after a kill at any moment each is the old one or the new one.
+"""
+
+import csv
+import io
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankscope.errors import FileError
+from rankscope.results.files import check_output, write_atomically
+from rankscope.studies.tasks.checkpoint import (
+    MODEL_FORMAT,
+    STATE_FORMAT,
+    Epoch,
+    Trained,
+    load_state,
+    load_trained,
+    save_state,
+    save_trained,
+    told_by,
+)
+from rankscope.studies.tasks.task import Task, TaskConfig
+
+SECONDS = 2.0
+"""Between two saved states: no more than so much work is lost, and short epochs do not wait for the disk."""
+
+
+class RunFolder:
+    """Where one training of one configuration lives; a folder of another one is refused and left as it is."""
+
+    def __init__(self, folder: str | os.PathLike[str], task: Task[Any], config: TaskConfig) -> None:
+        self.path, self.task, self.config = Path(folder), task, config
+        self.state, self.model, self.log = (
+            self.path / name for name in ("state.safetensors", "model.safetensors", "log.csv")
+        )
+        self._saved_at = -SECONDS
+        _make(self.path)
+        for file in (self.state, self.model, self.log):
+            check_output(file)
+        for file, form in ((self.model, MODEL_FORMAT), (self.state, STATE_FORMAT)):
+            if file.exists():
+                self._check_same(file, form)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains here inside the block. The system frees the lock of a process that was killed."""
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(handle, self.path)
+            yield
+        finally:
+            os.close(handle)
+
+    def finished(self) -> Trained | None:
+        """The trained model, if training was done here before."""
+        return load_trained(self.model, dtype=torch.float32) if self.model.exists() else None
+
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Epoch]:
+        """The curve up to the last saved epoch; model and optimizer are then as they were after it."""
+        return load_state(self.state, model, optimizer)[2] if self.state.exists() else []
+
+    def keep(self, curve: Sequence[Epoch], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Save the state, unless that was done a moment ago."""
+        if time.monotonic() - self._saved_at < SECONDS:
+            return
+        save_state(self.state, self.task, self.config, curve, model, optimizer)
+        self._write_log(curve)
+        self._saved_at = time.monotonic()
+
+    def finish(self, trained: Trained) -> None:
+        """Save the model; the state is then no longer needed."""
+        self._write_log(trained.curve)
+        save_trained(trained, self.model)
+        self.state.unlink(missing_ok=True)
+
+    def _write_log(self, curve: Sequence[Epoch]) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [column.name for column in fields(Epoch)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(one) for one in curve)
+        write_atomically(self.log, text.getvalue().encode())
+
+    def _check_same(self, file: Path, form: str) -> None:
+        task, config, _ = told_by(file, form)
+        if task.name != self.task.name:
+            raise FileError(
+                f"{os.fspath(self.path)!r} holds a model of the task {task.name!r}, asked was {self.task.name!r}; "
+                "name another folder"
+            )
+        mine, theirs = self.config.model_dump(), config.model_dump()
+        different = [
+            f"{name} {theirs[name]!r} there, {mine[name]!r} asked"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+        if different:
+            raise FileError(
+                f"{os.fspath(self.path)!r} holds another model of the task {task.name!r}: {'; '.join(different)}; "
+                "name another folder, or ask for the same to go on with it"
+            )
+
+
+def _make(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{os.fspath(folder)!r} is a file; name a folder for the files of the training")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(
+            f"cannot make the folder {os.fspath(folder)!r}: {reason}; name one that you may write to"
+        ) from error
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        import fcntl
+    except (
+        ImportError
+    ):  # not on Windows; there two processes in one folder would overwrite each other's state
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise FileError(
+            f"another process is training in {os.fspath(folder)!r}; wait for it, or name another folder"
+        ) from error
