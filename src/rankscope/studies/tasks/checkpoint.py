@@ -20,6 +20,9 @@ from rankscope.studies.tasks.task import TASKS, Task, TaskConfig
 
 MODEL_FORMAT = "rankscope/task/1"
 STATE_FORMAT = "rankscope/training/1"
+ENTRY = "rankscope"
+"""Name of the metadata that says what a file is."""
+
 BUILTIN = "sort.safetensors"
 """The trained model that comes with the package: sorting with its default settings."""
 
@@ -71,11 +74,8 @@ def initial_model(task: Task[Any], config: TaskConfig, *, dtype: torch.dtype = t
 def save_trained(trained: Trained, path: str | os.PathLike[str]) -> Path:
     """The path, after it holds the weights in float32 and what they are."""
     tensors = {name: value.detach().float() for name, value in trained.model.state_dict().items()}
-    about = {
-        **_about(MODEL_FORMAT, trained.task, trained.config, trained.curve),
-        "stopped": json.dumps(trained.stopped),
-    }
-    return _save(path, tensors, about)
+    about = _about(MODEL_FORMAT, trained.task, trained.config, trained.curve)
+    return _save(path, tensors, {**about, "stopped": trained.stopped})
 
 
 def load_trained(
@@ -91,8 +91,7 @@ def load_trained(
     model = initial_model(task, config, dtype=dtype)
     _check_tensors(name, model.state_dict(), tensors)
     model.load_state_dict(tensors)
-    stopped = json.loads(about.get("stopped", "null"))
-    return Trained(task=task, config=config, model=model, curve=curve, stopped=stopped)
+    return Trained(task=task, config=config, model=model, curve=curve, stopped=about.get("stopped"))
 
 
 def save_state(
@@ -138,21 +137,22 @@ def told_by(path: str | os.PathLike[str], form: str) -> tuple[Task[Any], TaskCon
     return _told(name, _read(name, tensors=False)[0], form)
 
 
-def _about(form: str, task: Task[Any], config: TaskConfig, curve: Sequence[Epoch]) -> dict[str, str]:
+def _about(form: str, task: Task[Any], config: TaskConfig, curve: Sequence[Epoch]) -> dict[str, Any]:
     return {
         "format": form,
         "task": task.name,
-        "config": config.model_dump_json(),
-        "curve": json.dumps([asdict(one) for one in curve]),
+        "config": config.model_dump(mode="json"),
+        "curve": [asdict(one) for one in curve],
     }
 
 
-def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], about: dict[str, str]) -> Path:
+def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
     whole = {name: value.contiguous() for name, value in tensors.items()}
-    return write_atomically(path, safetensors.torch.save(whole, metadata=about))
+    # one entry: the order of several is not the same in every process, and equal models are to be equal files
+    return write_atomically(path, safetensors.torch.save(whole, metadata={ENTRY: json.dumps(about)}))
 
 
-def _told(name: str, about: Mapping[str, str], form: str) -> tuple[Task[Any], TaskConfig, tuple[Epoch, ...]]:
+def _told(name: str, about: Mapping[str, Any], form: str) -> tuple[Task[Any], TaskConfig, tuple[Epoch, ...]]:
     if about.get("format") != form:
         raise FileError(
             f"{name!r} holds another model (format {about.get('format')!r}, expected {form!r}); "
@@ -160,29 +160,38 @@ def _told(name: str, about: Mapping[str, str], form: str) -> tuple[Task[Any], Ta
         )
     try:
         task = TASKS[about.get("task", "")]
-        config = task.config.of(**json.loads(about.get("config", "")))
-        curve = tuple(Epoch(**one) for one in json.loads(about.get("curve", "[]")))
-    except (RankscopeError, ValueError, TypeError) as error:
+        config = task.config.of(**about.get("config", {}))
+        curve = tuple(Epoch(**one) for one in about.get("curve", ()))
+    except (RankscopeError, ValueError, TypeError, AttributeError) as error:
         raise FileError(
             f"{name!r} says it is a model of a task, but not which one: {error}; train it again"
         ) from error
     return task, config, curve
 
 
-def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not Path(name).is_file():
         raise FileError(
             f"cannot read {name!r}: there is no such file; name a .safetensors file of rankscope train"
         )
     try:
         with safe_open(name, framework="pt") as stored:
-            about = dict(stored.metadata() or {})
+            about = _parsed((stored.metadata() or {}).get(ENTRY))
             keys = list(stored.keys()) if tensors else []
             return about, {key: stored.get_tensor(key) for key in keys}
     except (OSError, SafetensorError) as error:
         raise FileError(
             f"cannot read {name!r}: {error}; the file is damaged, or it is not a .safetensors file"
         ) from error
+
+
+def _parsed(entry: str | None) -> dict[str, Any]:
+    """What a file says of itself; nothing if it says nothing that can be read."""
+    try:
+        found = json.loads(entry or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _check_tensors(name: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
