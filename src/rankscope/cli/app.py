@@ -23,6 +23,7 @@ from rankscope.cli.predict import predict
 from rankscope.cli.rate import rate
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
+from rankscope.cli.train import train
 from rankscope.errors import RankscopeError
 
 TOO_LARGE = "not enough memory for this run; lower --dim, --tokens, --layers or --seeds"
@@ -101,6 +102,7 @@ app.command("certify")(certify)
 app.command("predict")(predict)
 app.command("equilibria")(equilibria)
 app.command("claims")(claims)
+app.command("train")(train)
 app.command("reproduce")(reproduce)
 app.command("list")(list_names)
 

@@ -27,7 +27,7 @@ def list_names(
         str,
         Argument(
             help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, "
-            "claims or figures."
+            "claims, figures, tasks or objectives."
         ),
     ],
     tokens: Annotated[
@@ -255,6 +255,30 @@ def _figures() -> list[Row]:
     ]
 
 
+def _tasks() -> list[Row]:
+    from rankscope.studies.tasks import TASKS
+
+    return [
+        {
+            "name": one.name,
+            "definition": one.about,
+            "score": one.scored,
+            "published": [f"{name} {value}" for name, value in one.published.items()],
+            "source": str(one.source),
+        }
+        for one in TASKS.values()
+    ]
+
+
+def _objectives() -> list[Row]:
+    from rankscope.studies.tasks.objectives import OBJECTIVES
+
+    return [
+        {"name": one.name, "definition": one.about, "strengths": one.strengths and list(one.strengths)}
+        for one in OBJECTIVES.values()
+    ]
+
+
 _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "measures": _measures,
     "masks": _masks,
@@ -268,4 +292,6 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "architectures": _architectures,
     "claims": _claims,
     "figures": _figures,
+    "tasks": _tasks,
+    "objectives": _objectives,
 }

@@ -150,7 +150,15 @@ SORT = register(
         config=SortConfig,
         settings={
             "official": {"learning_rate": 1e-5, "epochs": 65, "batch": 30, "warmup": 0, "decay": "none"},
-            "fast": {"layers": 3, "dim": 24, "alphabet": 5, "length": 4, "train": 500, "epochs": 24},
+            "fast": {
+                "layers": 3,
+                "dim": 24,
+                "alphabet": 5,
+                "length": 4,
+                "train": 500,
+                "epochs": 20,
+                "learning_rate": 3e-3,
+            },
         },
         model=model,
         batches=batches,
