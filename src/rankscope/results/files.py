@@ -10,18 +10,21 @@ from typing import BinaryIO
 
 from rankscope.errors import FileError
 
+TEMPORARY = ".rankscope-*.tmp"
+"""Names of files that are being written; a killed process leaves one behind."""
+
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> Path:
     """The path, after its file holds exactly ``content``: bytes, or a function that writes to a binary file.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and then take the name in
     one step. Whatever fails before that step leaves an existing file untouched and removes the temporary one
-    (a killed process may leave a ``.rankscope-*.tmp`` behind).
+    (a killed process may leave it behind).
     """
     check_output(path)
     # Through a link, the file it points to is replaced; the link stays.
     target = Path(os.path.realpath(path))
-    temporary = target.parent / f".rankscope-{secrets.token_hex(8)}.tmp"
+    temporary = target.parent / TEMPORARY.replace("*", secrets.token_hex(8))
     try:
         _write(temporary, content, mode=_mode(target))
         os.replace(temporary, target)

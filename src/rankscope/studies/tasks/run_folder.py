@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from rankscope.errors import FileError
-from rankscope.results.files import check_output, write_atomically
+from rankscope.results.files import TEMPORARY, check_output, write_atomically
 from rankscope.studies.tasks.checkpoint import (
     MODEL_FORMAT,
     STATE_FORMAT,
@@ -64,13 +64,18 @@ class RunFolder:
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(handle, self.path)
+            for half_written in self.path.glob(TEMPORARY):
+                half_written.unlink()
             yield
         finally:
             os.close(handle)
 
     def finished(self) -> Trained | None:
         """The trained model, if training was done here before."""
-        return load_trained(self.model, dtype=torch.float32) if self.model.exists() else None
+        if not self.model.exists():
+            return None
+        self.state.unlink(missing_ok=True)  # a kill just after the model was saved leaves it behind
+        return load_trained(self.model, dtype=torch.float32)
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Epoch]:
         """The curve up to the last saved epoch; model and optimizer are then as they were after it."""
