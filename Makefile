@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test lint format bench families soak fuzz clean
+.PHONY: help install demo test figures lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,7 +42,10 @@ lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## lint, then all tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --ignore tests/figures
+
+figures: $(STAMP) ## every figure of the papers at its fast size, and kills in between
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/figures
 
 format: $(STAMP) ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .

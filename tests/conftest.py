@@ -44,7 +44,6 @@ def pytest_collection() -> Generator[None, object, object]:
 LONG = (
     *(
         "test_public",
-        "test_wu_figures",
         "test_claims",
         "test_dong_bert",
         "test_floor_calibration",

@@ -1,0 +1,78 @@
+"""Every figure of ``rankscope list figures``, made with ``--fast`` as a user would; run by ``make figures``.
+
+These take minutes together, so they stand beside the suite: ``make test`` does not run them, CI does.
+"""
+
+import json
+import multiprocessing
+import random
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rankscope.cli.app import app
+from rankscope.results import Table
+from rankscope.studies.figures import FIGURES
+
+runner = CliRunner()
+ENDINGS = ("csv", "html", "json", "png")
+
+
+def reproduce(name: str, folder: Path, *options: str):
+    return runner.invoke(app, ["reproduce", name, "--fast", "--output", str(folder), *options])
+
+
+def table_of(folder: Path, name: str) -> dict:
+    """The table as it was saved, without the time at which that was."""
+    found = json.loads((folder / f"{name}.json").read_text())
+    found["provenance"].pop("time")
+    return found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figure_is_made_and_judged(name, tmp_path):
+    found = reproduce(name, tmp_path)
+    assert found.exit_code == 0, found.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.{ending}" for ending in ENDINGS]
+    table = Table.load(tmp_path / f"{name}.json")
+    assert table.frame.height
+    assert set(table.frame["definition"]) <= set(table.sections["definitions"])
+    assert table.sections["verdict"]
+    for point in table.sections["verdict"]:
+        assert set(point) == {"source", "statement", "measured", "agrees"}
+        assert point["statement"].rstrip()[-1] in ".?"
+        assert point["measured"].rstrip()[-1] in ".%)"
+    assert all(note.rstrip().endswith((".", ":")) for note in table.sections["notes"])
+    with Image.open(tmp_path / f"{name}.png") as picture:
+        assert min(picture.size) > 200
+    HTMLParser().feed((tmp_path / f"{name}.html").read_text())
+
+
+LONGEST = ("paths-sort", "circle", "long-paths")
+"""Figures that train."""
+
+
+@pytest.mark.parametrize("name", [name for name in LONGEST if name in FIGURES])
+def test_a_figure_that_is_killed_again_and_again_ends_in_the_same_table(name, tmp_path):
+    """Each child is forked from this process, so no time is spent on imports."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert reproduce(name, whole).exit_code == 0
+    fork, chance, kills = multiprocessing.get_context("fork"), random.Random(3), 0  # noqa: S311 - not a secret
+    for attempt in range(60):
+        child = fork.Process(target=reproduce, args=(name, broken))
+        child.start()
+        child.join(chance.uniform(0.0, 1.0 + attempt))
+        if child.exitcode == 0:
+            break
+        child.kill()
+        child.join()
+        kills += 1
+    else:
+        pytest.fail("sixty attempts did not end")
+    assert kills
+    assert reproduce(name, broken).exit_code == 0
+    assert table_of(broken, name) == table_of(whole, name)
+    assert [path.name for path in broken.iterdir() if path.is_dir()] == []
