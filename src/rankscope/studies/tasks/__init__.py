@@ -3,6 +3,7 @@
 # Each file registers its task when it is imported; they are listed in this order.
 # isort: off
 from rankscope.studies.tasks import sort as sort
+from rankscope.studies.tasks import hull as hull
 
 # isort: on
 from rankscope.studies.tasks.checkpoint import Epoch as Epoch
@@ -10,6 +11,7 @@ from rankscope.studies.tasks.checkpoint import Trained as Trained
 from rankscope.studies.tasks.checkpoint import initial_model as initial_model
 from rankscope.studies.tasks.checkpoint import load_trained as load_trained
 from rankscope.studies.tasks.checkpoint import save_trained as save_trained
+from rankscope.studies.tasks.hull import HullConfig as HullConfig
 from rankscope.studies.tasks.sort import SortConfig as SortConfig
 from rankscope.studies.tasks.task import TASKS as TASKS
 from rankscope.studies.tasks.task import Task as Task
@@ -19,6 +21,7 @@ from rankscope.studies.tasks.training import train as train
 __all__ = [
     "TASKS",
     "Epoch",
+    "HullConfig",
     "SortConfig",
     "Task",
     "TaskConfig",
