@@ -1,6 +1,6 @@
 """The published curves of untrained BERT, reproduced by ``ablate`` from a bare config.
 
-``dong_bert_curves.json`` holds its own source: the residual figure of Dong, Cordonnier and Loukas (2021), arXiv
+``dong_bert_curves.json`` of the figures says its source: the residual figure of Dong, Cordonnier, Loukas (2021), arXiv
 2103.03404, read back from the vector figure. Each published curve is one random draw of the weights on other text (32
 texts of 128 tokens), and every variant drew weights of its own: their values at layer 0 differ among themselves by 2%.
 So a mean over two seeds on random tokens can only be near it, not equal to it. From layer 3 on the attention-only
@@ -8,15 +8,13 @@ curves are the rounding of float32, whose size depends on the order of summation
 show the same plateau and not more.
 """
 
-import json
-from pathlib import Path
-
 import polars as pl
 import pytest
 
 from rankscope.studies import ablate
+from rankscope.studies.figures.dong_curves import published
 
-PUBLISHED = json.loads((Path(__file__).parent / "dong_bert_curves.json").read_text())["curves"]["init"]
+PUBLISHED = published()["init"]
 RATIO = "residual_ratio[composite,mean]"
 LAYERS = range(13)
 
@@ -40,8 +38,8 @@ def test_untrained_bert():
         seeds=range(2),
         measures=[RATIO],
     )
-    for published in PUBLISHED:
-        check_curve(table, published)
+    for variant in PUBLISHED:
+        check_curve(table, variant)
     check_plateau(table)
 
 
@@ -50,11 +48,10 @@ def curve(table, variant):
     return rows.group_by("layer").agg(pl.col("value").mean()).sort("layer")["value"].to_list()
 
 
-def check_curve(table, published):
-    variant = published.lower()
+def check_curve(table, variant):
     measured = curve(table, variant)
     assert len(measured) == len(LAYERS)
-    for layer, theirs in enumerate(PUBLISHED[published]["mean"]):
+    for layer, theirs in enumerate(PUBLISHED[variant]["mean"]):
         quotient = measured[layer] / theirs
         allowed = ALLOWED[variant][layer]
         assert 1 / allowed < quotient < allowed, (variant, layer, measured[layer], theirs)

@@ -15,7 +15,7 @@ from rankscope.errors import UnknownNameError
 from rankscope.studies.figures import chained_attention, chained_attention_maps
 from rankscope.studies.figures import chained_attention_products as parts
 from rankscope.studies.figures.chained_attention_found import MEAN, RANK_ONE, ROWS, chained
-from rankscope.studies.figures.chained_attention_maps import Subject, cached_folder, maps_of
+from rankscope.studies.figures.chained_attention_maps import Subject, maps_of
 from rankscope.studies.figures.chained_attention_products import (
     ORDERS,
     Product,
@@ -299,15 +299,20 @@ def test_means_without_intervals_decide_nothing() -> None:
 
 
 def test_the_cache_is_only_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert cached_folder("google-bert/bert-base-cased") is None
-    folder = tmp_path / "models--google-bert--bert-base-cased" / "snapshots" / "abc"
-    folder.mkdir(parents=True)
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    home = tmp_path / "models--google-bert--bert-base-cased"
+    folder = home / "snapshots" / "abc"
+    for place in (folder, home / "refs"):
+        place.mkdir(parents=True)
+    (home / "refs" / "main").write_text("abc")
     for name in ("config.json", "model.safetensors"):
         (folder / name).touch()
-    assert cached_folder("google-bert/bert-base-cased") is None  # no tokenizer yet
+    assert "bert-base-cased" not in [
+        one.model for one in chained_attention_maps.subjects((4,))
+    ]  # no tokenizer
     (folder / "vocab.txt").touch()
-    assert cached_folder("google-bert/bert-base-cased") == folder
     listed = chained_attention_maps.subjects((4,))
     assert [(one.model, one.weights, one.seed) for one in listed[:2]] == [
         ("bert-base", "initial", 4),

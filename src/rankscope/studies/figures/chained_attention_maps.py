@@ -1,9 +1,7 @@
 """Attention maps of live models for the figure ``chained-attention``: of untrained BERT, and of trained encoders."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from rankscope.sources import (
     random_token_batches,
     text_batches,
 )
+from rankscope.sources.cached import cached_folder
 from rankscope.sources.initial import initial_model
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.texts import sample_texts
@@ -49,27 +48,11 @@ class Subject:
 def subjects(seeds: tuple[int, ...]) -> list[Subject]:
     """Untrained BERT of every seed, then the trained models that this machine has. Nothing is fetched."""
     found = [Subject(model=INITIAL, weights="initial", seed=seed) for seed in seeds]
-    for name in TRAINED_HUB:
-        if (folder := cached_folder(name)) is not None:
-            found.append(Subject(model="bert-base-cased", weights="trained", folder=str(folder)))
-            break
+    if (folder := cached_folder(*TRAINED_HUB, files=("vocab.txt",))) is not None:
+        found.append(Subject(model="bert-base-cased", weights="trained", folder=str(folder)))
     if BUILTINS[TRAINED_BUILTIN].installed:
         found.append(Subject(model=TRAINED_BUILTIN, weights="trained"))
     return found
-
-
-def cached_folder(name: str) -> Path | None:
-    """Where the local Hugging Face cache keeps a model with its weights as safetensors, or None."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
-    needed = ("config.json", "model.safetensors", "vocab.txt")
-    complete = [
-        folder
-        for folder in (sorted(snapshots.iterdir()) if snapshots.is_dir() else [])
-        if all((folder / file).is_file() for file in needed)
-    ]
-    return complete[-1] if complete else None
 
 
 def maps_of(subject: Subject, *, tokens: int, texts: int) -> list[Tensor]:
