@@ -1,0 +1,205 @@
+"""The memorization task: tokens of a text in, for each of them a label that was drawn at random.
+
+There is nothing to find out, so the training sequences themselves are scored. It is one of three tasks on which Dong,
+Cordonnier and Loukas (2021, Section 4.2) compare short and long paths of a trained network.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from rankscope.core.refs import Ref
+from rankscope.errors import ConfigError, FileError
+from rankscope.network import generators
+from rankscope.studies.tasks.memorize_data import (
+    CLASSES,
+    ceiling,
+    fingerprint,
+    random_labels,
+    read_sequences,
+    sample_sequences,
+    unmixed_ceiling,
+)
+from rankscope.studies.tasks.model import Draw, TaskModel, TokenReader
+from rankscope.studies.tasks.task import (
+    Batch,
+    Task,
+    TaskConfig,
+    register,
+    shuffled,
+    token_accuracy,
+    token_loss,
+)
+
+
+class MemorizeConfig(TaskConfig):
+    """Memorization: 6 layers of 2 heads on 250 channels, 500 sequences of 128 tokens.
+
+    As in the published code the blocks hold attention alone unless ``mlp_width`` is given, there are no positions, and
+    some of the training sequences are scored. A text is known by path and content: ``fingerprint`` is filled in when
+    a text is named, and a file that has changed since is refused.
+    """
+
+    dim: int = Field(default=250, ge=1, strict=True)
+    initial_std: float = Field(
+        default=0.06,
+        gt=0,
+        allow_inf_nan=False,
+        description="of every weight; 1 / sqrt(dim), so that attention mixes from the start",
+    )
+    epochs: int = Field(default=20, ge=0, strict=True)
+    batch: int = Field(default=8, ge=1, strict=True, description="sequences in one step of the optimizer")
+    sequences: int = Field(default=500, ge=1, strict=True, description="how many sequences are memorized")
+    length: int = Field(default=128, ge=2, strict=True, description="tokens in a sequence")
+    positions: Literal["none", "learned"] = Field(
+        default="none", description="without them equal tokens of a sequence cannot be told apart"
+    )
+    test: int = Field(
+        default=88,
+        ge=1,
+        strict=True,
+        description="sequences that are scored, the first ones; or all there are",
+    )
+    text: str | None = Field(default=None, description="file with the text; None for sentences of the sample")
+    fingerprint: str | None = Field(default=None, description="of the text; filled in")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_text(cls, values: dict[str, Any]) -> dict[str, Any]:
+        text = values.get("text")
+        if text is None:
+            if values.get("fingerprint") is not None:
+                raise ConfigError("a fingerprint belongs to a text, and no text was named; leave it out")
+            return values
+        if values.get("fingerprint") is None:
+            values = values | {"fingerprint": fingerprint(text)}
+        return values | {"text": os.path.abspath(os.path.expanduser(text))}
+
+    @property
+    def examples(self) -> int:
+        return self.sequences
+
+
+def examples(config: MemorizeConfig) -> Batch:
+    """All sequences, as integers ``sequences length``, and the label of every token."""
+    return _examples(config.text, config.fingerprint, config.sequences, config.length, config.seed)[:2]
+
+
+def vocabulary(config: MemorizeConfig) -> tuple[str, ...]:
+    """The token that each integer stands for."""
+    return _examples(config.text, config.fingerprint, config.sequences, config.length, config.seed)[2]
+
+
+def held_out(config: MemorizeConfig) -> Batch:
+    """The sequences that are scored: the first of those that are trained on."""
+    ids, labels = examples(config)
+    return ids[: config.test], labels[: config.test]
+
+
+def batches(config: MemorizeConfig) -> Iterator[list[Batch]]:
+    """For every epoch its batches of sequences and labels, in shuffled order."""
+    generator = generators(config.seed)[1]
+    ids, labels, _ = _drawn(
+        config.text, config.fingerprint, config.sequences, config.length, generator=generator
+    )
+    yield from shuffled(lambda: (ids, labels), config, generator=generator)
+
+
+def model(config: MemorizeConfig, generator: torch.Generator) -> TaskModel:
+    """Token vectors, if asked for also position vectors, the blocks, a classifier with two classes."""
+    draw = Draw(config.initial_std, generator)
+    length = config.length if config.positions == "learned" else None
+    reader = TokenReader(len(vocabulary(config)), config.dim, draw, length=length)
+    return TaskModel(config, reader, draw, classes=CLASSES)
+
+
+def lines(config: MemorizeConfig) -> Mapping[str, float]:
+    """Accuracies to compare with.
+
+    ``ceiling`` is that of the sequences that are scored. ``own token alone`` is that of all sequences: where a network
+    ends that was trained on them but mixes no tokens.
+    """
+    positions = config.positions == "learned"
+    return {
+        "naive": 1 / CLASSES,
+        "own token alone": unmixed_ceiling(*examples(config), positions=positions),
+        "ceiling": ceiling(*held_out(config), positions=positions),
+    }
+
+
+Found = tuple[Tensor, Tensor, tuple[str, ...]]
+
+
+@lru_cache(maxsize=4)
+def _examples(text: str | None, known: str | None, sequences: int, length: int, seed: int) -> Found:
+    return _drawn(text, known, sequences, length, generator=generators(seed)[1])
+
+
+def _drawn(
+    text: str | None, known: str | None, sequences: int, length: int, *, generator: torch.Generator
+) -> Found:
+    if text is None:
+        ids, words = sample_sequences(sequences=sequences, length=length, generator=generator)
+    else:
+        if fingerprint(text) != known:
+            raise FileError(
+                f"{text!r} is no longer the text it was; put it back, or train anew in another folder"
+            )
+        ids, words = read_sequences(text, sequences=sequences, length=length)
+    return ids, random_labels(ids.shape, generator), words
+
+
+MEMORIZE = register(
+    Task(
+        name="memorize",
+        about="Every token has a label that was drawn at random, to be known by heart.",
+        source=Ref(
+            key="dong2021",
+            where="Section 4.2, memorization",
+            differs="words of a text of choice in place of word pieces of RTE, every sequence full; no dropout, no "
+            "segment vectors, no linear map in the embedding; own optimizer settings beside the published ones",
+        ),
+        config=MemorizeConfig,
+        settings={
+            "official": {
+                "initial_std": 0.02,
+                "optimizer": "adamw",
+                "learning_rate": 3e-4,
+                "weight_decay": 0.01,
+                "epochs": 50,
+                "batch": 8,
+                "warmup": 0,
+                "decay": "none",
+            },
+            "fast": {
+                "dim": 48,
+                "initial_std": 0.14,
+                "length": 32,
+                "sequences": 80,
+                "test": 80,
+                "epochs": 30,
+                "learning_rate": 2e-3,
+                "warmup": 20,
+            },
+        },
+        model=model,
+        batches=batches,
+        held_out=held_out,
+        loss=token_loss,
+        score=token_accuracy,
+        scored="token accuracy on training sequences",
+        lines=lines,
+        published={"full model": 0.85, "naive": 0.5},
+        notes=(
+            "RTE cannot be had here; without a text of your own the sequences are sentences of the bundled sample in "
+            "random order.",
+            "Without positions equal tokens of a sequence get equal answers, so that no network of this kind exceeds "
+            "the ceiling.",
+        ),
+    )
+)
