@@ -213,8 +213,8 @@ TABLES = {
 }  # fmt: skip
 
 
-def sorting(weights=("trained", "initial"), seeds=(0,)):
-    """What paths of each length achieve, with the columns and sections of the study of the sorting task."""
+def effect(weights=("trained", "initial"), seeds=(0,)):
+    """What paths of each length achieve, with the columns and sections of the study of a task."""
     kinds = (
         ("frozen", "all", None), ("frozen", "up_to", None), ("isolated", "all", 9), ("isolated", "drawn", 5),
         ("isolated", "drawn", 20), ("isolated", "single", 1), ("official", "drawn", 20),
@@ -233,7 +233,7 @@ def sorting(weights=("trained", "initial"), seeds=(0,)):
     ]
     sections = {
         "models": models,
-        "baselines": {"uniform": 0.1, "position": 0.23, "unmixed": 0.36},
+        "baselines": {"naive": 0.1, "without letters": 0.23, "own letter alone": 0.36},
         "lengths": [
             {"length": length, "paths": count} for length, count in enumerate(counts_of([2, 2, 2, 2, 2, 2]))
         ],
@@ -252,7 +252,7 @@ def effect_rows(weight, seed, mode, kind, summed, length):
         0.3 if kind == "up_to" else 0.0
     )
     about = {
-        "model": "sorting",
+        "model": "sort",
         "weights": weight,
         "seed": seed,
         "mode": mode,
@@ -261,6 +261,7 @@ def effect_rows(weight, seed, mode, kind, summed, length):
     }
     numbers = (
         ("token_accuracy", "token_accuracy", accuracy, 0.0),
+        *([("refit_accuracy", "refit_accuracy", 0.2 + 0.8 * accuracy, 0.0)] if kind == "all" else []),
         ("residual_ratio", "residual_ratio[composite,mean]", ratio, 1e-2),
         ("residual", "residual[frobenius,mean]", 20 * ratio, 1e-3),
     )
@@ -274,10 +275,10 @@ def effect_rows(weight, seed, mode, kind, summed, length):
     ]  # fmt: skip
 
 
-def plain_sorting():
+def plain_effect():
     """The same with no more than modes and lengths, and levels as numbers."""
     rows = [
-        row for row in sorting(("trained",)).frame.iter_rows(named=True) if row["paths"] in ("all", "up_to")
+        row for row in effect(("trained",)).frame.iter_rows(named=True) if row["paths"] in ("all", "up_to")
     ]
     names = {"all": "frozen", "up_to": "frozen, up to this length"}
     kept = ("model", "length", "measure", "definition", "value", "floor")

@@ -10,7 +10,13 @@ import polars as pl
 from rankscope.plots.axes import log_axis, log_ticks
 from rankscope.plots.backend import Chart, alt
 from rankscope.plots.curve_marks import lines_of
-from rankscope.plots.paths_effect_points import ACCURACY, effect_points, levels_of, paths_by_length
+from rankscope.plots.paths_effect_points import (
+    ACCURACIES,
+    ACCURACY,
+    effect_points,
+    levels_of,
+    paths_by_length,
+)
 from rankscope.plots.paths_marks import (
     LENGTH_TITLE,
     MOST_LABELS,
@@ -61,6 +67,8 @@ def effectiveness_chart(
 ) -> Chart:
     """Accuracy against path length, one line per way of keeping paths, with residual and number of paths below.
 
+    Rows that differ in ``seed`` alone are one point with a band, the 95% interval of its mean.
+
     Rows have ``length``, ``mode``, ``definition`` (``token_accuracy``, ``residual...``), ``value``, and where they
     apply ``low`` and ``high``, ``paths`` and ``summed``; see ``effect_points`` for what is drawn without ``lines`` and
     ``definitions``. Dashed: the full model and naive answers, from the sections ``full`` or ``models``, ``naive`` or
@@ -75,7 +83,8 @@ def effectiveness_chart(
         lengths=sorted({*points["length"].to_list(), *counts}),
         width=WIDTHS.get(len(names), NARROW),
     )
-    drawn = sorted(points["definition"].unique(maintain_order=True), key=lambda name: name != ACCURACY)
+    known = points["definition"].unique(maintain_order=True).to_list()
+    drawn = [*(name for name in ACCURACIES if name in known), *(n for n in known if n not in ACCURACIES)]
     columns = []
     for name in names:
         panels = [_panel(points, table, setup, definition, name) for definition in drawn]
@@ -87,15 +96,18 @@ def effectiveness_chart(
         columns.append(column.properties(title=over) if len(names) > 1 else column)
     whole: Any = alt.hconcat(*columns, spacing=34)
     notes = [clipped(str(one)) for one in table.frame["model"].drop_nulls().unique(maintain_order=True)]
-    notes += (
-        ["bars: interval of the mean over draws or seeds"]
-        if points["low"].null_count() < points.height
-        else []
-    )
+    notes += _of_intervals(points)
     notes += [] if points["resolved"].all() else ["hollow: not above the rounding floor"]
     words = lines_of(notes, setup.width * len(names) + 60)
     heading = alt.TitleParams(title or "What paths of each length achieve", subtitle=words)
     return finished(whole.properties(title=heading, description=_in_words(points)))
+
+
+def _of_intervals(points: pl.DataFrame) -> list[str]:
+    known = points.drop_nulls(["low", "high"])
+    seeds = known.filter(pl.col("seeds") > 1)["seeds"].to_list()
+    bands = [f"bands: 95% interval of the mean over {max(seeds)} seeds of training"] if seeds else []
+    return bands + (["bars: 95% interval of the mean over draws"] if len(seeds) < known.height else [])
 
 
 def _x(setup: Setup, *, title: bool) -> Any:
@@ -113,12 +125,12 @@ def _x(setup: Setup, *, title: bool) -> Any:
 def _panel(points: pl.DataFrame, table: Table, setup: Setup, definition: str, panel: str) -> Any:
     own = points.filter(pl.col("definition") == definition)
     sizes = _sizes(own)
-    is_log = definition != ACCURACY and bool(sizes)
+    is_log = definition not in ACCURACIES and bool(sizes)
     rows = [_row(point, is_log) for point in own.filter(pl.col("panel") == panel).iter_rows(named=True)]
-    rules = levels_of(table, panel) if definition == ACCURACY else {}
+    rules = levels_of(table, panel) if definition in ACCURACIES else {}
     y = _log_scale(sizes, definition) if is_log else _linear_scale(own, definition, list(rules.values()))
     marks = [*_rules(rules, y, setup.width), *_lines(rows, setup, y, has_legend=definition == ACCURACY)]
-    height = ACCURACY_HIGH if definition == ACCURACY else OTHER_HIGH
+    height = ACCURACY_HIGH if definition in ACCURACIES else OTHER_HIGH
     return alt.layer(*marks).properties(width=setup.width, height=height)
 
 
@@ -134,10 +146,10 @@ def _row(point: Row, is_log: bool) -> Row:
     values = {name: point[name] for name in ("value", "low", "high")}
     if is_log:
         values = {name: None if one is None else _logarithm(one) for name, one in values.items()}
-    text = percent(point["value"], 3) if point["definition"] == ACCURACY else number(point["value"])
+    text = percent(point["value"], 3) if point["definition"] in ACCURACIES else number(point["value"])
     about = {"length": point["length"], "line": point["line"], "text": text}
     ends = {"at": values["value"], "low": values["low"], "high": values["high"]}
-    return {**about, **ends, "hollow": not point["resolved"]}
+    return {**about, **ends, "hollow": not point["resolved"], "band": point["seeds"] > 1}
 
 
 def _logarithm(value: float) -> float:
@@ -154,8 +166,8 @@ def _log_scale(sizes: list[float], definition: str) -> Any:
 
 
 def _linear_scale(own: pl.DataFrame, definition: str, levels: list[float]) -> Any:
-    if definition == ACCURACY:
-        axis = alt.Axis(title="token accuracy", format="~%", values=[0, 0.2, 0.4, 0.6, 0.8, 1])
+    if definition in ACCURACIES:
+        axis = alt.Axis(title=ACCURACIES[definition], format="~%", values=[0, 0.2, 0.4, 0.6, 0.8, 1])
         return alt.Y("at:Q", axis=axis, scale=alt.Scale(domain=[0, 1.02], nice=False))
     ends = [0.0, *levels, *own["value"].to_list()]
     scale = alt.Scale(domain=[min(ends), max(ends) or 1.0])
@@ -195,10 +207,13 @@ def _lines(rows: list[Row], setup: Setup, y: Any, *, has_legend: bool) -> list[A
     known = [row for row in rows if row["low"] is not None and row["high"] is not None]
     dots = base.encode(shape=shape, tooltip=tips)
     look: dict[str, Any] = {"filled": True, "size": 58, "opacity": 1}
-    interval = rows_chart(known).mark_rule(strokeWidth=1.6, opacity=0.7)
+    bars = rows_chart([row for row in known if not row["band"]]).mark_rule(strokeWidth=1.6, opacity=0.7)
+    bands = rows_chart([row for row in known if row["band"]]).mark_area(opacity=0.15)
+    ends = {"x": x, "y": alt.Y("low:Q"), "y2": "high:Q", "color": color}
     hollow = dots.transform_filter("datum.hollow").mark_point(**look, fill="white", strokeWidth=1.6)
     return [
-        interval.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=color),
+        bands.encode(**ends),
+        bars.encode(**ends),
         *dashed(base, "line", dict(zip(looks.names, looks.dashes, strict=True))),
         dots.transform_filter("!datum.hollow").mark_point(**look),
         hollow.encode(stroke=alt.Stroke("line:N", scale=colors, legend=None)),

@@ -1,9 +1,12 @@
 """What a study of path lengths measured, read from its table: points, levels to compare with, numbers of paths."""
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
+from scipy import stats
 
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.plots.scan_entries import clipped
@@ -22,44 +25,69 @@ KINDS = {
 }
 """Which paths were summed, in words; by the column ``paths``."""
 
-LEVELS = {
-    "naive": "naive",
-    "uniform": "random guess",
-    "unmixed": "own letter only",
-    "position": "position only",
-}
+REFIT = "refit_accuracy"
+ACCURACIES = {ACCURACY: "token accuracy", REFIT: "accuracy of a fresh classifier"}
+"""Definitions that are shares of right answers, and what their axes are called."""
+
+LEVEL = 0.95
 
 
 def effect_points(
     table: Table, *, lines: Sequence[str] | None, definitions: Sequence[str] | None
 ) -> pl.DataFrame:
-    """One row per panel, definition, line and length: value, floor, low, high and whether it is resolved.
+    """One row per panel, definition, line and length: value, floor, low, high, seeds, and whether it is resolved.
 
-    Rows of one point (seeds) are averaged, and the interval covers all of them. A line is a mode, and where there are
-    columns ``paths`` and ``summed`` also which paths were summed. Without ``lines``, of a mode with draws only the
-    largest draw is kept, and of others all but single paths; without ``definitions``, the accuracy and the first
-    residual are.
+    Rows of one point are seeds: they are averaged, and the interval is that of the mean over them, 95% by Student's t.
+    Residuals, which are drawn on a logarithmic axis, have geometric means; one that is zero leaves no interval.
+    A single seed has the interval of its row, if there is one. A line is a mode, and where there are columns ``paths``
+    and ``summed`` also which paths were summed. Without ``lines``, of a mode with draws only the largest draw is kept
+    (fresh classifiers are always those of all paths), and of others all but single paths; without ``definitions``, the
+    accuracy, that of fresh classifiers and the first residual are.
     """
     frame = _named(table)
-    frame = _chosen(frame, "line", lines, _usual_lines(frame))
     frame = _chosen(frame, "definition", definitions, _usual_definitions(frame))
-    ends = [
-        pl.when(pl.len() > 1).then(near("value")).otherwise(near(name)).alias(name)
-        for name, near in (("low", _least), ("high", _most))
-    ]
+    if lines is None:
+        frame = _usual_lines(frame)
+    else:
+        frame = _chosen(frame, "line", lines, ())
     keys = ("panel", "definition", "line", "length")
     grouped = frame.group_by(*keys, maintain_order=True)
-    points = grouped.agg(pl.col("value").mean(), pl.col("floor").mean(), pl.col("resolved").all(), *ends)
+    points = grouped.agg(
+        pl.col("value").alias("values"),
+        pl.col("floor").mean(),
+        pl.col("resolved").all(),
+        pl.col("low").first(),
+        pl.col("high").first(),
+        pl.len().alias("seeds"),
+    )
+    found = [_over_seeds(row) for row in points.iter_rows(named=True)]
+    names = ("value", "low", "high")
+    numbers = [pl.Series(name, [one[i] for one in found], pl.Float64) for i, name in enumerate(names)]
     short = [pl.col(name).map_elements(clipped, return_dtype=pl.String) for name in ("panel", "line")]
-    return points.with_columns(short).sort("length", maintain_order=True)
+    return points.drop("values").with_columns(*numbers, *short).sort("length", maintain_order=True)
 
 
-def _least(name: str) -> pl.Expr:
-    return pl.min_horizontal(pl.col(name).min(), pl.col("low").min())
+def _over_seeds(point: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
+    """Mean and interval; shares end at 0 and 1."""
+    values, is_share = point["values"], point["definition"] in ACCURACIES
+    if len(values) == 1:
+        mean, low, high = values[0], point["low"], point["high"]
+    elif point["definition"].startswith("residual"):
+        if min(values) <= 0:
+            return math.fsum(values) / len(values), None, None
+        mean, low, high = map(math.exp, _student([math.log(value) for value in values]))
+    else:
+        mean, low, high = _student(values)
+    if low is None or high is None or not is_share:
+        return mean, low, high
+    return mean, max(low, 0.0), min(high, 1.0)
 
 
-def _most(name: str) -> pl.Expr:
-    return pl.max_horizontal(pl.col(name).max(), pl.col("high").max())
+def _student(values: Sequence[float]) -> tuple[float, float, float]:
+    mean = math.fsum(values) / len(values)
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    reach = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - reach, mean + reach
 
 
 def paths_by_length(table: Table) -> dict[int, int]:
@@ -83,10 +111,9 @@ def levels_of(table: Table, panel: str) -> dict[str, float]:
         found["full model"] = full
     baselines = table.sections.get("baselines")
     naive = {"naive": table.sections.get("naive"), **(baselines if isinstance(baselines, Mapping) else {})}
-    for name, words in LEVELS.items():
-        level = _number(naive.get(name), panel)
-        if level is not None:
-            found[words] = level
+    for name, level in naive.items():
+        if (known := _number(level, panel)) is not None:
+            found[clipped(str(name))] = known
     return found
 
 
@@ -142,21 +169,22 @@ def _line(row: Mapping[str, Any]) -> str:
     return f"{row['mode']}, {KINDS.get(kind, str(kind)).format(row.get('summed'))}"
 
 
-def _usual_lines(frame: pl.DataFrame) -> list[str]:
+def _usual_lines(frame: pl.DataFrame) -> pl.DataFrame:
     if "paths" not in frame.columns:
-        return frame["line"].unique(maintain_order=True).to_list()
+        return frame
     is_drawn = (pl.col("paths") == "drawn").fill_null(value=False)
-    largest = pl.col("summed") == pl.col("summed").filter(is_drawn).max().over("mode")
-    has_draws = is_drawn.any().over("mode")
+    keys = ("mode", "definition")
+    largest = pl.col("summed") == pl.col("summed").filter(is_drawn).max().over(keys)
+    has_draws = is_drawn.any().over(keys)
     single = (pl.col("paths") == "single").fill_null(value=False)
     kept = pl.when(has_draws).then(is_drawn & largest).otherwise(~single)
-    return frame.filter(kept.fill_null(value=False))["line"].unique(maintain_order=True).to_list()
+    return frame.filter(kept.fill_null(value=False))
 
 
 def _usual_definitions(frame: pl.DataFrame) -> list[str]:
     known: list[str] = frame["definition"].unique(maintain_order=True).to_list()
     residuals = [name for name in known if name.startswith("residual")][:1]
-    return [*(name for name in known if name == ACCURACY), *residuals] or known[:2]
+    return [*(name for name in ACCURACIES if name in known), *residuals] or known[:2]
 
 
 def _chosen(

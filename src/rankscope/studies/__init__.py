@@ -23,16 +23,19 @@ from rankscope.studies.scan_study import Verdict as Verdict
 from rankscope.studies.scan_study import load_loss as load_loss
 from rankscope.studies.scan_study import scan as scan
 from rankscope.studies.scan_study import scan_states as scan_states
-from rankscope.studies.sorting_model import load_sorting as load_sorting
-from rankscope.studies.sorting_paths import SortingPathsConfig as SortingPathsConfig
-from rankscope.studies.sorting_paths import sorting_paths as sorting_paths
-from rankscope.studies.sorting_task import SortingConfig as SortingConfig
-from rankscope.studies.sorting_training import train_sorting as train_sorting
+from rankscope.studies.tasks import TASKS as TASKS
+from rankscope.studies.tasks import SortConfig as SortConfig
+from rankscope.studies.tasks import load_trained as load_trained
+from rankscope.studies.tasks import train as train
+from rankscope.studies.tasks.effectiveness import EffectivenessConfig as EffectivenessConfig
+from rankscope.studies.tasks.effectiveness import effectiveness as effectiveness
 
 __all__ = [
+    "TASKS",
     "AblateConfig",
     "CertifyConfig",
     "CollapseConfig",
+    "EffectivenessConfig",
     "EquilibriaConfig",
     "Partial",
     "PathsConfig",
@@ -40,8 +43,7 @@ __all__ = [
     "RateConfig",
     "Scan",
     "ScanConfig",
-    "SortingConfig",
-    "SortingPathsConfig",
+    "SortConfig",
     "Verdict",
     "ablate",
     "certify",
@@ -49,13 +51,13 @@ __all__ = [
     "collapse",
     "compare",
     "decompose",
+    "effectiveness",
     "equilibria",
     "load_loss",
-    "load_sorting",
+    "load_trained",
     "predict",
     "rate",
     "scan",
     "scan_states",
-    "sorting_paths",
-    "train_sorting",
+    "train",
 ]

@@ -36,7 +36,8 @@ from rankscope.network import (
     generators,
 )
 from rankscope.split import split_tokens
-from rankscope.studies import load_sorting
+from rankscope.studies import load_trained
+from rankscope.studies.tasks.model import TaskModel
 from trees import DIM, Draws, attention, mlp, norm
 
 DIAMETER = "diameter[l2]"
@@ -81,7 +82,8 @@ def test_collapse_of_a_bert_sized_attention_network_is_certified_from_layer_two_
 
 
 def test_the_sorting_model_provably_keeps_tokens_apart() -> None:
-    model = load_sorting()
+    model = load_trained().model
+    assert isinstance(model, TaskModel)
     letters = torch.randint(0, 10, (4, 8), generator=torch.Generator().manual_seed(3))
     found = certify(model.network, model.embed(letters)).layers
     share = (found[2].lower[FROBENIUS] - found[2].measured[FROBENIUS]).exp()

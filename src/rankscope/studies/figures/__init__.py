@@ -3,6 +3,8 @@
 # Each file registers its figure when it is imported; they are listed in this order.
 # isort: off
 from rankscope.studies.figures import dong_residual as dong_residual
+from rankscope.studies.figures import paths_effectiveness as paths_effectiveness
+from rankscope.studies.figures import circle as circle
 from rankscope.studies.figures import path_length as path_length
 from rankscope.studies.figures import chained_attention as chained_attention
 from rankscope.studies.figures import wu_masks as wu_masks

@@ -5,6 +5,7 @@
 from rankscope.studies.tasks import sort as sort
 from rankscope.studies.tasks import hull as hull
 from rankscope.studies.tasks import memorize as memorize
+from rankscope.studies.tasks import circle as circle
 
 # isort: on
 from rankscope.studies.tasks.checkpoint import Epoch as Epoch
@@ -12,6 +13,7 @@ from rankscope.studies.tasks.checkpoint import Trained as Trained
 from rankscope.studies.tasks.checkpoint import initial_model as initial_model
 from rankscope.studies.tasks.checkpoint import load_trained as load_trained
 from rankscope.studies.tasks.checkpoint import save_trained as save_trained
+from rankscope.studies.tasks.circle import CircleConfig as CircleConfig
 from rankscope.studies.tasks.hull import HullConfig as HullConfig
 from rankscope.studies.tasks.memorize import MemorizeConfig as MemorizeConfig
 from rankscope.studies.tasks.sort import SortConfig as SortConfig
@@ -22,6 +24,7 @@ from rankscope.studies.tasks.training import train as train
 
 __all__ = [
     "TASKS",
+    "CircleConfig",
     "Epoch",
     "HullConfig",
     "MemorizeConfig",

@@ -18,8 +18,11 @@ def bare(x):
 
 
 def embedded(weights, letters):
-    rows = [weights["letter_vectors"][a] + weights["position_vectors"][i] for i, a in enumerate(letters)]
-    return np.stack([norm(r, weights["input_norm.weight"], weights["input_norm.bias"], 1e-5) for r in rows])
+    rows = [
+        weights["reader.token_vectors"][a] + weights["reader.position_vectors"][i]
+        for i, a in enumerate(letters)
+    ]
+    return np.stack([norm(r, weights["reader.norm.weight"], weights["reader.norm.bias"], 1e-5) for r in rows])
 
 
 def head_output(x, weights, block, head, heads):
