@@ -7,6 +7,8 @@ from rankscope.studies.figures import paths_effectiveness as paths_effectiveness
 from rankscope.studies.figures import circle as circle
 from rankscope.studies.figures import path_length as path_length
 from rankscope.studies.figures import chained_attention as chained_attention
+from rankscope.studies.figures import long_paths as long_paths
+from rankscope.studies.figures import width_depth as width_depth
 from rankscope.studies.figures import wu_masks as wu_masks
 from rankscope.studies.figures import wu_temperature as wu_temperature
 from rankscope.studies.figures import wu_geometry as wu_geometry

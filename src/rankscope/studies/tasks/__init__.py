@@ -6,6 +6,7 @@ from rankscope.studies.tasks import sort as sort
 from rankscope.studies.tasks import hull as hull
 from rankscope.studies.tasks import memorize as memorize
 from rankscope.studies.tasks import circle as circle
+from rankscope.studies.tasks import long_paths as long_paths
 
 # isort: on
 from rankscope.studies.tasks.checkpoint import Epoch as Epoch
