@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankscope.errors import FileError, RankscopeError
 from rankscope.network import generators
 from rankscope.results.files import write_atomically
+from rankscope.studies.tasks.objectives import OBJECTIVES
 from rankscope.studies.tasks.task import TASKS, Task, TaskConfig
 
 MODEL_FORMAT = "rankscope/task/1"
@@ -62,7 +63,7 @@ def measured_score(task: Task[Any], config: TaskConfig, model: nn.Module) -> flo
     """Score of a model on the held-out examples of its configuration."""
     inputs, targets = task.held_out(config)
     with torch.no_grad():
-        return task.score(model(inputs), targets)
+        return task.score(OBJECTIVES[config.objective].answer(model, inputs), targets)
 
 
 def initial_model(task: Task[Any], config: TaskConfig, *, dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -16,8 +16,8 @@ the long ones fail because nothing asks for them. Each objective here asks, in i
                   answers. r is held away from zero by the rounding floor of float64, in which it is computed: at the
                   start of training it is about 4e-6 in six layers, no more than what float32 can tell from collapse.
 ``long-only``     the loss of the network without the skips around attention: only paths of the full length exist. The
-                  trained network is that one: what ``without_attention_skip`` makes of the model. The model with its
-                  skips, whose test score the log of the training shows, was never trained.
+                  trained network is that one, and scores are of it: what ``without_attention_skip`` makes of the
+                  model. The model with its skips was never trained.
 
 Skips around MLPs are left alone in all of them: a path is as long as it has heads.
 """
@@ -49,7 +49,6 @@ from rankscope.network import (
 from rankscope.network.parts import affine, leaves, scaled
 from rankscope.network.surgery import is_mlp, rewritten
 from rankscope.paths.frozen import FrozenAttention, FrozenMlp, FrozenNorm, FrozenScale, Leaf
-from rankscope.studies.tasks.checkpoint import Trained
 from rankscope.studies.tasks.model import TaskModel
 from rankscope.studies.tasks.objectives import Loss, Objective, register
 
@@ -81,16 +80,10 @@ def expected_length(layers: int, heads: int, chance: float) -> float:
     return layers * (heads + chance) / (heads + 1)
 
 
-def without_long_skips(model: TaskModel, inputs: Tensor) -> Tensor:
+def without_long_skips(module: nn.Module, inputs: Tensor) -> Tensor:
     """Logits of the model without its skips around attention: what ``long-only`` trains."""
+    model = _task_model(module)
     return model.classify(without_attention_skip(model.network)(model.embed(inputs)))
-
-
-def skipless_score(trained: Trained) -> float:
-    """Score on the held-out examples of a model without its skips around attention."""
-    inputs, targets = trained.task.held_out(trained.config)
-    with torch.no_grad():
-        return trained.task.score(without_long_skips(_task_model(trained.model), inputs), targets)
 
 
 def with_longest_paths(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,7 +236,7 @@ def _spread_long(
 def _long_only(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, strength: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    outputs = without_long_skips(_task_model(model), inputs)
+    outputs = without_long_skips(model, inputs)
     return loss(outputs, targets), outputs
 
 
@@ -277,5 +270,6 @@ LONG_ONLY = register(
         about="the loss of the network without its skips around attention",
         strengths=None,
         minimize=_long_only,
+        answer=without_long_skips,
     )
 )

@@ -19,6 +19,7 @@ class Objective:
     Args:
         about: what it is, in one sentence; it says what ``strength`` means.
         strengths: smallest and largest strength that make sense; None if there is no such number.
+        answer: model and inputs in, what the trained network says of them out; scores are of that.
         minimize: model, inputs, targets, the task's loss, strength, and a generator that is new in every step; gives
             what to minimize and the outputs of the model that the step saw.
     """
@@ -27,6 +28,7 @@ class Objective:
     about: str
     strengths: tuple[float, float] | None
     minimize: Callable[[nn.Module, Tensor, Tensor, Loss, float, torch.Generator], tuple[Tensor, Tensor]]
+    answer: Callable[[nn.Module, Tensor], Tensor] = lambda model, inputs: model(inputs)
 
     def check(self, strength: float, layers: int) -> None:
         """Nothing, or an error if the strength does not make sense."""
