@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
+    from rankscope.studies import FIGURES as FIGURES
+    from rankscope.studies import TASKS as TASKS
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import CollapseConfig as CollapseConfig
+    from rankscope.studies import EffectivenessConfig as EffectivenessConfig
     from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
@@ -49,11 +52,15 @@ if TYPE_CHECKING:
     from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
+    from rankscope.studies import effectiveness as effectiveness
     from rankscope.studies import equilibria as equilibria
+    from rankscope.studies import load_trained as load_trained
     from rankscope.studies import predict as predict
     from rankscope.studies import rate as rate
+    from rankscope.studies import reproduce as reproduce
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
+    from rankscope.studies import train as train
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
 
@@ -78,6 +85,7 @@ _HOME = {
         ),
         *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare"),
         *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
+        *("EffectivenessConfig", "FIGURES", "TASKS", "effectiveness", "load_trained", "reproduce", "train"),
     ),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
@@ -86,12 +94,15 @@ _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in nam
 
 __version__ = "0.1.0"
 __all__ = [
+    "FIGURES",
     "MEASURES",
+    "TASKS",
     "AblateConfig",
     "CertifyConfig",
     "CollapseConfig",
     "CollapseMonitor",
     "Context",
+    "EffectivenessConfig",
     "EquilibriaConfig",
     "MaskGraph",
     "MaskRule",
@@ -114,20 +125,24 @@ __all__ = [
     "collapse",
     "compare",
     "decompose",
+    "effectiveness",
     "equilibria",
     "find_measure",
     "gaussian_tokens",
     "judge",
+    "load_trained",
     "log_residual",
     "only_in",
     "paper_variant",
     "parse_mask",
     "predict",
     "rate",
+    "reproduce",
     "scan",
     "scan_states",
     "split_states",
     "stack",
+    "train",
     "variant",
     "with_branch_scale",
     "with_mask",

@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Argument, Option
 
 from rankscope.cli.options import Format, seed_list
@@ -49,23 +50,28 @@ def reproduce(
             f"reproduce prints table or json, got {format_.value!r}; --output DIR also writes CSV and HTML"
         )
     chosen = () if seeds is None and seed is None else seed_list(seeds, seed)
-    from rankscope.studies.figures import FIGURES, Job
-    from rankscope.studies.figures.store import Store
+    from rankscope.studies.figures import FIGURES
+    from rankscope.studies.figures import reproduce as made
+    from rankscope.studies.figures.run import finished
 
     figure = FIGURES[name]
     folder = None if output is None else named_folder(output)
     if folder is not None:
         check_folder(folder, name)
-    store = Store(None if folder is None else folder / f".{name}.unfinished")
     with progress(name) as advance:
         size: Size = "fast" if fast else "full" if full else "usual"
-        table = figure.make(Job(size=size, seeds=tuple(chosen), advance=advance, store=store))
+        try:
+            table = made(name, size=size, seeds=chosen, folder=folder, advance=advance)
+        except KeyboardInterrupt:
+            kept = "nothing was kept" if folder is None else "the same command goes on with what is done"
+            note(f"interrupted; {kept}")
+            raise typer.Exit(130) from None
     if folder is not None:
         try:
             _write(figure, table, folder)
         except (RankscopeError, OSError) as error:
             raise FileError(f"{error}; {kept_aside(table, name)}") from error
-        store.clear()
+        finished(name, folder)
     emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
 
 

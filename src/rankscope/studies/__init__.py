@@ -10,6 +10,8 @@ from rankscope.studies.collapse_study import collapse as collapse
 from rankscope.studies.compare_study import compare as compare
 from rankscope.studies.equilibria_config import EquilibriaConfig as EquilibriaConfig
 from rankscope.studies.equilibria_study import equilibria as equilibria
+from rankscope.studies.figures import FIGURES as FIGURES
+from rankscope.studies.figures import reproduce as reproduce
 from rankscope.studies.paths_config import PathsConfig as PathsConfig
 from rankscope.studies.paths_study import decompose as decompose
 from rankscope.studies.predict_study import PredictConfig as PredictConfig
@@ -31,6 +33,7 @@ from rankscope.studies.tasks.effectiveness import EffectivenessConfig as Effecti
 from rankscope.studies.tasks.effectiveness import effectiveness as effectiveness
 
 __all__ = [
+    "FIGURES",
     "TASKS",
     "AblateConfig",
     "CertifyConfig",
@@ -57,6 +60,7 @@ __all__ = [
     "load_trained",
     "predict",
     "rate",
+    "reproduce",
     "scan",
     "scan_states",
     "train",

@@ -20,5 +20,6 @@ from rankscope.studies.figures import clusters as clusters
 from rankscope.studies.figures.figure import FIGURES as FIGURES
 from rankscope.studies.figures.figure import Figure as Figure
 from rankscope.studies.figures.figure import Job as Job
+from rankscope.studies.figures.run import reproduce as reproduce
 
-__all__ = ["FIGURES", "Figure", "Job"]
+__all__ = ["FIGURES", "Figure", "Job", "reproduce"]

@@ -14,24 +14,29 @@ from rankscope.errors import NumericalError
 from rankscope.studies.tasks.checkpoint import Epoch, Trained, initial_model, measured_score
 from rankscope.studies.tasks.objectives import OBJECTIVES
 from rankscope.studies.tasks.run_folder import RunFolder
-from rankscope.studies.tasks.task import Batch, Task, TaskConfig
+from rankscope.studies.tasks.task import TASKS, Batch, Task, TaskConfig
 
 Tell = Callable[[Epoch], object]
 
 
 def train(
-    task: Task[Any],
-    config: TaskConfig,
+    task: Task[Any] | str,
+    config: TaskConfig | None = None,
     *,
     folder: str | os.PathLike[str] | None = None,
     tell: Tell | None = None,
 ) -> Trained:
-    """The model of ``config`` after training; ``tell`` hears of every epoch as it ends, of earlier ones first.
+    """The model of a task after training; ``tell`` hears of every epoch as it ends, of earlier ones first.
+
+    Without a configuration it has the sizes of the paper and settings that train well; others are
+    ``TASKS[name].configured("fast")`` or ``("official", epochs=3)``.
 
     With a folder, training that was interrupted there goes on, and what was done there is returned as it is; the
     result is the same to the last bit as without interruption. Examples and their order depend on the configuration
     alone, the number of threads is part of it, and random choices of a step are drawn anew from its number.
     """
+    task = TASKS[task] if isinstance(task, str) else task
+    config = task.configured() if config is None else config
     with ExitStack() as stack:
         place = None if folder is None else RunFolder(folder, task, config)
         if place is not None:
