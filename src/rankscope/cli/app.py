@@ -26,7 +26,9 @@ from rankscope.cli.scan import scan
 from rankscope.cli.train import train
 from rankscope.errors import RankscopeError
 
-TOO_LARGE = "not enough memory for this run; lower --dim, --tokens, --layers or --seeds"
+TOO_LARGE = (
+    "not enough memory for this run; ask for smaller sizes, such as --dim, --tokens, --layers, --seeds"
+)
 
 
 class OneLineErrors(TyperGroup):

@@ -52,26 +52,27 @@ def reproduce(
     chosen = () if seeds is None and seed is None else seed_list(seeds, seed)
     from rankscope.studies.figures import FIGURES
     from rankscope.studies.figures import reproduce as made
-    from rankscope.studies.figures.run import finished
 
     figure = FIGURES[name]
     folder = None if output is None else named_folder(output)
     if folder is not None:
         check_folder(folder, name)
+
+    def save(table: "Table") -> None:
+        if folder is not None:
+            try:
+                _write(figure, table, folder)
+            except (RankscopeError, OSError) as error:
+                raise FileError(f"{error}; {kept_aside(table, name)}") from error
+
     with progress(name) as advance:
         size: Size = "fast" if fast else "full" if full else "usual"
         try:
-            table = made(name, size=size, seeds=chosen, folder=folder, advance=advance)
+            table = made(name, size=size, seeds=chosen, folder=folder, advance=advance, save=save)
         except KeyboardInterrupt:
             kept = "nothing was kept" if folder is None else "the same command goes on with what is done"
             note(f"interrupted; {kept}")
             raise typer.Exit(130) from None
-    if folder is not None:
-        try:
-            _write(figure, table, folder)
-        except (RankscopeError, OSError) as error:
-            raise FileError(f"{error}; {kept_aside(table, name)}") from error
-        finished(name, folder)
     emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
 
 

@@ -1,7 +1,6 @@
 """``rankscope train``: a small transformer on one of the tasks of the papers."""
 
 import json
-import os
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +62,7 @@ def train(
     ] = None,
     strength: Annotated[float | None, Option(help="Of the objective.", show_default="0")] = None,
     text: Annotated[
-        Path | None, Option(help="memorize: the text to learn by heart.", show_default="the bundled one")
+        str | None, Option(help="memorize: the text to learn by heart.", show_default="the bundled one")
     ] = None,
     positions: Annotated[
         str | None, Option(help="memorize: none, or learned position vectors.", show_default="none")
@@ -100,6 +99,10 @@ def train(
         raise ConfigError("--tensorboard writes into the folder of --output; name one")
     folder = None if output is None else named_folder(output)
     check_outputs(None, plot)
+    if folder is not None and folder.is_dir():
+        check_outputs(folder / "result.json", None)
+    if text is not None and not text.strip():
+        raise ConfigError("--text is empty; name a file")
     asked = {
         "seed": seed,
         "epochs": epochs,
@@ -113,7 +116,7 @@ def train(
         "patience": patience,
         "objective": objective,
         "strength": strength,
-        "text": None if text is None else os.fspath(text),
+        "text": text,
         "positions": positions,
         "sequences": sequences,
     }
@@ -158,6 +161,8 @@ def configured(
     for name, _ in others:
         if name not in known:
             raise unknown_name(f"field of the task {task.name!r}", name, known)
+        if [other for other, _ in others].count(name) > 1:
+            raise ConfigError(f"--set {name}=... was given twice; keep one")
         if name in given:
             raise ConfigError(
                 f"{name} was given twice: --{name.replace('_', '-')} and --set {name}=...; keep one"

@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import random
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rankscope.errors import FileError, NumericalError
 from rankscope.studies.tasks import TASKS, train
+from rankscope.studies.tasks import checkpoint as checkpoint_module
 from rankscope.studies.tasks import run_folder as run_folder_module
 from rankscope.studies.tasks.checkpoint import STATE_FORMAT, told_by
 
@@ -153,6 +155,49 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path, f
     assert files(tmp_path) == before
 
 
+def test_files_of_others_are_not_replaced(tmp_path):
+    for name in ("log.csv", "result.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(FileError, match="is there without a model that it belongs to"):
+            train(SORT, TINY, folder=tmp_path)
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+
+
+def test_a_state_of_other_versions_is_refused(tmp_path, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SORT, TINY, folder=tmp_path, tell=interrupt)
+    monkeypatch.setattr(checkpoint_module, "versions", lambda: {"torch": "1.0"})
+    with pytest.raises(FileError, match=r"going on would not give the same bits"):
+        train(SORT, TINY, folder=tmp_path)
+
+
+def test_what_is_there_is_checked_under_the_lock(tmp_path, monkeypatch):
+    """Another process may finish between a look and the lock; its model must not be taken for ours."""
+    other = SORT.configured(**FIELDS | {"seed": 7})
+    real = run_folder_module.locked
+
+    @contextmanager
+    def late(folder):
+        monkeypatch.setattr(run_folder_module, "locked", real)
+        train(SORT, other, folder=folder)
+        with real(folder):
+            yield
+
+    monkeypatch.setattr(run_folder_module, "locked", late)
+    with pytest.raises(FileError, match="seed 7 there, 0 asked"):
+        train(SORT, TINY, folder=tmp_path)
+
+
+def test_a_lock_that_cannot_be_made(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(FileError, match="cannot write in the folder"):
+        train(SORT, TINY, folder=tmp_path)
+
+
 def test_a_damaged_state_is_refused_and_left_alone(tmp_path):
     state = tmp_path / "state.safetensors"
     state.write_bytes(b"garbage")
@@ -172,7 +217,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     def second(_):
-        with pytest.raises(FileError, match="another process is training in"):
+        with pytest.raises(FileError, match="another process works in"):
             train(SORT, TINY, folder=tmp_path)
 
     assert in_child(lambda: train(SORT, TINY, folder=tmp_path, tell=second)) == 0

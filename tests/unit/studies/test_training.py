@@ -10,8 +10,10 @@ import safetensors.torch
 import torch
 
 from rankscope.errors import ConfigError, FileError, MissingExtraError, NumericalError
+from rankscope.network import Attention, Context
 from rankscope.studies.tasks import TASKS, Epoch, Trained, initial_model, load_trained, save_trained, train
 from rankscope.studies.tasks.checkpoint import MODEL_FORMAT, measured_score
+from rankscope.studies.tasks.dropout import dropped
 from rankscope.studies.tasks.event_log import EventLog
 from rankscope.studies.tasks.table import training_table
 from rankscope.studies.tasks.training import learning_rate, why_stop
@@ -130,7 +132,7 @@ def test_the_rate_of_the_curve_is_that_of_the_last_step(trained):
 
 
 def test_training_that_diverges_is_refused():
-    with pytest.raises(NumericalError, match=r"learning_rate=1e\+30; choose a smaller one"):
+    with pytest.raises(NumericalError, match=r"learning_rate=1e\+30.*choose smaller ones"):
         train(SORT, tiny(learning_rate=1e30, warmup=0))
 
 
@@ -142,12 +144,62 @@ def test_training_that_diverges_is_refused():
         ({"objective": "plein"}, "unknown objective 'plein'; did you mean 'plain'"),
         ({"strength": 0.5}, "'plain' has no strength"),
         ({"patience": 0}, "patience=0"),
+        ({"learning_rate": 1e300}, "learning_rate=1e"),
+        ({"seed": 10**30}, "seed=1000"),
+        ({"decay": "steps", "milestones": (-5,)}, "milestones"),
+        ({"stop_at": 2.0}, "stop_at=2"),
+        ({"dropout": 1.0}, "dropout=1"),
         ({"dept": 3}, "unknown field of SortConfig 'dept'"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(fields, message):
     with pytest.raises((ConfigError, Exception), match=message):
         tiny(**fields)
+
+
+def test_dropout_is_of_training_alone_and_depends_on_seed_and_step():
+    one, again, other = (train(SORT, tiny(dropout=0.3, **fields)) for fields in ({}, {}, {"seed": 1}))
+    assert_same(weights(one.model), weights(again.model))
+    assert one.curve != other.curve
+    assert one.curve != train(SORT, TINY).curve
+    letters, _ = SORT.held_out(TINY)
+    assert torch.equal(one.model(letters), one.model(letters))  # no dropout is left in the trained network
+
+
+def test_dropout_thins_by_its_chance_and_keeps_the_mean(generator):
+    model = initial_model(SORT, TINY, dtype=torch.float32)
+    letters, _ = SORT.held_out(tiny(test=400))
+    whole = model.embed(letters)
+    with dropped(model, 0.25, generator):
+        thin = model.reader(letters)
+    zeros = float((thin == 0).double().mean())
+    assert abs(zeros - 0.25) < 0.02  # 12,800 entries: a standard deviation is 0.004
+    kept = thin != 0
+    torch.testing.assert_close(thin[kept], whole[kept] / 0.75)
+    assert torch.equal(model.reader(letters), whole)
+
+
+def test_dropout_reaches_maps_and_attentions(generator):
+    model = initial_model(SORT, TINY, dtype=torch.float32)
+    letters, _ = SORT.held_out(TINY)
+    attention = next(part for part in model.modules() if isinstance(part, Attention))
+    x, maps = model.embed(letters), []
+    with dropped(model, 0.5, generator):
+        attention.mixer.register_forward_hook(lambda *told: maps.append(told[2]))
+        out = attention(x, Context())
+    for dropped_half in (out, maps[0]):  # 960 entries each: a standard deviation is 0.016
+        assert abs(float((dropped_half == 0).double().mean()) - 0.5) < 0.08
+
+
+def test_wider_values_alone(generator):
+    wide, usual = (
+        dict(initial_model(SORT, tiny(dim=32, **fields)).named_parameters())
+        for fields in ({"value_std": 1.0}, {})
+    )
+    for name, one in wide.items():
+        if one.ndim == 2:
+            ratio = float(one.std() / usual[name].std())
+            assert (ratio > 20) == (".values." in name), name
 
 
 # When to stop

@@ -1,7 +1,7 @@
 """A figure by name, made."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rankscope.results import Table
@@ -16,21 +16,19 @@ def reproduce(
     seeds: Sequence[int] = (),
     folder: str | os.PathLike[str] | None = None,
     advance: Advance | None = None,
+    save: Callable[[Table], object] | None = None,
 ) -> Table:
     """The table of a figure, with what is said of it and what was found in the section ``verdict``.
 
-    With a folder, finished pieces of long work are kept there until ``finished`` is called, so that the same call goes
-    on after a kill. ``FIGURES[name].chart`` draws the table.
+    With a folder, finished pieces of long work are kept there, so that the same call goes on after a kill; they are
+    removed when the figure is done and ``save``, if given, has put the table where it belongs. ``FIGURES[name].chart``
+    draws the table.
     """
-    job = Job(size=size, seeds=tuple(seeds), advance=advance, store=store_of(name, folder))
-    return FIGURES[name].make(job)
-
-
-def store_of(name: str, folder: str | os.PathLike[str] | None) -> Store:
-    """Where pieces of a figure are kept in a folder."""
-    return Store(None if folder is None else Path(folder) / f".{name}.unfinished")
-
-
-def finished(name: str, folder: str | os.PathLike[str]) -> None:
-    """Remove the pieces: the table is where it belongs."""
-    store_of(name, folder).clear()
+    figure = FIGURES[name]
+    store = Store(None if folder is None else Path(folder) / f".{name}.unfinished")
+    with store.held():
+        table = figure.make(Job(size=size, seeds=tuple(seeds), advance=advance, store=store))
+        if save is not None:
+            save(table)
+        store.clear()
+    return table

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankscope.errors import FileError, RankscopeError
 from rankscope.network import generators
 from rankscope.results.files import write_atomically
+from rankscope.results.origin import rankscope_version, versions
 from rankscope.studies.tasks.objectives import OBJECTIVES
 from rankscope.studies.tasks.task import TASKS, Task, TaskConfig
 
@@ -120,6 +121,11 @@ def load_state(
     name = os.fspath(path)
     about, tensors = _read(name)
     task, config, curve = _told(name, about, STATE_FORMAT)
+    if about.get("versions") != _versions():
+        raise FileError(
+            f"{name!r} was written by {about.get('versions')}, here is {_versions()}: going on would not give the same "
+            "bits; use those versions, or train in another folder"
+        )
     weights = {key.removeprefix("model."): one for key, one in tensors.items() if key.startswith("model.")}
     _check_tensors(name, model.state_dict(), weights)
     model.load_state_dict(weights)
@@ -141,10 +147,16 @@ def told_by(path: str | os.PathLike[str], form: str) -> tuple[Task[Any], TaskCon
 def _about(form: str, task: Task[Any], config: TaskConfig, curve: Sequence[Epoch]) -> dict[str, Any]:
     return {
         "format": form,
+        "versions": _versions(),
         "task": task.name,
         "config": config.model_dump(mode="json"),
         "curve": [asdict(one) for one in curve],
     }
+
+
+def _versions() -> dict[str, str | None]:
+    """Of what decides the bits of a training."""
+    return {"rankscope": rankscope_version(), "torch": versions().get("torch")}
 
 
 def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
@@ -182,7 +194,8 @@ def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str,
             return about, {key: stored.get_tensor(key) for key in keys}
     except (OSError, SafetensorError) as error:
         raise FileError(
-            f"cannot read {name!r}: {error}; the file is damaged, or it is not a .safetensors file"
+            f"cannot read {name!r}: {error}; the file is damaged, or it is not a .safetensors file; name another, or "
+            "remove it and train again"
         ) from error
 
 

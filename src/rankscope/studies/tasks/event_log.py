@@ -5,6 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rankscope.results.locks import make_folder
 from rankscope.sources.extras import import_extra
 from rankscope.studies.tasks.checkpoint import Epoch
 from rankscope.studies.tasks.table import CURVES
@@ -38,6 +39,7 @@ class EventLog:
         from torch.utils.tensorboard import SummaryWriter
 
         # a run that goes on tells of its earlier epochs again, so their old events would be there twice
+        make_folder(self.folder)
         for old in self.folder.glob("events.out.tfevents.*"):
             old.unlink()
         return SummaryWriter(str(self.folder))

@@ -33,6 +33,18 @@ class HullConfig(TaskConfig):
 
     heads: int = Field(default=3, ge=1, strict=True)
     dim: int = Field(default=84, ge=1, strict=True)
+    reader_width: int | None = Field(
+        default=84, ge=1, strict=True, description="of the layer between points and channels; none if None"
+    )
+    value_std: float | None = Field(
+        default=0.063,
+        gt=0,
+        allow_inf_nan=False,
+        description="of the value and output maps: 1 / sqrt(3 dim), as in the published code",
+    )
+    dropout: float = Field(
+        default=0.1, ge=0, lt=1, allow_inf_nan=False, description="as in the published code"
+    )
     epochs: int = Field(default=10, ge=0, strict=True)
     batch: int = Field(default=100, ge=1, strict=True, description="sets in one step of the optimizer")
     points: int = Field(default=10, ge=1, strict=True, description="points in a set")
@@ -84,7 +96,7 @@ def batches(config: HullConfig) -> Iterator[list[Batch]]:
 def model(config: HullConfig, generator: torch.Generator) -> TaskModel:
     """A linear map of the points, the blocks, a classifier with two classes."""
     draw = Draw(config.initial_std, generator)
-    reader = PointReader(2, config.dim, draw, std=config.initial_std)
+    reader = PointReader(2, config.dim, draw, hidden=config.reader_width)
     return TaskModel(config, reader, draw, classes=2)
 
 
@@ -104,7 +116,7 @@ HULL = register(
         source=Ref(
             key="dong2021",
             where="Section 4.2, convex hull",
-            differs="no dropout; own optimizer settings beside the published ones; batches of 30 are a guess",
+            differs="own optimizer settings beside the published ones",
         ),
         config=HullConfig,
         settings={
@@ -127,6 +139,10 @@ HULL = register(
                 "batch": 50,
                 "learning_rate": 2e-3,
                 "warmup": 50,
+                # what the published code has besides needs more steps than a few seconds allow
+                "reader_width": None,
+                "value_std": None,
+                "dropout": 0.0,
             },
         },
         model=model,

@@ -63,13 +63,13 @@ class TokenReader(nn.Module):
 
 
 class PointReader(nn.Module):
-    """A linear map of points, then LayerNorm; in are coordinates ``*batch points width``, in any dtype."""
+    """Points ``*batch points width``: linear, gelu, linear, LayerNorm; without ``hidden`` one linear map and the norm."""
 
-    def __init__(self, width: int, dim: int, draw: Draw, *, std: float, scale: float = 1.0) -> None:
+    def __init__(self, width: int, dim: int, draw: Draw, *, hidden: int | None) -> None:
         super().__init__()
-        self.scale = scale
-        self.weight = Draw(std, draw.generator).weights(width, dim)
-        self.bias = draw.zeros(dim)
+        self.weight, self.bias = draw.weights(width, hidden or dim), draw.zeros(hidden or dim)
+        self.second = None if hidden is None else draw.weights(hidden, dim)
+        self.second_bias = None if hidden is None else draw.zeros(dim)
         self.norm = draw.norm(dim)
 
     def forward(self, points: Tensor) -> TokenMatrix:
@@ -78,7 +78,10 @@ class PointReader(nn.Module):
                 f"expected points (*batch, points, {self.weight.shape[0]}) as floating-point numbers, got "
                 f"{str(points.dtype).removeprefix('torch.')} of shape {tuple(points.shape)}"
             )
-        return self.norm((points * self.scale).to(self.weight.dtype) @ self.weight + self.bias)
+        states = points.to(self.weight.dtype) @ self.weight + self.bias
+        if self.second is not None and self.second_bias is not None:
+            states = nn.functional.gelu(states) @ self.second + self.second_bias
+        return self.norm(states)
 
 
 class TaskModel(nn.Module):
@@ -109,6 +112,7 @@ class TaskModel(nn.Module):
 def block(config: TaskConfig, draw: Draw) -> Part:
     """Attention with its skip and norm, and an MLP with its own if the configuration has one."""
     dim, heads = config.dim, config.heads
+    of_values = draw if config.value_std is None else Draw(config.value_std, draw.generator)
     mixer = Softmax(
         draw.weights(dim, dim),
         draw.weights(dim, dim),
@@ -117,8 +121,8 @@ def block(config: TaskConfig, draw: Draw) -> Part:
         key_bias=draw.zeros(dim),
     )
     values = Values(
-        draw.weights(dim, dim),
-        draw.weights(dim, dim),
+        of_values.weights(dim, dim),
+        of_values.weights(dim, dim),
         heads=heads,
         value_bias=draw.zeros(dim),
         out_bias=draw.zeros(dim),

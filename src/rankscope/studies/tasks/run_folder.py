@@ -12,6 +12,7 @@ Every file is written in one step: after a kill at any moment each is the old on
 
 import csv
 import io
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from torch import nn
 
 from rankscope.errors import FileError
 from rankscope.results.files import TEMPORARY, check_output, write_atomically
+from rankscope.results.locks import locked
 from rankscope.studies.tasks.checkpoint import (
     MODEL_FORMAT,
     STATE_FORMAT,
@@ -38,6 +40,12 @@ from rankscope.studies.tasks.checkpoint import (
 )
 from rankscope.studies.tasks.task import Task, TaskConfig
 
+RESULT = "result.json"
+"""The table of the training, which the command line adds."""
+
+LONGEST = 60
+"""Letters of a value in a message."""
+
 SECONDS = 2.0
 """Between two saved states: no more than so much work is lost, and short epochs do not wait for the disk."""
 
@@ -50,32 +58,29 @@ class RunFolder:
         self.state, self.model, self.log = (
             self.path / name for name in ("state.safetensors", "model.safetensors", "log.csv")
         )
-        self._saved_at = -SECONDS
-        _make(self.path)
-        for file in (self.state, self.model, self.log):
-            check_output(file)
-        for file, form in ((self.model, MODEL_FORMAT), (self.state, STATE_FORMAT)):
-            if file.exists():
-                self._check_same(file, form)
+        self._saved_at = -math.inf
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains here inside the block. The system frees the lock of a process that was killed."""
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _lock(handle, self.path)
+        """Nobody else trains here inside the block, and all that is here belongs to this training."""
+        with locked(self.path):
+            for file in (self.state, self.model, self.log):
+                check_output(file)
+            self._check_foreign()
+            for file, form in ((self.model, MODEL_FORMAT), (self.state, STATE_FORMAT)):
+                if file.exists():
+                    self._check_same(file, form)
             for half_written in self.path.glob(TEMPORARY):
                 half_written.unlink()
             yield
-        finally:
-            os.close(handle)
 
     def finished(self) -> Trained | None:
         """The trained model, if training was done here before."""
         if not self.model.exists():
             return None
-        self.state.unlink(missing_ok=True)  # a kill just after the model was saved leaves it behind
-        return load_trained(self.model, dtype=torch.float32)
+        trained = load_trained(self.model, dtype=torch.float32)
+        self._close(trained)  # a kill just after the model was saved leaves this undone
+        return trained
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Epoch]:
         """The curve up to the last saved epoch; model and optimizer are then as they were after it."""
@@ -91,8 +96,11 @@ class RunFolder:
 
     def finish(self, trained: Trained) -> None:
         """Save the model; the state is then no longer needed."""
-        self._write_log(trained.curve)
         save_trained(trained, self.model)
+        self._close(trained)
+
+    def _close(self, trained: Trained) -> None:
+        self._write_log(trained.curve)
         self.state.unlink(missing_ok=True)
 
     def _write_log(self, curve: Sequence[Epoch]) -> None:
@@ -101,6 +109,17 @@ class RunFolder:
         writer.writeheader()
         writer.writerows(asdict(one) for one in curve)
         write_atomically(self.log, text.getvalue().encode())
+
+    def _check_foreign(self) -> None:
+        """A log or result without a model or a state beside it is not ours to replace."""
+        if self.model.exists() or self.state.exists():
+            return
+        for file in (self.log, self.path / RESULT):
+            if file.exists():
+                raise FileError(
+                    f"{os.fspath(file)!r} is there without a model that it belongs to, and would be replaced; move it "
+                    "away, or name another folder"
+                )
 
     def _check_same(self, file: Path, form: str) -> None:
         task, config, _ = told_by(file, form)
@@ -111,7 +130,7 @@ class RunFolder:
             )
         mine, theirs = self.config.model_dump(), config.model_dump()
         different = [
-            f"{name} {theirs[name]!r} there, {mine[name]!r} asked"
+            f"{name} {_short(theirs[name])} there, {_short(mine[name])} asked"
             for name in mine
             if mine[name] != theirs[name]
         ]
@@ -122,28 +141,6 @@ class RunFolder:
             )
 
 
-def _make(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{os.fspath(folder)!r} is a file; name a folder for the files of the training")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(
-            f"cannot make the folder {os.fspath(folder)!r}: {reason}; name one that you may write to"
-        ) from error
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        import fcntl
-    except (
-        ImportError
-    ):  # not on Windows; there two processes in one folder would overwrite each other's state
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise FileError(
-            f"another process is training in {os.fspath(folder)!r}; wait for it, or name another folder"
-        ) from error
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

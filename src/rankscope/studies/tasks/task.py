@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -22,6 +22,10 @@ Setting = Literal["paper", "official", "fast"]
 """Sizes of the paper with an optimizer that trains them; those with the published optimizer; small ones."""
 
 
+LARGEST = 1e37
+"""A float32 can hold it."""
+
+
 class TaskConfig(Config):
     """What all tasks share: the network, the optimizer, when to stop. Each task adds its data and its defaults."""
 
@@ -30,27 +34,36 @@ class TaskConfig(Config):
     dim: int = Field(default=48, ge=1, strict=True)
     mlp_width: int | None = Field(default=None, ge=1, strict=True, description="no MLPs if None")
     initial_std: float = Field(
-        default=0.02, gt=0, allow_inf_nan=False, description="of every weight; 0.02 as in BERT"
+        default=0.02, gt=0, le=LARGEST, allow_inf_nan=False, description="of every weight; 0.02 as in BERT"
+    )
+    value_std: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of the value and output maps; as all others if None",
+    )
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, allow_inf_nan=False, description="while the model learns; see dropout.py"
     )
     epochs: int = Field(default=40, ge=0, strict=True)
     batch: int = Field(default=50, ge=1, strict=True, description="examples in one step of the optimizer")
     optimizer: Literal["adam", "adamw"] = Field(
         default="adam", description="they differ in what weight decay does: L2 term or decoupled"
     )
-    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=1e-3, gt=0, le=LARGEST, allow_inf_nan=False)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     warmup: int = Field(default=100, ge=0, strict=True, description="steps in which the rate grows from zero")
     decay: Literal["cosine", "steps", "none"] = Field(
         default="cosine", description="to zero, by a factor at milestones, or not at all"
     )
-    milestones: tuple[int, ...] = Field(
+    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(), description="epochs after which the rate falls by the factor"
     )
     factor: float = Field(default=0.1, gt=0, le=1, allow_inf_nan=False)
     objective: str = Field(default="plain", description="what a step of the optimizer minimizes")
     strength: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="of the objective; see there")
     stop_at: float | None = Field(
-        default=None, allow_inf_nan=False, description="stop after an epoch with so good a test score"
+        default=None, le=1, allow_inf_nan=False, description="stop after an epoch with so good a test score"
     )
     patience: int | None = Field(
         default=None,
@@ -61,7 +74,7 @@ class TaskConfig(Config):
     threads: int = Field(
         default=1, ge=1, le=64, strict=True, description="of torch; another number moves the last bits"
     )
-    seed: int = Field(default=0, ge=0, strict=True)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, strict=True)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TaskConfig":
@@ -106,6 +119,7 @@ class Task(Generic[C]):
         loss: of outputs against targets; a scalar to minimize.
         score: of outputs against targets; larger is better, 1 is perfect.
         scored: what the score is, in a few words.
+        in_sample: whether the examples to test on are some of those that are trained on.
         lines: scores to compare with, by name in words: guessing, ceilings.
         published: scores of the paper, by name.
         notes: sentences on what differs from the paper, and what the published settings do.
@@ -125,6 +139,7 @@ class Task(Generic[C]):
     lines: Callable[[C], Mapping[str, float]]
     published: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    in_sample: bool = False
 
     def configured(self, setting: Setting = "paper", **fields: Any) -> C:
         """The configuration of a setting with some fields changed."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from rankscope.errors import NumericalError
 from rankscope.studies.tasks.checkpoint import Epoch, Trained, initial_model, measured_score
+from rankscope.studies.tasks.dropout import dropped
 from rankscope.studies.tasks.objectives import OBJECTIVES
 from rankscope.studies.tasks.run_folder import RunFolder
 from rankscope.studies.tasks.task import TASKS, Batch, Task, TaskConfig
@@ -118,11 +119,13 @@ def _epoch(
     for step, (inputs, targets) in enumerate(batches, start=first):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
-        loss, outputs = minimize(model, inputs, targets, task.loss, config.strength, _chance(config, step))
+        chance = _chance(config, step)
+        with dropped(model, config.dropout, chance):
+            loss, outputs = minimize(model, inputs, targets, task.loss, config.strength, chance)
         if not math.isfinite(loss.item()):
             raise NumericalError(
-                f"the loss is {loss.item()} in epoch {number} at learning_rate={config.learning_rate}; choose a "
-                "smaller one"
+                f"the loss is {loss.item()} in epoch {number} at learning_rate={config.learning_rate}, "
+                f"initial_std={config.initial_std}, strength={config.strength}; choose smaller ones"
             )
         optimizer.zero_grad()
         loss.backward()
