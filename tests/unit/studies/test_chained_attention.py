@@ -35,7 +35,7 @@ from rankscope.studies.figures.chained_attention_rules import (
     linearity,
     slopes,
 )
-from rankscope.studies.figures.chained_attention_words import falls, geometric, same_order, slower
+from rankscope.studies.figures.chained_attention_words import explained, falls, geometric, same_order, slower
 from rankscope.studies.figures.figure import Job
 from rankscope.studies.figures.statistics import Mean, mean_of
 
@@ -287,6 +287,7 @@ def test_points_follow_the_curves() -> None:
 
 def test_the_bound_is_read_at_every_depth_and_path() -> None:
     assert is_bounded(chains(LINE))
+    assert explained([chains(LINE)])["measured"].startswith("A theorem, calculated for these maps")
     own = chains(LINE)
     own.curves["true", ROWS][3, 5] = 0.0  # above log10(2 * 7/8) - 4 * 0.1
     assert not is_bounded(own)
@@ -372,3 +373,20 @@ def test_a_product_knows_its_scale() -> None:
     product = products([factors(random_maps(1, 4, 1e-4, seed=0)[0], layer=1)], order="true")[0]
     assert isinstance(product, Product)
     assert 1 <= float(product.rest.abs().max()) < 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_floors_carry_the_rounding_of_every_map_and_not_of_the_first_alone(order: parts.Order) -> None:
+    """The first map has all digits, the others those of float32; the floors reach the ratios of the true ones."""
+    maps = random_maps(5, 4, 1.0, seed=8)
+    with mpmath.workdps(DIGITS):
+        exact = [(float(mean), float(rank)) for mean, rank in exact_ratios(maps, order)]
+    rough = [factors(own.float(), layer=1, dtype=torch.float32) for own in maps[1:]]
+    found = products([factors(maps[0], layer=1), *rough], order=order)
+    first = consensus_ratio(found[0])
+    for product, wanted in zip(found[1:], exact[1:], strict=True):
+        for ratio, reference in zip((consensus_ratio(product), rank_one_ratio(product)), wanted, strict=True):
+            off = abs(float(ratio.value[0]) - reference)
+            assert off <= float(ratio.floor[0]) < 0.01 * reference
+            # the part of the first map alone would be far too small: this is what makes the test one
+            assert off / reference > 100 * float(first.floor[0] / first.value[0])

@@ -1,5 +1,6 @@
 """The circle: its data, the steps of the variants, the orbit in closed form, runs, and the verdict."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from rankscope.errors import ConfigError
 from rankscope.network import generators
 from rankscope.studies.figures import circle as figure
 from rankscope.studies.figures import circle_words as words
+from rankscope.studies.figures.circle_cases import CASES
 from rankscope.studies.figures.circle_orbits import (
     ATTRACTING,
     attracting_weights,
@@ -20,6 +22,7 @@ from rankscope.studies.figures.circle_orbits import (
     opposite,
     orbit_network,
 )
+from rankscope.studies.figures.circle_rules import is_fastest, last_ratio, leaving_growth
 from rankscope.studies.figures.circle_runs import (
     described,
     ending,
@@ -58,6 +61,13 @@ def test_points_are_at_equal_angles():
         )
     with pytest.raises(ConfigError, match="circle of 3 points"):
         circle_points(3, 0.5)
+
+
+def test_odd_circles_have_no_opposite_points():
+    with pytest.raises(ConfigError, match="on 101 points; ask for an even number"):
+        circle_pairs(101, 0.3)
+    with pytest.raises(ConfigError, match="multiple of 2"):
+        CircleConfig.of(points=101)
 
 
 def test_targets_are_one_step_further_and_tokens_opposite_up_to_one_step():
@@ -278,6 +288,7 @@ def test_growth_is_per_step_and_follows_the_order():
         [[math.cos(1.0), -math.sin(1.0)], [math.sin(1.0), math.cos(1.0)]], dtype=torch.float64
     )
     assert growth(turn.expand(50, 2, 2)) == pytest.approx(1.0)
+    assert growth(torch.zeros(3, 2, 2, dtype=torch.float64)) == growth(maps.flip(0)) == 0.0
 
 
 def test_growth_of_the_built_orbit_is_its_largest_multiplier():
@@ -296,7 +307,13 @@ def test_growth_of_the_built_orbit_is_its_largest_multiplier():
 
 
 def network(case, hidden, *, distances, means=None, **fields):
-    about = {"case": case, "hidden": hidden, "seed": 0, "distance": distances}
+    about = {
+        "case": case,
+        "hidden": hidden,
+        "seed": 0,
+        "distance": distances,
+        "floor": [0.0] * len(distances),
+    }
     about |= {"mean": means or [0.0] * len(distances), "path": [[0.0] * 4 for _ in distances]}
     about |= {"merged_at": merged_at(distances), "left_at": None, "ending": ending(distances), "turned": 1.0}
     about |= {"growth": 1.0, "mean_growth": 1.0, "difference_growth": 1.0}
@@ -324,17 +341,55 @@ def test_verdict_on_merging():
     assert words.merging_point(too_few, 3)["agrees"] is None
 
 
-def by_width(case, *curves):
-    return [network(case, hidden, distances=one) for hidden, one in zip((32, 64, 128), curves, strict=True)]
+def by_width(case, *steps):
+    """Networks of 32, 64 and 128 channels that merge at these steps; None never does."""
+    sizes = zip((32, 64, 128), steps, strict=True)
+    return [network(case, hidden, distances=run_to(at)) for hidden, own in sizes for at in own]
+
+
+def ordered(*steps):
+    return words.order_point(by_width("san", *steps) + by_width("official", *steps))
+
+
+NEVER = [None] * 10
 
 
 def test_verdict_on_the_order_of_widths():
-    fast, slow = [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]
-    right, wrong = (fast, slow, STAYS), (STAYS, slow, fast)
-    assert words.order_point(by_width("san", *right) + by_width("official", *right))["agrees"] is True
-    assert words.order_point(by_width("san", *wrong) + by_width("official", *wrong))["agrees"] is False
-    assert words.order_point(by_width("san", *right) + by_width("official", *wrong))["agrees"] is None
+    early, late = list(range(10, 20)), list(range(50, 60))
+    assert ordered(early, late, NEVER)["agrees"] is True
+    assert ordered(NEVER, late, early)["agrees"] is False
+    mixed = by_width("san", early, late, NEVER) + by_width("official", NEVER, late, early)
+    assert words.order_point(mixed)["agrees"] is None
     assert words.order_point(group("san", MERGES) + group("official", MERGES))["agrees"] is None
+    assert ordered(NEVER, NEVER, NEVER)["agrees"] is None
+
+
+def test_the_order_of_widths_is_not_decided_by_medians():
+    # all merge, a step apart: 32 is the fastest, but at 128 it is seen in all, which three seeds cannot tell
+    few = ordered([10] * 3, [11] * 3, [12] * 3)
+    assert few["agrees"] is None
+    assert "32 is the fastest: yes (p = 0.024), 128 merges in fewer than half: not decided" in few["measured"]
+    many = ordered([10] * 10, [11] * 10, [12] * 10)
+    assert many["agrees"] is None
+    assert "128 merges in fewer than half: no" in many["measured"]
+    scattered = ordered([10, 50, 90], [9, 51, 91], [None, 60, None])
+    assert scattered["agrees"] is None
+    assert "32 is the fastest: not decided" in scattered["measured"]
+
+
+def test_ranks_are_those_of_all_ways_to_choose_a_group():
+    steps = [[3, 9, None], [4, 5, 20, None], [30, 40]]
+    groups = [[network("san", 32, distances=by) for by in map(run_to, own)] for own in steps]
+    flat = [math.inf if one is None else one for own in steps for one in own]
+    rank = [sum(b < a for b in flat) + (sum(b == a for b in flat) + 1) / 2 for a in flat]
+    sums = [sum(rank[i] for i in chosen) for chosen in itertools.combinations(range(9), 3)]
+    own = sum(rank[:3])
+    tails = [sum(one <= own for one in sums), sum(one >= own for one in sums)]
+    assert is_fastest(groups) == (None, pytest.approx(min(1.0, 2 * min(tails) / len(sums))))
+
+
+def run_to(step):
+    return [1.0] * 100 if step is None else [1.0] * step + [0.0] * (100 - step)
 
 
 @pytest.mark.parametrize(
@@ -357,9 +412,57 @@ def test_verdict_on_mlps_needs_both_readings():
 def test_verdict_on_lag_and_cause():
     assert words.lag_point(group("skip", *[STAYS] * 5, turned=0.5))["agrees"] is True
     assert words.lag_point(group("skip", *[STAYS] * 5, turned=1.0))["agrees"] is False
-    skip = group("skip", *[STAYS] * 5, growth=1.01)
-    assert words.cause_point(group("san", *[MERGES] * 5, growth=5.0) + skip)["agrees"] is True
-    assert words.cause_point(group("san", *[MERGES] * 5, growth=0.9) + skip)["agrees"] is None
+    fast, slow, other = (
+        [one | {"seed": seed} for seed, one in enumerate(group(case, *[STAYS] * 5, growth=growth))]
+        for case, growth in (("san", 5.0), ("skip", 1.01), ("skip", 6.0))
+    )
+    assert words.cause_point(fast + slow, 300, 1000)["agrees"] is True
+    assert words.cause_point(fast + other, 300, 1000)["agrees"] is None
+    # it grows, but leaves after more steps than were followed
+    held = [one | {"growth": 1.015} for one in fast]
+    assert words.cause_point(held + slow, 300, 1000)["agrees"] is None
+    assert words.cause_point(held + slow, 400, 1000)["agrees"] is True
+    assert words.cause_point([one | {"growth": 0.9} for one in fast] + slow, 300, 1000)["agrees"] is False
+
+
+def test_the_growth_that_leaves_is_that_of_a_mean_that_reaches_the_radius():
+    inputs, _ = circle_pairs(1000, 0.3)
+    mean = float(torch.linalg.vector_norm(inputs[0].mean(dim=0)))
+    assert mean * leaving_growth(300, 1000) ** 300 == pytest.approx(0.3)
+
+
+def test_the_residual_ratio_of_two_points():
+    x = torch.tensor([[0.5, 0.1], [0.3, -0.4]], dtype=torch.float64)
+    distance, mean = (float(torch.linalg.vector_norm(one)) for one in (x[0] - x[1], x.mean(dim=0)))
+    residual = torch.linalg.matrix_norm(x - x.mean(dim=0)) / torch.linalg.matrix_norm(x)
+    one = network("san", 32, distances=[1.0, distance], means=[0.0, mean])
+    assert last_ratio(one) == pytest.approx(float(residual))
+    assert last_ratio(one | {"distance": [1.0, 0.0], "floor": [0.0, 1e-3]}) == pytest.approx(
+        1e-3 / (2 * mean), rel=1e-4
+    )
+    assert last_ratio(network("san", 32, distances=[1.0, 0.0])) == 0.0
+
+
+def test_collapse_is_relative():
+    far = [0.0, 1.0, 100.0, 1e4]
+    gone, kept = group("san", *[STAYS] * 5, means=far), group("skip", *[STAYS] * 5)
+    assert words.collapse_point(gone + kept, 3)["agrees"] is True
+    # the points stay at their distance, but their mean runs away
+    assert words.collapse_point(gone + group("skip", *[STAYS] * 5, means=far), 3)["agrees"] is None
+    assert (
+        words.collapse_point(group("san", *[STAYS] * 5) + group("skip", *[STAYS] * 5, means=far), 3)["agrees"]
+        is False
+    )
+
+
+def test_one_network_of_each_kind_is_told_but_not_judged():
+    one = [network(case.name, 32, distances=list(MERGES)) for case in CASES]
+    points, notes = words.verdict_and_notes(one, 3, 1000)
+    assert [point["agrees"] for point in points] == [None] * 9 + [True]
+    assert "1 of 1" in points[0]["measured"]
+    assert "to 0)" not in points[5]["measured"]
+    assert notes[0].startswith("Of each kind 1 network was trained.")
+    assert points[-1]["measured"].startswith("Calculated, nothing random enters")
 
 
 def test_the_figure_is_the_same_when_it_goes_on(tmp_path, monkeypatch):
@@ -371,6 +474,6 @@ def test_the_figure_is_the_same_when_it_goes_on(tmp_path, monkeypatch):
     assert first.frame.equals(kept.frame)
     assert kept.frame.equals(again.frame)
     assert first.sections == kept.sections == again.sections
-    assert {row["case"] for row in first.sections["networks"]} == {case.name for case in words.CASES}
+    assert {row["case"] for row in first.sections["networks"]} == {case.name for case in CASES}
     start = first.where(step=0, measure="distance").frame
-    assert start["value"].to_list() == [1.0] * len(words.CASES)
+    assert start["value"].to_list() == [1.0] * len(CASES)

@@ -12,18 +12,20 @@ from scipy import stats
 from torch.nn import functional as F
 
 from rankscope.errors import ConfigError, UnknownNameError
-from rankscope.network import generators
 from rankscope.paths import spectrum
 from rankscope.paths.drawing import draw_paths, every_path
 from rankscope.paths.isolated import run_path
 from rankscope.results import Table
 from rankscope.studies import EffectivenessConfig, SortConfig, effectiveness, load_trained
 from rankscope.studies.tasks import TASKS, Trained, initial_model
+from rankscope.studies.tasks import effectiveness as study
 from rankscope.studies.tasks import effectiveness_reading as reading
-from rankscope.studies.tasks.effectiveness_reading import Fit, read_states, refit
-from rankscope.studies.tasks.effectiveness_runs import path_outputs
+from rankscope.studies.tasks.effectiveness import path_source
+from rankscope.studies.tasks.effectiveness_reading import Fit, fit_of, read_states, refit
+from rankscope.studies.tasks.effectiveness_runs import path_outputs, planned
 from rankscope.studies.tasks.model import TaskModel
 from rankscope.studies.tasks.sort import held_out, lines
+from rankscope.studies.tasks.task import Batch
 from reference import sort_loops as loops
 
 SORT = TASKS["sort"]
@@ -116,7 +118,7 @@ def test_runs_equal_loops_over_every_path(table: Table, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["isolated", "official"])
 def test_drawn_paths_equal_loops_and_carry_an_interval(table: Table, mode: str) -> None:
     model, letters = tiny(), held_out(TINY)[0].tolist()
-    generator = generators(FEW.seed)[1]
+    generator = path_source(FEW, TINY)
     for length in range(3):
         draws = []
         for _ in range(FEW.repeats):
@@ -264,6 +266,36 @@ def test_what_is_scored_in_sample_has_a_chance_of_its_own() -> None:
     assert found["refit_accuracy"] > 0.75
 
 
+def sets_of(batch: Batch) -> set[bytes]:
+    return {one.numpy().tobytes() for one in batch[0]}
+
+
+@pytest.mark.parametrize("name", ["sort", "hull"])
+def test_fresh_classifiers_are_fitted_to_training_examples_and_probed_on_held_out_ones(name: str) -> None:
+    task = TASKS[name]
+    config = task.configured("fast", train=60, test=30)
+    trained = Trained(task=task, config=config, model=initial_model(task, config), curve=())
+    scored = (task.held_out(config)[0][:12], task.held_out(config)[1][:12])
+    fit = fit_of(trained, scored, count=25, classes=6)
+    assert (len(fit.fitted[0]), len(fit.fitted[1]), fit.in_sample) == (25, 25, False)
+    assert fit.probed is scored
+    taught = {one for batch in next(iter(task.batches(config))) for one in sets_of(batch)}
+    assert sets_of(fit.fitted) <= taught
+    assert not sets_of(fit.fitted) & sets_of(task.held_out(config))
+
+
+def test_in_sample_is_said_by_the_task() -> None:
+    """Not guessed: of examples that are few, all that are scored may have been trained on by accident."""
+    seen = (torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 4, dtype=torch.int64))
+    task = replace(SORT, batches=lambda config: iter([[seen]]), held_out=lambda config: seen)
+    trained = replace(as_trained(tiny()), task=task)
+    assert not fit_of(trained, seen, count=2, classes=4).in_sample
+    inside = fit_of(replace(trained, task=replace(task, in_sample=True)), seen, count=2, classes=4)
+    assert inside.in_sample
+    assert inside.probed is inside.fitted
+    assert [name for name in ("sort", "hull", "memorize") if TASKS[name].in_sample] == ["memorize"]
+
+
 def test_fresh_classifiers_have_rows_and_are_hollow_where_tokens_are_equal(builtin: Table) -> None:
     assert builtin.sections["refit"] == {"examples": 100, "in_sample": False}
     frozen = builtin.where(weights="trained", mode="frozen", paths="all")
@@ -332,6 +364,26 @@ def test_models_of_several_seeds_share_a_table_with_intervals_over_them() -> Non
         low, high = stats.t.interval(0.95, 2, loc=np.mean(found), scale=error) if error else found[:2]
         assert (entry["low"], entry["high"]) == pytest.approx((low, high), rel=1e-9, abs=1e-12)
     assert all(entry["low"] is None for entry in alone.sections["over_seeds"])
+
+
+def test_every_model_has_its_own_draw_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an interval over the seeds of training would leave out what the draw adds."""
+    plans = []
+
+    def kept(*one: Any, **more: Any) -> Any:
+        plans.append(planned(*one, **more))
+        return plans[-1]
+
+    monkeypatch.setattr(study, "planned", kept)
+    models = [as_trained(tiny(TINY.model_copy(update={"seed": seed}))) for seed in (0, 1, 0)]
+    config = EffectivenessConfig(draws=(20,), modes=(), refit=0)
+    for one in models:
+        study.measured(one, config)
+    study.measured(models[0], config.model_copy(update={"seed": 1}))
+    first, second, again, other = (plan.drawn for plan in plans)
+    assert first == again
+    assert first != second
+    assert other not in (first, second)
 
 
 def test_few_examples_and_no_enumeration_are_possible() -> None:

@@ -72,6 +72,31 @@ def test_floating_point_alone_gets_the_last_bit_wrong():
     assert wrong > 50
 
 
+def on_one_line(count, exponent):
+    """Three points on ``y = 4097 x``, exactly, whose differences have too many bits; the second is in the middle.
+
+    Leading digits are near one, where a rounding error is largest beside its number.
+    """
+    chance = torch.Generator().manual_seed(1)
+    x = 2**39 + torch.randint(2**35, (count, 3), generator=chance)
+    x = x.double() * torch.tensor([2.0**-24, 1.0, 2.0**24], dtype=torch.float64) * 2.0 ** (exponent - 40)
+    return torch.stack([x, 4097 * x], dim=-1)
+
+
+@pytest.mark.parametrize("exponent", [0, -530])
+def test_rounding_is_not_taken_for_a_turn(exponent):
+    """A bound below 1.9 round-offs is too small here; so is one without offset at 2^-530, where products underflow."""
+    sets = on_one_line(2000, exponent)
+    steps = sets[:, ::2] - sets[:, 1:2]
+    left, right = steps[:, 0, 0] * steps[:, 1, 1], steps[:, 0, 1] * steps[:, 1, 0]
+    assert int((left != right).sum()) > 20  # floating point alone sees turns
+    if exponent == 0:
+        assert float(((left - right) / (left + right)).abs().max()) > 1.9 * ULP
+    else:
+        assert float(left.abs().max()) < 2.0**-1022
+    assert torch.equal(on_hull(sets), torch.tensor([True, False, True]).expand(2000, 3))
+
+
 def test_a_point_one_bit_outside_an_edge_is_a_vertex():
     inside, beyond = (0.5, 0.5), (0.5, 0.5 - ULP)
     corners = [(0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]

@@ -365,6 +365,10 @@ def test_one_network_that_works_without_skips_is_enough_for_the_principle():
     assert agrees(0.1, 0.8) is True
     assert agrees(0.1, 0.2) is False
     assert agrees(0.1, 0.4) is None
+    # one of nine that clears its own interval, 4.30 * 0.002 / sqrt(3) = 0.005, but not that of nine looks, 0.0154
+    assert agrees(0.41) is True
+    assert agrees(*[0.1] * 8, 0.41) is None
+    assert agrees(*[0.1] * 8, 0.42) is True
 
 
 def test_one_seed_decides_nothing():

@@ -207,7 +207,12 @@ def test_no_more_is_read_than_used() -> None:
         ("", 2, 4, "no words; 2 sequences of 4 tokens take 8"),
         ("  \n ", 2, 4, "no words"),
         ("a b c d e f g", 2, 4, "it has 7 tokens, and 2 sequences of 4 take 8; --sequences 1 would work"),
-        ("a b c", 2, 4, "it has 3 tokens, and 2 sequences of 4 take 8; --length 3 or less would work"),
+        (
+            "a b c",
+            2,
+            4,
+            "it has 3 tokens, and 2 sequences of 4 take 8; --sequences 1 --set length=3 would work",
+        ),
         ("a " * 20, 2, 4, r"one token again and again \('a'\)"),
         ("a b", 0, 2, "0 sequences of 2 tokens were asked for"),
         ("a b", 1, 1, "1 sequences of 1 tokens were asked for"),

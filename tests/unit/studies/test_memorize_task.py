@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rankscope.errors import ConfigError, FileError
+from rankscope.studies.tasks import memorize
 from rankscope.studies.tasks.checkpoint import initial_model, load_trained
 from rankscope.studies.tasks.memorize import (
     MEMORIZE,
@@ -153,6 +154,45 @@ def test_a_training_on_a_text_is_kept_with_it(text: Path, tmp_path: Path) -> Non
     text.write_text(text.read_text().replace("w1 ", "w2 "))
     with pytest.raises(FileError, match="fingerprint"):
         train(MEMORIZE, MemorizeConfig(**TINY | {"epochs": 2, "text": str(text)}), folder=tmp_path / "run")
+
+
+def test_a_model_is_loaded_where_its_text_is_not(text: Path, tmp_path: Path) -> None:
+    config = MemorizeConfig(**TINY | {"epochs": 1, "text": str(text)})
+    assert config.vocabulary == len(vocabulary(config)) == len(set(text.read_text().split()[: 12 * 24]))
+    done = train(MEMORIZE, config, folder=tmp_path / "run")
+    ids, _ = held_out(config)
+    answers = done.model(ids)
+    text.rename(tmp_path / "elsewhere.txt")
+    memorize._examples.cache_clear()
+    again = load_trained(tmp_path / "run" / "model.safetensors", dtype=torch.float32)
+    assert again.config == config
+    assert torch.equal(again.model(ids), answers)
+    for ask in (held_out, lines, lambda config: next(batches(config)), lambda config: again.score):
+        with pytest.raises(FileError, match=r"cannot read texts from '.*text.txt': No such file"):
+            ask(config)
+
+
+def test_a_vocabulary_that_is_not_that_of_the_text_is_refused(text: Path) -> None:
+    config = MemorizeConfig(**TINY, text=str(text))
+    assert config.vocabulary is not None
+    wrong = MemorizeConfig(**config.model_dump() | {"vocabulary": config.vocabulary + 1})
+    for ask in (examples, lambda config: next(batches(config))):
+        with pytest.raises(
+            ConfigError, match=r"different tokens, and vocabulary=\d+ was given; leave it out"
+        ):
+            ask(wrong)
+    with pytest.raises(ConfigError, match="a vocabulary belongs to a text, and no text was named"):
+        MemorizeConfig(vocabulary=7)
+    with pytest.raises(ConfigError, match="sequences='x'"):
+        MemorizeConfig.of(text=str(text), sequences="x")
+
+
+def test_all_that_is_scored_is_trained_on() -> None:
+    """As the task says of itself."""
+    assert MEMORIZE.in_sample
+    config = MemorizeConfig(**TINY)
+    taught = {tuple(row) for ids, _ in next(batches(config)) for row in ids.tolist()}
+    assert {tuple(row) for row in held_out(config)[0].tolist()} <= taught
 
 
 def test_texts_that_do_not_do(text: Path, tmp_path: Path) -> None:

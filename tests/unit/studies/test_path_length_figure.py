@@ -111,6 +111,14 @@ def test_points_hold_for_the_published_models(table: Table) -> None:
     assert "BERT-base/ViT-B 1.7e-8" in table.sections["verdict"][2]["measured"]
 
 
+def test_what_is_calculated_is_called_so_and_a_seed_changes_nothing(table: Table) -> None:
+    said = [point["measured"].startswith("Calculated, nothing random") for point in table.sections["verdict"]]
+    assert said == [True] * 4 + [False]
+    other = path_length.make(Job(size="fast", seeds=(5,)))
+    assert other.frame.equals(table.frame)
+    assert any("A seed changes nothing." in note for note in other.sections["notes"])
+
+
 def test_points_fail_on_wrong_numbers() -> None:
     one = {"BERT-base/ViT-B": ARCHITECTURES["BERT-base/ViT-B"]}
     assert means(one, STATED)["agrees"] is True

@@ -116,9 +116,18 @@ def test_long_paths_are_near_within_a_tenth_of_the_way_to_the_full_model(mode: s
     def level(value: float) -> Number:
         return lambda weights, own, length: value if own == mode and length == 6 else 0.5
 
-    for value, expected in ((0.17, True), (0.03, True), (0.22, False), (0.18, None), (0.0, None)):
+    for value, expected in (
+        (0.17, True),
+        (0.03, True),
+        (0.22, False),
+        (0.18, None),
+        (0.02, None),
+        (0.0, False),
+    ):
         assert agrees(start, end, accuracy=level(value)) is expected, value
     assert agrees(start, end, accuracy=level(0.17), noise=0.05) is None
+    below = next(p for s, p in points(accuracy=level(0.0)).items() if s.startswith(start) and s.endswith(end))
+    assert "It lies below that." in below["measured"]
     # a full model that is little better than guessing leaves little room
     assert agrees(start, end, accuracy=level(0.17), full=0.3) is False
 
@@ -141,8 +150,18 @@ def test_no_heads_against_one() -> None:
 
 def test_published_numbers_are_judged_at_the_published_size_only() -> None:
     assert agrees("The full model", full=0.9) is False
-    assert agrees("The full model", full=0.977) is True  # rounds to 0.98
+    assert agrees("The full model", full=0.977, noise=0.0005) is True  # rounds to 0.98
+    assert agrees("The full model", full=0.977) is None  # 4.3 * 0.004 / sqrt(3) = 0.01
     assert agrees("The full model", full=0.97, noise=0.01) is None
+    assert agrees("The full model", full=0.983, noise=0.475) is None  # .508, .983, 1.458: a mean says nothing
+    assert agrees("The full model", full=0.99, seeds=1) is None
+    more, same = (
+        next(p for s, p in points(full=full, noise=0.0005).items() if s.startswith("The full model"))
+        for full in (0.999, 0.98)
+    )
+    assert "at least 0.98" in more["statement"]
+    assert "more than the published network has" in more["measured"]
+    assert "more than" not in same["measured"]
     assert (
         agrees("Paths of length 1 exceed", accuracy=by_length([0.2, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1])) is False
     )
@@ -181,6 +200,8 @@ def test_rules_by_hand() -> None:
     assert above(wide, 0.2) is None
     assert above(mean_of([0.3, 0.3, 0.3]), 0.2) is True
     assert above(one, 0.2) is near(one, 0.5, 0.1) is None
+    assert near(mean_of([0.40, 0.41, 0.405]), 0.596, 0.03) is False  # far below is not near
+    assert near(mean_of([0.55, 0.57, 0.56]), 0.596, 0.03) is None
     assert falls([[0.9, 0.9], [0.1, 0.1]], 0.1, 0.1) is True
     assert falls([[0.1, 0.1], [0.9, 0.9]], 0.1, 0.1) is False
     from_below = [[0.9, 0.9], [0.2, 0.2], [0.5, 0.5], [0.1, 0.1]]

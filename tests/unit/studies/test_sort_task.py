@@ -1,14 +1,18 @@
 """The sorting task: its data, its model, its lines, and the trained model that comes with the package."""
 
+from collections import Counter
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from rankscope.errors import ConfigError, ShapeError
+from rankscope.network import generators
 from rankscope.studies import SortConfig, load_trained
 from rankscope.studies.tasks import TASKS, initial_model
 from rankscope.studies.tasks.checkpoint import BUILTIN
@@ -97,6 +101,60 @@ def test_fresh_sequences_are_new_in_every_epoch_and_the_test_stays() -> None:
     longer = TINY.model_copy(update={"epochs": 9, "train": 7})
     assert torch.equal(held_out(longer)[0], held_out(TINY)[0])
     assert not torch.equal(held_out(TINY.model_copy(update={"seed": 1}))[0], held_out(TINY)[0])
+
+
+def rows(letters: torch.Tensor) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in letters.tolist()]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_test_sequence_is_trained_on(fresh: bool, seed: int) -> None:
+    """Where sequences are few: 30 of 64 are tested, 200 are drawn to train on."""
+    config = SortConfig.of(alphabet=4, length=3, train=200, test=30, epochs=3, fresh=fresh, seed=seed)
+    tested = set(rows(held_out(config)[0]))
+    assert len(tested) > 15
+    for epoch in batches(config):
+        letters, targets = (torch.cat(side) for side in zip(*epoch, strict=True))
+        assert len(letters) == 200
+        assert not tested & set(rows(letters))
+        assert torch.equal(letters.sort(dim=-1).values, targets)
+    first, second = (torch.cat([one for one, _ in next(batches(config))]) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_other_sequences_are_drawn_equally_often() -> None:
+    config = SortConfig.of(alphabet=3, length=3, train=20_000, test=13, epochs=1)
+    counts = Counter(rows(torch.cat([letters for letters, _ in next(batches(config))])))
+    assert len(counts) == 27 - len(set(rows(held_out(config)[0])))
+    expected = 20_000 / len(counts)
+    chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert chi_square < stats.chi2.isf(0.001, len(counts) - 1)
+
+
+@pytest.mark.parametrize("setting", ["paper", "official", "fast"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_test_sequence_is_trained_on_in_any_setting(setting: Any, seed: int) -> None:
+    config = SORT.configured(setting, epochs=1, seed=seed)
+    tested = set(rows(held_out(config)[0]))
+    assert len(tested) > 190
+    assert not tested & set(rows(torch.cat([letters for letters, _ in next(batches(config))])))
+
+
+def test_the_data_of_the_built_in_model_are_plain_draws() -> None:
+    """None of them had to be drawn again, so that it was trained on the data of this configuration."""
+    source = generators(0)[1]
+    test, _ = sort_batch(SortConfig(), 200, generator=source)
+    letters, _ = sort_batch(SortConfig(), 1000, generator=source)
+    assert torch.equal(held_out(SortConfig())[0], test)
+    assert sorted(rows(torch.cat([one for one, _ in next(batches(SortConfig()))]))) == sorted(rows(letters))
+
+
+def test_too_few_sequences_to_keep_some_for_the_test_are_refused() -> None:
+    config = SortConfig.of(alphabet=3, length=3, test=14)
+    with pytest.raises(ConfigError, match=r"27 sequences of length=3 with alphabet=3, too few .* test=14"):
+        next(batches(config))
+    assert next(batches(config.model_copy(update={"test": 13})))
 
 
 @pytest.mark.parametrize(

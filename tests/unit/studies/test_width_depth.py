@@ -37,8 +37,9 @@ def test_the_shape_of_the_training_itself_is_among_them():
     assert (form.dim, form.parameters) == (48, 58474)
 
 
-def test_the_rate_is_chosen_by_the_training_loss_of_the_first_seed(monkeypatch):
-    asked = []
+@pytest.mark.parametrize(("seeds", "trial"), [((4, 5), 1000), ((1000, 1001), 1002)])
+def test_the_rate_is_chosen_by_the_training_loss_of_a_seed_that_is_not_reported(monkeypatch, seeds, trial):
+    asked, told = [], []
 
     def piece(job, config, form, variant, rate, seed):
         asked.append((rate, seed))
@@ -48,11 +49,13 @@ def test_the_rate_is_chosen_by_the_training_loss_of_the_first_seed(monkeypatch):
     monkeypatch.setitem(
         figure.SIZES,
         "fast",
-        {"training": TINY, "layers": (2,), "rates": (0.1, 0.2, 0.3), "variants": (SKIP,), "seeds": (4, 5)},
+        {"training": TINY, "layers": (2,), "rates": (0.1, 0.2, 0.3), "variants": (SKIP,), "seeds": seeds},
     )
-    table = figure.make(Job(size="fast"))
-    assert asked == [(0.1, 4), (0.2, 4), (0.3, 4), (0.2, 5)]
+    table = figure.make(Job(size="fast", advance=lambda *step: told.append(step)))
+    assert asked == [(0.1, trial), (0.2, trial), (0.3, trial), *((0.2, seed) for seed in seeds)]
     assert table.frame["learning_rate"].to_list() == [0.2, 0.2]
+    assert table.frame["seed"].to_list() == list(seeds)
+    assert told[-1] == (5, 5)
 
 
 @pytest.fixture
@@ -119,6 +122,21 @@ def test_the_usual_depth_is_as_good_as_any():
     assert agrees(0.99, 0.99, 0.7) is True
     assert agrees(0.99, 0.90, 0.7) is False
     assert agrees(0.99, 0.98, 0.7) is None
+
+
+def test_one_of_several_comparisons_refutes_by_intervals_that_hold_for_all():
+    # of 6 layers less 1 layer: mean 0.03, half of the interval 4.30 * 0.007 / sqrt(3) = 0.0174, and 6.21 for two
+    off = (-0.007, 0.0, 0.007)
+    two, three = (
+        Found({(SKIP, layers): [0.9 + more + e * wide for e in off] for layers, more, wide in depths})
+        for depths in (((1, 0.0, 0), (6, 0.03, 1)), ((1, 0.0, 0), (6, 0.03, 1), (12, 0.0, 1)))
+    )
+    assert words.shallow_point(two, (1, 6))["agrees"] is False
+    point = words.shallow_point(three, (1, 6, 12))
+    assert point["agrees"] is None
+    assert "widened for 2 comparisons (Bonferroni)" in point["measured"]
+    assert words.usual_point(two, (1, 6), 1)["agrees"] is False
+    assert words.usual_point(three, (1, 6, 12), 1)["agrees"] is None
 
 
 def test_networks_without_skips_have_a_statement_of_their_own():

@@ -1,5 +1,6 @@
 """Attention maps of live models for the figure ``chained-attention``: of untrained BERT, and of trained encoders."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,8 @@ class Subject:
     @property
     def key(self) -> str:
         """A name for files."""
-        return "-".join(
-            [self.model.replace("/", "-"), self.weights, *([] if self.seed is None else [str(self.seed)])]
-        )
+        name = re.sub(r"[^a-z0-9.]+", "-", self.model.lower()).strip("-.")
+        return "-".join([name, self.weights, *([] if self.seed is None else [str(self.seed)])])
 
 
 def subjects(seeds: tuple[int, ...]) -> list[Subject]:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.results import Table
+from rankscope.studies.figures.circle_cases import CASES, Case
 from rankscope.studies.figures.circle_runs import found_of
-from rankscope.studies.figures.circle_words import CASES, Case, verdict_and_notes
+from rankscope.studies.figures.circle_words import verdict_and_notes
 from rankscope.studies.figures.figure import Figure, Job, Size, register
 from rankscope.studies.rows import Rows
 from rankscope.studies.tasks.circle import CIRCLE, CircleConfig
@@ -47,8 +48,8 @@ SIZES: dict[Size, dict[str, Any]] = {
         "seeds": range(1),
         "points": 200,
         "steps": 100,
-        "epochs": 100,
-        "around_epochs": 600,
+        "epochs": 70,
+        "around_epochs": 400,
     },
     "usual": {"hidden": (32, 64, 128), "seeds": range(3)},
     "full": {"hidden": (32, 64, 128), "seeds": range(10)},

@@ -104,12 +104,17 @@ def jacobians(step: Step, pairs: Tensor) -> Tensor:
 
 
 def growth(maps: Tensor) -> float:
-    """Factor per step by which the product of these maps, applied one after the other, grows what grows fastest."""
+    """Factor per step by which the product of these maps, applied one after the other, grows what grows fastest.
+
+    0 if the product is zero.
+    """
     state = torch.eye(maps.shape[-1], dtype=maps.dtype)
     total = 0.0
     for one in maps:
         state = one @ state
         size = float(torch.linalg.matrix_norm(state, ord=2))
+        if size == 0:
+            return 0.0
         state, total = state / size, total + math.log(size)
     return math.exp(total / len(maps))
 

@@ -25,7 +25,8 @@ from rankscope.studies.figures.dong_curves import (
     trained_curves,
     trained_source,
 )
-from rankscope.studies.figures.dong_residual_words import Found, quotients, verdict
+from rankscope.studies.figures.dong_residual_words import verdict
+from rankscope.studies.figures.dong_rules import Found, quotients
 from rankscope.studies.figures.figure import Figure, Job, Size, register
 from rankscope.studies.figures.statistics import mean_of
 from rankscope.studies.rows import Rows, definitions
@@ -113,7 +114,7 @@ def _pieces(
 def found_in(
     subject: Subject, drawn: list[dict[str, Any]], source: Trained | None, trained: dict[str, Any]
 ) -> Found:
-    """What the verdict reads: means over texts."""
+    """What the verdict reads: means over texts; of trained weights, of which there is one draw, every text."""
 
     def means(pieces: list[dict[str, Any]], kind: str) -> dict[str, np.ndarray]:
         each = {name: [piece["variants"][name][kind] for piece in pieces] for name in VARIANTS}
@@ -125,7 +126,11 @@ def found_in(
         floor=drawn[0]["floor"],
         log10=means(drawn, "log10"),
         source=source,
-        trained=means([trained], "official") if source is not None else {},
+        trained={
+            name: np.asarray(one["official"], dtype=float).T for name, one in trained["variants"].items()
+        }
+        if source is not None
+        else {},
     )
 
 
@@ -173,7 +178,8 @@ def _add(rows: Rows, piece: dict[str, Any], about: dict[str, Any]) -> None:
 
 def _means(found: Found) -> list[dict[str, Any]]:
     """By weights and variant the mean over draws at every layer, computed as the published code does."""
-    sets = [("initial", found.official), ("trained", found.trained)]
+    trained = {name: one.mean(axis=0, keepdims=True) for name, one in found.trained.items()}
+    sets = [("initial", found.official), ("trained", trained)]
     return [
         {
             "weights": weights,
@@ -186,7 +192,10 @@ def _means(found: Found) -> list[dict[str, Any]]:
 
 
 def _published(found: Found, known: dict[str, Any]) -> list[dict[str, Any]]:
-    """Point by point: published mean and spread over texts, ours, and the quotient where it is the same model."""
+    """Point by point: published mean and spread over texts, ours, and the quotient where it is the same model.
+
+    There is no quotient where the published value is below the floor of float32: rounding has no size to compare.
+    """
     is_true = found.source is not None and found.source.is_true
     ours = {"init": found.official, "pretrained": found.trained if is_true else {}}
     rows = []
@@ -202,7 +211,9 @@ def _published(found: Found, known: dict[str, Any]) -> list[dict[str, Any]]:
                         "published": mean,
                         "published_std": curve["std"][layer],
                         "ours": None if own is None else float(own[:, layer].mean()),
-                        "quotient": None if own is None else quotients(own, curve["mean"])[layer],
+                        "quotient": None
+                        if own is None or mean < found.floor[layer]
+                        else quotients(own, curve["mean"])[layer],
                     }
                 )
     return rows

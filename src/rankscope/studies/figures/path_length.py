@@ -167,6 +167,8 @@ def _weighed(rows: Rows, weights: str, model: TaskModel, letters: Tensor) -> Wei
 
 def _notes(config: PathLengthConfig) -> list[str]:
     return [
+        "Nothing here is drawn at random: counts are exact, and the network is the built-in one on its own test "
+        "sequences. A seed changes nothing.",
         "Counts are whole numbers, shares are rounded once; the column paths holds every count in full, log10_value "
         "the logarithm of every share however small.",
         "A path picks one head or the skip around the attention of every layer. MLPs and norms are not choices. Heads "

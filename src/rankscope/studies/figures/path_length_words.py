@@ -74,7 +74,8 @@ def counted(models: Mapping[str, Architecture]) -> Point:
     return Point(
         source="reported",
         statement="Of a network with skips, C(L, k) H^k paths have length k, and there are (1 + H)^L in all.",
-        measured=f"Counted layer by layer in whole numbers for {len(models)} published models: "
+        measured="Calculated, nothing random enters: counted layer by layer in whole numbers for "
+        f"{len(models)} published models: "
         + (f"differs for {', '.join(wrong)}." if wrong else "equal at every length.")
         + f" The most paths are {largest.heads + 1}^{largest.layers} = 1e{math.log10(largest.lengths().total):.1f}.",
         agrees=not wrong,
@@ -100,7 +101,7 @@ def means(models: Mapping[str, Architecture], stated: Mapping[str, float]) -> Po
     return Point(
         source="ours",
         statement=f"The mean length is L H / (H + 1): {listed}.",
-        measured=f"(heads, layers) and mean from whole numbers: {', '.join(told)}.",
+        measured=f"Calculated, nothing random enters. (Heads, layers) and mean from whole numbers: {', '.join(told)}.",
         agrees=decided(checks),
     )
 
@@ -119,7 +120,8 @@ def long_by_count(models: Mapping[str, Architecture]) -> Point:
         source="ours",
         statement="By count, paths are overwhelmingly long: most take a head in more than half of the layers. Short "
         "paths can only matter by their weight.",
-        measured=f"Share of paths with at most {SHORT} heads, and the lengths of the middle 90%: {'; '.join(told)}.",
+        measured=f"Calculated, nothing random enters. Share of paths with at most {SHORT} heads, and the lengths of "
+        f"the middle 90%: {'; '.join(told)}.",
         agrees=decided(checks),
     )
 
@@ -132,7 +134,7 @@ def modes(models: Mapping[str, Architecture]) -> Point:
         source="ours",
         statement="The commonest path takes a head in every layer just where there are at least as many heads as "
         "layers.",
-        measured="Commonest length of the layers: "
+        measured="Calculated, nothing random enters. Commonest length of the layers: "
         + ", ".join(f"{name} {top} of {one.layers} ({one.heads} heads)" for name, (top, one) in found.items())
         + ". With as many heads as layers one layer less is as common.",
         agrees=decided(checks),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from rankscope.studies.figures.interval_rules import side, within
 from rankscope.studies.figures.statistics import Mean, mean_of
 
 ACCURACY, REFIT, COMMON, CHANCE = "token_accuracy", "refit_accuracy", "refit_common", "refit_chance"
@@ -94,18 +95,12 @@ def _at(lists: list[list[T]], place: int) -> list[T]:
 
 def above(found: Mean, line: float) -> bool | None:
     """True if the whole interval is above the line, False if it is below, None in between or without an interval."""
-    if found.low is None or found.high is None:
-        return None
-    return True if found.low > line else False if found.high < line else None
+    return side(found, line)
 
 
 def near(found: Mean, line: float, margin: float) -> bool | None:
-    """True if the whole interval is within the margin, False if it is above it; below it is neither near nor better."""
-    if found.low is None or found.high is None:
-        return None
-    if found.low > line + margin:
-        return False
-    return True if found.low >= line - margin and found.high <= line + margin else None
+    """True if the whole interval is within the margin on either side, False if it is outside, else None."""
+    return within(found, line - margin, line + margin)
 
 
 def falls(curve: Sequence[Sequence[float]], line: float, margin: float) -> bool | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankscope.studies.figures.figure import Point
+from rankscope.studies.figures.interval_rules import side, together
 from rankscope.studies.figures.statistics import Mean, mean_of
 from rankscope.studies.tasks.sort import SortConfig
 
@@ -32,10 +33,10 @@ class Form:
 class Found(dict[tuple[str, int], list[float]]):
     """Accuracies by variant and depth, one per seed in the same order everywhere."""
 
-    def change(self, variant: str, layers: int, other: int) -> Mean:
-        """How much better one depth is than another, paired by seed."""
+    def changes(self, variant: str, layers: int, other: int) -> list[float]:
+        """How much better one depth is than another, seed by seed."""
         pairs = zip(self[variant, layers], self[variant, other], strict=True)
-        return mean_of([one - two for one, two in pairs])
+        return [one - two for one, two in pairs]
 
 
 def summary(found: Found, shapes: Sequence[Form]) -> list[dict[str, Any]]:
@@ -61,47 +62,62 @@ def verdict(found: Found, shapes: Sequence[Form], *, usual: int) -> list[Point]:
 def deeper_point(found: Found, depths: Sequence[int], variant: str) -> Point:
     """The deepest against the shallowest network, paired by seed."""
     first, last = depths[0], depths[-1]
-    change = found.change(variant, last, first)
+    change = mean_of(found.changes(variant, last, first))
     return Point(
         source="ours",
         statement=f"At equal numbers of weights, {variant}, the deepest network sorts better than the shallowest.",
         measured=f"{_told(found, depths, variant)}; {last} layers less {first}: {change.text()}.",
-        agrees=_side(change, 0.0),
+        agrees=side(change, 0.0),
     )
 
 
 def shallow_point(found: Found, depths: Sequence[int]) -> Point:
-    """The shallowest network against each other one: within the margin of all of them, or clearly below one."""
+    """The shallowest network against each other one: within the margin of all of them, or clearly below one.
+
+    One of several is enough to refute it, by intervals that hold for all at once.
+    """
     first, others = depths[0], depths[1:]
-    changes = {layers: found.change(SKIP, first, layers) for layers in others}
-    sides = [_side(change, -MARGIN) for change in changes.values()]
-    told = ", ".join(f"{_count(layers)} {change.text()}" for layers, change in changes.items())
+    changes = [found.changes(SKIP, first, layers) for layers in others]
     return Point(
         source="ours",
         statement=f"{_layers(first)} of that many weights is enough: no depth is better by more than {MARGIN:.0%}.",
-        measured=f"Accuracy of {_layers(first).lower()} less that of {told}.",
-        agrees=True if all(sides) else False if False in sides else None,
+        measured=f"Accuracy of {_layers(first).lower()} less that of {_compared(others, changes)}.",
+        agrees=_none_above([[-one for one in each] for each in changes]),
     )
 
 
 def usual_point(found: Found, depths: Sequence[int], usual: int) -> Point:
-    """The depth of the paper against each other one."""
-    changes = {layers: found.change(SKIP, layers, usual) for layers in depths if layers != usual}
-    sides = [_side(change, MARGIN) for change in changes.values()]
-    told = ", ".join(f"{_count(layers)} {change.text()}" for layers, change in changes.items())
+    """The depth of the paper against each other one, by the rule of ``shallow_point``."""
+    others = [layers for layers in depths if layers != usual]
+    changes = [found.changes(SKIP, layers, usual) for layers in others]
     return Point(
         source="ours",
         statement=f"The {usual} layers of the usual network are as good a depth as any, within {MARGIN:.0%}.",
-        measured=f"Accuracy less that of {usual} layers, by seed: {told}.",
-        agrees=False if True in sides else True if all(side is False for side in sides) else None,
+        measured=f"Accuracy less that of {usual} layers, by seed: {_compared(others, changes)}.",
+        agrees=_none_above(changes),
     )
+
+
+def _none_above(changes: Sequence[Sequence[float]]) -> bool | None:
+    """True if every mean is below the margin by its interval, False if one is above it by those of all at once."""
+    if all(side(mean_of(one), MARGIN) is False for one in changes):
+        return True
+    return False if any(side(mean, MARGIN) for mean in together(changes)) else None
+
+
+def _compared(depths: Sequence[int], changes: Sequence[Sequence[float]]) -> str:
+    told = [f"{_count(layers)} {mean_of(one).text()}" for layers, one in zip(depths, changes, strict=True)]
+    return f"{', '.join(told)}; to refute, intervals are widened for {len(changes)} comparisons (Bonferroni)"
 
 
 def notes(training: SortConfig, rates: Sequence[float], shapes: Sequence[Form]) -> list[str]:
     """Sentences for the reader."""
     counts = [form.parameters for form in shapes]
-    several = f"the one of {', '.join(f'{rate:g}' for rate in rates)} that ends with the smallest training loss at the "
-    rate = f"{rates[0]:g}" if len(rates) == 1 else several + "first seed"
+    several = (
+        f"the one of {', '.join(f'{rate:g}' for rate in rates)} that ends with the smallest training loss at a seed "
+        "that is not among those shown"
+    )
+    rate = f"{rates[0]:g}" if len(rates) == 1 else several
     return [
         "Shapes, all weights counted: "
         + ", ".join(f"{form.layers} x {form.dim} ({form.parameters})" for form in shapes)
@@ -132,10 +148,3 @@ def _count(layers: int) -> str:
 
 def _layers(count: int) -> str:
     return "One layer" if count == 1 else f"A network of {count} layers"
-
-
-def _side(mean: Mean, level: float) -> bool | None:
-    """True if the whole interval lies above the level, False if below it, None if it does not say."""
-    if mean.low is None or mean.high is None:
-        return None
-    return True if mean.low > level else False if mean.high < level else None

@@ -50,7 +50,9 @@ class CircleConfig(TaskConfig):
     batch: int = Field(default=30, ge=1, strict=True, description="pairs in one step of the optimizer")
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     variant: Variant = Field(default="san", description="what a step is made of")
-    points: int = Field(default=1000, ge=8, strict=True, description="steps of a whole turn")
+    points: int = Field(
+        default=1000, ge=8, multiple_of=2, strict=True, description="steps of a whole turn, an even number"
+    )
     radius: float = Field(default=0.3, gt=0, allow_inf_nan=False)
     noise: float = Field(
         default=0.0,
@@ -192,7 +194,11 @@ def batches(config: CircleConfig) -> Iterator[list[Batch]]:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``sum (output - target)^2 / sum target^2``. To Adam this is the published sum of squares: it ignores scale."""
+    """``sum (output - target)^2 / sum target^2`` of a batch.
+
+    The published loss is the numerator. Adam ignores a scale that all batches share, so that they differ in the last
+    batch of an epoch alone, if it is smaller: here it counts as much as the others, there by its number of pairs.
+    """
     return (outputs - targets).square().sum() / targets.square().sum()
 
 
@@ -217,7 +223,8 @@ CIRCLE = register(
             key="dong2021",
             where="Section 4.3, recurrent attention",
             differs="no dropout; the layer without the skip and norm of the published code, and with them as "
-            "the variant 'official'; own optimizer settings beside the published ones",
+            "the variant 'official'; own optimizer settings beside the published ones; the last, smaller batch "
+            "of an epoch counts as much as a whole one",
         ),
         config=CircleConfig,
         settings={

@@ -29,8 +29,12 @@ def circle_pairs(count: int, radius: float) -> Batch:
 
     As in the published code the circle is cut into two arcs of ``count // 2 - 1`` steps. The first token walks the
     first one from angle 0, the second one the other from one step before pi: the two are opposite up to one step,
-    and their mean is ``radius sin(pi / count)`` long.
+    and their mean is ``radius sin(pi / count)`` long. ``count`` is even: an odd one has no opposite points.
     """
+    if count % 2:
+        raise ConfigError(
+            f"pairs of opposite points were asked for on {count} points; ask for an even number"
+        )
     points, pairs = circle_points(count, radius), count // 2 - 1
     inputs = torch.stack([points[:pairs], points[pairs : 2 * pairs]], dim=1)
     targets = torch.stack([points[1 : pairs + 1], points[pairs + 1 : 2 * pairs + 1]], dim=1)

@@ -37,11 +37,13 @@ paths Z have in the residual of the output Y (shares of all lengths add up to on
 tells what is there to be read. It is not resolved where the residual is not.
 
 Sections: ``models`` (accuracy of each full network), ``over_seeds`` (mean of every row over the seeds of training, with
-its 95% interval), ``baselines`` (the lines of the task), ``published`` (scores of the paper), ``lengths`` (how many
-paths there are, exactly), ``identity`` (how far the lengths are from adding up to the network), ``refit`` (what fresh
-classifiers were fitted to), ``training`` (the configuration of the models), ``definitions``.
+its 95% interval; every seed has its own draw of paths), ``baselines`` (the lines of the task), ``published`` (scores of
+the paper), ``lengths`` (how many paths there are, exactly), ``identity`` (how far the lengths are from adding up to the
+network), ``refit`` (what fresh classifiers were fitted to), ``training`` (the configuration of the models),
+``definitions``.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -51,7 +53,6 @@ from pydantic import Field
 from rankscope.core.config import Config
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError
-from rankscope.network import generators
 from rankscope.paths.counts import counts_of
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
@@ -103,7 +104,9 @@ class EffectivenessConfig(Config):
         strict=True,
         description="examples that fresh classifiers are fitted to; 0 for none",
     )
-    seed: int = Field(default=0, ge=0, strict=True, description="of the drawn paths")
+    seed: int = Field(
+        default=0, ge=0, strict=True, description="of the drawn paths, together with the seed of the model"
+    )
 
     @property
     def pieces(self) -> int:
@@ -135,7 +138,7 @@ def measured(
         draws=config.draws,
         repeats=config.repeats,
         singles=config.singles,
-        generator=generators(config.seed)[1],
+        generator=path_source(config, trained.config),
     )
     rows: list[Row] = []
     models, errors = [], []
@@ -159,6 +162,15 @@ def measured(
         "refit": seen,
         "seed": trained.config.seed,
     }
+
+
+def path_source(config: EffectivenessConfig, training: TaskConfig) -> torch.Generator:
+    """What paths of one model are drawn from: models of different seeds have draws that are independent.
+
+    So an interval over the seeds of training covers what the draw of paths adds, too.
+    """
+    digest = hashlib.sha256(f"paths {config.seed} {training.seed}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def table_of(

@@ -26,8 +26,8 @@ RIDGE = 1e-6
 class Fit:
     """What fresh classifiers are fitted to, and probed on: the scored examples.
 
-    Where the task holds no examples out, as all that are scored were trained on, they are probed on what they were
-    fitted to (``in_sample``).
+    Where the task holds no examples out (``Task.in_sample``), as all that are scored were trained on, they are probed
+    on what they were fitted to.
     """
 
     fitted: Batch
@@ -130,16 +130,11 @@ def _ridge(fitted: Tensor, targets: Tensor, scored: Tensor) -> Tensor:
 
 
 def fit_of(trained: Trained, scored: Batch, *, count: int, classes: int) -> Fit:
-    """The first training examples to fit to, probed on those that are scored if these are others."""
+    """The first training examples to fit to, probed on those that are scored; or ``in_sample``, see ``Fit``."""
+    task = trained.task
     config = trained.config.model_copy(update={"epochs": 1})
-    batches = next(iter(trained.task.batches(config)))
-    known = {_key(*pair) for batch in batches for pair in zip(*batch, strict=True)}
-    in_sample = all(_key(*pair) in known for pair in zip(*scored, strict=True))
-    source = [trained.task.held_out(config)] if in_sample else batches
+    source = [task.held_out(config)] if task.in_sample else next(iter(task.batches(config)))
     inputs, targets = (torch.cat(side)[:count] for side in zip(*source, strict=True))
     fitted = (inputs, targets)
-    return Fit(fitted=fitted, probed=fitted if in_sample else scored, in_sample=in_sample, classes=classes)
-
-
-def _key(inputs: Tensor, targets: Tensor) -> tuple[bytes, bytes]:
-    return inputs.numpy().tobytes(), targets.numpy().tobytes()
+    probed = fitted if task.in_sample else scored
+    return Fit(fitted=fitted, probed=probed, in_sample=task.in_sample, classes=classes)

@@ -7,10 +7,10 @@ Cordonnier and Loukas (2021, Section 4.2) compare short and long paths of a trai
 import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from torch import Tensor
 
 from rankscope.core.refs import Ref
@@ -42,7 +42,8 @@ class MemorizeConfig(TaskConfig):
 
     As in the published code the blocks hold attention alone unless ``mlp_width`` is given, there are no positions, and
     some of the training sequences are scored. A text is known by path and content: ``fingerprint`` is filled in when
-    a text is named, and a file that has changed since is refused.
+    a text is named, and a file that has changed since is refused. So is ``vocabulary``, which is all that a model needs
+    to know of its text: it can be loaded where the text is not.
     """
 
     dim: int = Field(default=250, ge=1, strict=True)
@@ -67,18 +68,31 @@ class MemorizeConfig(TaskConfig):
     )
     text: str | None = Field(default=None, description="file with the text; None for sentences of the sample")
     fingerprint: str | None = Field(default=None, description="of the text; filled in")
+    vocabulary: int | None = Field(
+        default=None,
+        ge=2,
+        strict=True,
+        description="different tokens of the sequences of the text; filled in",
+    )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _known_text(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _known_text(
+        cls, values: dict[str, Any], handler: ModelWrapValidatorHandler["MemorizeConfig"]
+    ) -> "MemorizeConfig":
         text = values.get("text")
         if text is None:
-            if values.get("fingerprint") is not None:
-                raise ConfigError("a fingerprint belongs to a text, and no text was named; leave it out")
-            return values
+            for name in ("fingerprint", "vocabulary"):
+                if values.get(name) is not None:
+                    raise ConfigError(f"a {name} belongs to a text, and no text was named; leave it out")
+            return handler(values)
         if values.get("fingerprint") is None:
             values = values | {"fingerprint": fingerprint(text)}
-        return values | {"text": os.path.abspath(os.path.expanduser(text))}
+        values = values | {"text": os.path.abspath(os.path.expanduser(text))}
+        found = handler(values)
+        if found.vocabulary is None:
+            found = handler(values | {"vocabulary": len(_read(_asked(found))[1])})
+        return found
 
     @property
     def examples(self) -> int:
@@ -87,12 +101,12 @@ class MemorizeConfig(TaskConfig):
 
 def examples(config: MemorizeConfig) -> Batch:
     """All sequences, as integers ``sequences length``, and the label of every token."""
-    return _examples(config.text, config.fingerprint, config.sequences, config.length, config.seed)[:2]
+    return _examples(_asked(config), config.seed)[:2]
 
 
 def vocabulary(config: MemorizeConfig) -> tuple[str, ...]:
     """The token that each integer stands for."""
-    return _examples(config.text, config.fingerprint, config.sequences, config.length, config.seed)[2]
+    return _examples(_asked(config), config.seed)[2]
 
 
 def held_out(config: MemorizeConfig) -> Batch:
@@ -104,9 +118,7 @@ def held_out(config: MemorizeConfig) -> Batch:
 def batches(config: MemorizeConfig) -> Iterator[list[Batch]]:
     """For every epoch its batches of sequences and labels, in shuffled order."""
     generator = generators(config.seed)[1]
-    ids, labels, _ = _drawn(
-        config.text, config.fingerprint, config.sequences, config.length, generator=generator
-    )
+    ids, labels, _ = _drawn(_asked(config), generator)
     yield from shuffled(lambda: (ids, labels), config, generator=generator)
 
 
@@ -114,7 +126,8 @@ def model(config: MemorizeConfig, generator: torch.Generator) -> TaskModel:
     """Token vectors, if asked for also position vectors, the blocks, a classifier with two classes."""
     draw = Draw(config.initial_std, generator)
     length = config.length if config.positions == "learned" else None
-    reader = TokenReader(len(vocabulary(config)), config.dim, draw, length=length)
+    size = len(vocabulary(config)) if config.vocabulary is None else config.vocabulary
+    reader = TokenReader(size, config.dim, draw, length=length)
     return TaskModel(config, reader, draw, classes=CLASSES)
 
 
@@ -135,23 +148,52 @@ def lines(config: MemorizeConfig) -> Mapping[str, float]:
 Found = tuple[Tensor, Tensor, tuple[str, ...]]
 
 
+class _Asked(NamedTuple):
+    """What decides the data, but for the seed."""
+
+    text: str | None
+    fingerprint: str | None
+    vocabulary: int | None
+    sequences: int
+    length: int
+
+
+def _asked(config: MemorizeConfig) -> _Asked:
+    return _Asked(
+        text=config.text,
+        fingerprint=config.fingerprint,
+        vocabulary=config.vocabulary,
+        sequences=config.sequences,
+        length=config.length,
+    )
+
+
 @lru_cache(maxsize=4)
-def _examples(text: str | None, known: str | None, sequences: int, length: int, seed: int) -> Found:
-    return _drawn(text, known, sequences, length, generator=generators(seed)[1])
+def _examples(asked: _Asked, seed: int) -> Found:
+    return _drawn(asked, generators(seed)[1])
 
 
-def _drawn(
-    text: str | None, known: str | None, sequences: int, length: int, *, generator: torch.Generator
-) -> Found:
-    if text is None:
-        ids, words = sample_sequences(sequences=sequences, length=length, generator=generator)
+def _drawn(asked: _Asked, generator: torch.Generator) -> Found:
+    if asked.text is None:
+        ids, words = sample_sequences(sequences=asked.sequences, length=asked.length, generator=generator)
     else:
-        if fingerprint(text) != known:
-            raise FileError(
-                f"{text!r} is no longer the text it was; put it back, or train anew in another folder"
+        ids, words = _read(asked)
+        if asked.vocabulary not in (None, len(words)):
+            raise ConfigError(
+                f"the sequences of {asked.text!r} have {len(words)} different tokens, and "
+                f"vocabulary={asked.vocabulary} was given; leave it out"
             )
-        ids, words = read_sequences(text, sequences=sequences, length=length)
     return ids, random_labels(ids.shape, generator), words
+
+
+def _read(asked: _Asked) -> tuple[Tensor, tuple[str, ...]]:
+    """Sequences of the text that was named, and their vocabulary."""
+    text = asked.text or ""
+    if fingerprint(text) != asked.fingerprint:
+        raise FileError(
+            f"{text!r} is no longer the text it was; put it back, or train anew in another folder"
+        )
+    return read_sequences(text, sequences=asked.sequences, length=asked.length)
 
 
 MEMORIZE = register(
@@ -193,6 +235,7 @@ MEMORIZE = register(
         loss=token_loss,
         score=token_accuracy,
         scored="token accuracy on training sequences",
+        in_sample=True,
         lines=lines,
         published={"full model": 0.85, "naive": 0.5},
         notes=(
@@ -200,6 +243,8 @@ MEMORIZE = register(
             "random order.",
             "Without positions equal tokens of a sequence get equal answers, so that no network of this kind exceeds "
             "the ceiling.",
+            "At the paper's sizes and with the published optimizer (AdamW at 3e-4) the network has hardly begun after "
+            "6 of 50 epochs: a token accuracy of 0.55 in training, that of a network that mixes no tokens.",
         ),
     )
 )

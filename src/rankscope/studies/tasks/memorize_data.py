@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -45,7 +46,9 @@ def sequences_of(text: str | Iterable[str], *, sequences: int, length: int) -> t
     if len(found) < needed:
         enough = len(found) // length
         way_out = (
-            f"--sequences {enough} would work" if enough else f"--length {len(found)} or less would work"
+            f"--sequences {enough} would work"
+            if enough
+            else f"--sequences 1 --set length={len(found)} would work"
         )
         raise ConfigError(
             f"the text is too short: it has {len(found)} tokens, and {sequences} sequences of {length} take "
@@ -92,10 +95,15 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Nothing, or an error for standard input: a training that goes on after a kill reads its text again."""
+    """Nothing, or an error for what cannot be read twice: a training that goes on after a kill reads its text again."""
     if os.fspath(path) == "-":
         raise FileError(
             "the text to memorize cannot come from standard input: it is read again to go on; name a file"
+        )
+    place = Path(path)
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise FileError(
+            f"{os.fspath(path)!r} is a device or pipe, and the text is read again to go on; name a file"
         )
 
 

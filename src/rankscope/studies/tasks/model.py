@@ -63,7 +63,7 @@ class TokenReader(nn.Module):
 
 
 class PointReader(nn.Module):
-    """Points ``*batch points width``: linear, gelu, linear, LayerNorm; without ``hidden`` one linear map and the norm."""
+    """Points ``*batch points width``: linear, gelu, linear, LayerNorm; without ``hidden`` one linear map."""
 
     def __init__(self, width: int, dim: int, draw: Draw, *, hidden: int | None) -> None:
         super().__init__()
