@@ -20,6 +20,7 @@ PAGES = (
     "docs/equilibria.md",
     "docs/dynamics.md",
     "docs/figures.md",
+    "docs/train.md",
     "docs/predict.md",
 )
 
@@ -46,6 +47,7 @@ CODE = {  # the page and the least number of its blocks
     "docs/paths.md": 2,
     "docs/equilibria.md": 1,
     "docs/dynamics.md": 2,
+    "docs/train.md": 1,
     "docs/add_a_family.md": 5,
 }
 DRIVER = """

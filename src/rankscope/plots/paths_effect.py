@@ -13,6 +13,8 @@ from rankscope.plots.curve_marks import lines_of
 from rankscope.plots.paths_effect_points import (
     ACCURACIES,
     ACCURACY,
+    REFIT,
+    chance_of,
     effect_points,
     levels_of,
     paths_by_length,
@@ -128,6 +130,9 @@ def _panel(points: pl.DataFrame, table: Table, setup: Setup, definition: str, pa
     is_log = definition not in ACCURACIES and bool(sizes)
     rows = [_row(point, is_log) for point in own.filter(pl.col("panel") == panel).iter_rows(named=True)]
     rules = levels_of(table, panel) if definition in ACCURACIES else {}
+    if definition == REFIT and (chance := chance_of(table, panel)) is not None:
+        # a classifier that is fitted beats guessing even on labels in random order, where it is scored on what it fits
+        rules = {name: level for name, level in rules.items() if name != "naive"} | {"shuffled labels": chance}
     y = _log_scale(sizes, definition) if is_log else _linear_scale(own, definition, list(rules.values()))
     marks = [*_rules(rules, y, setup.width), *_lines(rows, setup, y, has_legend=definition == ACCURACY)]
     height = ACCURACY_HIGH if definition in ACCURACIES else OTHER_HIGH

@@ -26,6 +26,7 @@ KINDS = {
 """Which paths were summed, in words; by the column ``paths``."""
 
 REFIT = "refit_accuracy"
+CHANCE = "refit_chance"
 ACCURACIES = {ACCURACY: "token accuracy", REFIT: "accuracy of a fresh classifier"}
 """Definitions that are shares of right answers, and what their axes are called."""
 
@@ -115,6 +116,15 @@ def levels_of(table: Table, panel: str) -> dict[str, float]:
         if (known := _number(level, panel)) is not None:
             found[clipped(str(name))] = known
     return found
+
+
+def chance_of(table: Table, panel: str) -> float | None:
+    """Mean accuracy of fresh classifiers fitted to labels in random order, over lengths and ways of keeping paths."""
+    rows = table.frame.filter(pl.col("definition") == CHANCE)
+    if "weights" in rows.columns and rows["weights"].n_unique() > 1:
+        rows = rows.filter(pl.col("weights") == panel)
+    values = rows["value"].drop_nulls().to_list()
+    return sum(values) / len(values) if values else None
 
 
 def _number(value: Any, panel: str) -> float | None:

@@ -57,11 +57,9 @@ def merging_point(networks: Networks, steps: int) -> Point:
         source="reported",
         statement="Without skips and MLPs the two trajectories merge to one point.",
         measured=f"Distance below 1% of the start for good within {steps} steps. Attention alone: "
-        f"{_share(ours, is_merged)}, at a median step of {_median(ours, 'merged_at')}; {len(ran)} run away from each "
-        f"other. The common point of those that merge is no rest: it has left the circle, {_out(ours)} radii out when "
-        f"it was last seen. Layer of the published code with its optimizer: {_share(theirs, is_merged)}, at a median "
-        f"step of {_median(theirs, 'merged_at')}, and at rest {_out(theirs)} radii out; of those that do not merge "
-        f"{sum(is_still(one) for one in still)} of {len(still)} stand still before.",
+        f"{_merging(ours)}; {len(ran)} run away from each other. Layer of the published code with its optimizer: "
+        f"{_merging(theirs)}; of those that do not merge {sum(is_still(one) for one in still)} of {len(still)} stand "
+        "still before.",
         agrees=decided([most(ours, is_merged), most(theirs, is_merged)]),
     )
 
@@ -283,9 +281,15 @@ def _range(group: Networks, number: Callable[[Network], float]) -> str:
     return f"{median(numbers):.3g} ({numbers[0]:.3g} to {numbers[-1]:.3g})"
 
 
-def _out(group: Networks) -> str:
+def _merging(group: Networks) -> str:
+    """How many merge, when, and how far out their common point is when it is last seen."""
     merged = [one for one in group if is_merged(one)]
-    return _range(merged, last_mean) if merged else "none"
+    if not merged:
+        return _share(group, is_merged)
+    return (
+        f"{_share(group, is_merged)}, at a median step of {_median(group, 'merged_at')}, with the common point "
+        f"{_range(merged, last_mean)} radii out when it was last seen"
+    )
 
 
 def _title(case: str) -> str:

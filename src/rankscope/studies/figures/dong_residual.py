@@ -226,7 +226,8 @@ def _notes(subject: Subject, source: Trained | None, config: DongResidualConfig)
         f"draw{'s' * (len(config.seeds) > 1)}. A draw serves all four variants; in the paper each variant drew its "
         "own. Layer 0 is what enters the first block.",
         TEXTS_NOTE,
-        "Variants as in the official code: norms are always kept, 'no skip' takes out the skip of attention alone; "
+        "san is attention alone, san+mlp and san+skip have MLPs or skips back, transformer both. Variants as in the "
+        "official code: norms are always kept, 'no skip' takes out the skip of attention alone; "
         + {
             "dong-bert": "'no MLP' takes out the MLP with its skip and norm.",
             "dong-albert": "'no MLP' makes the two linear maps of the MLP the identity: LN(gelu(a) + a) is left.",

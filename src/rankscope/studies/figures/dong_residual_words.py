@@ -205,7 +205,7 @@ def trained_skip_point(found: Found) -> Point:
         statement=f"{_trained_name(found)}: the whole model keeps its tokens apart.",
         measured=f"Least value of any layer, {texts(found.trained['transformer'])} (apart: above {APART}, a level of "
         f"ours): transformer {least['transformer'].text()}; san+skip {least['san+skip'].text()}, at the end "
-        f"{found.trained['san+skip'][:, -1].mean():.3g} (published for BERT: 0.074).",
+        f"{found.trained['san+skip'][:, -1].mean():.3g} (published for san+skip of BERT: 0.074).",
         agrees=side(least["transformer"], APART),
     )
 

@@ -80,7 +80,7 @@ def _single_head(curves: Curves, task: Task[Any]) -> Point:
     return Point(
         source="reported",
         statement=f"Paths of length 1 exceed an accuracy of {level:g} (judged in the sense official, as published).",
-        measured=f"Means over seeds with 95% intervals: {_told(found)}.{_small(curves)}",
+        measured=f"Mean over seeds, with its 95% interval where there are several: {_told(found)}.{_small(curves)}",
         agrees=above(found["official"], level) if curves.is_paper_size else None,
     )
 
