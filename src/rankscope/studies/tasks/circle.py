@@ -247,8 +247,8 @@ CIRCLE = register(
         scored="1 - rms error of the next points over the radius",
         lines=lines,
         notes=(
-            "Attention alone (variant san) hardly learns the step: at the paper's sizes its mean squared error is about "
-            "that of not moving at all, with a skip (variant san+skip) some 2e-5 of it.",
+            "Attention alone (variant san) hardly learns the step: at the paper's sizes its mean squared error is "
+            "about that of not moving at all, with a skip (variant san+skip) some 2e-5 of it.",
             "The score is of one taught step. What becomes of the points when the network is fed its own answers: "
             "rankscope reproduce circle.",
         ),
