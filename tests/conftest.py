@@ -45,7 +45,6 @@ LONG = (
     *(
         "test_public",
         "test_claims",
-        "test_dong_bert",
         "test_floor_calibration",
         "test_rate",
     ),

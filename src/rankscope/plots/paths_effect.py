@@ -132,7 +132,9 @@ def _panel(points: pl.DataFrame, table: Table, setup: Setup, definition: str, pa
     rules = levels_of(table, panel) if definition in ACCURACIES else {}
     if definition == REFIT and (chance := chance_of(table, panel)) is not None:
         # a classifier that is fitted beats guessing even on labels in random order, where it is scored on what it fits
-        rules = {name: level for name, level in rules.items() if name != "naive"} | {"shuffled labels": chance}
+        rules = {name: level for name, level in rules.items() if name != "naive"} | {
+            "shuffled labels": chance
+        }
     y = _log_scale(sizes, definition) if is_log else _linear_scale(own, definition, list(rules.values()))
     marks = [*_rules(rules, y, setup.width), *_lines(rows, setup, y, has_legend=definition == ACCURACY)]
     height = ACCURACY_HIGH if definition in ACCURACIES else OTHER_HIGH

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rankscope.plots import svg
-from rankscope.plots.circle_chart import DISTANCES, REACH, circle_chart, curve_points, endings_text
+from rankscope.plots.recurrent_circle import DISTANCES, REACH, circle_chart, curve_points, endings_text
 from rankscope.results import Table
 
 WAY = [[0.3, 0.0, -0.3, 0.0], [0.0, 0.3, 0.0, -0.3]]

@@ -110,7 +110,7 @@ def _add(rows: Rows, network: dict[str, Any], radius: float) -> None:
 
 
 def _chart(table: Table) -> Any:
-    from rankscope.plots.circle_chart import circle_chart
+    from rankscope.plots.recurrent_circle import circle_chart
 
     return circle_chart(table)
 
