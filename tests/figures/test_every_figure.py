@@ -4,8 +4,9 @@ These take minutes together, so they stand beside the suite: ``make test`` does 
 """
 
 import json
-import multiprocessing
 import random
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -43,35 +44,31 @@ def test_the_figure_is_made_and_judged(name, tmp_path):
     assert table.sections["verdict"]
     for point in table.sections["verdict"]:
         assert set(point) == {"source", "statement", "measured", "agrees"}
-        assert point["statement"].rstrip()[-1] in ".?"
-        assert point["measured"].rstrip()[-1] in ".%)"
-    assert all(note.rstrip().endswith((".", ":")) for note in table.sections["notes"])
+        assert point["statement"].strip()
+        assert point["measured"].strip()
+        assert "nan" not in point["measured"].lower().split()
+    assert all(note.strip() for note in table.sections["notes"])
     with Image.open(tmp_path / f"{name}.png") as picture:
         assert min(picture.size) > 200
     HTMLParser().feed((tmp_path / f"{name}.html").read_text())
 
 
-LONGEST = ("paths-sort", "circle", "long-paths")
-"""Figures that train."""
-
-
-@pytest.mark.parametrize("name", [name for name in LONGEST if name in FIGURES])
+@pytest.mark.parametrize("name", ["paths-sort", "circle"])
 def test_a_figure_that_is_killed_again_and_again_ends_in_the_same_table(name, tmp_path):
-    """Each child is forked from this process, so no time is spent on imports."""
+    """Real processes: a fork of this one may wait forever for a lock of a library's threads."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert reproduce(name, whole).exit_code == 0
-    fork, chance, kills = multiprocessing.get_context("fork"), random.Random(3), 0  # noqa: S311 - not a secret
-    for attempt in range(60):
-        child = fork.Process(target=reproduce, args=(name, broken))
-        child.start()
-        child.join(chance.uniform(0.0, 1.0 + attempt))
-        if child.exitcode == 0:
+    command = [sys.executable, "-m", "rankscope.cli", "reproduce", name, "--fast", "--output", str(broken)]
+    chance, kills = random.Random(3), 0  # noqa: S311 - not a secret
+    for attempt in range(20):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        try:
+            child.wait(chance.uniform(4.0, 8.0 + 4.0 * attempt))
             break
-        child.kill()
-        child.join()
-        kills += 1
-    else:
-        pytest.fail("sixty attempts did not end")
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            kills += 1
     assert kills
     assert reproduce(name, broken).exit_code == 0
     assert table_of(broken, name) == table_of(whole, name)

@@ -276,4 +276,7 @@ def _entered(subject: Subject, durations: dict[Size, str]) -> Figure:
 
 
 for _subject in (BERT, ALBERT, XLNET):
-    _entered(_subject, {"fast": "about 8 seconds", "usual": "about 70 seconds", "full": "about 5 minutes"})
+    _entered(
+        _subject,
+        {"fast": "about 10 seconds", "usual": "about 2 minutes", "full": "about 5 minutes (extrapolated)"},
+    )

@@ -46,7 +46,7 @@ PATHS: dict[Name, dict[Size, dict[str, Any]]] = {
         "full": {"repeats": 20, "refit": 300},
     },
     "memorize": {
-        "fast": {"examples": 20, "refit": 40, "repeats": 3},
+        "fast": {"examples": 20, "refit": 40, "repeats": 3, "singles": False},
         "usual": {"examples": 20, "refit": 88, "singles": False},
         # all paths of a length would take hours with 250 channels and 128 tokens
         "full": {"examples": 16, "refit": 88, "most_paths": 0},
@@ -134,17 +134,17 @@ def _chart(table: Table) -> Any:
 
 DURATIONS: dict[Name, dict[Size, str]] = {
     "memorize": {
-        "fast": "about 20 seconds",
-        "usual": "about 5 minutes",
+        "fast": "about 1 minute",
+        "usual": "about 5 minutes (extrapolated)",
         "full": "hours (extrapolated)",
     },
     "sort": {
-        "fast": "about 10 seconds",
+        "fast": "about 20 seconds",
         "usual": "about 3 minutes",
         "full": "about 10 minutes (extrapolated)",
     },
     "hull": {
-        "fast": "about 20 seconds",
+        "fast": "about 30 seconds",
         "usual": "about 10 minutes (extrapolated)",
         "full": "about 1 hour (extrapolated)",
     },
