@@ -48,7 +48,7 @@ LONG = (
         "test_floor_calibration",
         "test_rate",
     ),
-    *("test_split_exact", "test_wu_charts", "test_measure_laws"),
+    *("test_split_exact", "test_measure_laws"),
 )
 
 
