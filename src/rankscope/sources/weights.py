@@ -1,10 +1,12 @@
-"""Whether a checkpoint and its config belong together: what the loading report says, in words."""
+"""Whether weights can be trusted: do checkpoint and config belong together, and are they finite numbers."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rankscope.errors import FileError
 
@@ -57,6 +59,80 @@ def _unused_blocks(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
         for name, parts in ends.items()
         if any("#" in parts[start:] and ".".join(parts[start:]) in known for start in range(len(parts)))
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotFinite:
+    """A parameter or buffer that holds numbers no computation can use, and how many of them."""
+
+    name: str
+    """The path in the model, the first one where several share it."""
+
+    nans: int
+    infinities: int
+    """Of a parameter only: buffers may hold infinities, as masks do."""
+
+    entries: int
+
+    @property
+    def words(self) -> str:
+        """The finding as a sentence without its end.
+
+        >>> NotFinite(name="layers.1.weight", nans=3, infinities=0, entries=12).words
+        "'layers.1.weight' holds NaN in 3 of 12 numbers"
+        """
+        found = [("NaN", self.nans)] if self.nans else []
+        found += [("infinity", self.infinities)] if self.infinities else []
+        return f"{self.name!r} holds " + " and ".join(
+            f"{what} in {count} of {self.entries} numbers" for what, count in found
+        )
+
+
+def not_finite(model: nn.Module) -> tuple[NotFinite, ...]:
+    """Parameters that hold NaN or infinity and buffers that hold NaN, in the order of the model; usually none.
+
+    A pass over the model's own states does not always show them: fused attention can turn NaN into a plain mean.
+    Weights that are not in memory or not plain floating-point numbers (offloaded, quantised) are not looked at.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> nn.init.constant_(layer.bias, float("nan")).shape, [one.name for one in not_finite(layer)]
+    (torch.Size([2]), ['bias'])
+    """
+    with torch.no_grad():
+        return tuple(_ill(model))
+
+
+def _ill(model: nn.Module) -> Iterator[NotFinite]:
+    named = [
+        *((*one, True) for one in model.named_parameters()),
+        *((*one, False) for one in model.named_buffers()),
+    ]
+    for name, value, is_parameter in named:
+        try:
+            nans, infinities = _counts(value.detach(), infinite=is_parameter)
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):
+            continue  # a kind of tensor that cannot be summed: quantised, sharded, not initialised yet
+        if nans or infinities:
+            yield NotFinite(name=name, nans=nans, infinities=infinities, entries=value.numel())
+
+
+def _counts(value: Tensor, *, infinite: bool) -> tuple[int, int]:
+    """How many entries are NaN, and how many infinite where that is asked."""
+    if value.is_meta or not value.is_floating_point() or torch.finfo(value.dtype).bits < 16:
+        return 0, 0
+    total = float(value.sum())
+    # A sum shows every NaN and every infinity, and costs one reading; it may overflow, so the entries decide.
+    if total - total == 0 or (not infinite and total == total):
+        return 0, 0
+    nans = infinities = 0
+    for part in value.reshape(-1).split(_AT_ONCE):
+        nans += int(part.isnan().sum())
+        infinities += int(part.isinf().sum()) if infinite else 0
+    return nans, infinities
+
+
+_AT_ONCE = 2**22
+"""So many entries are looked at together, so that a large weight needs no second copy."""
 
 
 def _some(names: list[str]) -> str:
