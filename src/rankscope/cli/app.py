@@ -91,6 +91,8 @@ app = typer.Typer(
     cls=OneLineErrors,
     name="rankscope",
     help="See, explain, bound and prevent rank collapse in transformers.",
+    epilog="Exit codes: 0 done, 1 a threshold you set was crossed, 2 wrong use or bad input, 3 a threshold could not "
+    "be decided (--undecided ok or fail makes that 0 or 1), 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )

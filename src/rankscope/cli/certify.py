@@ -10,14 +10,14 @@ from typer import Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, listed, seed_list
-from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.output import check_outputs, command_line, exit_code, note, progress, write_table
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
 from rankscope.cli.rescue import kept_aside
 from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
-    from rankscope.results import Table
+    from rankscope.results import Decision, Table
 
 
 def certify(
@@ -45,6 +45,7 @@ def certify(
         float | None,
         Option(help="Exit with 1 unless the last layer has at most this part of it, proven."),
     ] = None,
+    undecided: options.Undecided = None,
     joint_side: Annotated[
         int | None,
         Option(
@@ -119,7 +120,7 @@ def certify(
         _write(table, wanted, output, plot, explain=explain)
     except (RankscopeError, OSError) as error:
         raise FileError(f"{error}; {kept_aside(table, 'certify')}") from error
-    return _exit_code(table, limits)
+    return exit_code(_decisions(table, limits), undecided)
 
 
 def _limits(lower: float | None, upper: float | None) -> dict[str, float]:
@@ -162,21 +163,28 @@ def _curves(table: "Table") -> "Chart":
     return certify_chart(table)
 
 
-def _exit_code(table: "Table", limits: dict[str, float]) -> int:
-    """1 if the first definition does not reach what was required, with a line that says so."""
+def _decisions(table: "Table", limits: dict[str, float]) -> "list[Decision]":
+    """Whether the first definition reaches what was required: it is crossed unless that is proven.
+
+    A bound that proves nothing does not meet a requirement. One whose number was lost, because the input's own residual
+    is 0/0 or a logarithm left the range of floats, is undecided.
+    """
     from rankscope.results.certify_lines import power_text
+    from rankscope.results.outcome import Decision, Outcome, Span, judged
 
     name, found = next(iter(table.sections["finding"]["definitions"].items()))
     nothing = {"lower": -math.inf, "upper": -math.inf if found["upper_is_zero"] else math.inf}
-    proven = {side: end if found[side] is None else found[side] for side, end in nothing.items()}
-    missed = [
-        side
-        for side, limit in limits.items()
-        if (proven[side] < math.log(limit) if side == "lower" else proven[side] > math.log(limit))
-    ]
-    for side in missed:
-        end = power_text(proven[side], toward=-1 if side == "lower" else 1)
-        note(
-            f"--require-{side} {limits[side]:g} is not proven: the {side} bound of {name} over the input's is {end}"
+    decisions = []
+    for side, limit in limits.items():
+        bound = nothing[side] if found[side] is None else found[side]
+        bound = math.nan if found[f"{side}_is_lost"] else bound
+        span = Span(low=bound, high=bound)  # bounds are rounded outward: they have no floor
+        outcome = judged(span, "<" if side == "lower" else ">", math.log(limit))
+        end = power_text(bound, toward=-1 if side == "lower" else 1)
+        says = "undecided" if outcome is Outcome.UNDECIDED else "not proven"
+        words = (
+            f"--require-{side} {limit:g} is {says}: the {side} bound of {name} over the input's is {end} at layer "
+            f"{found['layers']}, limit {limit:g}, rounding counted in"
         )
-    return 1 if missed else 0
+        decisions.append(Decision(outcome=outcome, words="" if outcome is Outcome.CLEAR else words))
+    return decisions

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, emit, text_table, write_table
+from rankscope.cli.output import check_outputs, emit, exit_code, text_table, write_table
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,9 +32,10 @@ def compare(
     fail_if_changed: Annotated[
         bool, Option("--fail-if-changed", help="Exit with code 1 if anything changed significantly.")
     ] = False,
+    undecided: options.Undecided = None,
     format_: options.AsFormat = None,
     output: options.Output = None,
-) -> None:
+) -> int:
     """Compare two or more scans: checkpoints of a run, before and after a fix, two dtypes.
 
     A change counts if it is beyond chance over the texts, after correction for the many numbers compared, and beyond
@@ -49,19 +49,14 @@ def compare(
     if output is not None and any(output.resolve() == scan.resolve() for scan in scans):
         raise ConfigError(f"--output {output} is one of the scans to compare; name another file")
     from rankscope.studies.compare_study import compare as run
+    from rankscope.studies.compare_study import has_changed
 
     table = run(*scans, measures=listed(measure or ""), sites=listed(site or ""), alpha=alpha)
-    calls = table.frame["significant"]
-    if fail_if_changed and calls.null_count() and table.frame["spread"].null_count() == len(table):
-        raise ConfigError(
-            "--fail-if-changed cannot tell change from chance: a scan of one text has no spread; scan two texts or more"
-        )
     if wanted is Format.TABLE:
         emit(compared_text(table), output)
     else:
         write_table(table, "", wanted, output, None)
-    if fail_if_changed and calls.any():
-        raise typer.Exit(1)
+    return exit_code([has_changed(table)] if fail_if_changed else [], undecided)
 
 
 def compared_text(table: "Table") -> str:

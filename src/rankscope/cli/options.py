@@ -20,6 +20,22 @@ Init = Annotated[str, Option(help="Initialisation, see 'rankscope list inits'.")
 Plot = Annotated[Path | None, Option(help="Draw the curves: .png, .svg, .html or .json.")]
 Output = Annotated[Path | None, Option(help="Write there instead of stdout.")]
 
+
+class IfUndecided(StrEnum):
+    """What becomes of a threshold that rounding, NaN or too few texts leave open."""
+
+    OK = "ok"
+    FAIL = "fail"
+
+
+Undecided = Annotated[
+    IfUndecided | None,
+    Option(
+        help="A threshold that could not be decided exits with 0 (ok) or with 1 (fail).",
+        show_default="exit with 3",
+    ),
+]
+
 Model = Annotated[
     str | None,
     Argument(

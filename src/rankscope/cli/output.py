@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankscope.cli.options import Format
+from rankscope.cli.options import Format, IfUndecided
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
-    from rankscope.results import Table
+    from rankscope.results import Decision, Table
 
 SCHEMA = "rankscope/1"
 
@@ -55,6 +55,24 @@ def emit(text: str, output: Path | None) -> None:
 
     write_atomically(output, text.encode())
     note(f"wrote {output}")
+
+
+def exit_code(decisions: "Sequence[Decision]", undecided: IfUndecided | None) -> int:
+    """0 if no threshold is crossed, 1 if one is, else 3 if one is undecided and ``--undecided`` does not say more.
+
+    What is not clear is told in a line each.
+    """
+    from rankscope.results.outcome import Outcome, worst
+
+    for one in decisions:
+        if one.words:
+            note(one.words)
+    match worst(one.outcome for one in decisions):
+        case Outcome.CROSSED:
+            return 1
+        case Outcome.UNDECIDED:
+            return 3 if undecided is None else 1 if undecided is IfUndecided.FAIL else 0
+    return 0
 
 
 @contextmanager

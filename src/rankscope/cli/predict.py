@@ -3,12 +3,19 @@
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, command_line, note, printable, text_table, write_table
+from rankscope.cli.output import (
+    check_outputs,
+    command_line,
+    exit_code,
+    note,
+    printable,
+    text_table,
+    write_table,
+)
 from rankscope.cli.random_network import DEFAULTS
 from rankscope.cli.rescue import kept_aside
 from rankscope.errors import ConfigError, FileError, RankscopeError
@@ -75,10 +82,11 @@ def predict(
             "--fail-if-passed", help="Exit with code 1 if a forecast at its own width passes --threshold."
         ),
     ] = False,
+    undecided: options.Undecided = None,
     plot: options.Plot = None,
     format_: options.AsFormat = None,
     output: options.Output = None,
-) -> None:
+) -> int:
     """Forecast the mean token cosine of untrained networks, and prove what weights do to any input.
 
     The forecast follows the covariance of tokens through random parts: each depth at the config's width, and at the
@@ -91,6 +99,10 @@ def predict(
     own |= {"position": position, "values": values, "init": init}
     given = {name: value for name, value in own.items() if value is not None}
     depths = _depths(layers)
+    if fail_if_passed and weights is not None:
+        raise ConfigError(
+            f"--fail-if-passed speaks of a forecast, but --weights {weights} asks for proven statements; leave one out"
+        )
     if config is not None and given:
         shown = ", ".join(f"--{name}" for name in given)
         raise ConfigError(f"{shown} belongs to a random network, but {config!r} was named; leave one out")
@@ -101,6 +113,8 @@ def predict(
     asked: dict[str, Any] = {"layers": depths, "tokens": tokens, "threshold": threshold, "weights": weights}
     asked |= {"spread": spread, "size": size, "target": target, "seed": 0 if seed is None else seed}
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+    from rankscope.studies.predict_study import has_passed
+
     table = _run(config, asked, given, placement, load)
     try:
         write_table(
@@ -118,8 +132,7 @@ def predict(
     if wanted is not Format.TABLE:
         for line in table.sections.get("forecast", {}).get("notes", ()):
             note(f"note: {line}")
-    if fail_if_passed and _has_passed(table):
-        raise typer.Exit(1)
+    return exit_code([has_passed(table)] if fail_if_passed else [], undecided)
 
 
 def _depths(text: str | None) -> tuple[int, ...]:
@@ -147,11 +160,6 @@ def _run(
     chosen = DEFAULTS | given | ({} if placement is None else {"placement": placement})
     depth = {"layers": (asked["layers"] or (DEFAULTS["layers"],))[0]}
     return run(Spec.of(**chosen | depth), PredictConfig.of(**asked))
-
-
-def _has_passed(table: "Table") -> bool:
-    depths = table.sections.get("forecast", {}).get("depths", ())
-    return any(one["passes"] is not None for one in depths if one["sizing"] == "own width")
 
 
 def predict_text(table: "Table") -> str:

@@ -10,6 +10,7 @@ from rankscope.cli.options import Format, chosen_format, listed
 from rankscope.cli.output import (
     check_outputs,
     command_line,
+    exit_code,
     note,
     printable,
     progress,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rankscope.plots import Chart
     from rankscope.results import Table
     from rankscope.studies import Partial, Scan, ScanConfig
-    from rankscope.verdict import Condition
 
 STATE_FILES = (".npy", ".safetensors")
 
@@ -83,6 +83,7 @@ def scan(
     fail_if: Annotated[
         str | None, Option(help="Exit with 1 if this holds of a block: 'residual_ratio<0.01'; comma list.")
     ] = None,
+    undecided: options.Undecided = None,
     resume: Annotated[bool, Option("--resume", help="Go on with an interrupted scan.")] = False,
     plot: options.Plot = None,
     format_: options.AsFormat = None,
@@ -96,7 +97,7 @@ def scan(
     wanted = chosen_format(format_, output)
     check_outputs(output, plot)
     from rankscope.studies import Partial, ScanConfig
-    from rankscope.verdict import parse_condition
+    from rankscope.verdict import decided, parse_condition
 
     if texts is not None and text:
         raise ConfigError("give --texts FILE or --text TEXT, not both")
@@ -136,7 +137,7 @@ def scan(
     except (RankscopeError, OSError) as error:
         raise FileError(f"{error}; {kept_aside(found.table, 'scan')}") from error
     partial.remove()
-    return _exit_code(found.table, conditions)
+    return exit_code([decided(one, found.table) for one in conditions], undecided)
 
 
 def _run(
@@ -196,15 +197,6 @@ def _thresholds(text: str | None) -> dict[str, str]:
         if not sign or not value.strip():
             raise ConfigError(f"threshold {name!r}: expected name=value, as in collapsed=0.05")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _exit_code(table: "Table", conditions: "list[Condition]") -> int:
-    from rankscope.verdict import crossed
-
-    failed = [words for one in conditions if (words := crossed(one, table)) is not None]
-    for words in failed:
-        note(words)
-    return 1 if failed else 0
 
 
 def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:

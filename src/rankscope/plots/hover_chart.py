@@ -8,9 +8,10 @@ the layers, and the label that is hovered or focused shows what all lines say th
 from itertools import groupby
 
 from rankscope.plots.markup import Fragment, tag, void
-from rankscope.plots.scan_axes import VANISHING, ValueAxis, layer_ticks
+from rankscope.plots.scan_axes import ValueAxis, layer_ticks
 from rankscope.plots.scan_entries import FINAL, Entry, clipped, marked, number
 from rankscope.plots.scan_panels import Line, Panel, in_words
+from rankscope.results.outcome import VANISHING
 
 SIZE = 1000
 """Width and height of the drawing before it is stretched."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from rankscope.plots.axes import Ticks, log_ticks
 from rankscope.plots.curve_points import DECADES_FOR_LOG, DECADES_TO_FLOOR
 from rankscope.plots.scan_entries import Entry, number
-
-VANISHING = frozenset({"residual_ratio", "residual", "diameter"})
-"""Measures that go to zero with collapse, down to their floor; of the others it only bounds the error."""
+from rankscope.results.outcome import VANISHING
 
 NEAR = 0.01
 """On a linear axis a floor below this share of the range is too small to be seen."""

@@ -4,6 +4,8 @@ from rankscope.results.files import check_output as check_output
 from rankscope.results.files import write_atomically as write_atomically
 from rankscope.results.formats import TABLE_FORMATS as TABLE_FORMATS
 from rankscope.results.origin import provenance as provenance
+from rankscope.results.outcome import Decision as Decision
+from rankscope.results.outcome import Outcome as Outcome
 from rankscope.results.record import Record as Record
 from rankscope.results.schema import COLUMNS as COLUMNS
 from rankscope.results.summary import UNRESOLVED_MARK as UNRESOLVED_MARK
@@ -16,6 +18,8 @@ __all__ = [
     "COLUMNS",
     "TABLE_FORMATS",
     "UNRESOLVED_MARK",
+    "Decision",
+    "Outcome",
     "Record",
     "Table",
     "check_output",

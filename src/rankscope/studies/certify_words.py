@@ -58,8 +58,16 @@ class Standing:
     why_nothing: str = ""
 
     def told(self) -> dict[str, Any]:
-        """For a section of the table, which holds no infinities: an upper bound of zero is told apart."""
-        return asdict(self) | {"upper_is_zero": self.upper == -math.inf}
+        """For a section of the table, which holds no infinities and no NaN.
+
+        An upper bound of zero, and a bound whose number was lost (0/0, or beyond the range of floats), are told apart
+        from one of which nothing is proven.
+        """
+        return asdict(self) | {
+            "upper_is_zero": self.upper == -math.inf,
+            "lower_is_lost": math.isnan(self.lower),
+            "upper_is_lost": math.isnan(self.upper),
+        }
 
 
 def standing_of(lines: Sequence[Line]) -> Standing:
@@ -95,9 +103,9 @@ def together(standings: Sequence[Standing]) -> Standing:
     return Standing(
         definition=first.definition,
         layers=first.layers,
-        lower=min(one.lower for one in standings),
+        lower=_least([one.lower for one in standings]),
         measured=sum(one.measured for one in standings) / len(standings),
-        upper=max(one.upper for one in standings),
+        upper=-_least([-one.upper for one in standings]),
         upper_vacuous=any(one.upper_vacuous for one in standings),
         collapse_layer=max(known) if len(known) == len(ends) else None,
         lower_until=least.lower_until,
@@ -106,6 +114,11 @@ def together(standings: Sequence[Standing]) -> Standing:
         why=least.why,
         why_nothing=nothing.why_nothing,
     )
+
+
+def _least(bounds: Sequence[float]) -> float:
+    """The weakest of the bounds; one that is lost (NaN) leaves nothing to say of all of them."""
+    return math.nan if any(map(math.isnan, bounds)) else min(bounds)
 
 
 def sentences(standings: Sequence[Standing]) -> list[str]:

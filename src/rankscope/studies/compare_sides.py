@@ -43,7 +43,7 @@ Scannable = Table | HasTable | str | os.PathLike[str]
 class Side:
     """One scan of a comparison.
 
-    ``cells``: the columns of ``KEY`` with mean, std, texts and floor over all texts. ``rows``: the same columns
+    ``cells``: the columns of ``KEY`` with mean, std, texts, empty and floor over all texts. ``rows``: the same columns
     with sample, tokens and value, for the texts that have rows of their own.
     """
 
@@ -202,7 +202,9 @@ def _of(
     step: int | None,
 ) -> Side:
     rows = frame.filter(pl.col("sample").is_not_null()).select(*KEY, "sample", "tokens", "value")
-    cells = cells.select(pl.col(column).cast(dtype) for column, dtype in _CELL_DTYPES.items())
+    told = pl.col("empty") if "empty" in cells.columns else pl.lit(0, dtype=pl.Int64)
+    typed = (pl.col(column).cast(dtype) for column, dtype in _CELL_DTYPES.items())
+    cells = cells.select(*typed, told.alias("empty"))
     return Side(
         name=name,
         cells=_counted(cells, rows),
@@ -215,10 +217,14 @@ def _of(
 
 
 def _counted(cells: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The cells with only those texts counted that have a number (not 0/0), as far as rows were kept."""
-    empty = rows.filter(pl.col("value").is_null()).group_by(*KEY).agg(pl.len().cast(pl.Int64).alias("empty"))
-    joined = cells.join(empty, on=KEY, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(pl.col("texts") - pl.col("empty").fill_null(0)).drop("empty")
+    """The cells with only those texts counted that have a number (not 0/0, not NaN); ``empty`` counts the others.
+
+    An older summary does not say how many there are; then they are counted in the rows that were kept.
+    """
+    seen = rows.filter(pl.col("value").is_null()).group_by(*KEY).agg(pl.len().cast(pl.Int64).alias("seen"))
+    joined = cells.join(seen, on=KEY, how="left", nulls_equal=True, maintain_order="left")
+    empty = pl.max_horizontal("empty", pl.col("seen").fill_null(0))
+    return joined.with_columns(pl.col("texts") - empty, empty.alias("empty")).drop("seen")
 
 
 def _summarized(frame: pl.DataFrame) -> pl.DataFrame:
@@ -244,7 +250,9 @@ def _summarized(frame: pl.DataFrame) -> pl.DataFrame:
 def _from_section(section: Any, origin: str) -> pl.DataFrame:
     try:
         columns = {name: [entry[name] for entry in section] for name in _CELL_DTYPES}
-        return pl.DataFrame([pl.Series(name, columns[name], dtype=_CELL_DTYPES[name]) for name in columns])
+        columns["empty"] = [entry["texts"] - entry.get("numbers", entry["texts"]) for entry in section]
+        dtypes = _CELL_DTYPES | {"empty": pl.Int64}
+        return pl.DataFrame([pl.Series(name, columns[name], dtype=dtypes[name]) for name in columns])
     except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise FileError(
             f"the summary of {origin!r} is not that of a scan ({' '.join(str(error).split())[:80]}); scan again"

@@ -12,8 +12,10 @@ from rankscope.core.config import Config
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.measures import DEFAULTS
-from rankscope.results import Table, provenance
-from rankscope.studies.compare_findings import findings_of
+from rankscope.results import Decision, Outcome, Table, provenance
+from rankscope.results.outcome import judged as judged_span
+from rankscope.results.outcome import span_of, worst
+from rankscope.studies.compare_findings import by_size, findings_of, number
 from rankscope.studies.compare_sides import KEY, Scannable, Side, sides_of
 from rankscope.studies.compare_statistics import Error, Floats, adjusted, p_values, paired_error, welch_error
 from rankscope.studies.compare_trend import ends, ends_of, series_of
@@ -22,6 +24,9 @@ from rankscope.studies.rows import run_id
 
 AT_LAYER, AT_LAST = "layer", "last block"
 """What the column ``at`` holds: the same layer of both, or the last block of each where the depths differ."""
+
+VISIBLE = 1e-3
+"""A change below this part of a number (of a cosine: below this) does not show in the three digits that are printed."""
 
 
 class CompareConfig(Config):
@@ -54,7 +59,9 @@ def compare(
       both scans have rows for the same number of texts with the same tokens counts, after Welch otherwise;
     - ``z``, change over spread; ``p_adjusted``, Student's p after Benjamini and Hochberg over the whole table;
     - ``significant``: p_adjusted at most alpha, and the change larger than both floors together; null if there is
-      no spread (one text) and the change is above the floor.
+      no spread (one text) and the change is above the floor;
+    - ``outcome``: ``crossed`` if significant; ``undecided`` where a text has no number, where nothing tells a change
+      from chance, or where one beyond chance is no larger than rounding can make; ``not crossed`` otherwise.
 
     ``floor`` is the sum of both floors, the most that rounding can add to a difference, so ``resolved`` says whether
     the change is beyond rounding. The section ``compare`` says in words what changed, ``ends`` compares the last
@@ -132,6 +139,7 @@ def _joined(a: Side, b: Side) -> pl.DataFrame:
         pl.col("texts"),
         (pl.col("floor") + pl.col("floor_b")).alias("floor"),
         pl.col("floor_b").alias("floor_after"),
+        (pl.col("empty") + pl.col("empty_b")).alias("empty"),
     )
 
 
@@ -193,10 +201,59 @@ def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
         (None if real else False) if math.isnan(one) else one <= alpha
         for one, real in zip(p_adjusted.tolist(), is_real.tolist(), strict=True)
     ]
-    return frame.drop("p").with_columns(
+    judged = frame.drop("p").with_columns(
         pl.Series("p_adjusted", p_adjusted, nan_to_null=True),
         pl.Series("significant", calls, dtype=pl.Boolean),
     )
+    by_chance = adjusted(p) > alpha  # whether chance alone explains it, rounding aside; NaN is no
+    outcomes = [_outcome(row, bool(chance)) for row, chance in zip(judged.to_dicts(), by_chance, strict=True)]
+    return judged.drop("empty").with_columns(pl.Series("outcome", outcomes, dtype=pl.String))
+
+
+def _outcome(row: dict[str, Any], by_chance: bool) -> Outcome:
+    """Whether the number changed: ``significant``, with what cannot be told kept apart from what did not change.
+
+    A change within the floors is anything up to them. It is no change where that would not show in three digits.
+    """
+    change, floor = row["change"], math.inf if row["floor"] is None else row["floor"]
+    if row["significant"]:
+        return Outcome.CROSSED
+    if change is None or row["empty"]:
+        return Outcome.UNDECIDED
+    if change == 0 or by_chance:
+        return Outcome.CLEAR
+    if abs(change) > floor:
+        return Outcome.UNDECIDED  # one text: no spread to hold it against
+    scale = 1.0 if row["measure"] == "cosine" else max(abs(row["before"]), abs(row["after"]))
+    return judged_span(span_of(abs(change), floor, vanishes=True, resolved=0.0), ">", VISIBLE * scale)
+
+
+def has_changed(table: Table) -> Decision:
+    """Whether anything in a comparison changed, with the largest number that decides it."""
+    outcome = worst(map(Outcome, table.frame["outcome"].unique()))
+    if outcome is Outcome.CLEAR:
+        return Decision(outcome=outcome)
+    rows = by_size(table.frame.filter(pl.col("outcome") == outcome))
+    row, alpha = rows.row(0, named=True), table.sections["compare"]["alpha"]
+    head = "" if row["head"] is None else f", head {row['head']}"
+    layer = "the last block" if row["layer"] is None else f"layer {row['layer']}"
+    words = (
+        f"{row['definition']} at {layer}{head} of {row['stack']}, {row['site']}, in {row['scan']}: value "
+        f"{number(row['before'])} before, {number(row['after'])} after, rounding floor {number(row['floor'])}, "
+        f"p {number(row['p_adjusted'])} against the limit {alpha:g}"
+    )
+    more = f"; so for {rows.height - 1} more" if rows.height > 1 else ""
+    if outcome is Outcome.CROSSED:
+        return Decision(outcome=outcome, words=f"changed: {words}{more}")
+    if row["change"] is None:
+        why = "a text or both have no number there (NaN, infinity or zeros)"
+    elif row["p_adjusted"] is None:
+        why = "one text has no spread to tell change from chance; scan two texts or more"
+    elif abs(row["change"]) <= (row["floor"] or math.inf):
+        why = "more than chance, and no more than rounding can make; scan in a wider dtype"
+    else:
+        why = "some texts have no number there (NaN, infinity or zeros)"
+    return Decision(outcome=outcome, words=f"whether anything changed is undecided: {words}: {why}{more}")
 
 
 def _sections(sides: list[Side], judged: pl.DataFrame, config: CompareConfig) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
@@ -12,10 +13,12 @@ from rankscope.bounds.apriori_layers import Apriori, LayerStatement, apriori
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.forecast import Forecast, forecast
 from rankscope.core.config import Config
+from rankscope.core.numerics import relative_floor
 from rankscope.errors import ConfigError
 from rankscope.network import Network, Spec, build, generators
 from rankscope.network.spec import MOST_LAYERS
-from rankscope.results import Table
+from rankscope.results import Decision, Outcome, Table
+from rankscope.results.outcome import judged, span_of, worst
 from rankscope.sources import load_model, translate
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
 from rankscope.studies.predict_configs import read_plan
@@ -95,6 +98,30 @@ def predict(
     return rows.table(
         config, command="predict", seeds=[config.seed], **sections, definitions=definitions(used)
     )
+
+
+def has_passed(table: Table) -> Decision:
+    """Whether a forecast at its own width passes the threshold, with the first layer that decides it.
+
+    A forecast is a mean-field number in float64, so a cosine within its rounding of the threshold decides nothing; nor
+    does one that left the range of floats.
+    """
+    told = table.sections["forecast"]
+    own = table.frame.filter((pl.col("statement") == "forecast") & (pl.col("sizing") == "own width"))
+    found: dict[Outcome, list[str]] = {}
+    for row in own.to_dicts():
+        floor = relative_floor(row["layer"], torch.float64)
+        outcome = judged(span_of(row["value"], floor, vanishes=False), ">", told["threshold"])
+        value = "no number (NaN or infinity)" if row["value"] is None else f"value {row['value']:.4g}"
+        found.setdefault(outcome, []).append(
+            f"mean cosine after layer {row['layer']} of {row['layers']} layers: {value}, rounding floor {floor:.2g}, "
+            f"limit {told['threshold']:g}"
+        )
+    outcome = worst(found)
+    if outcome is Outcome.CLEAR:
+        return Decision(outcome=outcome)
+    says = "passed" if outcome is Outcome.CROSSED else "whether the threshold is passed is undecided"
+    return Decision(outcome=outcome, words=f"{says}: {found[outcome][0]}")
 
 
 def _refuse(config: PredictConfig, names: Iterable[str]) -> None:

@@ -1,21 +1,16 @@
-"""Conditions a user sets on a scan: ``residual_ratio<0.01``; the command line turns a crossed one into exit code 1."""
+"""Conditions a user sets on a scan, ``residual_ratio<0.01``: crossed, not crossed or undecided."""
 
 import math
-import operator
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankscope.errors import ConfigError
 from rankscope.measures import find_measure
-from rankscope.results import Table
+from rankscope.measures.laws import Law
+from rankscope.results import Decision, Outcome, Table
+from rankscope.results.outcome import VANISHING, judged, span_of, worst
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 _FORM = re.compile(r"\s*(?P<measure>[a-z0-9_]+(?:\[[^\]]*\])?)\s*(?P<operator><=|>=|<|>)\s*(?P<limit>\S+)\s*")
 
 
@@ -57,25 +52,45 @@ def parse_condition(text: str) -> Condition:
     return Condition(definition=measure.definition, operator=found["operator"], limit=limit)
 
 
-def crossed(condition: Condition, table: Table) -> str | None:
-    """Where the condition holds, in words, or None: the mean over texts of any block's state.
+def decided(condition: Condition, table: Table) -> Decision:
+    """Whether the condition holds of the mean over texts of any block's state, with the first layer where it does.
 
-    A number that is not above its floor could be anything up to it: it crosses only if both ends do.
+    What enters the first block counts only in a stack that has nothing else. A number that rounding or NaN leaves open
+    is undecided unless everything it may be lies on one side of the limit; so is a condition with nothing to read.
     """
-    compare = OPERATORS[condition.operator]
-    places = []
-    for entry in table.sections["summary"]:
-        if entry["definition"] != condition.definition or entry["site"] != "block" or not entry["layer"]:
+    places = list(_places(condition, table))
+    outcome = worst(one for one, _ in places) if places else Outcome.UNDECIDED
+    if outcome is Outcome.CLEAR:
+        return Decision(outcome=outcome)
+    says = f"{condition.text} {'holds' if outcome is Outcome.CROSSED else 'is undecided'}"
+    found = [words for one, words in places if one is outcome]
+    if not found:
+        return Decision(outcome=outcome, words=f"{says}: no block of this scan has that number")
+    more = f"; so at {len(found) - 1} more" if len(found) > 1 else ""
+    return Decision(outcome=outcome, words=f"{says} at {found[0]}{more}")
+
+
+def _places(condition: Condition, table: Table) -> Iterator[tuple[Outcome, str]]:
+    """Every layer that the condition reads: what it says there, and the numbers it says it from."""
+    entries = [
+        entry
+        for entry in table.sections["summary"]
+        if entry["definition"] == condition.definition and entry["site"] == "block"
+    ]
+    deep = {entry["stack"] for entry in entries if entry["layer"]}
+    laws = find_measure(condition.definition).laws
+    least = 1.0 if Law.AT_LEAST_ONE in laws else 0.0 if Law.NOT_NEGATIVE in laws else -math.inf
+    most = 1.0 if Law.AT_MOST_ONE in laws else math.inf
+    for entry in entries:
+        if not entry["layer"] and entry["stack"] in deep:
             continue
-        value, floor = entry["mean"], entry["floor"]
-        if value is None or entry.get("numbers", entry["texts"]) < entry["texts"]:
-            lost = f"a text has no {condition.definition} at layer {entry['layer']} of {entry['stack']}"
-            return f"{lost} (NaN, infinity or zeros), so {condition.text} cannot be ruled out"
-        ends = (value,) if entry["resolved"] > 0.5 or value < 0 else (0.0, max(value, floor))
-        if all(compare(end, condition.limit) for end in ends):
-            places.append((entry["stack"], entry["layer"], value))
-    if not places:
-        return None
-    stack, layer, value = places[0]
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{condition.text} holds at layer {layer} of {stack} ({value:.3g}){more}"
+        value, floor, texts = entry["mean"], entry["floor"], entry["texts"]
+        place = f"layer {entry['layer']} of {entry['stack']}"
+        lost = texts - entry.get("numbers", 0 if value is None else texts)
+        if lost:
+            words = f"{place}, {lost} of {texts} texts have no number (NaN, infinity or zeros)"
+            yield Outcome.UNDECIDED, f"{words}, limit {condition.limit:g}"
+            continue
+        span = span_of(value, floor, vanishes=entry["measure"] in VANISHING, resolved=entry["resolved"])
+        outcome = judged(span.within(least, most), condition.operator, condition.limit)
+        yield outcome, f"{place}, value {value:.3g}, rounding floor {floor:.3g}, limit {condition.limit:g}"

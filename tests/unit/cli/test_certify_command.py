@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,9 @@ from rankscope.cli.certify_text import DIM, certify_text
 from rankscope.errors import FileError
 from rankscope.network import Spec
 from rankscope.results import Table
+from rankscope.studies.certify_found import lines_of
 from rankscope.studies.certify_study import certify
+from rankscope.studies.certify_words import standing_of, together
 
 RANDOM = ("--layers", 3, "--heads", 2, "--dim", 8, "--tokens", 6)
 F = "residual[frobenius,mean]"
@@ -117,7 +120,33 @@ def test_what_is_required_must_be_proven():
     most = math.exp(json.loads(good(*falls, "--format", "json").stdout)["finding"]["definitions"][F]["upper"])
     assert run(*falls, "--require-upper", 1.01 * most).exit_code == 0
     assert run(*falls, "--require-upper", 0.99 * most).exit_code == 1
-    assert run(*falls, "--require-lower", 1e-300).exit_code == 1
+    vacuous = run(*falls, "--require-lower", 1e-300)
+    assert vacuous.exit_code == 1  # nothing proven does not meet a requirement
+    assert "at layer 3, limit 1e-300" in vacuous.stderr
+    assert run(*falls, "--require-lower", 1e-300, "--undecided", "ok").exit_code == 1
+
+
+@pytest.mark.parametrize("side", ["lower", "upper"])
+def test_a_bound_whose_number_was_lost_is_undecided(monkeypatch, side):
+    table = certify(Spec(layers=3, heads=2, dim=8), tokens=6)
+    told = table.sections["finding"]["definitions"][F]
+    told |= {side: None, f"{side}_is_lost": True}
+    monkeypatch.setattr("rankscope.cli.certify._run", lambda *_: table)
+    result = run(*RANDOM, f"--require-{side}", 0.5)
+    assert result.exit_code == 3
+    assert f"--require-{side} 0.5 is undecided" in result.stderr
+    assert run(*RANDOM, f"--require-{side}", 0.5, "--undecided", "fail").exit_code == 1
+
+
+def test_a_lost_bound_of_one_text_is_lost_for_all():
+    """Whichever text comes first: a comparison with NaN would let the other one speak."""
+    good_one = standing_of(lines_of(made.standing_still(), {}, [F], (6, 8)))
+    lost = replace(good_one, lower=math.nan, upper=math.nan)
+    for order in ([good_one, lost], [lost, good_one]):
+        told = together(order).told()
+        assert told["lower_is_lost"]
+        assert told["upper_is_lost"]
+    assert not together([good_one, good_one]).told()["lower_is_lost"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,55 @@ def test_exit_codes(scans: tuple[Path, Path, Path], tmp_path: Path) -> None:
         random_scan(name, tokens=(9,), seed=seed).save(tmp_path / f"{name}.json")
     alone = (tmp_path / "one.json", tmp_path / "two.json")
     assert run(*alone).exit_code == 0
-    assert "one text has no spread" in failed(*alone, "--fail-if-changed")
+    undecided = run(*alone, "--fail-if-changed")
+    assert undecided.exit_code == 3
+    assert "one text has no spread" in undecided.stderr
+    assert undecided.stdout  # the comparison itself is told all the same
+    assert run(*alone, "--fail-if-changed", "--undecided", "ok").exit_code == 0
+    assert run(*alone, "--fail-if-changed", "--undecided", "fail").exit_code == 1
+
+
+def test_a_change_that_rounding_may_have_made_is_undecided(tmp_path: Path) -> None:
+    """Beyond chance, within the floors: no change in float32, whose floors hide no digit that is shown."""
+
+    def both(dtype: str, change: float, noise: float) -> tuple[Path, Path]:
+        found = []
+        for name, moved in (("a", 0.0), ("b", change)):
+            path = tmp_path / f"{dtype}-{name}.json"
+            # ranks are thirty times the others, and would be beyond their floors
+            scan = random_scan(
+                name,
+                change=lambda one, *_, by=moved: 0.0 if one.startswith("effective") else by,
+                noise=noise,
+                dtype=dtype,
+            )
+            scan.save(path)
+            found.append(path)
+        return found[0], found[1]
+
+    coarse = run(*both("bfloat16", 0.05, 1e-3), "--fail-if-changed")
+    assert coarse.exit_code == 3, coarse.output
+    assert "no more than rounding can make" in coarse.stderr
+    assert "rounding floor" in coarse.stderr
+    assert run(*both("float32", 1e-6, 1e-8), "--fail-if-changed").exit_code == 0
+    assert run(*both("float32", 1e-3, 1e-8), "--fail-if-changed").exit_code == 1
+
+
+def test_a_number_that_was_lost_is_not_unchanged(tmp_path: Path) -> None:
+    scan = random_scan("a")
+    scan.save(tmp_path / "a.json")
+    told = json.loads((tmp_path / "a.json").read_text())
+    for row in told["rows"]:
+        if row["layer"] == 2:
+            row.update({"value": None, "log10_value": None, "resolved": False})
+    for entry in told["summary"]:
+        if entry["layer"] == 2:
+            entry.update(dict.fromkeys(("mean", "std", "min", "max")))
+    (tmp_path / "b.json").write_text(json.dumps(told))
+    result = run(tmp_path / "a.json", tmp_path / "b.json", "--fail-if-changed")
+    assert result.exit_code == 3
+    assert "at layer 2" in result.stderr
+    assert "no number" in result.stderr
 
 
 def test_wrong_use_is_one_line(scans: tuple[Path, Path, Path], tmp_path: Path) -> None:

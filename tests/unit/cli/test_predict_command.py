@@ -62,7 +62,27 @@ def test_files_are_written(tmp_path: Path, ending: str) -> None:
 def test_a_threshold_can_fail_the_run() -> None:
     passed = run("bert-base", "--layers", "12", "--tokens", "8", "--threshold", "0.4", "--fail-if-passed")
     assert passed.exit_code == 1
+    assert "mean cosine after layer" in passed.stderr
+    assert "limit 0.4" in passed.stderr
     assert run("bert-base", "--layers", "12", "--tokens", "8", "--fail-if-passed").exit_code == 0
+
+
+def test_a_threshold_within_rounding_decides_nothing() -> None:
+    small = ("bert-base", "--layers", "2", "--tokens", "8")
+    rows = json.loads(run(*small, "--format", "json").stdout)["rows"]
+    last = next(row["value"] for row in rows if row["layer"] == 2)
+    for factor, code in ((1 - 1e-9, 1), (1, 3), (1 + 1e-9, 0)):
+        assert run(*small, "--fail-if-passed", "--threshold", repr(last * factor)).exit_code == code
+    asked = (*small, "--fail-if-passed", "--threshold", repr(last))
+    assert "is undecided: mean cosine after layer 2" in run(*asked).stderr
+    assert run(*asked, "--undecided", "ok").exit_code == 0
+    assert run(*asked, "--undecided", "fail").exit_code == 1
+
+
+def test_only_a_forecast_can_pass() -> None:
+    result = run("bert-base", "--weights", "initial", "--fail-if-passed")
+    assert result.exit_code == 2
+    assert "--fail-if-passed speaks of a forecast" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,45 @@ def test_a_crossed_condition_sets_the_exit_code(states, rule, code):
     assert ("holds at layer" in result.stderr) == (code == 1)
 
 
+@pytest.mark.parametrize(
+    ("rule", "code", "words"),
+    [
+        ("residual_ratio<0.01", 1, "holds at layer 1 of blocks, value"),  # all of 0 .. floor is below
+        ("residual_ratio<1e-9", 3, "is undecided at layer 1 of blocks, value"),
+        ("residual_ratio>0.01", 0, ""),  # none of 0 .. floor is above
+        (
+            "residual_ratio<1e-9, cosine>0.9",
+            1,
+            "cosine[off_diagonal]>0.9 holds",
+        ),  # crossed outweighs undecided
+        ("residual_ratio<1e-9, residual_ratio>0.01", 3, "limit 1e-09"),
+    ],
+)
+def test_an_unresolved_number_is_held_against_all_it_may_be(tmp_path, rule, code, words):
+    """Tokens equal to the rounding of float32: the ratio is anything from zero to its floor."""
+    rng = np.random.default_rng(0)
+    shared = rng.standard_normal((4, 2, 1, 16)) * np.ones((1, 1, 8, 1))
+    states = (shared + 1e-8 * rng.standard_normal((4, 2, 8, 16))).astype(np.float32)
+    np.save(tmp_path / "states.npy", states)
+    result = run(tmp_path / "states.npy", "--fail-if", rule)
+    assert result.exit_code == code, result.stderr
+    assert words in result.stderr
+    assert ("rounding floor" in result.stderr) == (code != 0)
+    accepted = {3: 0}.get(code, code)
+    assert run(tmp_path / "states.npy", "--fail-if", rule, "--undecided", "ok").exit_code == accepted
+    refused = {3: 1}.get(code, code)
+    assert run(tmp_path / "states.npy", "--fail-if", rule, "--undecided", "fail").exit_code == refused
+
+
+def test_one_layer_alone_is_read_by_a_condition(tmp_path):
+    """Layer 0 is the input of a stack, but of a file with one layer it is all there is."""
+    x = np.ones((1, 2, 8, 4)) + 1e-4 * np.random.default_rng(0).standard_normal((1, 2, 8, 4))
+    np.save(tmp_path / "states.npy", x)
+    result = run(tmp_path / "states.npy", "--fail-if", "residual_ratio<0.01")
+    assert result.exit_code == 1
+    assert "holds at layer 0" in result.stderr
+
+
 def test_thresholds_can_be_set(states):
     assert run(states, "--threshold", "fall=1e5").stdout.startswith("states: shared mean")
     assert "did you mean 'collapsed'" in failed(states, "--threshold", "colapsed=0.1")
@@ -154,11 +193,11 @@ def test_what_fails_inside_the_model_is_one_line(folder, tmp_path):
     assert "IndexError" in line
 
 
-def test_states_without_numbers_cross_every_condition(tmp_path):
+def test_states_without_numbers_decide_no_condition(tmp_path):
     np.save(tmp_path / "states.npy", np.full((3, 2, 5, 4), np.nan))
     result = run(tmp_path / "states.npy", "--fail-if", "residual_ratio<0.01")
-    assert result.exit_code == 1
-    assert "cannot be ruled out" in result.stderr
+    assert result.exit_code == 3
+    assert "is undecided at layer 1 of blocks, 2 of 2 texts have no number" in result.stderr
     assert "finite" in failed(tmp_path / "states.npy", "--fail-if", "residual_ratio<nan")
     assert "no condition" in failed(tmp_path / "states.npy", "--fail-if", ",")
 
