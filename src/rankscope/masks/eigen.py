@@ -26,7 +26,8 @@ _PLAIN_RESTARTS = 30  # what a spectrum with a gap needs; without one, a shift i
 _ARNOLDI_RESTARTS = 200
 _OFFSET = 1e-10  # how far a shift stays from the eigenvalue it would otherwise hit
 _LARGEST_CLUSTER = 16  # the error of m coinciding eigenvalues is an m-th root: more are hopeless in float64
-_IN_DOUBT = 1e-8  # an eigenvalue less certain than this is looked at together with its neighbors
+_IN_DOUBT = 1e-10  # an eigenvalue less certain than this is looked at together with its neighbors
+_SCATTER = 8.0  # a solver that rounds m coinciding eigenvalues by 8^m times our estimate would be a bad one
 _MOST_IN_DOUBT = 32  # eigenvalues looked at one by one; a map with more of them is hopeless too
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -129,22 +130,28 @@ def _dense(block: SparseMap, closed: bool) -> tuple[float, float]:
 def _cluster(
     form: Complexes, basis: Complexes, rounding: float, values: Complexes, k: int, radius: float
 ) -> tuple[complex, float]:
-    """Center and radius of the smallest disc found for eigenvalue k by grouping it with its nearest others.
+    """Center and radius of a disc for eigenvalue k, alone or together with its nearest others.
 
-    Rounding scatters m coinciding eigenvalues but hardly moves their mean: by ``rounding / s``, with 1 / s the norm
-    of the projection on their invariant subspace. They lie within their scatter plus the m-th root of that.
+    Rounding scatters m coinciding eigenvalues by the m-th root of ``rounding / s`` but hardly moves their mean: by
+    ``rounding / s`` itself, with 1 / s the norm of the projection on their invariant subspace. Neighbors that lie no
+    further apart than that may be one multiple eigenvalue. Of all such groups, k alone included, the one whose mean
+    rounding moves least gives the center: a group that cuts a multiple eigenvalue in two has a large 1 / s, as has
+    each member by itself. That it is one eigenvalue is not proven, so the radius still covers the scatter and the root.
     """
     nearest = np.argsort(np.abs(values - values[k]), kind="stable")
-    center, size = complex(values[k]), len(form)
+    center, moved, size = complex(values[k]), radius, len(form)
+    alone, found = radius, radius
     for count in range(2, min(_LARGEST_CLUSTER, len(values)) + 1):
         members = values[nearest[:count]]
         select = _matching(form.diagonal(), members)
         s = float(linalg.lapack.ztrsen(select, form, basis, job="E", lwork=size**2)[4])
-        mean = members.mean()
-        reach = float(np.abs(members - mean).max() + (rounding / max(s, _EPS)) ** (1 / count))
-        if reach < radius:
-            center, radius = complex(mean), reach
-    return center, radius
+        error = rounding / max(s, _EPS)
+        mean, root = complex(members.mean()), error ** (1 / count)
+        scatter = float(np.abs(members - mean).max())
+        if scatter <= _SCATTER * root and error < moved:
+            center, moved = mean, error
+            found = min(scatter + root, alone + abs(mean - complex(values[k])))
+    return center, found
 
 
 def _matching(diagonal: Complexes, members: Complexes) -> NDArray[np.int32]:

@@ -111,7 +111,7 @@ def _solved(block: SparseMap, *, closed: bool) -> tuple[float, float]:
     form, root_weights = symmetric
     value = symmetric_modulus(form, root_weights if closed else None)
     # A symmetric solver is right to a few units per row; below that, zero and tiny cannot be told apart.
-    rounding = block.shape[0] * _EPS
+    rounding = 4 * block.shape[0] * _EPS
     return (value if value > rounding else 0.0), rounding
 
 

@@ -7,6 +7,7 @@ is the best sequence of such gains, found from the last step back to the first. 
 tokens differently (an MLP), the subspace is lost and the mark is 0 again.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -36,10 +37,13 @@ class Futures:
         gains: for every depth, ``2 marks *batch``: by how much a prefix with that mark can grow until the end, in its
             Frobenius norm and in its longest token, as natural logarithms.
         moves: for every step, the mark behind it.
+        sums: for every step and choice, by how much the sums that it takes can exceed what enters it: their rounding
+            goes by their own size, not by that of what is left of them without the mean token.
     """
 
     gains: tuple[Tensor, ...]
     moves: tuple[Moves, ...]
+    sums: tuple[tuple[float, ...], ...]
 
     def bounds(self, depth: int, marks: Sequence[int], sizes: Tensor) -> Tensor:
         """What prefixes of that depth can reach at most over all texts, as natural logarithms, one per prefix.
@@ -47,6 +51,11 @@ class Futures:
         ``sizes`` are ``2 prefixes *batch``, of which the smaller bound counts for each text.
         """
         return over_texts((sizes + self.gains[depth][:, list(marks)]).amin(dim=0))
+
+    def of_noise(self, depth: int, marks: Sequence[int], noise: Tensor) -> Tensor:
+        """What becomes of an error of that Frobenius norm over all texts at most, as natural logarithms."""
+        gains = self.gains[depth][0, list(marks)]
+        return noise + gains.reshape(len(marks), -1).amax(dim=1)
 
 
 def futures_of(steps: Sequence[Step], frame: Frame, *, with_marks: bool | None = None) -> Futures:
@@ -65,7 +74,25 @@ def futures_of(steps: Sequence[Step], frame: Frame, *, with_marks: bool | None =
     for table, after in zip(reversed(tables), reversed(moves), strict=True):
         ways = [own + gains[-1][:, list(behind)] for own, behind in zip(table, after, strict=True)]
         gains.append(torch.stack(ways).amax(dim=0))
-    return Futures(gains=tuple(reversed(gains)), moves=tuple(moves))
+    return Futures(gains=tuple(reversed(gains)), moves=tuple(moves), sums=_sums(steps, frame))
+
+
+def _sums(steps: Sequence[Step], frame: Frame) -> tuple[tuple[float, ...], ...]:
+    """By how much whole terms can grow in each step, the mean token included; asked where it is not carried."""
+    if not frame.is_centered:
+        return ()
+    whole = replace(frame, is_centered=False, known={})
+    leads = [through(step.lead, identity(whole), {}) for step in steps]
+    behind = [
+        [
+            None if lead is None else through(step.part, lead, step.chosen(way))
+            for way in range(len(step.choices))
+        ]
+        for step, lead in zip(steps, leads, strict=True)
+    ]
+    return tuple(
+        tuple(-math.inf if one is None else float(one.gains()[0].max()) for one in ways) for ways in behind
+    )
 
 
 def over_texts(logs: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rankscope.core.numerics import relative_floor
 from rankscope.core.operator_norms import spectral_bound
 from rankscope.network.parts import row, scaled
 from rankscope.paths.frozen import (
@@ -247,7 +248,11 @@ def _map_gains(maps: Tensor, frame: Frame) -> Tensor:
     if frame.is_centered:
         mean = maps.sum(dim=-2, keepdim=True) / rows.sum(dim=-2, keepdim=True)
         centered = torch.where(rows, maps - mean, 0.0)
-        whole, token = spectral_bound(centered, exact=EXACT_TOKENS), _dobrushin(maps, frame.rows)
+        # Rows that are nearly equal leave a difference of the size of their rounding, which goes by the entries
+        # themselves: a row sums to one, so an L1 distance of two rows is off by at most two units.
+        unit = relative_floor(1, frame.dtype)
+        whole = spectral_bound(centered, exact=EXACT_TOKENS) + unit * torch.linalg.matrix_norm(maps)
+        token = _dobrushin(maps, frame.rows) + unit * maps.abs().sum(dim=-1).amax(dim=-1)
     else:
         whole, token = spectral_bound(maps, exact=EXACT_TOKENS), maps.abs().sum(dim=-1).amax(dim=-1)
     return torch.stack([whole, token]).log()

@@ -3,6 +3,9 @@
 A node is a prefix: one choice for each of the first steps. Its priority bounds the score of every path that begins so.
 The node with the largest priority is taken next; a path whose score no priority exceeds cannot be beaten. Nodes are
 taken several at a time, because parts carry a stack of terms at the cost of few single ones.
+
+Terms are computed, so a bound of them is one of the terms themselves only together with what rounding may have taken
+away: the *noise* of a term, an absolute error. Where it is large beside the score, paths have no order.
 """
 
 import heapq
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +47,8 @@ class Node(NamedTuple):
     ways: Ways
     mark: int
     term: Tensor | None
+    noise: float  # of the term, over all texts
+    most: float  # the priority with the noise, a natural logarithm: what no path that begins so exceeds
 
     @property
     def priority(self) -> float:
@@ -55,6 +61,7 @@ class Found(NamedTuple):
     score: float
     number: int
     ways: Ways
+    noise: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -106,11 +113,34 @@ class Problem:
             term = self.carried(step.taken(way, step.led(term)))
         return term
 
+    def noise(self, terms: Tensor) -> Tensor:
+        """What rounding may have left of the scores of whole paths that were carried with their mean token."""
+        unit = relative_floor(len(self.steps), self.start.dtype)
+        return unit * _size(kept_rows(terms.double(), self.keep))
+
     def scores(self, terms: Tensor) -> Tensor:
         """Scores of whole paths, ``paths *batch tokens dim``, as natural logarithms."""
         terms = kept_rows(terms.double(), self.keep)
         terms = centered(terms, self.keep) if self.is_residual else terms
         return over_texts(torch.linalg.matrix_norm(terms).log())
+
+
+def _size(terms: Tensor) -> Tensor:
+    """The Frobenius norm over all texts, one per term."""
+    sizes: Tensor = torch.linalg.vector_norm(terms.reshape(len(terms), -1), dim=1)
+    return sizes.double()
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value else -math.inf
+
+
+class _Parent(NamedTuple):
+    """What is known of the prefix that a node continues: bounds of both kinds hold for the node too."""
+
+    ways: Ways = ()
+    priority: float = math.inf
+    most: float = math.inf
 
 
 class Search:
@@ -121,7 +151,7 @@ class Search:
         self.found: list[Found] = []
         self._listed: set[Ways] = set()
         self.frontier: list[Node] = []
-        self.lost = -math.inf
+        self.lost = self._lost_most = -math.inf
         self.expanded = 0
         self._frame, self._read = problem.frame, problem.read
         self._futures = futures_of(problem.steps, self._frame)
@@ -129,7 +159,11 @@ class Search:
         self._slack = math.log1p(relative_floor(len(problem.steps), problem.start.dtype))
         self._numbers, self._held = itertools.count(), 0
         self._stack = max(1, min(32, STACKED // problem.start.numel()))
-        self._root = self._nodes([((), math.inf)], problem.after(()).unsqueeze(0), [0])[0]
+        first = problem.after(()).unsqueeze(0)
+        before = _size(problem.start.unsqueeze(0)) * relative_floor(1, problem.start.dtype)
+        self._root = self._nodes([_Parent()], first, [0], before if problem.is_centered else torch.zeros(1))[
+            0
+        ]
         self.frontier.append(self._root)
 
     @property
@@ -138,9 +172,26 @@ class Search:
         return self.found[0].score if len(self.found) == self.count else -math.inf
 
     @property
+    def noise(self) -> float:
+        """What rounding may have left of the score to beat."""
+        return self.found[0].noise if len(self.found) == self.count else 0.0
+
+    @property
     def bound(self) -> float:
-        """What no path outside the list exceeds, a natural logarithm."""
+        """What no path outside the list exceeds as it is computed, a natural logarithm."""
         return max(self.lost, self.frontier[0].priority if self.frontier else -math.inf)
+
+    @property
+    def most(self) -> float:
+        """What no path outside the list exceeds, its rounding included, a natural logarithm."""
+        return max(self._lost_most, max((node.most for node in self.frontier), default=-math.inf))
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no path outside the list has a larger score than the last one, as far as rounding can tell."""
+        if len(self.found) < self.count:
+            return False
+        return self.bound <= self.last or self.most <= _log(self.noise)
 
     def guess(self, width: int) -> None:
         """Fill the list with good paths, so that hopeless prefixes need not wait; nothing is let go."""
@@ -164,18 +215,18 @@ class Search:
     def finish(self, width: int) -> None:
         """End with a beam: of the nodes of each depth only the best are taken, and the others let go."""
         waiting, self.frontier = self.frontier, []
-        left_out = self._descend(waiting, width)
-        self.lost = max(self.lost, left_out)
+        for node in self._descend(waiting, width):
+            self._lose(node.priority, node.most)
 
-    def _descend(self, nodes: Iterable[Node], width: int) -> float:
-        """Take the best nodes of each depth down to the end; the largest priority of all others."""
-        levels, left_out = defaultdict[int, list[Node]](list), -math.inf
+    def _descend(self, nodes: Iterable[Node], width: int) -> list[Node]:
+        """Take the best nodes of each depth down to the end; all others."""
+        levels, left_out = defaultdict[int, list[Node]](list), list[Node]()
         for node in nodes:
             levels[len(node.ways)].append(node)
         for depth in range(len(self.problem.steps)):
             level = sorted(levels.pop(depth, []))
             for node in level[width:]:
-                left_out = max(left_out, node.priority)
+                left_out.append(node)
                 self._let_go(node)
             for first in range(0, min(width, len(level)), self._stack):
                 levels[depth + 1] += self._expand(level[first : min(first + self._stack, width)])
@@ -187,47 +238,73 @@ class Search:
     def _expand(self, nodes: Sequence[Node]) -> list[Node]:
         """The children of nodes of one depth that may lead to a better path; whole paths go to the list."""
         depth = len(nodes[0].ways)
-        step = self.problem.steps[depth]
-        terms = step.led(torch.stack([self._term(node) for node in nodes]))
+        step, problem = self.problem.steps[depth], self.problem
+        entered = torch.stack([self._term(node) for node in nodes])
+        terms = step.led(entered)
         self.expanded += len(nodes)
         children = list[Node]()
         for choice, marks in enumerate(self._futures.moves[depth]):
-            moved = self.problem.carried(step.taken(choice, terms))
-            parents = [((*node.ways, choice), node.priority) for node in nodes]
-            if depth + 1 < len(self.problem.steps):
-                children += self._nodes(parents, moved, [marks[node.mark] for node in nodes])
+            moved = problem.carried(step.taken(choice, terms))
+            parents = [_Parent((*node.ways, choice), node.priority, node.most) for node in nodes]
+            noise = self._noise_behind(nodes, choice, entered, moved)
+            if depth + 1 < len(problem.steps):
+                children += self._nodes(parents, moved, [marks[node.mark] for node in nodes], noise)
             else:
-                for (ways, _), score in zip(parents, self.problem.scores(moved).tolist(), strict=True):
-                    self._list(ways, score)
+                noise = noise if problem.is_centered else problem.noise(moved)
+                for parent, score, off in zip(
+                    parents, problem.scores(moved).tolist(), noise.tolist(), strict=True
+                ):
+                    self._list(parent.ways, score, off)
         return children
 
+    def _noise_behind(self, nodes: Sequence[Node], choice: int, entered: Tensor, moved: Tensor) -> Tensor:
+        """What rounding may have left of centered terms behind a step, one number per node.
+
+        The step rounds its sums before the mean is taken away, by a unit of their own size; what came with the term
+        shrinks as the term does, or, where nothing is left of that, by no more than the bound of the step. Terms that
+        are carried with their mean are off by a unit of themselves, which is in the slack of every bound.
+        """
+        if not self.problem.is_centered:
+            return torch.zeros(len(nodes), dtype=torch.float64)
+        depth, before, after = len(nodes[0].ways), _size(entered), _size(moved)
+        unit, sums = relative_floor(1, moved.dtype), float(np.exp(self._futures.sums[depth][choice]))
+        carried = torch.tensor([node.noise for node in nodes], dtype=torch.float64, device=moved.device)
+        growth = torch.where(before > 0, after / before, sums)
+        return carried * growth + unit * sums * before
+
     def _nodes(
-        self, prefixes: Sequence[tuple[Ways, float]], terms: Tensor, marks: Sequence[int]
+        self, parents: Sequence["_Parent"], terms: Tensor, marks: Sequence[int], noise: Tensor
     ) -> list[Node]:
-        """Nodes for prefixes, each with the priority of its parent, that may lead to a better path."""
-        depth = len(prefixes[0][0])
+        """Nodes for prefixes that may lead to a better path; none is bounded by more than its parent."""
+        depth = len(parents[0].ways)
         bounds = self._futures.bounds(depth, marks, sizes_of(terms, self._frame, self._read)) + self._slack
+        most = torch.logaddexp(bounds, self._futures.of_noise(depth, marks, noise.to(bounds).log()))
         found = list[Node]()
-        for index, ((ways, above), bound) in enumerate(zip(prefixes, bounds.tolist(), strict=True)):
-            priority = min(bound, above)
+        for index, (parent, bound, with_noise, off) in enumerate(
+            zip(parents, bounds.tolist(), most.tolist(), noise.tolist(), strict=True)
+        ):
+            priority, at_most = min(bound, parent.priority), min(with_noise, parent.most)
             if not self._hopeful(priority):
-                self.lost = max(self.lost, priority)
+                self._lose(priority, at_most)
                 continue
             term = terms[index].clone() if self._held < MOST_BYTES else None
             self._held += 0 if term is None else term.nbytes
-            found.append(Node(-priority, next(self._numbers), ways, marks[index], term))
+            found.append(Node(-priority, next(self._numbers), parent.ways, marks[index], term, off, at_most))
         return found
 
-    def _list(self, ways: Ways, score: float) -> None:
+    def _lose(self, priority: float, most: float) -> None:
+        self.lost, self._lost_most = max(self.lost, priority), max(self._lost_most, most)
+
+    def _list(self, ways: Ways, score: float, noise: float) -> None:
         """Put a whole path on the list if it belongs there; one that is on it already stays once."""
         if ways in self._listed:
             return
         self._listed.add(ways)
-        heapq.heappush(self.found, Found(score, -next(self._numbers), ways))
+        heapq.heappush(self.found, Found(score, -next(self._numbers), ways, noise))
         if len(self.found) > self.count:
             worst = heapq.heappop(self.found)
             self._listed.remove(worst.ways)
-            self.lost = max(self.lost, worst.score)
+            self._lose(worst.score, float(np.logaddexp(worst.score, _log(worst.noise))))
 
     def _term(self, node: Node) -> Tensor:
         self._let_go(node)

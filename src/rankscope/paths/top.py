@@ -17,8 +17,8 @@ from rankscope.paths.freeze import FrozenNetwork, Mlps, frozen_with
 from rankscope.paths.frozen import Frozen, FrozenAttention, FrozenMlp, FrozenNorm, FrozenSkip, Leaf
 from rankscope.paths.path import Path
 from rankscope.paths.reading import centered, kept_rows
-from rankscope.paths.search import Problem, Search, Ways
-from rankscope.paths.steps import Step, number_of_paths, steps_of
+from rankscope.paths.search import Found, Problem, Search
+from rankscope.paths.steps import number_of_paths, steps_of
 
 Score = Literal["norm", "residual"]
 Progress = Callable[[int, int | None], None]
@@ -66,9 +66,10 @@ class Top:
     Args:
         paths: the list.
         score: what it is sorted by.
-        exact: whether no other path has a larger score than the last one of the list.
-        gap: no other path has a score above ``(1 + gap)`` times that of the last one; None if no number is known.
-        bound: no other path has a score above it.
+        exact: whether no other path has a larger score than the last one of the list, as far as rounding can tell.
+        gap: no other path has a score above ``(1 + gap)`` times that of the last one, 0 if the list is exact. None if
+            no number is known: the score of the last one may be all rounding, and nothing is a multiple of that.
+        bound: no other path has a score above it, what rounding may have taken away included.
         expanded: how many prefixes were carried one step further.
         of: how many paths there are.
         seconds: how much time was allowed for the search.
@@ -141,15 +142,15 @@ def top_paths(
         if not is_over():
             search.guess(GUESS)
             search.run(is_over)
-        if search.bound > search.last or len(search.found) < count:
+        if not search.is_proven:
             search.finish(width)
-        ranked = tuple(_ranked(one.ways, problem, frozen) for one in sorted(search.found, reverse=True))
+        ranked = tuple(_ranked(one, problem, frozen) for one in sorted(search.found, reverse=True))
     return Top(
         paths=ranked,
         score=score,
-        exact=search.bound <= search.last,
-        gap=_gap(search.bound, search.last),
-        bound=_exp(search.bound),
+        exact=search.is_proven,
+        gap=0.0 if search.is_proven else _gap(search.most, search.last, search.noise),
+        bound=_exp(search.most),
         expanded=search.expanded,
         of=paths,
         seconds=seconds,
@@ -172,10 +173,11 @@ def problem_of(frozen: FrozenNetwork, score: Score) -> Problem:
     )
 
 
-def _ranked(ways: Ways, problem: Problem, frozen: FrozenNetwork) -> Ranked:
+def _ranked(found: Found, problem: Problem, frozen: FrozenNetwork) -> Ranked:
     """What is told of one path of the list."""
+    ways = found.ways
     plain = replace(problem, is_centered=False).after(ways).double()
-    own, noise = _residual(ways, problem) if problem.is_centered else (plain, 0.0)
+    own = problem.after(ways).double() if problem.is_centered else plain
     own = centered(kept_rows(own, problem.keep), problem.keep)
     whole = centered(kept_rows(frozen.output.double(), problem.keep), problem.keep)
     norm, residual, size = (
@@ -193,46 +195,9 @@ def _ranked(ways: Ways, problem: Problem, frozen: FrozenNetwork) -> Ranked:
         residual=residual,
         share=along / size**2 if size else math.nan,
         cosine_to_output=along / (residual * size) if residual and size else math.nan,
-        floor=min(floor, noise * residual) if problem.is_centered and residual else floor,
+        floor=min(floor, found.noise) if problem.is_centered else floor,
         share_floor=floor / size if size else math.nan,
     )
-
-
-def _residual(ways: Ways, problem: Problem) -> tuple[Tensor, float]:
-    """``J Z`` carried without the mean token, and how large its rounding may be relative to it.
-
-    Every step rounds its result before the mean is taken away, and that error shrinks with the rest from there on. The
-    entries of a map are rounded too: near consensus it averages nearly all of what it mixes away, so that the error
-    goes by the size of what is mixed, not of what is left of it.
-    """
-    unit, noise, mixed = relative_floor(1, problem.start.dtype), 0.0, 0.0
-    term = problem.start
-    for depth in range(len(ways) + 1):
-        if depth:
-            step = problem.steps[depth - 1]
-            led = step.led(term)
-            mixed = _mixed_size(step, ways[depth - 1], led)
-            term = kept_rows(step.taken(ways[depth - 1], led), problem.is_token)
-        before = max(mixed, float(torch.linalg.vector_norm(term)))
-        term = problem.carried(term)
-        after = float(torch.linalg.vector_norm(term))
-        noise += unit * (before / after if after else math.inf)
-    return term.double(), noise
-
-
-def _mixed_size(step: Step, way: int, led: Tensor) -> float:
-    """How large the sums may be that the map of the chosen head takes: ``|P| |y V O|``, at most root n ``|y V O|``."""
-    chosen = step.chosen(way)
-    if len(chosen) > 1:
-        return math.inf  # several maps in one step; nothing finer is claimed
-    sizes = [
-        float(
-            torch.linalg.vector_norm(led @ part.value_of(chosen[part.site]) @ part.out_of(chosen[part.site]))
-        )
-        for part in step.attention
-        if part.site in chosen
-    ]
-    return math.sqrt(led.shape[-2]) * max(sizes, default=0.0)
 
 
 def _keeps_consensus(part: Frozen, is_token: Tensor | None) -> bool:
@@ -280,11 +245,13 @@ def _deadline(
     return is_over
 
 
-def _gap(bound: float, last: float) -> float | None:
-    """By how much a bound is above a score, both logarithms; None where that is no number."""
-    if bound <= last:
-        return 0.0
-    return math.expm1(bound - last) if bound - last < LARGEST else None
+def _gap(bound: float, last: float, noise: float) -> float | None:
+    """By how much a bound is above what a score is at least, both logarithms; None where that is no number."""
+    lost = noise * math.exp(-last) if last > -LARGEST else math.inf  # of the score, relative to it
+    if not lost < 1:
+        return None
+    above = bound - last - math.log1p(-lost)
+    return math.expm1(max(above, 0.0)) if above < LARGEST else None
 
 
 def _exp(log: float) -> float:

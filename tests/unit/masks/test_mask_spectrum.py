@@ -1,5 +1,6 @@
 """Second largest eigenvalue modulus: published numbers, exact fractions, theorems, and large masks."""
 
+import itertools
 import tracemalloc
 from math import exp
 
@@ -97,16 +98,17 @@ def random_masks(draw, largest=7):
 @given(random_masks())
 def test_any_mask_against_exact_fractions(matrix):
     exact = mask_loops.slem(mask_loops.uniform_map(matrix.tolist()))
-    # 1e-5: multiple eigenvalues cost a root of the rounding; all others agree to 1e-14
-    assert ExplicitMask(matrix).graph(len(matrix)).slem() == pytest.approx(exact, abs=1e-5)
+    # 1e-11: the mean of a multiple eigenvalue is right to rounding times the condition of all of them together
+    assert ExplicitMask(matrix).graph(len(matrix)).slem() == pytest.approx(exact, abs=1e-11)
 
 
 @given(random_masks())
 def test_a_symmetric_mask_against_exact_fractions(matrix):
     symmetric = matrix | matrix.T
     exact = mask_loops.slem(mask_loops.uniform_map(symmetric.tolist()))
-    # 2e-15: seven units of rounding, whatever the multiplicities
-    assert ExplicitMask(symmetric).graph(len(matrix)).slem() == pytest.approx(exact, abs=2e-15)
+    # a few units of rounding per row, whatever the multiplicities
+    rounding = 4 * len(matrix) * np.finfo(np.float64).eps
+    assert ExplicitMask(symmetric).graph(len(matrix)).slem() == pytest.approx(exact, abs=rounding)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,13 @@ def test_a_symmetric_mask_against_exact_fractions(matrix):
     ids=["triple", "four of one modulus"],
 )
 def test_multiple_eigenvalues_are_taken_as_one(matrix, exact):
-    """A plain solver scatters the triple eigenvalue 1/4 by 1e-6; the mean of the three is right to rounding."""
-    assert ExplicitMask(matrix).graph(5).slem() == pytest.approx(exact, abs=1e-13)
+    """A plain solver scatters the triple eigenvalue 1/4 by 1e-6; the mean of the three is right to rounding.
+
+    Another order of the tokens rounds differently, as another processor does.
+    """
+    for order in itertools.permutations(range(5)):
+        permuted = np.array(matrix)[order, :][:, order]
+        assert ExplicitMask(permuted).graph(5).slem() == pytest.approx(exact, abs=1e-13)
     assert mask_loops.slem(mask_loops.uniform_map(matrix)) == pytest.approx(exact, abs=1e-15)
 
 

@@ -146,8 +146,8 @@ def test_centered_gains_bound_what_is_left_without_the_mean(name: str) -> None:
             torch.testing.assert_close(explicit @ center, explicit, rtol=0, atol=1e-13)
             wanted = torch.linalg.matrix_norm(explicit, 2)
             torch.testing.assert_close(
-                whole, wanted, rtol=EXACT, atol=1e-15
-            )  # maps of collapsed tokens are equal rows
+                whole, wanted, rtol=EXACT, atol=1e-14
+            )  # rows of collapsed tokens differ by rounding, 32 units of which are in the gain
             y = Draws(layer)(20, TOKENS, DIM)
             before, after = (torch.cdist(z, z).amax(dim=(-2, -1)) for z in (y, taken(part, choice, y)))
             assert bool((after <= before * token * (1 + 1e-9) + 1e-14).all())

@@ -60,7 +60,11 @@ def check_list(found: Top, scores: dict[tuple, float], count: int) -> None:
     assert len({one.path for one in found.paths}) == count
     assert found.exact
     assert found.gap == 0.0
-    assert found.bound <= getattr(found.paths[-1], found.score) * (1 + 1e-12)
+    last = found.paths[-1]
+    if (
+        last.resolved or found.score == "norm"
+    ):  # below, scores have no order, and the bound is that of their rounding
+        assert found.bound <= getattr(last, found.score) * (1 + 1e-12)
     assert found.of == len(scores)
 
 
@@ -129,9 +133,13 @@ def test_when_time_runs_out_the_gap_is_true(name: str, score: Score, calls: int)
         value for path, value in scores.items() if path not in {one.path.heads for one in found.paths}
     )
     assert outside <= found.bound * (1 + 1e-12) + COLLAPSED
-    assert found.gap is not None
-    assert outside <= (1 + found.gap) * own[-1] * (1 + 1e-9) + COLLAPSED
     assert found.exact == (found.gap == 0.0)
+    if found.gap is None:  # nothing is a multiple of rounding
+        assert score == "residual"
+        assert not found.paths[-1].resolved
+        assert found.bound < COLLAPSED
+    else:
+        assert outside <= (1 + found.gap) * own[-1] * (1 + 1e-9) + COLLAPSED
 
 
 def test_without_time_there_is_a_beam_alone() -> None:

@@ -5,6 +5,7 @@ import torch
 
 from rankscope.network import Spec, build
 from rankscope.paths import top_paths
+from rankscope.paths.drawing import every_path
 from reference.path_exact import path_residual
 from trees import Draws
 
@@ -28,3 +29,29 @@ def test_what_is_called_resolved_is_right(spread: float) -> None:
         assert all(one.resolved for one in found.paths)
     if spread == 1e-8:
         assert not all(one.resolved for one in found.paths)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("variant", ["san", "san+skip"])
+@pytest.mark.parametrize("spread", [1.0, 1e-4, 1e-8])
+def test_what_is_said_of_all_other_paths_is_true(spread: float, variant: str, seconds: float) -> None:
+    """Of exact terms, without any tolerance: what rounding may have taken away is in the bound and in the gap."""
+    network = build(Spec(layers=3, heads=2, dim=4, variant=variant), torch.Generator().manual_seed(1))
+    draw = Draws(2)
+    x = draw(4) + spread * draw(4, 4)
+    parts = [block.inner if variant == "san+skip" else block for block in network.blocks]
+    layers = [
+        [m.tolist() for m in (part.mixer.query, part.mixer.key, part.values.value, part.values.out)]
+        for part in parts
+    ]
+    exact = {
+        path: path_residual(x.tolist(), layers, 2, path.heads, skip=variant == "san+skip")
+        for path in every_path(network)
+    }
+    found = top_paths(network, x, count=3, score="residual", seconds=seconds, beam=3)
+    listed = [one.path for one in found.paths]
+    outside = max(value for path, value in exact.items() if path not in listed)
+    assert outside <= found.bound
+    last = found.paths[-1]
+    if found.gap is not None:
+        assert outside <= (1 + found.gap) * exact[last.path] or outside - exact[last.path] <= 2 * last.floor
