@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchvision_standin import import_timm
+from rankscope.sources.extras import import_timm
 
 VOCABULARY, DIM, HEADS, LAYERS = 100, 32, 4, 3
 IMAGE, PATCH, MELS = 32, 8, 16

@@ -34,10 +34,10 @@ from models import (
 from rankscope.network import Context
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of
+from rankscope.sources.extras import import_timm
 from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from torchvision_standin import import_timm
 
 Side = Literal["right", "left"]
 LENGTHS = (12, 7)

@@ -1,8 +1,12 @@
 """Optional packages, imported on first use; a missing one says which command installs it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from rankscope.errors import MissingExtraError
@@ -33,8 +37,80 @@ def import_transformers() -> ModuleType:
 
 
 def import_timm() -> ModuleType:
-    """The timm package."""
-    return import_extra("timm", extra="timm", purpose="loading a timm model")
+    """The timm package, also where torchvision is missing or does not fit the torch that is installed.
+
+    timm names torchvision in its datasets and image transforms, which nothing here uses. A wheel of torchvision that
+    does not fit ("operator torchvision::nms does not exist") is there for every look-up and still cannot be imported,
+    so importing it is what is tried.
+    """
+    known = "timm" in sys.modules
+    with nullcontext() if known or _torchvision_works() else _torchvision_standin():
+        return import_extra("timm", extra="timm", purpose="loading a timm model")
+
+
+def _torchvision_works() -> bool:
+    """Whether torchvision can be imported; what a failed attempt leaves behind is removed."""
+    before = set(sys.modules)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about missing codecs
+            import_module("torchvision")
+    except Exception:  # it asks torch for operators and loads libraries: anything may be raised
+        _forget_torchvision(before)
+        return False
+    return True
+
+
+@contextmanager
+def _torchvision_standin() -> Iterator[None]:
+    """Inside, every name of torchvision is an empty class; afterwards torchvision is as absent as before."""
+    finder = _TorchvisionFinder()
+    sys.meta_path.insert(0, finder)  # before the finder that would find a wheel which does not work
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        _forget_torchvision(set())
+
+
+def _forget_torchvision(kept: set[str]) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        if name not in kept:
+            del sys.modules[name]
+
+
+class _AnyAttribute(type):
+    """A class of which every attribute exists: its own name."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+class _AnyName(ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _AnyAttribute(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+class _TorchvisionFinder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        ours = fullname.partition(".")[0] == "torchvision"
+        return ModuleSpec(fullname, self, is_package=True) if ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _AnyName(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from checkpoint_folders import bert, save
 from models import MODELS
 from rankscope.cli import app
-from torchvision_standin import import_timm
+from rankscope.sources.extras import import_timm
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from rankscope.errors import NotTapped, ShapeError
 from rankscope.probe.attention import MAP_DEFINITIONS, attention_maps, map_panel
 from rankscope.probe.attention_functions import whole_attention_map
 from rankscope.sources import Layout, Stack, layout_of
+from rankscope.sources.extras import import_timm
 from reference import attention_loops as loops
-from torchvision_standin import import_timm
 
 DIM, HEADS = 16, 4
 

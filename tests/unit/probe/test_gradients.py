@@ -14,7 +14,7 @@ from models import MODELS
 from rankscope.errors import ConfigError, NotTapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
 from rankscope.sources import Batch, Layout, Stack, layout_of
-from torchvision_standin import import_timm
+from rankscope.sources.extras import import_timm
 
 DIM, HEADS, WIDTH = 32, 4, 8
 Parts = dict[str, list[Tensor]]

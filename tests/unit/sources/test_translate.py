@@ -14,8 +14,8 @@ from models import DIM, HEADS, MODELS, VISION, hub, timm_model
 from rankscope.errors import NotTranslated
 from rankscope.network import Mlp, TokenMap
 from rankscope.sources.batch import Batch
+from rankscope.sources.extras import import_timm
 from rankscope.sources.translate import translate, translated_kinds
-from torchvision_standin import import_timm
 from translations import CASES
 
 

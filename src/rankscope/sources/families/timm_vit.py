@@ -36,11 +36,11 @@ def _block(place: Place) -> Part:
     if kind not in _BLOCKS:
         raise NotTranslated(f"a {kind} of timm is none of {', '.join(_BLOCKS)}")
     attention = place.part("attn")
-    if type(attention).__name__ != "Attention" or attention.gate is not None:
+    if type(attention).__name__ != "Attention" or getattr(attention, "gate", None) is not None:
         raise NotTranslated(
             f"the attention is a {type(attention).__name__} that does more than softmax attention"
         )
-    if not isinstance(attention.norm, nn.Identity):
+    if not isinstance(getattr(attention, "norm", nn.Identity()), nn.Identity):  # older versions have none
         raise NotTranslated("the attention norms its heads before the output projection (scale_attn_norm)")
     return _BLOCKS[kind](place)
 
