@@ -10,8 +10,9 @@ from rankscope.core.registry import Registry
 from rankscope.errors import FileError, MissingExtraError
 from rankscope.sources import character_models as characters
 from rankscope.sources.extras import import_transformers, quiet
-from rankscope.sources.hub import from_pretrained, load_folder, load_gguf, placed, readable
+from rankscope.sources.hub import from_files, load_folder, load_gguf, placed, readable
 from rankscope.sources.loaded import Loaded, Request, loaded
+from rankscope.sources.safety import PICKLE, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,9 +92,8 @@ def _installed_version(package: str) -> str | None:
 def _load_reactions(folder: Path, request: Request) -> Loaded:
     transformers = import_transformers()
     with readable(f"the folder {str(folder)!r}", "install the package again"), quiet(transformers):
-        model, notes = from_pretrained(
-            transformers, str(folder), request, use_safetensors=False, weights_only=True
-        )
+        weights = Weights(format="pickle", files=(folder / PICKLE,))
+        model, notes = from_files(transformers, folder, weights, request, only_tensors=True)
     tokenizer = characters.pattern_tokenizer(
         transformers,
         characters.line_vocabulary(folder / "vocab.txt"),

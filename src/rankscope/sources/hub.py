@@ -1,11 +1,10 @@
 """Models in the Hugging Face layout: from a local folder, from a GGUF file, from the Hub."""
 
 import io
-import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,24 @@ from torch import Tensor, nn
 from rankscope.errors import ConfigError, FileError, MissingExtraError, RankscopeError
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.loaded import Loaded, Request, kind_of, loaded
-from rankscope.sources.safety import check_remote_code, find_weights, first_line, read_config
+from rankscope.sources.safety import (
+    PICKLE,
+    SAFE,
+    SETTINGS,
+    Weights,
+    check_remote_code,
+    check_settings,
+    extra_weights,
+    find_weights,
+    first_line,
+    is_adapter,
+    model_types,
+    only,
+    read_config,
+    read_tensors,
+    settings_files,
+    shard_names,
+)
 from rankscope.sources.weights import weights_notes
 
 TOKENIZER_FILES = (
@@ -25,6 +41,14 @@ TOKENIZER_FILES = (
     *("tokenizer.model", "tekken.json", "vocab-src.json"),
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+ADAPTER_NOTE = (
+    "the folder also holds an adapter, which was not applied; merge it into the model (merge_and_unload)"
+)
+
+_REPORTED: dict[str, Any] = {
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,  # the report names them, the error of the library does not
+}
 
 
 def load_folder(folder: Path, request: Request) -> Loaded:
@@ -32,23 +56,41 @@ def load_folder(folder: Path, request: Request) -> Loaded:
     if not (folder / "config.json").is_file():
         gguf = sorted(folder.glob("*.gguf"))
         if gguf:
-            return load_gguf(_only(gguf, folder), request)
-    config = read_config(folder)
-    check_remote_code(config, folder.name, allowed=request.trust_remote_code)
-    weights = find_weights(folder, allow_pickle=request.allow_pickle)
-    if weights.format == "gguf":
-        return load_gguf(_only(weights.files, folder), request)
-    if "model_type" not in config and "architecture" in config:
-        return _load_timm(f"local-dir:{folder}", folder.name, request)
-    transformers = import_transformers()
+            return load_gguf(_only_one(gguf, folder), request)
     hint = "check its files, or save the model again with save_pretrained"
-    with readable(f"the folder {str(folder)!r}", hint), quiet(transformers):
-        if weights.format == "safetensors":
-            model, notes = from_pretrained(transformers, str(folder), request, use_safetensors=True)
-        else:
-            model, notes = _from_pickle(transformers, folder, weights.files, request)
-        source = FilePlace(name=str(folder), options={}, folder=folder)
-        return finish(transformers, model, folder.name, request, notes, source)
+    with readable(f"the folder {str(folder)!r}", hint):
+        return _load_files(folder, folder.name, request)
+
+
+def _load_files(folder: Path, name: str, request: Request) -> Loaded:
+    """The model in a folder with a ``config.json``; of its files only those that were looked at are opened."""
+    config = read_config(folder)
+    check_remote_code(config, name, allowed=request.trust_remote_code)
+    check_settings(config, f"the config of {name!r}")
+    weights = find_weights(folder, config, allow_pickle=request.allow_pickle)
+    if weights.format == "gguf":
+        return load_gguf(_only_one(weights.files, folder), request)
+    notes = (ADAPTER_NOTE,) if is_adapter(folder) else ()
+    if is_timm(config):
+        tensors, more = read_tensors(weights)
+        model = timm_model(config, name, tensors)
+        return loaded(placed(model, request, cast=True), name, warnings=notes + more)
+    transformers = import_transformers()
+    with quiet(transformers), settings_of(folder, config, request) as place:
+        model, more = from_files(transformers, place, weights, request)
+        return finish(transformers, model, name, request, notes + more, FilePlace(folder=place, shown=folder))
+
+
+@contextmanager
+def settings_of(folder: Path, config: Mapping[str, Any], request: Request) -> Iterator[Path]:
+    """A folder with the configs and vocabularies of this one alone; the folder itself if its code may run anyway."""
+    if model_types(config) & {"timm_wrapper", "timm_backbone"}:
+        import_timm()  # transformers imports it too, but not where torchvision is missing
+    if request.trust_remote_code:
+        yield folder
+        return
+    with only(settings_files(folder), folder.name) as place:
+        yield place
 
 
 def load_gguf(file: Path, request: Request) -> Loaded:
@@ -59,17 +101,22 @@ def load_gguf(file: Path, request: Request) -> Loaded:
                 f"reading the GGUF file {file.name!r} needs {package}: pip install --no-deps gguf accelerate"
             )
     transformers = import_transformers()
-    options: dict[str, Any] = {"gguf_file": file.name}
     # The bar of the expansion does not go through transformers' switch for bars.
     silent = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
     with (
         readable(f"the GGUF file {str(file)!r}", "it may be damaged or incomplete"),
         quiet(transformers),
         silent,
+        only([file], file.parent.name) as place,
     ):
-        model, notes = from_pretrained(transformers, str(file.parent), request, **options)
+        # The format names no architecture.
+        maker = transformers.AutoModelForCausalLM if request.with_head else transformers.AutoModel
+        model, report = maker.from_pretrained(
+            str(place), gguf_file=file.name, dtype=request.dtype or "auto", **_REPORTED
+        )
+        notes = weights_notes(model, report)
         notes += (f"the weights were stored in few bits ({file.name}) and expanded to floating point",)
-        source = FilePlace(name=str(file.parent), options=options)
+        source = FilePlace(folder=place, shown=file.parent, options={"gguf_file": file.name})
         return finish(transformers, model, file.stem, request, notes, source)
 
 
@@ -77,81 +124,80 @@ def load_hub(name: str, request: Request) -> Loaded:
     """The model with this Hub id; the only place that uses the network, and not with ``HF_HUB_OFFLINE=1``."""
     transformers = import_transformers()
     with reachable(name, request), quiet(transformers, bars=True):
-        config, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
-        if not config:
-            raise FileError(
-                f"cannot load {name!r}: it has no config.json; GGUF files are read from a local folder"
-            )
-        check_remote_code(config, name, allowed=request.trust_remote_code)
-        if config.get("model_type", "timm_wrapper") == "timm_wrapper" and "architecture" in config:
-            return _load_timm(
-                f"hf-hub:{name}" + (f"@{request.revision}" if request.revision else ""), name, request
-            )
-        safe = None if request.allow_pickle else True
-        model, notes = from_pretrained(
-            transformers, name, request, use_safetensors=safe, revision=request.revision
+        folder, config = hub_settings(transformers, name, request)
+        _fetch_weights(folder, config, name, request)
+        return _load_files(folder, name, request)
+
+
+def hub_settings(transformers: ModuleType, name: str, request: Request) -> tuple[Path, dict[str, Any]]:
+    """The local folder of a Hub id with its configs and vocabularies, no weights yet, and its config."""
+    config, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
+    if not config:
+        raise FileError(
+            f"cannot load {name!r}: it has no config.json; GGUF files are read from a local folder"
         )
-        source = FilePlace(name=name, options={"revision": request.revision})
-        return finish(transformers, model, name, request, notes, source)
+    check_remote_code(config, name, allowed=request.trust_remote_code)
+    endings = (*SETTINGS, ".py") if request.trust_remote_code else SETTINGS
+    return _fetched(name, request, [f"*{ending}" for ending in endings]), config
 
 
-def from_pretrained(
-    transformers: ModuleType, source: str, request: Request, **options: Any
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """The model and what its loading report says about weights that the checkpoint did not have."""
-    hub = {key: options[key] for key in ("revision", "gguf_file") if key in options}
-    config = transformers.AutoConfig.from_pretrained(
-        source, trust_remote_code=request.trust_remote_code, **hub
+def _fetch_weights(folder: Path, config: Mapping[str, Any], name: str, request: Request) -> None:
+    """The weight files of a Hub id, by their exact names, into its local folder; pickles only if they are allowed."""
+    named = config.get("transformers_weights")
+    wanted = [str(named).removesuffix(".index.json")] if named else [SAFE]
+    if request.allow_pickle and not named:
+        wanted.append(PICKLE)
+    for file in wanted:
+        index = folder / f"{file}.index.json"
+        if index.is_file() and not (folder / file).is_file():
+            _fetched(name, request, shard_names(index, present=False))
+            return
+        if file.endswith(".safetensors") or request.allow_pickle:
+            _fetched(name, request, [file])
+        if (folder / file).is_file():
+            return
+    if not named and not request.allow_pickle:
+        raise ConfigError(
+            f"the model {name!r} has no safetensors weights on the Hub; its pickles can run any code when "
+            "opened, pass --allow-pickle if you trust them"
+        )
+
+
+def _fetched(name: str, request: Request, patterns: Iterable[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    found = snapshot_download(
+        name, revision=request.revision, allow_patterns=list(patterns), ignore_patterns=["*/*"]
     )
-    if "gguf_file" in options and request.with_head:
-        maker = transformers.AutoModelForCausalLM  # the format does not name an architecture
-    else:
-        maker = _maker(transformers, config, request.with_head)
-    if request.trust_remote_code and maker is transformers.AutoModel:
-        options["trust_remote_code"] = True
+    return Path(found)
+
+
+def from_files(
+    transformers: ModuleType, folder: Path, weights: Weights, request: Request, *, only_tensors: bool = False
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model of ``folder/config.json`` with these weights, and what its loading report says about them.
+
+    The library builds the model and puts the tensors into it (names, dtypes, ties and missing weights are its
+    business); the files themselves are opened here.
+    """
+    config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=request.trust_remote_code)
+    tensors, notes = read_tensors(weights, only_tensors=only_tensors)
+    more, _ = read_tensors(extra_weights(weights.files[0].parent, getattr(type(config), "extra_files", ())))
+    maker, config = _maker(transformers, config, folder, request)
     model, report = maker.from_pretrained(
-        source,
-        config=config,
-        dtype=request.dtype or "auto",
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # the report names them, the error of the library does not
-        **options,
+        None, config=config, state_dict=tensors | more, dtype=request.dtype or "auto", **_REPORTED
     )
-    return model, weights_notes(model, report)
+    return model, notes + weights_notes(model, report)
 
 
-def _from_pickle(
-    transformers: ModuleType, folder: Path, files: tuple[Path, ...], request: Request
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """The same from a pickle: read as plain tensors first, and as arbitrary objects only if nothing else works."""
-    try:
-        return from_pretrained(transformers, str(folder), request, use_safetensors=False, weights_only=True)
-    except pickle.UnpicklingError as error:
-        state: dict[str, Tensor] = {}
-        for file in files:
-            content = torch.load(file, map_location="cpu", weights_only=False)
-            state |= {name: value for name, value in content.items() if isinstance(value, Tensor)}
-        config = transformers.AutoConfig.from_pretrained(str(folder))
-        maker = _maker(transformers, config, request.with_head)
-        if maker is transformers.AutoModel:
-            with torch.device("meta"):
-                maker = type(maker.from_config(config))
-        model, report = maker.from_pretrained(
-            None,
-            config=config,
-            state_dict=state,
-            dtype=request.dtype or "auto",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-        note = "its pickle holds more than tensors and was opened in full, which can run any code"
-        return model, (f"{note} ({first_line(error)})", *weights_notes(model, report))
-
-
-def _maker(transformers: ModuleType, config: Any, with_head: bool) -> Any:
-    """The class that builds the model: the bare model, or the architecture the checkpoint was saved from."""
-    if not with_head and (type(config) in transformers.MODEL_MAPPING or getattr(config, "auto_map", None)):
-        return transformers.AutoModel
+def _maker(transformers: ModuleType, config: Any, folder: Path, request: Request) -> tuple[Any, Any]:
+    """The class that builds the model, the bare model or the architecture it was saved from, and the config for it."""
+    own_code = getattr(config, "auto_map", None) or {}
+    if "AutoModel" in own_code and request.trust_remote_code and not request.with_head:
+        find = transformers.dynamic_module_utils.get_class_from_dynamic_module
+        return find(own_code["AutoModel"], str(folder)), config
+    if type(config) in transformers.MODEL_MAPPING and not request.with_head:
+        return _bare(transformers.MODEL_MAPPING[type(config)], config)
     names = getattr(config, "architectures", None) or []
     found = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
     if not found:
@@ -164,7 +210,21 @@ def _maker(transformers: ModuleType, config: Any, with_head: bool) -> Any:
             )
             + "; expected one such as BertForMaskedLM under 'architectures'"
         )
-    return found[0]
+    return found[0], config
+
+
+def _bare(found: Any, config: Any) -> tuple[Any, Any]:
+    """The class that AutoModel takes: of several the one the checkpoint was saved from, of a pair its text half."""
+    makers = list(found) if isinstance(found, list | tuple) else [found]
+    names = getattr(config, "architectures", None) or []
+    maker = next((maker for maker in makers if maker.__name__ in names), makers[0])
+    text = getattr(config, "sub_configs", {}).get("text_config")
+    if text is None or getattr(maker, "config_class", None) is not text:
+        return maker, config
+    half = config.get_text_config()
+    if getattr(config, "quantization_config", None) is not None:
+        half.quantization_config = config.quantization_config
+    return maker, half
 
 
 def finish(
@@ -179,33 +239,48 @@ def finish(
     kind = kind_of(model)
     tokenizer = processor = None
     options = {"trust_remote_code": request.trust_remote_code, **source.options}
-    if source.may_have(TOKENIZER_FILES if kind == "text" else PROCESSOR_FILES):
+    place = str(source.folder)
+    if source.options or source.has(TOKENIZER_FILES if kind == "text" else PROCESSOR_FILES):
         try:
             if kind == "text":
-                tokenizer = _tokenizer(transformers, source.name, options)
+                tokenizer = _tokenizer(transformers, place, options)
             elif kind == "image":
-                processor = transformers.AutoImageProcessor.from_pretrained(
-                    source.name, backend="pil", **options
-                )
+                processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **options)
             elif kind == "audio":
-                processor = transformers.AutoFeatureExtractor.from_pretrained(source.name, **options)
+                processor = transformers.AutoFeatureExtractor.from_pretrained(place, **options)
         except Exception as error:  # the tokenizers package raises plain ones
             what = "tokenizer" if kind == "text" else "processor"
             notes += (f"its {what} could not be loaded: {first_line(error)}",)
+    for made in (tokenizer, getattr(model, "config", None)):
+        _renamed(made, source)
     return loaded(placed(model, request), name, tokenizer=tokenizer, processor=processor, warnings=notes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePlace:
-    """Where files are looked for: a folder or a Hub id, and options that every look-up shares."""
+    """The folder in which configs and vocabularies are looked for."""
 
-    name: str
-    options: dict[str, Any]
-    folder: Path | None = None
-    """Set where the files can be listed before they are asked for."""
+    folder: Path
+    shown: Path
+    """The folder of the user, of which ``folder`` shows a part."""
 
-    def may_have(self, files: tuple[str, ...]) -> bool:
-        return self.folder is None or any((self.folder / file).is_file() for file in files)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What every look-up is told besides, such as the name of a GGUF file."""
+
+    def has(self, files: tuple[str, ...]) -> bool:
+        return any((self.folder / file).is_file() for file in files)
+
+
+def _renamed(made: Any, source: FilePlace) -> None:
+    """Paths that a tokenizer or config keeps of the folder it was read from, back to the folder of the user."""
+    for name in ("name_or_path", "vocab_file"):
+        value = getattr(made, name, None)
+        if isinstance(value, str) and (not value or Path(value).is_relative_to(source.folder)):
+            setattr(
+                made,
+                name,
+                str(source.shown / Path(value).name) if name == "vocab_file" else str(source.shown),
+            )
 
 
 def _tokenizer(transformers: ModuleType, source: str, options: Mapping[str, Any]) -> Any:
@@ -216,11 +291,41 @@ def _tokenizer(transformers: ModuleType, source: str, options: Mapping[str, Any]
     return tokenizer
 
 
-def _load_timm(source: str, name: str, request: Request) -> Loaded:
+def is_timm(config: Mapping[str, Any]) -> bool:
+    """Whether this is a config of timm's own, or of its wrapper in transformers, which needs torchvision to run."""
+    return "architecture" in config and config.get("model_type", "timm_wrapper") == "timm_wrapper"
+
+
+def timm_model(config: Mapping[str, Any], name: str, tensors: Mapping[str, Tensor] | None) -> nn.Module:
+    """The timm model of this config with these weights, or with weights drawn by timm if there are none.
+
+    timm puts the tensors into the model itself, as it renames and resizes those of some architectures. All places
+    that it would look for weights in are left out.
+    """
     timm = import_timm()
+    architecture, arguments = config["architecture"], dict(config.get("model_args") or {})
+    settings = dict(
+        config.get("pretrained_cfg") or {key: config[key] for key in config if key != "architecture"}
+    )
+    settings |= {key: config[key] for key in ("num_classes", "label_names") if key in config}
     with readable(f"the timm model {name!r}", "check its files"):
-        model: nn.Module = timm.create_model(source, pretrained=True)
-    return loaded(placed(model, request, cast=True), name)
+        known = {one.name for one in fields(timm.models.PretrainedCfg)}
+        places = {"url", "file", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "state_dict"}
+        settings = {key: value for key, value in settings.items() if key in known - places}
+        if tensors is not None:
+            settings["state_dict"] = {key.removeprefix("timm_model."): tensors[key] for key in tensors}
+        if "TimmWrapperModel" in (config.get("architectures") or ()):
+            arguments["num_classes"] = settings["num_classes"] = 0  # saved by transformers, without a head
+        model: nn.Module = timm.create_model(
+            architecture,
+            pretrained=tensors is not None,
+            pretrained_cfg={"architecture": architecture, **settings},
+            **arguments,
+        )
+    for kept in (getattr(model, "pretrained_cfg", None), getattr(model, "default_cfg", None)):
+        if isinstance(kept, dict):
+            kept.pop("state_dict", None)
+    return model
 
 
 def placed(model: nn.Module, request: Request, *, cast: bool = False) -> nn.Module:
@@ -233,7 +338,7 @@ def placed(model: nn.Module, request: Request, *, cast: bool = False) -> nn.Modu
     return model.to(request.device or torch.device("cpu")).eval()
 
 
-def _only(files: list[Path] | tuple[Path, ...], folder: Path) -> Path:
+def _only_one(files: list[Path] | tuple[Path, ...], folder: Path) -> Path:
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:4])
         raise ConfigError(
@@ -273,11 +378,6 @@ def reachable(name: str, request: Request) -> Iterator[None]:
     except FileError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        if "safetensors" in str(error) and not request.allow_pickle:
-            raise ConfigError(
-                f"the model {name!r} has no safetensors weights on the Hub; its pickles can run any code when "
-                "opened, pass --allow-pickle if you trust them"
-            ) from error
         if constants.HF_HUB_OFFLINE:
             raise FileError(
                 f"cannot load the model {name!r}: HF_HUB_OFFLINE is set and the model is not in the local cache; "

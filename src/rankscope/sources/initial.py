@@ -16,9 +16,19 @@ from rankscope.core.registry import Registry, unknown_name
 from rankscope.errors import ConfigError, FileError, MissingExtraError, OutOfMemory, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.extras import import_timm, import_transformers, quiet
-from rankscope.sources.hub import FilePlace, finish, placed, reachable, readable
+from rankscope.sources.hub import (
+    FilePlace,
+    finish,
+    hub_settings,
+    is_timm,
+    placed,
+    reachable,
+    readable,
+    settings_of,
+    timm_model,
+)
 from rankscope.sources.loaded import Loaded, Request, as_device, as_dtype, loaded
-from rankscope.sources.safety import check_remote_code, read_config
+from rankscope.sources.safety import check_remote_code, check_settings, read_config
 
 WAYS = "a folder with a config.json, a Hub id (org/name), or a built-in name (rankscope list models) such as bert-base"
 MOST_SEED = 2**63
@@ -124,7 +134,7 @@ def initial_model(
             f"untrained weights are drawn from a config.json, but {text!r} is a file; expected {WAYS}"
         )
     architecture = text.removeprefix("timm/").partition(".")[0]
-    if _is_timm(architecture):
+    if _is_known_to_timm(architecture):
         return _by_architecture(architecture, request, seed)
     _check_hub_id(text)
     return _from_hub(text, request, seed)
@@ -161,7 +171,7 @@ def _by_name(entry: Untrained, request: Request, seed: int) -> Loaded:
     return loaded(placed(model, request, cast=True), entry.name)
 
 
-def _is_timm(name: str) -> bool:
+def _is_known_to_timm(name: str) -> bool:
     """Whether timm is installed and knows an architecture of that name."""
     try:
         timm = import_timm()
@@ -178,39 +188,36 @@ def _by_architecture(name: str, request: Request, seed: int) -> Loaded:
 
 
 def _from_folder(folder: Path, request: Request, seed: int) -> Loaded:
-    config = read_config(folder)
-    check_remote_code(config, folder.name, allowed=request.trust_remote_code)
-    what, hint = f"the config of the folder {str(folder)!r}", "check its config.json"
-    if "model_type" not in config and "architecture" in config:
-        timm = import_timm()
-        with readable(what, hint):
-            model = _drawn(lambda: timm.create_model(f"local-dir:{folder}", pretrained=False), None, seed)
-        return loaded(placed(model, request, cast=True), folder.name)
-    transformers = import_transformers()
-    _check_model_type(transformers, config, str(folder / "config.json"))
-    with readable(what, hint), quiet(transformers):
-        model = _from_config(transformers, str(folder), request, seed)
-        source = FilePlace(name=str(folder), options={}, folder=folder)
-        return finish(transformers, model, folder.name, request, (), source)
+    with readable(f"the config of the folder {str(folder)!r}", "check its config.json"):
+        return _from_settings(folder, folder.name, str(folder / "config.json"), request, seed)
 
 
 def _from_hub(name: str, request: Request, seed: int) -> Loaded:
     """From the config and the tokenizer of a Hub id; its weights are not fetched."""
     transformers = import_transformers()
     with reachable(name, request), quiet(transformers, bars=True):
-        config, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
-        check_remote_code(config, name, allowed=request.trust_remote_code)
-        _check_model_type(transformers, config, f"the config of {name!r}")
-        model = _from_config(transformers, name, request, seed, revision=request.revision)
-        source = FilePlace(name=name, options={"revision": request.revision})
-        return finish(transformers, model, name, request, (), source)
+        folder, _ = hub_settings(transformers, name, request)
+        return _from_settings(folder, name, f"the config of {name!r}", request, seed)
 
 
-def _from_config(
-    transformers: ModuleType, source: str, request: Request, seed: int, **options: Any
-) -> nn.Module:
+def _from_settings(folder: Path, name: str, where: str, request: Request, seed: int) -> Loaded:
+    """From the ``config.json`` of a folder, and its tokenizer if it has one."""
+    config = read_config(folder)
+    check_remote_code(config, name, allowed=request.trust_remote_code)
+    check_settings(config, where)
+    if is_timm(config):
+        model = _drawn(lambda: timm_model(config, name, None), None, seed)
+        return loaded(placed(model, request, cast=True), name)
+    transformers = import_transformers()
+    _check_model_type(transformers, config, where)
+    with quiet(transformers), settings_of(folder, config, request) as place:
+        model = _from_config(transformers, place, request, seed)
+        return finish(transformers, model, name, request, (), FilePlace(folder=place, shown=folder))
+
+
+def _from_config(transformers: ModuleType, folder: Path, request: Request, seed: int) -> nn.Module:
     trust = request.trust_remote_code
-    config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust, **options)
+    config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=trust)
 
     def build() -> nn.Module:
         made: nn.Module = transformers.AutoModel.from_config(

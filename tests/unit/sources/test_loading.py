@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from torch import nn
 
 import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError, MissingExtraError, RankscopeError, UnknownNameError
+from rankscope.sources.extras import import_timm
 from rankscope.sources.images import image_batches, sample_images
 from rankscope.sources.loaded import inputs_of, kind_of, position_limit
 from rankscope.sources.loading import load_attribute, load_model
-from torchvision_standin import import_timm
 
 
 @pytest.fixture(autouse=True)
@@ -460,24 +461,39 @@ class FakeTimm(nn.Module):
         return x
 
 
-def test_folders_and_ids_of_timm_go_to_timm(folder, monkeypatch):
+def test_timm_gets_a_name_and_tensors_and_no_place_to_look_in(folder, monkeypatch):
     asked = []
 
     class Timm:
+        class models:  # noqa: N801 - as in timm
+            @dataclass
+            class PretrainedCfg:
+                url: str = ""
+                file: str = ""
+                hf_hub_id: str = ""
+                num_classes: int = 1000
+                state_dict: dict | None = None
+
         @staticmethod
-        def create_model(source, pretrained):
-            asked.append((source, pretrained))
+        def create_model(name, **options):
+            asked.append((name, options))
             return FakeTimm()
 
     monkeypatch.setitem(sys.modules, "timm", Timm)
-    (folder / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "num_classes": 0}))
+    places = {"url": "https://x", "file": "pytorch_model.bin", "hf_hub_id": "org/x", "unknown": 1}
+    config = {
+        "architecture": "vit_tiny",
+        "num_classes": 0,
+        "model_args": {"depth": 2},
+        "pretrained_cfg": places,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     result = load_model(folder)
     assert (result.kind, result.name) == ("image", "model")
-    monkeypatch.setattr(
-        transformers.PreTrainedConfig, "get_config_dict", lambda *a, **k: ({"architecture": "vit_tiny"}, {})
-    )
-    assert load_model("timm/vit_tiny", revision="v1").name == "timm/vit_tiny"
-    assert asked == [(f"local-dir:{folder}", True), ("hf-hub:timm/vit_tiny@v1", True)]
+    ((name, options),) = asked
+    assert (name, options["pretrained"], options["depth"]) == ("vit_tiny", True, 2)
+    assert options["pretrained_cfg"].keys() == {"architecture", "num_classes", "state_dict"}
+    assert options["pretrained_cfg"]["state_dict"].keys() == load_file(folder / "model.safetensors").keys()
 
 
 @pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed: pip install 'rankscope[timm]'")
