@@ -75,7 +75,7 @@ CASES = {
         reason="the random pre-norm network of 4 layers, run in bfloat16: nothing collapsed",
     ),
     "collapse in bfloat16": Case(
-        verdict="low precision",
+        verdict="undecided",
         reason="the post-norm network run in bfloat16: its last residuals are below what bfloat16 resolves",
     ),
     "pure attention in float32": Case(

@@ -46,19 +46,16 @@ def _proof(about: dict[str, Any]) -> str:
     proof = about["proof"]
     if proof is None:
         return ""
-    from rankscope.results.tree_lines import proof_words
-
     coarse = f" (finer differences do not show in {proof['dtype']})" if proof["coarse"] else ""
-    return f"; {proof_words(proof)}{coarse}"
+    return f"; the tree equals the model to {proof['end to end']:.0e}{coarse}"
 
 
 def _legend(table: "Table") -> str:
-    from rankscope.results import UNRESOLVED_MARK, is_split
+    from rankscope.results import MEANS, UNRESOLVED_MARK
 
     some = "some layers; " if len(shown_layers(table)) < table.frame["layer"].n_unique() else ""
-    mean = "geometric mean" if is_split(table) else "mean"
     return (
-        f"{mean} over texts and seeds by layer; {some}{UNRESOLVED_MARK} = not above the rounding floor in every "
+        f"over texts and seeds, by layer: {MEANS}; {some}{UNRESOLVED_MARK} = not above the rounding floor in every "
         "text, - = 0/0 or overflow"
     )
 

@@ -145,12 +145,12 @@ def _curves(table: "Table") -> "Chart":
 
 def rendered_table(table: "Table") -> str:
     """Mean over seeds by layer, one line per network and measure, as text."""
-    from rankscope.results import UNRESOLVED_MARK, is_split, pivot
+    from rankscope.results import MEANS, UNRESOLVED_MARK, pivot
 
     frame = pivot(table)
     text = text_table(frame.columns, [[str(cell) for cell in row] for row in frame.fill_null("").rows()])
     legend = f"{UNRESOLVED_MARK} = some seed is below its rounding floor, - = 0/0 or overflow"
-    return f"{text}\n{'geometric ' if is_split(table) else ''}mean over seeds by layer; {legend}\n"
+    return f"{text}\nover seeds, by layer: {MEANS}; {legend}\n"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

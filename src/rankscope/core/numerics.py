@@ -1,7 +1,7 @@
 """Round-off of the dtypes a network may run in, and the floor below which a number says nothing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -44,6 +44,42 @@ def relative_floor(layer: int, dtype: torch.dtype) -> float:
     ``32 u sqrt(max(layer, 1))`` with ``u`` the unit round-off: errors of independent layers add in square.
     """
     return FLOOR_UNITS * unit_roundoff(dtype) * math.sqrt(max(layer, 1))
+
+
+DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
+"""Binary digits of an entry, the coarsest dtype first."""
+
+SAMPLED = 2**14
+"""Entries of each state that are looked at to tell the dtype they were computed in."""
+
+
+def computed_in(states: Iterable[Tensor], stored: torch.dtype) -> torch.dtype:
+    """The dtype that states were computed in: the coarsest one that holds all of their entries, if they fill it.
+
+    A network that ran in float32 leaves float32 numbers, also in an array of float64, and its rounding is that of
+    float32. Entries fill a dtype if a quarter of them need its last digit, where rounding leaves half of them with it;
+    small whole numbers fill none, and count as computed in ``stored``.
+
+    >>> computed_in([torch.randn(8, 8).double()], torch.float64)
+    torch.float32
+    """
+    digits, filled = 0, False
+    for state in states:
+        flat = state.reshape(-1)
+        entries = flat[:: max(1, flat.numel() // SAMPLED)].double()
+        mantissas = torch.frexp(entries[torch.isfinite(entries) & (entries != 0)])[0]
+        needed = next((n for n in DIGITS.values() if _fits(mantissas, n).all()), 53)
+        if needed >= digits and mantissas.numel():
+            is_filled = bool((~_fits(mantissas, needed - 1)).double().mean() >= 0.25)
+            digits, filled = needed, is_filled or (filled and needed == digits)
+    found = next((dtype for dtype, own in DIGITS.items() if own == digits), stored)
+    return found if filled and unit_roundoff(found) > unit_roundoff(stored) else stored
+
+
+def _fits(mantissas: Tensor, digits: int) -> Tensor:
+    """Which mantissas in [1/2, 1) are whole multiples of ``2^-digits``."""
+    scaled = mantissas * 2.0**digits
+    return scaled == scaled.round()
 
 
 SMALL = 2**18

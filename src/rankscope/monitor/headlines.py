@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rankscope.verdict import VERDICTS
+from rankscope.verdict import EQUAL, UNDECIDED, VERDICTS
 
 HEADLINES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
     "residual_ratio[composite,mean]": ("residual_ratio", min),
@@ -22,8 +22,9 @@ def headlines(summary: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> dic
     """Names such as ``rankscope/residual_ratio_unit/last_block`` to numbers; several stacks come before the measure.
 
     Means over texts at the site ``block``. A residual ratio below its floor is given as the floor: that is all that is
-    known, and a curve that falls onto it is not mistaken for one that ends. ``rankscope/collapsing`` is 1 or 0, left
-    out where there is nothing to judge (weights that are not finite).
+    known, and a curve that falls onto it is not mistaken for one that ends. ``rankscope/collapsing`` is 1 for
+    collapsing and collapsed, 0 otherwise, left out where there is nothing to judge (weights that are not finite) or the
+    verdict is undecided.
     """
     states = [entry for entry in summary if entry["site"] == "block"]
     stacks = list(dict.fromkeys(entry["stack"] for entry in states))
@@ -43,8 +44,8 @@ def headlines(summary: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> dic
                 found[f"{prefix}/{name}/last_block"] = values[layers]
             if values:
                 found[f"{prefix}/{name}/worst_layer"] = worst(values.values())
-    if verdict.get("verdict") in VERDICTS:
-        found["rankscope/collapsing"] = float(verdict["verdict"] == "collapsing")
+    if verdict.get("verdict") in VERDICTS and verdict["verdict"] != UNDECIDED:
+        found["rankscope/collapsing"] = float(verdict["verdict"] in EQUAL)
     return found
 
 

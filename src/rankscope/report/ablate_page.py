@@ -9,7 +9,6 @@ from rankscope.report.common import UNPRINTABLE
 from rankscope.report.page import page
 from rankscope.results import Table
 from rankscope.results.ablate_lines import blame_lines, headings, suggest_lines
-from rankscope.results.tree_lines import proof_words
 
 
 def ablate_page(table: Table, *, title: str, command: str) -> str:
@@ -35,8 +34,7 @@ def _head(table: Table) -> Fragment:
 
 def _rule(about: dict[str, Any]) -> str:
     proof = about["proof"]
-    told = "" if proof is None else proof_words(proof)
-    equal = f" {told[0].upper()}{told[1:]}." if told else ""
+    equal = "" if proof is None else f" The tree equals the model to {proof['end to end']:.0e} end to end."
     warnings = "".join(f" {warning}." for warning in about["warnings"])
     return (
         f"{about['weights']} weights, {about['semantics']} semantics, {about['dtype']}; {about['special rule']}."

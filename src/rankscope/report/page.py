@@ -9,7 +9,7 @@ import polars as pl
 
 from rankscope.plots import Chart, description, svg
 from rankscope.report.common import definitions_of, entries_of, origin_of, provenance_text, rendered
-from rankscope.results import UNRESOLVED_MARK, Table, pivot
+from rankscope.results import MEANS, UNRESOLVED_MARK, Table, pivot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +50,7 @@ def page(table: Table, charts: Sequence[Chart], *, title: str, command: str) -> 
         figures=[figure_of(chart) for chart in charts],
         summaries=_summaries(table),
         mark=UNRESOLVED_MARK,
+        means=MEANS,
         definitions=definitions_of(table, ids),
         config=entries_of(table.provenance.get("config", {})),
         origin=origin_of(table),

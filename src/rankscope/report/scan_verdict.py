@@ -15,7 +15,10 @@ GOOD, BAD, LOOK, UNKNOWN = "good", "bad", "look", "unknown"
 KINDS = {"healthy": GOOD, "collapsing": BAD, "collapsed": BAD}
 """How a verdict is colored and which sign it gets; a name that is not here is a confounder: look closer."""
 
-UNKNOWN_WORDS = ("low precision", "unresolved", "unknown", "no numbers", "no states", "no verdict")
+UNKNOWN_WORDS = (
+    *("undecided", "no numbers", "no verdict", "unresolved", "unknown", "no states"),
+    "low precision",  # what tables of earlier versions call undecided
+)
 
 NUMBERS_SHOWN = 8
 

@@ -8,6 +8,8 @@ from rankscope.results.outcome import Decision as Decision
 from rankscope.results.outcome import Outcome as Outcome
 from rankscope.results.record import Record as Record
 from rankscope.results.schema import COLUMNS as COLUMNS
+from rankscope.results.summary import FACTORS as FACTORS
+from rankscope.results.summary import MEANS as MEANS
 from rankscope.results.summary import UNRESOLVED_MARK as UNRESOLVED_MARK
 from rankscope.results.summary import is_split as is_split
 from rankscope.results.summary import layer_summary as layer_summary
@@ -16,6 +18,8 @@ from rankscope.results.table import Table as Table
 
 __all__ = [
     "COLUMNS",
+    "FACTORS",
+    "MEANS",
     "TABLE_FORMATS",
     "UNRESOLVED_MARK",
     "Decision",

@@ -15,6 +15,12 @@ GROUP = ("model", "variant", "semantics", "mask", "norm", "site", "head", "defin
 
 LINE = ("variant", "mask", "norm", "definition")
 
+FACTORS = ("residual", "residual_ratio", "diameter")
+"""Measures that layers multiply: their means are geometric, in the split pass and in the ordinary one."""
+
+MEANS = "geometric mean of residuals, ratios and diameters, arithmetic mean of everything else"
+"""What a cell of ``pivot`` is, for legends."""
+
 
 def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
     """One row per network, definition and layer: what the seeds and samples say together.
@@ -24,15 +30,12 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
     values that are not null; ``share_resolved`` of all rows; ``floor``, their mean. In logarithms to base ten
     of the sizes: ``log10_mean`` (of the geometric mean), ``log10_min``, ``log10_max``, ``log10_floor``.
     There a zero stands at its floor, since no more is known of it; with a floor of zero too it is left out.
+    ``log10_most``: the same mean with the floor in place of every number below it, null where a row has no number.
     Columns added to a table are averaged over unless ``by`` names them.
     """
     _check(table, by)
-    zero_at_floor = pl.when(pl.col("value") == 0).then(log10_size(table.frame["floor"]))
-    size = pl.col("log10_value").fill_null(zero_at_floor)
-    frame = table.frame.with_columns(
-        size.alias("size"), log10_size(table.frame["floor"]).alias("log10_floor")
-    )
-    value = pl.col("value")
+    frame, value = _with_sizes(table.frame), pl.col("value")
+    most = pl.max_horizontal("size", "log10_floor")
     return (
         frame.sort("layer", maintain_order=True)
         .group_by(*GROUP, *by, "layer", maintain_order=True)
@@ -48,8 +51,16 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
             pl.col("size").min().alias("log10_min"),
             pl.col("size").max().alias("log10_max"),
             pl.col("log10_floor").mean(),
+            pl.when(pl.col("value").is_not_null().all()).then(most.mean()).alias("log10_most"),
         )
     )
+
+
+def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
+    """With ``size``, the logarithm of a value or, of a zero, of its floor, and ``log10_floor``."""
+    floor = log10_size(frame["floor"])
+    size = pl.col("log10_value").fill_null(pl.when(pl.col("value") == 0).then(floor))
+    return frame.with_columns(size.alias("size"), floor.alias("log10_floor"))
 
 
 def pivot(
@@ -57,7 +68,8 @@ def pivot(
 ) -> pl.DataFrame:
     """Text cells for reading: one line per network and definition, one column per layer, the mean over seeds.
 
-    The mean is the geometric one in tables of the split pass, whose values lie many powers of ten apart.
+    The mean of residuals, ratios and diameters is the geometric one, as in charts with a logarithmic scale: layers
+    multiply them, and those of different texts lie powers of ten apart. A zero then stands at its floor.
 
     ``rows`` are the columns that name a line; by default variant, mask, norm, definition and whatever else
     of model, semantics, site and head varies in the table, so that different things are never averaged. A
@@ -65,14 +77,18 @@ def pivot(
     """
     names = _line_columns(table) if rows is None else list(rows)
     _check(table, [*names, across])
-    frame = table.frame.filter(pl.col(across).is_not_null())
+    frame = _with_sizes(table.frame.filter(pl.col(across).is_not_null()))
     cells = frame.group_by(*names, across, maintain_order=True).agg(
-        pl.col("value").mean(), pl.col("log10_value").mean(), pl.col("resolved").all().alias("resolved")
+        pl.col("value").mean(),
+        pl.col("size").mean(),
+        pl.col("resolved").all().alias("resolved"),
+        pl.col("measure").is_in(FACTORS).all().alias("geometric"),
     )
-    cell = _geometric_cell if is_split(table) else _cell
     text = [
-        cell(value, log10, resolved, digits)
-        for value, log10, resolved in cells.select("value", "log10_value", "resolved").iter_rows()
+        (_geometric_cell if geometric or is_split(table) else _cell)(value, log10, resolved, digits)
+        for value, log10, resolved, geometric in cells.select(
+            "value", "size", "resolved", "geometric"
+        ).iter_rows()
     ]
     order = frame[across].unique().sort().to_list()
     lines = cells.select(names).unique(maintain_order=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results import Table, is_split, layer_summary
-from rankscope.verdict import Thresholds
+from rankscope.results import Table, layer_summary
+from rankscope.verdict import EQUAL, Fall, Point, Thresholds, deciding_dtype, judge_fall
 
 NAMES = {
     "san": "attention alone (san)",
@@ -14,16 +14,15 @@ NAMES = {
     "transformer": "the full model (transformer)",
 }
 WANTED = ("residual_ratio[composite,mean]", "residual_ratio[frobenius,mean]")
+KEYS = ("variant", "mask", "skip_scale")
 
 
 def finding(table: Table) -> dict[str, Any]:
     """In words what the first mask and skip scale give, and of every cut the same with the numbers it rests on.
 
-    Empty if no residual ratio of the blocks was measured.
-
-    A cut collapses if its ratio falls below a tenth and to less than a third of what entered it, the thresholds of
-    the verdict on a scan. Ratios are means over texts and seeds, geometric ones in the split pass. Where some text is
-    below the rounding floor the number is not used; the last layer at which all are above it is told instead.
+    Empty if no residual ratio of the blocks was measured. Ratios are geometric means over texts and seeds. Whether a
+    cut collapses is judged by the rule of a scan, ``judge_fall``. Where some text is below the rounding floor the
+    number is not used; the last layer at which all are above it is told instead.
     """
     summary = layer_summary(table, by=("skip_scale",)).filter(pl.col("site") == "block")
     known = summary["definition"].unique(maintain_order=True).to_list()
@@ -32,52 +31,70 @@ def finding(table: Table) -> dict[str, Any]:
     if definition is None:
         return {"words": "", "definition": None, "cuts": []}
     chosen = summary.filter(pl.col("definition") == definition)
-    keys = ["variant", "mask", "skip_scale"]
-    if is_split(table):  # values lie many powers of ten apart
-        chosen = chosen.with_columns(pl.lit(10.0).pow(pl.col("log10_mean")).alias("mean"))
     cuts = [
-        _cut(dict(zip(keys, values, strict=True)), lines.sort("layer"))
-        for values, lines in chosen.group_by(keys, maintain_order=True)
+        _cut(dict(zip(KEYS, values, strict=True)), lines.sort("layer"))
+        for values, lines in chosen.group_by(KEYS, maintain_order=True)
     ]
-    is_alone = {key: len({cut[key] for cut in cuts}) == 1 for key in keys}
+    is_alone = {key: len({cut[key] for cut in cuts}) == 1 for key in KEYS}
     blocks = (
         next(iter(table.frame["blocks"].drop_nulls()), "all") if "blocks" in table.frame.columns else "all"
     )
     told = [cut | {"words": _sentence(cut, is_alone, blocks)} for cut in cuts]
     first = [cut["words"] for cut in told if all(cut[key] == told[0][key] for key in ("mask", "skip_scale"))]
-    return {"words": "; ".join(first), "definition": definition, "cuts": told}
+    return {"words": "; ".join(first), "definition": definition, "mean": "geometric", "cuts": told}
 
 
 def _cut(about: dict[str, Any], lines: pl.DataFrame) -> dict[str, Any]:
-    """Where the curve starts, the last layer at which every text is resolved, and what that means."""
-    is_known = (pl.col("share_resolved") == 1) & pl.col("log10_mean").is_not_null()
-    resolved, start, end = lines.filter(is_known), lines.row(0, named=True), lines.row(-1, named=True)
-    if resolved.is_empty():
-        return about | {"collapses": None, "start": None, "layer": None, "value": None, "floor_from": 0}
-    last = resolved.row(-1, named=True)
-    is_whole = last["layer"] == end["layer"]
-    after = lines.filter(pl.col("layer") > last["layer"])
+    """The verdict on the curve of one cut, with where it starts and the last layer at which every text is resolved."""
+    rows, limits = lines.to_dicts(), Thresholds()
+    found = judge_fall([_point(row) for row in rows], limits)
+    after = [row for row in rows if found.last is None or row["layer"] > found.last]
+    lost = next((row for row in after if row["log10_most"] is None), None)
+    floor = None if not after or lost is not None else 10 ** rows[-1]["log10_most"]
+    is_open = found.verdict == "undecided" and floor is not None
     return about | {
-        "collapses": _is_low(last, start) if is_whole else _is_low(last, start) or _is_sunk(end, start),
-        "start": start["mean"],
-        "layer": last["layer"],
-        "value": last["mean"],
-        "log10_value": last["log10_mean"],
-        "floor_from": None if is_whole else int(after["layer"][0]),
-        "all_texts": is_whole or after["share_resolved"][0] == 0,
+        "verdict": found.verdict,
+        "collapses": {"undecided": None, "no numbers": None}.get(found.verdict, found.verdict in EQUAL),
+        "start": None if rows[0]["share_resolved"] < 1 else 10 ** rows[0]["log10_mean"],
+        "layer": found.last,
+        "value": found.value,
+        "log10_value": found.log10_value,
+        "floor_from": after[0]["layer"] if after else None,
+        "all_texts": not after or after[0]["share_resolved"] == 0,
+        "no_number_from": None if lost is None else lost["layer"],
+        "at_most": floor,
+        "texts": rows[0]["count"],
+        **{name: fact for name, fact in found.facts().items() if name not in ("last_resolved", "last_value")},
+        "would_decide": deciding_dtype(rows[-1]["layer"], floor or 0.0, limits.collapsed)
+        if is_open
+        else None,
+        "words": _told(found, limits),
     }
 
 
-def _is_low(line: dict[str, Any], start: dict[str, Any]) -> bool:
-    thresholds = Thresholds()
-    return bool(line["mean"] <= thresholds.collapsed and line["mean"] * thresholds.fall <= start["mean"])
+def _point(row: dict[str, Any]) -> Point:
+    """A number if every text is above its floor, else what the mean is at most."""
+    known = row["log10_mean"] if row["share_resolved"] == 1 else None
+    return Point(layer=row["layer"], log10=known, log10_most=row["log10_most"])
 
 
-def _is_sunk(end: dict[str, Any], start: dict[str, Any]) -> bool | None:
-    """Whether values and floor are both low; a coarse dtype or a state that overflowed tells nothing."""
-    if end["mean"] is None or end["floor"] is None or end["floor"] > Thresholds().collapsed:
-        return None
-    return _is_low(end, start)
+def _told(found: Fall, limits: Thresholds) -> str:
+    """How the curve goes on from the last number that is resolved: its factor, where it leads, a dip."""
+    words = ""
+    if found.verdict == "collapsing" and found.rate is not None:
+        words += (
+            f", by a factor {_power(found.log10_rate)}{' or less' if found.rate_is_bound else ''} per layer"
+        )
+        words += f" from layer {found.starts} on"
+    elif found.verdict == "not collapsing" and found.log10_pace is not None:
+        words += f", falling by a factor {_power(found.log10_pace)} per layer in the last layers"
+    has_arrived = found.value is not None and found.value <= limits.collapsed
+    if found.log10_leads_to is not None and not has_arrived:
+        words += f"; at the pace of its last layers {_power(found.log10_leads_to)} at layer {found.leads_at}"
+    if found.dip is not None:
+        depth = f"to {_power(found.dip.log10)}" if found.dip.log10 is not None else "below the rounding floor"
+        words += f"; it dips {depth} at layer {found.dip.layer} and is back at layer {found.dip.recovered}"
+    return words
 
 
 def _sentence(cut: dict[str, Any], is_alone: dict[str, bool], blocks: str) -> str:
@@ -89,19 +106,34 @@ def _sentence(cut: dict[str, Any], is_alone: dict[str, bool], blocks: str) -> st
     if not is_alone["skip_scale"] and cut["skip_scale"] is not None:
         extra.append(f"skip scale {cut['skip_scale']:g}")
     name = f"{name}, {', '.join(extra)}," if extra else name
-    if cut["value"] is None:
-        return f"{name} gives no number above the rounding floor"
-    value = f"residual ratio {_number(cut)} at layer {cut['layer']}"
-    if cut["floor_from"] is not None:
-        some = "" if cut["all_texts"] else "in some texts "
+    if cut["verdict"] == "collapsed":
+        return f"{name} has equal tokens at every layer, up to the rounding floor; where they became equal is not seen"
+    if cut["log10_value"] is None:
+        return f"{name} gives no number above the rounding floor{_finer(cut)}"
+    value = f"residual ratio {_power(cut['log10_value'])} at layer {cut['layer']}"
+    if cut["texts"] > 1:
+        value += f" (geometric mean of {cut['texts']})"
+    some = "" if cut["all_texts"] else "in some texts "
+    if cut["no_number_from"] is not None:
+        value += f", {some}no number (overflow or 0/0) from layer {cut['no_number_from']} on"
+    elif cut["floor_from"] is not None:
         value += f", {some}below the rounding floor from layer {cut['floor_from']} on"
-    return f"{name} {_VERBS[cut['collapses']]}: {value}"
+    return f"{name} {_verb(cut)}: {value}{cut['words']}{_finer(cut)}"
 
 
-_VERBS = {True: "collapses", False: "does not collapse", None: "is lost in rounding"}
+def _verb(cut: dict[str, Any]) -> str:
+    has_arrived = cut["floor_from"] is not None or cut["value"] <= Thresholds().collapsed
+    if cut["verdict"] == "collapsing":
+        return "collapses" if has_arrived else "is collapsing"
+    return "does not collapse" if cut["verdict"] == "not collapsing" else "is lost in rounding"
 
 
-def _number(cut: dict[str, Any]) -> str:
-    if cut["value"] > 1e-300:
-        return f"{cut['value']:.2g}"
-    return f"1e{cut['log10_value']:.0f}"
+def _finer(cut: dict[str, Any]) -> str:
+    return "" if cut["would_decide"] is None else f"; run it in {cut['would_decide']} to decide"
+
+
+def _power(log10: float | None) -> str:
+    """The number of that logarithm with two digits, also far below the smallest float."""
+    if log10 is None:
+        return "none"
+    return f"{10**log10:.2g}" if log10 > -300 else f"1e{log10:.0f}"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.numerics import threads_for
+from rankscope.core.numerics import computed_in, threads_for
 from rankscope.errors import ConfigError, NotTapped, OutOfMemory
 from rankscope.probe import Tally, measure_states, own_words, probe_into, tally_table, unwrapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
@@ -147,14 +147,21 @@ def scan_states(
         if getattr(config, name):
             raise ConfigError(f"{name} needs a live model; hidden states alone do not hold it")
     states = source if isinstance(source, States) else read_states(source)
-    tally = Tally()
+    tally, dtype = Tally(), computed_in(states.layers, states.dtype)
     with torch.no_grad():
-        measure_states(tally, states.layers, panel=config.panel, dtype=states.dtype)
+        measure_states(tally, states.layers, panel=config.panel, dtype=dtype)
+    notes = list(states.notes())
+    if dtype != states.dtype:
+        notes.append(
+            f"the states are stored as {_short(states.dtype)}, but their numbers have no more digits than "
+            f"{_short(dtype)}: taken to be computed in {_short(dtype)}, and judged by its rounding"
+        )
     about = {
         "family": "hidden states",
-        "dtype": _short(states.dtype),
+        "dtype": _short(dtype),
+        "stored dtype": _short(states.dtype),
         "special rule": "nothing is left out",
-        "warnings": list(states.notes()),
+        "warnings": notes,
     }
     return Scan(table=_judged(_table(tally, states.name, about, config), config))
 

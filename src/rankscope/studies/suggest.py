@@ -16,6 +16,7 @@ from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.measures import evaluate, evaluate_padded, find_measure
 from rankscope.network import Context, Network
+from rankscope.results import FACTORS
 from rankscope.studies.blame import measured_tokens
 from rankscope.studies.what_ifs import WhatIf, what_ifs
 
@@ -23,9 +24,6 @@ RANKED_BY = "residual_ratio[frobenius,mean,unit]"
 """On tokens of length one: a massive token can hide collapse, or fake its absence, in the plain ratio."""
 
 MEASURES = ("residual_ratio[frobenius,mean]", RANKED_BY)
-
-FACTORS = ("residual", "residual_ratio", "diameter")
-"""Measures that layers multiply: their means are geometric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.core.numerics import DTYPES, relative_floor
+from rankscope.measures.norms import turned
 from rankscope.results import Table
 
 RAW = "residual_ratio[frobenius,mean]"
@@ -24,44 +26,94 @@ ROW = ("stack", "sample", "layer", "tokens", "definition", "value", "floor", "re
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """A mean over texts, what rounding may make of it, and the share of texts in which it is above that."""
+
+    value: float | None
+    floor: float | None
+    resolved: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The panel of one layer at the site ``block``: means over texts."""
+    """The panel of one layer at the site ``block``: means over texts.
+
+    Rules get a number only if it is above its floor in most texts. Of one that is not, all that is known is that it
+    is no larger than its floor: comparisons with a limit then have three answers, yes, no and None.
+    """
 
     layer: int
     tokens: float
     dim: int
-    values: Mapping[str, float | None]
-    floors: Mapping[str, float]
-    resolved: Mapping[str, float]  # share of texts above their floor
+    numbers: Mapping[str, Number]
 
-    def __getitem__(self, definition: str) -> float:
-        """The mean, or NaN where there is none."""
-        value = self.values.get(definition)
-        return math.nan if value is None else value
+    def __getitem__(self, definition: str) -> float | None:
+        """The mean, or None where there is none or it is not above its floor in most texts."""
+        found = self.numbers.get(definition)
+        if found is None or found.value is None or math.isnan(found.value) or found.resolved <= 0.5:
+            return None
+        return found.value
+
+    def is_number(self, definition: str) -> bool:
+        """Whether there is a mean at all, above its floor or not."""
+        found = self.numbers.get(definition)
+        return found is not None and found.value is not None and not math.isnan(found.value)
+
+    def most(self, definition: str = UNIT) -> float | None:
+        """What a mean that is not resolved is at most; None where there is no number.
+
+        Its floor, unless a minority of the texts is above it and lifts the mean.
+        """
+        found = self.numbers.get(definition)
+        if found is None or found.value is None or not self.is_number(definition):
+            return None
+        ends = [found.value if found.resolved > 0 else 0.0, found.floor]
+        return max((end for end in ends if end is not None and not math.isnan(end)), default=None)
+
+    def at_least(self, definition: str, limit: float) -> bool | None:
+        """Whether the number is at least ``limit``, which is above 0; None where that cannot be told."""
+        value = self[definition]
+        if value is None and definition == COSINE:
+            value = self.cosine  # a cosine near 0 is below its floor, and known all the same
+        if value is not None:
+            return value >= limit
+        most = self.most(definition)
+        return False if most is not None and most < limit else None
 
     @property
-    def is_resolved(self) -> bool:
-        """Whether the residual ratio of unit tokens is above its floor in most texts."""
-        return self.resolved.get(UNIT, 0.0) > 0.5
+    def cosine(self) -> float | None:
+        """The mean cosine, from the ratio of unit tokens where it is not above its own floor.
+
+        Of n unit tokens the squared length of the mean is ``1 - r^2 = (1 + (n - 1) cosine) / n``.
+        """
+        value, ratio = self[COSINE], self[UNIT]
+        if value is not None or ratio is None:
+            return value
+        return (self.tokens * (1 - min(ratio, 1.0) ** 2) - 1) / (self.tokens - 1)
+
+    def ratio_at(self, cosine: float) -> float:
+        """The ratio of so many unit tokens whose mean cosine is this."""
+        return math.sqrt((1 - cosine) * (self.tokens - 1) / self.tokens)
 
     @property
-    def floor(self) -> float:
-        return self.floors.get(UNIT, math.nan)
-
-    @property
-    def times_longer(self) -> float:
+    def times_longer(self) -> float | None:
         """Length of the longest token over the root mean square length of the others."""
         share = self[TOKEN]
+        if share is None:
+            return None
         return math.sqrt(share * (self.tokens - 1) / (1 - share)) if share < 1 else math.inf
 
-    def others(self) -> tuple[float, float, float]:
+    def others(self) -> tuple[float, float, float] | None:
         """Ratio of the unit tokens without the longest one: least, if that one is at right angles, most.
 
         With q the length of the mean of the other n - 1 directions and c the cosine between that mean and the
         longest token, ``n^2 (1 - r^2) = (n - 1)^2 q^2 + 1 + 2 (n - 1) q c``, and the ratio is ``sqrt(1 - q^2)``.
         The panel gives r; c may be anything.
         """
-        n, left = self.tokens, self.tokens**2 * (1 - min(self[UNIT], 1.0) ** 2)
+        ratio = self[UNIT]
+        if ratio is None:
+            return None
+        n, left = self.tokens, self.tokens**2 * (1 - min(ratio, 1.0) ** 2)
         found = []
         for cosine in (-1.0, 0.0, 1.0):
             inside = cosine**2 + left - 1
@@ -70,13 +122,15 @@ class Facts:
         return found[0], found[1], found[2]
 
     @property
-    def without_channel(self) -> float:
+    def without_channel(self) -> float | None:
         """Ratio of the unit tokens without the largest channel, if that channel is the same in all of them.
 
         The residual is then all in the other channels, which hold the rest of the energy.
         """
-        rest = 1 - self[UNIT_CHANNEL]
-        return min(1.0, self[UNIT] / math.sqrt(rest)) if rest > 0 else 0.0
+        ratio, share = self[UNIT], self[UNIT_CHANNEL]
+        if ratio is None or share is None:
+            return None
+        return min(1.0, ratio / math.sqrt(1 - share)) if share < 1 else 0.0
 
     @property
     def most_rank(self) -> float:
@@ -104,11 +158,12 @@ def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[
                     layer=layer,
                     tokens=float(rows[0]["tokens"]),
                     dim=int(stacks[stack]["dim"]),
-                    values={one["definition"]: one["value"] for one in rows},
-                    floors={
-                        one["definition"]: math.nan if one["floor"] is None else one["floor"] for one in rows
+                    numbers={
+                        one["definition"]: Number(
+                            value=one["value"], floor=one["floor"], resolved=float(one["resolved"])
+                        )
+                        for one in rows
                     },
-                    resolved={one["definition"]: float(one["resolved"]) for one in rows},
                 )
                 for layer, rows in sorted(layers.items())
             ]
@@ -131,11 +186,53 @@ def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]
                 layer=layer,
                 tokens=float(stacks[stack]["tokens"]),
                 dim=int(stacks[stack]["dim"]),
-                values={one["definition"]: one["mean"] for one in entries},
-                floors={one["definition"]: one["floor"] for one in entries},
-                resolved={one["definition"]: one["resolved"] for one in entries},
+                numbers={
+                    one["definition"]: Number(value=one["mean"], floor=one["floor"], resolved=one["resolved"])
+                    for one in entries
+                },
             )
             for layer, entries in sorted(layers.items())
         ]
         for stack, layers in found.items()
     }
+
+
+FINER = ("float32", "float64")
+"""What a model can be run in for a second look. float16 is left out: states of large models overflow in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """The dtype whose rounding the floors of these layers are, if it can be told, and the one that would decide."""
+
+    dtype: str | None
+    would_decide: str | None
+
+    @property
+    def name(self) -> str:
+        return self.dtype or "this arithmetic"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, as the end of a sentence."""
+        return "" if self.would_decide is None else f"; run the model in {self.would_decide} to decide"
+
+
+def precision_of(facts: Sequence[Facts], collapsed: float) -> Precision:
+    """Told from the floors themselves; a dtype would decide if its floor is below ``collapsed``."""
+    last = facts[-1]
+    found = last.numbers.get(UNIT)
+    floor = None if found is None else found.floor
+    if floor is None:
+        return Precision(dtype=None, would_decide=None)
+    names = [name for name in DTYPES if abs(_floor(last.layer, name) - floor) <= 0.01 * floor]
+    return Precision(dtype=next(iter(names), None), would_decide=deciding_dtype(last.layer, floor, collapsed))
+
+
+def deciding_dtype(layer: int, floor: float, collapsed: float) -> str | None:
+    """The dtype whose floor at that layer is below ``collapsed`` and below ``floor``; None if there is none."""
+    return next((name for name in FINER if _floor(layer, name) < min(floor, collapsed)), None)
+
+
+def _floor(layer: int, dtype: str) -> float:
+    return float(turned(relative_floor(layer, DTYPES[dtype])))

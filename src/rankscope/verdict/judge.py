@@ -1,13 +1,13 @@
 """The verdict on a scan: a name and plain words for every layer, every stack and the model."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from rankscope.errors import ConfigError
 from rankscope.results import Table
-from rankscope.verdict.facts import UNIT, Facts, facts_by_stack, facts_by_text
-from rankscope.verdict.rules import COLLAPSING, NO_STATES, VERDICTS, StackVerdict, judge_stack
+from rankscope.verdict.facts import UNIT, Facts, Precision, facts_by_stack, facts_by_text, precision_of
+from rankscope.verdict.falls import EQUAL, NO_STATES, UNDECIDED
+from rankscope.verdict.rules import VERDICTS, Layer, StackVerdict, judge_stack
 from rankscope.verdict.thresholds import Thresholds
 from rankscope.verdict.words import EVIDENCE, of_layer, of_stack, of_texts
 
@@ -44,46 +44,50 @@ def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
 
 
 def _judgeable(facts: list[Facts]) -> bool:
-    return any(UNIT in one.values for one in facts)
+    return any(UNIT in one.numbers for one in facts)
 
 
 def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thresholds) -> dict[str, Any]:
     """The verdict on the means, unless the texts by themselves say otherwise."""
     found = judge_stack(facts, limits)
-    if len(texts) > 1:
-        alone = [judge_stack(text, limits).verdict for text in texts]
-        lost = sum(math.isnan(text[-1][UNIT]) for text in texts)
-        collapsed = [place for place, verdict in enumerate(alone) if verdict == COLLAPSING]
-        if lost >= len(texts) / 2 and found.verdict != COLLAPSING:
-            found = replace(found, verdict=NO_STATES, layers=(*found.layers[:-1], NO_STATES))
-        elif len(collapsed) >= len(texts) / 2 and found.verdict != COLLAPSING:
-            one = judge_stack(texts[collapsed[0]], limits)
-            found, facts = one, texts[collapsed[0]]
-        return _told(name, found, facts) | {
-            "words": of_stack(found, facts) + of_texts(len(collapsed), lost, len(texts))
-        }
-    return _told(name, found, facts)
+    precision = precision_of(facts, limits.collapsed)
+    if len(texts) < 2:
+        return _told(name, found, facts, precision)
+    alone = [judge_stack(text, limits) for text in texts]
+    lost = sum(not text[-1].is_number(UNIT) for text in texts)
+    collapsed = [place for place, one in enumerate(alone) if one.verdict in EQUAL]
+    if lost >= len(texts) / 2 and found.verdict not in EQUAL:
+        layers = (*found.layers[:-1], Layer(name=NO_STATES))
+        found = replace(found, verdict=NO_STATES, layers=layers)
+    elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
+        found, facts = alone[collapsed[0]], texts[collapsed[0]]
+    words = of_stack(found, facts, precision, in_all_texts=len(collapsed) == len(texts))
+    words += of_texts(len(collapsed), lost, len(texts))
+    votes = {"judged": len(texts), "collapse": len(collapsed), "without_numbers": lost}
+    return _told(name, found, facts, precision) | {"words": words, "texts": votes}
 
 
-def _told(name: str, found: StackVerdict, facts: list[Facts]) -> dict[str, Any]:
+def _told(name: str, found: StackVerdict, facts: list[Facts], precision: Precision) -> dict[str, Any]:
     layers = [
         {
             "layer": one.layer,
-            "verdict": verdict,
-            "words": of_layer(verdict, one),
+            "verdict": layer.name,
+            "words": of_layer(layer.name, one, precision),
+            "untold": list(layer.untold),
             "numbers": {
-                definition: one.values[definition]
-                for definition in EVIDENCE[verdict]
-                if definition in one.values
+                definition: one[definition]
+                for definition in EVIDENCE[layer.name]
+                if definition in one.numbers
             },
         }
-        for one, verdict in zip(facts, found.layers, strict=True)
+        for one, layer in zip(facts, found.layers, strict=True)
     ]
     return {
         "stack": name,
         "verdict": found.verdict,
-        "words": of_stack(found, facts),
-        "starts": found.starts,
-        "rate": found.rate,
+        "words": of_stack(found, facts, precision),
+        **found.fall.facts(),
+        "dtype": precision.dtype,
+        "would_decide": precision.would_decide if found.verdict == UNDECIDED else None,
         "layers": layers,
     }

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.verdict.facts import (
     CENTERED_RANK,
@@ -16,62 +16,97 @@ from rankscope.verdict.facts import (
     UNIT_CHANNEL,
     Facts,
 )
+from rankscope.verdict.falls import (
+    COLLAPSED,
+    COLLAPSING,
+    NO_STATES,
+    NOT_COLLAPSING,
+    UNDECIDED,
+    Fall,
+    Point,
+    is_low,
+    judge_fall,
+)
 from rankscope.verdict.thresholds import Thresholds
 
-COLLAPSING, HEALTHY, LOW_PRECISION = "collapsing", "healthy", "low precision"
-NO_STATES = "no numbers"
+HEALTHY = "healthy"
 CONFOUNDERS = ("massive token", "massive channel", "shared mean", "clusters", "cone", "dead directions")
 """In the order in which they name a stack that shows several."""
 
-VERDICTS = (COLLAPSING, LOW_PRECISION, *CONFOUNDERS, HEALTHY)
+VERDICTS = (COLLAPSING, COLLAPSED, UNDECIDED, *CONFOUNDERS, HEALTHY)
 """In order of urgency: the first that holds of any stack names the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """The name of a layer, and the names that its numbers can neither give nor deny."""
+
+    name: str
+    untold: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StackVerdict:
-    """A name for the run of layers, where collapse starts, how fast it goes, and a name for each layer."""
+    """A name for the run of layers and for each layer, and what the curve of its ratios amounts to."""
 
     verdict: str
-    layers: tuple[str, ...]
-    ratios: tuple[float, ...]  # per layer: the ratio that was judged
-    starts: int | None = None
-    rate: float | None = None
+    layers: tuple[Layer, ...]
+    points: tuple[Point, ...]  # per layer: the ratio that was judged
+    fall: Fall
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.layers)
 
 
 def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
     """Collapse is judged over all layers, everything else layer by layer."""
-    ratios = [judged_ratio(one, limits) for one in facts]
-    names = [confounder(one, limits) for one in facts]
-    if is_collapsing(facts, ratios, limits):
-        starts, rate = fall(ratios, [one.floor for one in facts])
-        layers = [COLLAPSING if place >= starts else name for place, name in enumerate(names)]
-        return StackVerdict(
-            verdict=COLLAPSING,
-            layers=tuple(layers),
-            ratios=tuple(ratios),
-            starts=facts[starts].layer,
-            rate=rate,
+    points = tuple(judged_ratio(one, limits) for one in facts)
+    layers = tuple(confounder(one, limits) for one in facts)
+    found = judge_fall(points, limits, level=facts[-1].ratio_at(limits.offset_cosine))
+    verdict = found.verdict
+    if verdict == COLLAPSING and is_offset(facts, points, limits):
+        verdict = NOT_COLLAPSING
+    if verdict == NOT_COLLAPSING and is_low(points, limits) and _is_flat(facts, points, limits):
+        verdict = COLLAPSED
+    if verdict == COLLAPSING:
+        layers = tuple(
+            Layer(name=COLLAPSING) if facts[place].layer >= (found.starts or 0) else one
+            for place, one in enumerate(layers)
         )
-    return StackVerdict(verdict=_of_layers(names, limits), layers=tuple(names), ratios=tuple(ratios))
+    elif verdict == COLLAPSED:
+        layers = tuple(
+            Layer(name=COLLAPSED) if is_low(points[: place + 1], limits) else one
+            for place, one in enumerate(layers)
+        )
+    else:
+        found = replace(found, starts=None, log10_rate=None, rate_is_bound=False)
+    if verdict == NOT_COLLAPSING:
+        verdict = _of_layers([one.name for one in layers], limits)
+    return StackVerdict(verdict=verdict, layers=layers, points=points, fall=replace(found, verdict=verdict))
 
 
-def judged_ratio(one: Facts, limits: Thresholds) -> float:
+def judged_ratio(one: Facts, limits: Thresholds) -> Point:
     """The residual ratio of unit tokens, with what is known to distort it taken out.
 
     A massive token is left out (taken to be at right angles to the others), a massive channel too.
     """
     ratio = one[UNIT]
-    if math.isnan(ratio):
+    if ratio is not None and is_massive_token(one, limits):
+        ratio = _behind_massive_token(one, ratio, limits)
+    elif ratio is not None and is_massive_channel(one, limits):
+        ratio = max(ratio, one.without_channel or 0.0)
+    return Point.of(one.layer, ratio, one.most(UNIT))
+
+
+def _behind_massive_token(one: Facts, ratio: float, limits: Thresholds) -> float:
+    others = one.others()
+    slack, distinct = _slack(one, limits), math.sqrt(max(one.tokens - 2, 0) / (one.tokens - 1))
+    if (
+        others is None or slack > distinct / 2
+    ):  # so few tokens that equal and distinct others may read the same
         return ratio
-    if is_massive_token(one, limits):
-        _, usual, _ = one.others()
-        slack, distinct = _slack(one, limits), math.sqrt(max(one.tokens - 2, 0) / (one.tokens - 1))
-        if slack > distinct / 2:  # so few tokens that equal and distinct others may read the same
-            return ratio
-        return limits.collapsed if usual <= slack else usual  # no finer: the panel has one number
-    if is_massive_channel(one, limits):
-        return max(ratio, one.without_channel)
-    return ratio
+    return limits.collapsed if others[1] <= slack else others[1]  # no finer: the panel has one number
 
 
 def _slack(one: Facts, limits: Thresholds) -> float:
@@ -79,107 +114,128 @@ def _slack(one: Facts, limits: Thresholds) -> float:
     return math.sqrt(limits.collapsed**2 + 1 / (one.tokens - 1))
 
 
-def is_massive_token(one: Facts, limits: Thresholds) -> bool:
-    return one[TOKEN] >= limits.massive_share and one.times_longer >= limits.massive_length
+def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
+    return _both(
+        one.at_least(TOKEN, limits.massive_share),
+        None if one.times_longer is None else one.times_longer >= limits.massive_length,
+    )
 
 
-def is_massive_channel(one: Facts, limits: Thresholds) -> bool:
-    return min(one[CHANNEL], one[UNIT_CHANNEL]) >= limits.massive_channel
+def is_massive_channel(one: Facts, limits: Thresholds) -> bool | None:
+    return _both(
+        one.at_least(CHANNEL, limits.massive_channel), one.at_least(UNIT_CHANNEL, limits.massive_channel)
+    )
 
 
-def is_collapsing(facts: Sequence[Facts], ratios: Sequence[float], limits: Thresholds) -> bool:
-    """Whether the tokens that leave the last block are equal, or all but, and became so on the way.
+def _both(*answers: bool | None) -> bool | None:
+    """Yes if all say yes, no if one says no, None otherwise."""
+    return False if False in answers else None if None in answers else True
 
-    A ratio below its floor is known to be at most that. A ratio that is low from the first layer on, or that drops
-    once and then stays while the residual keeps its directions, is an offset that all tokens share.
+
+def _is_flat(facts: Sequence[Facts], points: Sequence[Point], limits: Thresholds) -> bool:
+    """Whether tokens that are equal up to ``collapsed`` from the first layer on have also lost their directions.
+
+    Then they are not distinct tokens with a large row in common. Of one state alone a tenth of ``collapsed`` is enough.
     """
-    last, ratio = facts[-1], ratios[-1]
-    is_equal = ratio <= limits.collapsed
-    if math.isnan(ratio) or not (is_equal or last[COSINE] >= limits.offset_cosine):
-        return False
-    if not last.is_resolved and last.floor > limits.collapsed:
-        return False
-    if len(facts) == 1:
-        return ratio < limits.collapsed / 10 or (is_equal and last[CENTERED_RANK] < last.most_rank / 2)
-    known = [one for one in ratios if not math.isnan(one)]
-    if max(known) < limits.fall * ratio:
-        return is_equal and last[CENTERED_RANK] < last.most_rank / 2
-    return is_massive_token(last, limits) or not _is_offset(facts, ratios, limits)
+    rank, most = facts[-1][CENTERED_RANK], points[-1].log10_most
+    if len(facts) == 1 and most is not None and most < math.log10(limits.collapsed / 10):
+        return True
+    return rank is not None and rank < facts[-1].most_rank / 2
 
 
-def _is_offset(facts: Sequence[Facts], ratios: Sequence[float], limits: Thresholds) -> bool:
-    for place in range(1, len(ratios) - 2):
-        before, after = ratios[place - 1], ratios[place:]
-        if before >= limits.fall * after[0] and all(after[0] / 2 <= one <= after[0] * 2 for one in after):
-            ranks = facts[-1][CENTERED_RANK], facts[place - 1][CENTERED_RANK]
-            kept = math.isnan(ranks[0]) or ranks[0] >= ranks[1] / 2
-            return kept and ratios[-1] >= limits.collapsed / 10
+def is_offset(facts: Sequence[Facts], points: Sequence[Point], limits: Thresholds) -> bool:
+    """Whether the ratio drops once and then stays, while the residual keeps its directions: a row that all share."""
+    if is_massive_token(facts[-1], limits):
+        return False
+    logs = [one.log10 for one in points]
+    for place in range(1, len(logs) - 2):
+        before, after = logs[place - 1], [log for log in logs[place:] if log is not None]
+        if before is None or len(after) < len(logs) - place:
+            continue
+        is_steady = all(abs(log - after[0]) <= math.log10(2) for log in after)
+        if before >= after[0] + math.log10(limits.fall) and is_steady:
+            kept = _keeps_rank(facts[-1], facts[place - 1])
+            return kept and after[-1] >= math.log10(limits.collapsed / 10)
     return False
 
 
-def fall(ratios: Sequence[float], floors: Sequence[float]) -> tuple[int, float]:
-    """The first layer of the fall, and the factor per layer from the layer before it to the end.
+def _keeps_rank(last: Facts, first: Facts) -> bool:
+    """Whether centered tokens use half as many directions as before; without spectra that is taken for granted."""
+    if CENTERED_RANK not in last.numbers:
+        return True
+    ranks = last[CENTERED_RANK], first[CENTERED_RANK]
+    return ranks[0] is not None and ranks[1] is not None and ranks[0] >= ranks[1] / 2
 
-    It starts after the last layer that is within a tenth of the largest ratio, and ends with the last layer or the
-    first one at its floor, which it is taken to be: then the factor is at least that small.
+
+def confounder(one: Facts, limits: Thresholds) -> Layer:
+    """The name of one layer that is not part of a collapse: the first that its resolved numbers give.
+
+    Names whose numbers are not resolved are listed as untold.
     """
-    known = [max(one, floor) for one, floor in zip(ratios, floors, strict=True) if not math.isnan(one)]
-    if len(known) < len(ratios):  # layers without a number say nothing about the pace
-        places = [place for place, one in enumerate(ratios) if not math.isnan(one)]
-        starts, rate = fall([ratios[place] for place in places], [floors[place] for place in places])
-        return places[starts], rate
-    largest = max(known)
-    before = max(place for place, one in enumerate(known) if one >= 0.9 * largest)
-    if before == len(known) - 1:
-        return before, 1.0
-    at_floor = [place for place in range(before + 1, len(known)) if known[place] <= floors[place]]
-    end = min(at_floor, default=len(known) - 1)
-    return before + 1, float((known[end] / known[before]) ** (1 / (end - before)))
-
-
-def confounder(one: Facts, limits: Thresholds) -> str:
-    """The name of one layer that is not part of a collapse."""
-    if math.isnan(one[UNIT]):
-        return NO_STATES
-    if not one.is_resolved and one.floor > limits.collapsed:
-        return LOW_PRECISION
-    if is_massive_token(one, limits):
-        return "massive token"
-    if is_massive_channel(one, limits) and one[COSINE] >= limits.cone_cosine:
-        return "massive channel" if one.without_channel >= limits.distinct else "shared mean"
-    if one[COSINE] >= limits.offset_cosine:
-        return "shared mean"
+    if not one.is_number(UNIT):
+        return Layer(name=NO_STATES)
+    if one[UNIT] is None:
+        is_equal = one.at_least(UNIT, limits.collapsed) is False
+        return Layer(name=COLLAPSED if is_equal else UNDECIDED)
+    channel = _both(is_massive_channel(one, limits), one.at_least(COSINE, limits.cone_cosine))
+    is_distinct = None if one.without_channel is None else one.without_channel >= limits.distinct
     few = few_directions(one, limits)
-    if few is not None:
-        return few
-    if one[COSINE] >= limits.cone_cosine:
-        return "cone"
-    if one.resolved.get(SMALLEST) == 0.0 and one.floors[SMALLEST] < limits.collapsed:
-        return "dead directions"
-    return HEALTHY
+    answers = {
+        "massive token": is_massive_token(one, limits),
+        "massive channel": _both(channel, is_distinct),
+        "shared mean": _either(
+            _both(channel, None if is_distinct is None else not is_distinct),
+            one.at_least(COSINE, limits.offset_cosine),
+        ),
+        "clusters": few["clusters"],
+        "cone": one.at_least(COSINE, limits.cone_cosine),
+        "dead directions": _either(few["dead directions"], _has_kernel(one, limits)),
+    }
+    if answers["dead directions"] and few["dead directions"]:  # few directions outweigh a cone
+        answers["cone"] = False
+    untold = tuple(name for name, answer in answers.items() if answer is None)
+    named = [name for name, answer in answers.items() if answer]
+    return Layer(name=named[0] if named else HEALTHY, untold=untold)
 
 
-def few_directions(one: Facts, limits: Thresholds) -> str | None:
+def _either(*answers: bool | None) -> bool | None:
+    """Yes if one says yes, None if one cannot tell, no otherwise."""
+    return True if True in answers else None if None in answers else False
+
+
+def _has_kernel(one: Facts, limits: Thresholds) -> bool | None:
+    """Whether some direction is exactly unused: its singular value is below a low floor in every text."""
+    found = one.numbers.get(SMALLEST)
+    if found is None:
+        return False
+    return found.resolved == 0.0 and found.floor is not None and found.floor < limits.collapsed
+
+
+def few_directions(one: Facts, limits: Thresholds) -> dict[str, bool | None]:
     """Clusters or dead directions, where the effective rank is far below what tokens and width allow.
 
     k groups of equal tokens have a mean cosine near 1/k, rank k, and lose one of it by centering; distinct tokens
     that leave directions unused have a cosine near 0 and lose nothing. What is neither has no name.
     """
-    rank, centered = one[RANK], one[CENTERED_RANK]
-    if math.isnan(rank) or max(rank - 1, centered) > limits.low_rank * one.most_rank:
-        return None
-    if one[COSINE] * rank < limits.grouped:
-        return "dead directions"
-    return "clusters" if rank - centered >= limits.lost_by_centering else None
+    rank, centered, cosine = one[RANK], one[CENTERED_RANK], one.cosine
+    if RANK not in one.numbers:
+        return {"clusters": False, "dead directions": False}
+    if rank is None or centered is None or cosine is None:
+        return {"clusters": None, "dead directions": None}
+    is_few = max(rank - 1, centered) <= limits.low_rank * one.most_rank
+    is_dead = cosine * rank < limits.grouped
+    return {
+        "clusters": is_few and not is_dead and rank - centered >= limits.lost_by_centering,
+        "dead directions": is_few and is_dead,
+    }
 
 
 def _of_layers(names: Sequence[str], limits: Thresholds) -> str:
     """One name for layers that do not collapse: the last layer's, or one that holds of enough layers."""
     counts, last = Counter(names), names[-1]
-    if last == LOW_PRECISION or counts[LOW_PRECISION] > len(names) / 2:
-        return LOW_PRECISION
-    if counts[NO_STATES] > len(names) / 2 or last == NO_STATES:
-        return NO_STATES
+    for name in (UNDECIDED, NO_STATES):
+        if last == name or counts[name] > len(names) / 2:
+            return name
     enough = max(1.0, limits.coverage * len(names))
     frequent = [name for name in CONFOUNDERS if counts[name] >= enough or name == last]
     return frequent[0] if frequent else HEALTHY

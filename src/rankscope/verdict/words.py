@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from rankscope.verdict.facts import (
     CENTERED_RANK,
@@ -14,13 +13,16 @@ from rankscope.verdict.facts import (
     UNIT,
     UNIT_CHANNEL,
     Facts,
+    Precision,
 )
-from rankscope.verdict.rules import COLLAPSING, HEALTHY, LOW_PRECISION, NO_STATES, StackVerdict
+from rankscope.verdict.falls import COLLAPSED, COLLAPSING, NO_STATES, UNDECIDED, Dip, number_of
+from rankscope.verdict.rules import HEALTHY, StackVerdict
 
 EVIDENCE = {
     COLLAPSING: (UNIT, RAW, COSINE, RANK, CENTERED_RANK),
+    COLLAPSED: (UNIT, RAW, COSINE, CENTERED_RANK),
     HEALTHY: (UNIT, RAW, COSINE, RANK),
-    LOW_PRECISION: (UNIT, RAW, COSINE),
+    UNDECIDED: (UNIT, RAW, COSINE),
     NO_STATES: (),
     "massive token": (TOKEN, RAW, UNIT, RANK, COSINE),
     "massive channel": (CHANNEL, UNIT_CHANNEL, COSINE, UNIT, CENTERED_RANK),
@@ -32,13 +34,13 @@ EVIDENCE = {
 """The numbers that each name rests on."""
 
 
-def number(value: float) -> str:
+def number(value: float | None) -> str:
     """Two significant digits, as people write them.
 
     >>> number(0.0312), number(12.34), number(0.98)
     ('.031', '12', '.98')
     """
-    if math.isnan(value):
+    if value is None or math.isnan(value):
         return "none"
     if value != 0 and abs(value) < 1e-3:
         return f"{value:.1e}"
@@ -48,26 +50,27 @@ def number(value: float) -> str:
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
-def of_layer(name: str, one: Facts) -> str:
-    """What one layer shows, in a sentence."""
-    ratio, cosine, allowed = number(one[UNIT]), number(one[COSINE]), number(one.most_rank)
+def of_layer(name: str, one: Facts, precision: Precision) -> str:
+    """What one layer shows, in a sentence; only numbers above their floor are told."""
+    ratio, allowed = number(one[UNIT]), number(one.most_rank)
+    cosine = number(one.cosine)
+    if one[UNIT] is None and name in (COLLAPSING, COLLAPSED):
+        return f"all tokens are equal to the precision of {precision.name}"
     match name:
-        case "collapsing":
+        case "collapsing" | "collapsed":
             return f"tokens differ by {ratio} of their length only (mean cosine {cosine})"
         case "healthy":
             return f"tokens differ by {ratio} of their length (mean cosine {cosine})"
-        case "low precision":
-            return (
-                f"the residual ratio reads {ratio}, but this arithmetic cannot tell it from anything up to "
-                f"{number(min(one.floor, 1.0))}; scan in a finer dtype"
-            )
+        case "undecided":
+            most = min(one.most(UNIT) or 1.0, 1.0)
+            unknown = f"{precision.name} cannot tell the residual ratio from anything up to {number(most)}"
+            return unknown + precision.advice
         case "massive token":
-            least, _, most = one.others()
+            least, _, highest = one.others() or (None, None, None)
             return (
                 f"one token is {number(one.times_longer)} times longer than the others and holds {number(one[TOKEN])} "
-                f"of the energy: the residual ratio reads {number(one[RAW])} and the effective rank "
-                f"{number(one[RANK])}, with every token at unit length the ratio is {ratio} "
-                f"(of the other tokens alone between {number(least)} and {number(most)})"
+                f"of the energy: the residual ratio reads {number(one[RAW])}{_rank(one)}, with every token at unit "
+                f"length the ratio is {ratio} (of the other tokens alone between {number(least)} and {number(highest)})"
             )
         case "massive channel":
             return (
@@ -75,44 +78,63 @@ def of_layer(name: str, one: Facts) -> str:
                 f"without it tokens differ by {number(one.without_channel)} of their length"
             )
         case "shared mean":
+            spans = one[CENTERED_RANK]
+            kept = (
+                f" still spans {number(spans)} of {allowed} directions" if spans is not None else " is small"
+            )
             return (
                 f"all tokens share one large row (mean cosine {cosine}), and what is left of them "
-                f"({ratio} of their length) still spans {number(one[CENTERED_RANK])} of {allowed} directions"
+                f"({ratio} of their length){kept}"
             )
         case "clusters":
             return (
-                f"tokens stand in about {round(one[RANK])} groups: effective rank {number(one[RANK])} "
+                f"tokens stand in about {round(one[RANK] or 0.0)} groups: effective rank {number(one[RANK])} "
                 f"({number(one[CENTERED_RANK])} centered) of {allowed}, mean cosine {cosine}"
             )
         case "cone":
             return f"tokens point the same way (mean cosine {cosine}) but differ by {ratio} of their length"
         case "dead directions":
-            return (
-                f"tokens are distinct (mean cosine {cosine}) but use {number(one[CENTERED_RANK])} of {allowed} "
-                "directions"
+            spans = one[CENTERED_RANK]
+            use = (
+                "leave directions unused" if spans is None else f"use {number(spans)} of {allowed} directions"
             )
+            return f"tokens are distinct (mean cosine {cosine}) but {use}"
+    if one.is_number(RAW):
+        return "some token is exactly zero and has no direction"
     return "the states hold NaN, infinity or only zeros"
 
 
-def of_stack(found: StackVerdict, facts: Sequence[Facts]) -> str:
-    """What a run of layers amounts to."""
+def _rank(one: Facts) -> str:
+    return "" if one[RANK] is None else f" and the effective rank {number(one[RANK])}"
+
+
+def of_stack(
+    found: StackVerdict, facts: Sequence[Facts], precision: Precision, *, in_all_texts: bool = True
+) -> str:
+    """What a run of layers amounts to; ``in_all_texts``: whether every text says so by itself."""
     last = facts[-1]
+    where = [one for name, one in zip(found.names, facts, strict=True) if name == found.verdict]
     if found.verdict == COLLAPSING:
-        return _collapse(found, facts)
+        return _collapse(found, facts, precision)
+    if found.verdict == COLLAPSED:
+        return _collapsed(where, facts, precision, in_all_texts)
     if found.verdict == HEALTHY:
-        ratios = [(ratio, one.layer) for ratio, one in zip(found.ratios, facts, strict=True)]
-        low = min(pair for pair in ratios if not math.isnan(pair[0]))
+        known = [(one.log10, one.layer) for one in found.points if one.log10 is not None]
+        low, layer = min(known)
         words = f"Healthy: after the last block tokens differ by {number(last[UNIT])} of their length"
-        lowest = f", the least is {number(low[0])} at layer {low[1]}"
-        return words + ("." if low[1] == last.layer else lowest + ".")
-    where = [one for name, one in zip(found.layers, facts, strict=True) if name == found.verdict]
-    worst = max(where, key=lambda one: one[TOKEN]) if found.verdict == "massive token" else where[-1]
-    title = {LOW_PRECISION: "Not resolved, because of low precision", NO_STATES: "No numbers"}.get(
+        if found.fall.dip is not None:
+            return f"{words}. {_dipped(found.fall.dip)}"
+        return words + (
+            "." if layer == last.layer else f", the least is {number(number_of(low))} at layer {layer}."
+        )
+    worst = max(where, key=lambda one: one[TOKEN] or 0.0) if found.verdict == "massive token" else where[-1]
+    title = {UNDECIDED: "Undecided", NO_STATES: "No numbers"}.get(
         found.verdict, f"Not collapsing: {found.verdict}"
     )
     narrowing = _narrowing(found)
     title = title.replace("Not collapsing", "Not collapsed yet") if narrowing else title
-    return f"{title} ({_layers(where)}). At layer {worst.layer} {of_layer(found.verdict, worst)}.{narrowing}"
+    told = of_layer(found.verdict, worst, precision)
+    return f"{title} ({_layers(where)}). At layer {worst.layer} {told}.{narrowing}"
 
 
 def of_texts(collapsed: int, lost: int, texts: int) -> str:
@@ -127,40 +149,68 @@ def of_texts(collapsed: int, lost: int, texts: int) -> str:
     return words
 
 
+def _dipped(dip: Dip) -> str:
+    depth = f"to {number(number_of(dip.log10))}" if dip.log10 is not None else "below the rounding floor"
+    return f"The ratio dips {depth} at layer {dip.layer} and is back at layer {dip.recovered}."
+
+
 def _narrowing(found: StackVerdict) -> str:
     """A warning where tokens that share a direction come closer with every one of the last layers."""
-    end = found.ratios[-4:]
-    falls = [after / before for before, after in pairwise(end) if before > 0]
-    if found.verdict not in ("cone", "shared mean") or len(falls) < 3 or max(falls) > 0.97:
+    fall = found.fall
+    if found.verdict not in ("cone", "shared mean") or fall.leads_to is None:
         return ""
-    pace = math.prod(falls) ** (1 / len(falls))
-    return f" They come closer with every layer, by a factor {number(pace)}: more layers of this kind would collapse."
-
-
-def _collapse(found: StackVerdict, facts: Sequence[Facts]) -> str:
-    last, ratio = facts[-1], found.ratios[-1]
-    hidden = found.layers[-1] == COLLAPSING and last[RAW] > 3 * max(ratio, 1e-300)
-    if len(facts) == 1:
-        return (
-            f"Collapsed: tokens differ by {number(ratio)} of their length only. One state alone cannot tell collapse "
-            "from a large row that all tokens share; scan more layers to be sure."
-        )
-    if max(one[UNIT] for one in facts if not math.isnan(one[UNIT])) <= facts[0].floor:
-        return f"Collapsed: tokens are equal from the input on (up to {number(last.floor)} of their length)."
-    start = next(place for place, one in enumerate(facts) if one.layer == found.starts)
-    is_bound = hidden or not last.is_resolved
-    end = f"no more than {number(max(ratio, last.floor))}" if is_bound else number(ratio)
-    pace = f"{number(found.rate or 0.0)}{' or less' if is_bound else ''}"
-    words = (
-        f"Collapsing: from layer {found.starts} on tokens become equal, by a factor {pace} per layer; they differ by "
-        f"{number(found.ratios[max(start - 1, 0)])} of their length before and by {end} after the last block "
-        f"(mean cosine {number(last[COSINE])})."
+    return (
+        f" They come closer with every layer, by a factor {number(fall.pace)}; at this pace they differ by "
+        f"{number(fall.leads_to)} of their length at layer {fall.leads_at}."
     )
-    if not last.is_resolved:
-        words += " Below that this arithmetic sees only rounding."
+
+
+def _collapsed(
+    where: Sequence[Facts], facts: Sequence[Facts], precision: Precision, in_all_texts: bool
+) -> str:
+    """Equal tokens whose fall is not in the states."""
+    unseen = "where and how fast they became equal is not in these states."
+    last = facts[-1]
+    if last[UNIT] is None:
+        some = "All tokens" if in_all_texts else "In most texts all tokens"
+        return f"{some} are equal to the precision of {precision.name} at {_layers(where)}; {unseen}"
+    words = (
+        f"Collapsed: tokens differ by {number(last[UNIT])} of their length only at {_layers(where)}; {unseen}"
+    )
+    if len(facts) == 1:
+        words += (
+            " One state alone cannot tell collapse from a large row that all tokens share; scan more layers to be "
+            "sure."
+        )
+    return words
+
+
+def _collapse(found: StackVerdict, facts: Sequence[Facts], precision: Precision) -> str:
+    fall, last = found.fall, facts[-1]
+    ratio = number_of(found.points[-1].log10)
+    start = next(place for place, one in enumerate(facts) if one.layer == fall.starts)
+    raw = last[RAW]
+    hidden = raw is not None and raw > 3 * max(number_of(found.points[-1].log10_most) or 0.0, 1e-300)
+    before = number(number_of(found.points[max(start - 1, 0)].log10))
+    pace = f"{number(fall.rate)}{' or less' if fall.rate_is_bound or hidden else ''} per layer"
+    words = (
+        f"Collapsing: from layer {fall.starts} on tokens become equal, by a factor {pace}; they differ by {before} of "
+        "their length before and by "
+    )
+    if ratio is None:
+        known = "" if fall.rate_is_bound else f"{number(fall.value)} at layer {fall.last}, and "
+        words += f"{known}no more than {number(number_of(found.points[-1].log10_most))} after the last block."
+        words += (
+            f" From layer {fall.equal_from} on all tokens are equal to the precision of {precision.name}."
+        )
+    else:
+        end = f"no more than {number(ratio)}" if hidden else number(ratio)
+        words += f"{end} after the last block (mean cosine {number(last.cosine)})."
+        if fall.leads_to is not None and not hidden:
+            words += f" At the pace of the last layers they differ by {number(fall.leads_to)} at layer {fall.leads_at}."
     if hidden:
         words += (
-            f" The residual ratio of the tokens as they are ({number(last[RAW])}) hides this: one token is "
+            f" The residual ratio of the tokens as they are ({number(raw)}) hides this: one token is "
             f"{number(last.times_longer)} times longer than the others."
         )
     return words

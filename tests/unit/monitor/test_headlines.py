@@ -43,3 +43,9 @@ def test_a_residual_ratio_below_its_floor_is_given_as_the_floor() -> None:
     assert found["rankscope/cosine/last_block"] == 1e-9
     assert "rankscope/token_share/last_block" not in found
     assert "rankscope/collapsing" not in found
+
+
+def test_collapsed_counts_as_collapse_and_undecided_as_nothing() -> None:
+    summary = [entry(1, RATIO, 0.5)]
+    assert headlines(summary, {"verdict": "collapsed"})["rankscope/collapsing"] == 1.0
+    assert "rankscope/collapsing" not in headlines(summary, {"verdict": "undecided"})

@@ -52,6 +52,7 @@ def test_a_collapse_says_where_it_starts_and_how_fast():
     ("verdict", "kind"),
     [
         ("healthy", "good"), ("collapsing", "bad"), ("massive token", "look"), ("shared mean", "look"),
+        ("collapsed", "bad"), ("undecided", "unknown"),
         ("low precision", "unknown"), ("no numbers", "unknown"), ("unresolved", "unknown"), ("", "unknown"),
     ],
 )  # fmt: skip

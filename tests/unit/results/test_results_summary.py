@@ -86,8 +86,23 @@ def test_pivot_has_one_line_per_network_and_one_column_per_layer():
     found = pivot(table)
     assert found.columns == ["variant", "mask", "norm", "definition", "0", "10"]
     assert found["variant"].to_list() == ["transformer", "san"]
-    assert found["0"].to_list() == ["2.0e+00", "5.0e-01"]
-    assert found["10"].to_list() == ["3.0e+00", "5.0e-04*"]
+    assert found["0"].to_list() == ["1.7e+00", "5.0e-01"]  # sqrt(1 * 3): ratios have geometric means
+    assert found["10"].to_list() == ["2.8e+00", "3.2e-10*"]
+
+
+def test_pivot_takes_the_arithmetic_mean_of_what_layers_do_not_multiply():
+    table = Table.from_columns(
+        {
+            "measure": "cosine",
+            "definition": "cosine[off_diagonal]",
+            "value": [1.0, -0.5],
+            "floor": 0.0,
+            "layer": 0,
+        }
+    )
+    assert pivot(table)["0"].to_list() == ["2.5e-01"]
+    zero = curve(value=[0.0, 1e-2], floor=1e-6, layer=0)
+    assert pivot(zero)["0"].to_list() == ["1.0e-04*"]  # a zero stands at its floor
 
 
 def test_pivot_orders_layers_as_numbers():
@@ -100,7 +115,7 @@ def test_pivot_keeps_models_sites_and_heads_apart():
     found = pivot(table)
     assert found.columns == ["variant", "mask", "norm", "site", "definition", "0"]
     assert found["0"].to_list() == ["1.0e+00", "3.0e+00"]
-    assert pivot(table, rows=["model"])["0"].to_list() == ["2.0e+00"]
+    assert pivot(table, rows=["model"])["0"].to_list() == ["1.7e+00"]
 
 
 def test_pivot_shows_what_is_missing():

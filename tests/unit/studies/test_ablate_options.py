@@ -1,13 +1,15 @@
 """What an ablation says in words, and what it refuses."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from checkpoint_folders import bert, bert_config, save, word_tokenizer
+from rankscope.cli.ablate_text import ablate_text
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.network import Spec
-from rankscope.results import Table
+from rankscope.results import Table, pivot
 from rankscope.sources import load_model
 from rankscope.studies import AblateConfig, ablate
 from rankscope.studies.ablate_config import block_text, parse_blocks
@@ -57,7 +59,13 @@ def curve_table(curves, floor=1e-6):
     ("texts", "floor", "words"),
     [
         ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: residual ratio 0.4 at layer 2"),
-        ([[0.9, 0.5, 0.01]], 1e-6, "collapses: residual ratio 0.01 at layer 2"),
+        ([[0.9, 0.5, 0.01]], 1e-6, "collapses: residual ratio 0.01 at layer 2, by a factor 0.11 per layer"),
+        (
+            [[0.98, 0.65, 0.5, 0.39, 0.23, 0.17, 0.11]],
+            1e-6,
+            "is collapsing: residual ratio 0.11 at layer 6, by",
+        ),
+        ([[0.9, 0.02, 0.5, 0.8]], 1e-6, "it dips to 0.02 at layer 1 and is back at layer 3"),
         (
             [[0.9, 0.05, 1e-7]],
             1e-6,
@@ -67,17 +75,48 @@ def curve_table(curves, floor=1e-6):
         (
             [[0.9, 0.05, 1e-7], [0.9, 0.05, 1e-2]],
             1e-6,
-            "0.05 at layer 1, in some texts below the rounding floor from",
+            "0.05 at layer 1 (geometric mean of 2), in some texts below the rounding floor from",
         ),
         ([[0.9, 0.8, 0.2]], 0.3, "is lost in rounding: residual ratio 0.8 at layer 1"),
         ([[0.09, 0.08, 0.05]], 1e-6, "does not collapse"),
-        ([[1e-7, 1e-7]], 1e-6, "gives no number above the rounding floor"),
+        ([[1e-7, 1e-7]], 1e-6, "has equal tokens at every layer, up to the rounding floor"),
+        ([[0.2, 0.2]], 0.3, "gives no number above the rounding floor; run it in float32 to decide"),
     ],
 )
 def test_the_finding_rests_on_resolved_numbers(texts, floor, words):
     found = finding(curve_table({"san": texts}, floor))
     assert found["words"].startswith("attention alone (san) ")
     assert words in found["words"]
+
+
+def test_the_finding_has_the_facts_behind_its_words():
+    curve = [0.98, 0.65, 0.50, 0.39, 0.23, 0.17, 0.11]
+    cut = finding(curve_table({"san": [curve]}))["cuts"][0]
+    assert (cut["verdict"], cut["collapses"], cut["starts"], cut["layer"]) == ("collapsing", True, 1, 6)
+    assert cut["value"] == pytest.approx(0.11)
+    assert cut["rate"] == pytest.approx((0.11 / 0.98) ** (1 / 6))
+    assert cut["pace"] == pytest.approx((0.11 / 0.39) ** (1 / 3))
+    assert cut["leads_to"]["layer"] == 12
+    assert cut["leads_to"]["value"] == pytest.approx(0.11 * (0.11 / 0.39) ** 2)
+    lost = finding(curve_table({"san": [[0.9, 0.8, 0.2]]}, 0.3))["cuts"][0]
+    assert (lost["verdict"], lost["collapses"], lost["would_decide"]) == ("undecided", None, "float32")
+    blank = finding(curve_table({"san": [[0.9, 0.8, float("nan")]]}))["cuts"][0]
+    assert (blank["verdict"], blank["collapses"], blank["no_number_from"]) == ("no numbers", None, 2)
+
+
+def test_both_passes_print_the_same_mean_under_its_name():
+    spec = Spec(layers=3, heads=2, dim=16)
+    options = {"tokens": 8, "seeds": (0, 1, 2, 3), "variants": ("san",), "masks": ("causal",)}
+    plain, split = (ablate(spec, **options, split=split) for split in (False, True))
+    values = plain.frame.filter((plain.frame["definition"] == RATIO) & (plain.frame["layer"] == 3))["value"]
+    geometric = values.log().mean()
+    for table in (plain, split):
+        cut = table.sections["finding"]["cuts"][0]
+        assert table.sections["finding"]["mean"] == "geometric"
+        assert math.log(cut["value"]) == pytest.approx(geometric, abs=1e-9)
+        assert f"{cut['value']:.2g} at layer 3 (geometric mean of 4)" in cut["words"]
+        assert pivot(table.where(definition=RATIO))["3"].to_list() == [f"{math.exp(geometric):.1e}"]
+        assert "geometric mean of residuals, ratios and diameters" in ablate_text(table)
 
 
 def test_the_finding_without_a_ratio_is_empty():

@@ -10,8 +10,7 @@ from rankscope.measures import MEASURES
 from rankscope.probe import Panel, Tally, measure_states, tally_table
 from rankscope.results import Table
 from rankscope.verdict import VERDICTS, Thresholds, judge
-from rankscope.verdict.facts import UNIT, Facts
-from rankscope.verdict.rules import fall
+from rankscope.verdict.facts import UNIT, Facts, Number
 from verdict_builders import BUILDERS, gaussian_states, network_states, planted, scan_for, scan_of_states
 from verdict_cases import CASES
 
@@ -76,16 +75,11 @@ def test_the_ratio_behind_a_massive_token_is_within_its_bounds(tokens):
             lone = lean * row + 0.3 * torch.randn(16, generator=generator, dtype=torch.float64)
             whole = torch.cat([others, lone[None]])
             ratio, alone = (float(MEASURES[UNIT](x)) for x in (whole, others))
-            facts = Facts(layer=1, tokens=tokens, dim=16, values={UNIT: ratio}, floors={}, resolved={})
+            numbers = {UNIT: Number(value=ratio, floor=0.0, resolved=1.0)}
+            facts = Facts(layer=1, tokens=tokens, dim=16, numbers=numbers)
             least, usual, most = facts.others()
             assert least <= usual <= most
             assert least - 1e-9 <= alone <= most + 1e-9
-
-
-def test_a_fall_ends_at_the_floor():
-    starts, rate = fall([1.0, 0.5, 0.25, 1e-9, 2e-9], [1e-6] * 5)
-    assert starts == 1
-    assert rate == pytest.approx((1e-6) ** (1 / 3))
 
 
 def test_an_offset_that_appears_once_and_stays_is_not_collapse():
