@@ -75,10 +75,16 @@ _MPT: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 36, "n_layers": LAY
 
 
 def _case(
-    config: str, settings: dict[str, Any], *, feed: Feed = _TEXT, casts: bool = True, **more: Any
+    config: str,
+    settings: dict[str, Any],
+    *,
+    feed: Feed = _TEXT,
+    casts: bool = True,
+    after: tuple[str, ...] = (),
+    **more: Any,
 ) -> Case:
     build = hub(config, more.pop("model", "AutoModel"), **(settings | more))
-    return Case(build=build, feed=feed, casts=casts, masked=feed is not unpadded)
+    return Case(build=build, feed=feed, casts=casts, masked=feed is not unpadded, after=after)
 
 
 def _gptj() -> nn.Module:
@@ -94,7 +100,13 @@ def _gptj() -> nn.Module:
 
 CASES: dict[str, Case] = {
     "opt": _case("OPTConfig", _OPT),
-    "opt-post-norm": _case("OPTConfig", _OPT, do_layer_norm_before=False, word_embed_proj_dim=16),
+    "opt-post-norm": _case(
+        "OPTConfig",
+        _OPT,
+        do_layer_norm_before=False,
+        word_embed_proj_dim=16,
+        after=("decoder.project_out (Linear)",),
+    ),
     "opt-bare": _case("OPTConfig", _OPT, enable_bias=False, layer_norm_elementwise_affine=False),
     "gpt-neox": _case("GPTNeoXConfig", _BERT | rope(partial_rotary_factor=0.5)),
     "gpt-neox-in-a-row": _case(

@@ -154,6 +154,7 @@ class Case:
         columns: whether its embeddings count the columns of a batch, come what may: then padding on the left shifts
             a text.
         sites: what the layout finds of the sublayers' own outputs.
+        after: what the model applies to its tokens after the end of the tree.
     """
 
     build: Callable[[], nn.Module]
@@ -163,6 +164,7 @@ class Case:
     masked: bool = True
     columns: bool = False
     sites: frozenset[str] = frozenset({"attention", "mlp"})
+    after: tuple[str, ...] = ()
 
     def model(self, dtype: torch.dtype) -> nn.Module:
         """The model in a dtype, built once per process."""

@@ -62,6 +62,9 @@ def test_the_tree_equals_the_model(case: Case, dtype: torch.dtype) -> None:
         assert proof.allowed == exact
         assert proof.worst < exact
         assert proof.worst > 0  # the tree is no wrapper of the model's own blocks
+        # what the model itself ends with: its last state, unless it changes the width of its tokens after the blocks
+        assert proof.is_whole == (not case.after)
+        assert proof.after == case.after
 
 
 @every_case

@@ -46,8 +46,10 @@ def _proof(about: dict[str, Any]) -> str:
     proof = about["proof"]
     if proof is None:
         return ""
+    from rankscope.results.tree_lines import proof_words
+
     coarse = f" (finer differences do not show in {proof['dtype']})" if proof["coarse"] else ""
-    return f"; the tree equals the model to {proof['end to end']:.0e}{coarse}"
+    return f"; {proof_words(proof)}{coarse}"
 
 
 def _legend(table: "Table") -> str:

@@ -9,6 +9,7 @@ from rankscope.report.common import UNPRINTABLE
 from rankscope.report.page import page
 from rankscope.results import Table
 from rankscope.results.ablate_lines import blame_lines, headings, suggest_lines
+from rankscope.results.tree_lines import proof_words
 
 
 def ablate_page(table: Table, *, title: str, command: str) -> str:
@@ -34,7 +35,8 @@ def _head(table: Table) -> Fragment:
 
 def _rule(about: dict[str, Any]) -> str:
     proof = about["proof"]
-    equal = "" if proof is None else f" The tree equals the model to {proof['end to end']:.0e} end to end."
+    told = "" if proof is None else proof_words(proof)
+    equal = f" {told[0].upper()}{told[1:]}." if told else ""
     warnings = "".join(f" {warning}." for warning in about["warnings"])
     return (
         f"{about['weights']} weights, {about['semantics']} semantics, {about['dtype']}; {about['special rule']}."

@@ -36,6 +36,7 @@ from rankscope.report.common import (
 )
 from rankscope.report.paths_tables import other_tables, source_sums, source_table, spectrum_table, top_table
 from rankscope.results import UNRESOLVED_MARK, Table
+from rankscope.results.tree_lines import sum_name
 
 LONGEST_WORDS = 2000
 Pairs = list[tuple[str, str]]
@@ -159,8 +160,9 @@ def _checked(identity: dict[str, Any]) -> str:
         return "The table does not say how far the sum over all lengths is from the output of the network."
     bound = "" if allowed is None else f" (allowed: {number(allowed, 2)})"
     sentences = [
-        "Attention maps, norm scales and MLP gates are held at their values on this input; then the output is the sum "
-        f"over all paths. That sum differs from the network's own forward pass by {number(error, 2)}{bound}, relative."
+        "Attention maps, norm scales and MLP gates are held at their values on this input; then "
+        f"{sum_name(identity)} is the sum over all paths. "
+        f"That sum differs from the network's own forward pass by {number(error, 2)}{bound}, relative."
     ]
     costs = [
         (identity.get("block_passes"), identity.get("block_passes_by_enumeration"), "passes through a block"),

@@ -1,11 +1,13 @@
 """Where a live model keeps its blocks: the layout of one model, and families of models declared by names alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
 from rankscope.core.registry import Registry
-from rankscope.sources.trees.place import Builder
+from rankscope.network import Norm
+from rankscope.sources.trees.place import Builder, Place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class Tree:
         kinds: the model types, or the names of the classes, of the family that it is for; empty for all of them.
         casts: whether these models compute some steps in float32 whatever their own dtype is.
         offset: what is added to the weight of the final norm (see ``trees.norm``).
+        final_norm: builds the final norm, where ``trees.norm`` cannot read it. It gets a place whose block is the
+            module that ``Names.final_norm`` leads to, or the family's own module where that leads nowhere.
     """
 
     block: Builder
@@ -68,6 +72,7 @@ class Tree:
     kinds: tuple[str, ...] = ()
     casts: bool = False
     offset: float = 0.0
+    final_norm: Callable[[Place], Norm] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,6 +39,10 @@ class Proof:
         blocks: the largest deviation of each block on the model's own state before it, sites included; that of the
             final norm counts for the last block.
         end_to_end: the largest deviation of the state after all blocks in a row.
+        last: how far the end of the tree, its final norm included, is from the model's own last state: the tokens that
+            its outermost module returns or its head reads. None where no such state was seen.
+        after: what the model applies to its tokens after the end of the tree, such as ``norm (ScaleNorm)``; empty
+            where the tree ends with the model's own last state.
         allowed: the most that the dtype allows a block. Below float64 a block is held to what its own rounding
             explains, where that is less.
         in_a_row: what all blocks in a row are held to: the square root of their number times ``allowed``, or what the
@@ -49,6 +53,8 @@ class Proof:
 
     blocks: tuple[float, ...]
     end_to_end: float
+    last: float | None
+    after: tuple[str, ...]
     allowed: float
     in_a_row: float
     dtype: str
@@ -62,6 +68,11 @@ class Proof:
         return max(self.end_to_end, *self.blocks)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether ``network(x)`` was seen to be the model's own last state; else the blocks alone are proven."""
+        return self.last is not None and not self.after
+
+    @property
     def is_coarse(self) -> bool:
         """Whether the dtype hides fine differences, such as a small bias that is missing."""
         return self.dtype not in ("float32", "float64")
@@ -72,6 +83,8 @@ class Proof:
             self,
             blocks=tuple(map(max, self.blocks, other.blocks)),
             end_to_end=max(self.end_to_end, other.end_to_end),
+            last=max((one for one in (self.last, other.last) if one is not None), default=None),
+            after=tuple(dict.fromkeys((*self.after, *other.after))),
             in_a_row=max(self.in_a_row, other.in_a_row),
             texts=self.texts + other.texts,
             tokens=self.tokens + other.tokens,
@@ -104,6 +117,7 @@ def prove(
         if recording.final is not None:
             last, final = recording.states[-1], recording.final
             blocks[-1] = max(blocks[-1], _proven_final(network, last, final, is_token, most, dtype))
+        ending, after = _ending(network, recording, is_token, most, dtype)
         last = network.states(recording.states[0], context)[-1]
         end_to_end = _deviation(last, recording.states[-1], recording.states[-2], is_token)
         in_a_row = most * sqrt(len(blocks))
@@ -120,6 +134,8 @@ def prove(
     return Proof(
         blocks=tuple(blocks),
         end_to_end=end_to_end,
+        last=ending,
+        after=after,
         allowed=most,
         in_a_row=in_a_row,
         dtype=_short(dtype),
@@ -159,18 +175,46 @@ def _proven_block(
 def _proven_final(
     network: Network, last: Tensor, theirs: Tensor, is_token: Tensor | None, most: float, dtype: torch.dtype
 ) -> float:
-    """The same for the final norm, on the model's own last state."""
+    """The same for the final norm, on the model's own last state; nothing to prove where the tree has none."""
+    if network.final_norm is None:
+        return 0.0
+    found, allowed = _finished(network, last, theirs, is_token, most, dtype)
+    if not found <= allowed:
+        raise _differs(
+            "the final norm", found, allowed, dtype, known="Tree(final_norm=...) says how it is built"
+        )
+    return found
+
+
+def _ending(
+    network: Network, recording: Recording, is_token: Tensor | None, most: float, dtype: torch.dtype
+) -> tuple[float | None, tuple[str, ...]]:
+    """How far the end of the tree is from the model's own last state, and what the model does in between."""
+    after = recording.after_blocks if network.final_norm is None else recording.after_norm
+    if recording.last is None:
+        return None, after
+    found, allowed = _finished(network, recording.states[-1], recording.last, is_token, most, dtype)
+    if found <= allowed:
+        return found, ()
+    if network.final_norm is not None and recording.final is None:
+        raise _differs("the final norm, as its family builds it", found, allowed, dtype)
+    return found, after or ("operations that are no module",)
+
+
+def _finished(
+    network: Network, last: Tensor, theirs: Tensor, is_token: Tensor | None, most: float, dtype: torch.dtype
+) -> tuple[float, float]:
+    """How far the tree's end, from the model's state after the blocks, is from a state, and what rounding allows."""
     ours = network.finish(last)
     found = _deviation(ours, theirs, theirs, is_token)
     if found <= LEAST.get(dtype, most):
-        return found
+        return found, LEAST.get(dtype, most)
     allowed = most
-    if dtype in LEAST and network.final_norm is not None:
-        exact = copy.deepcopy(network.final_norm).double()(last.double())
+    if dtype in LEAST:
+        finish = None if network.final_norm is None else copy.deepcopy(network.final_norm).double()
+        exact = last.double() if finish is None else finish(last.double())
         allowed = min(most, max(LEAST[dtype], MARGIN * _deviation(ours, exact, exact, is_token)))
-    if not found <= allowed:
-        raise _differs("the final norm", found, allowed, dtype)
-    return found
+    return found, allowed
 
 
 def _explained(
@@ -247,10 +291,13 @@ def _kept(state: Tensor, is_token: Tensor | None) -> Tensor:
     return state.flatten(0, -2) if is_token is None else state[is_token.expand(state.shape[:-1])]
 
 
-def _differs(where: str, deviation: float, allowed: float, dtype: torch.dtype) -> NotTranslated:
+def _differs(
+    where: str, deviation: float, allowed: float, dtype: torch.dtype, known: str = ""
+) -> NotTranslated:
     return NotTranslated(
         f"the tree differs from the model: {where}, by {deviation:.1e} relative to the token, where "
-        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that its family does not know. "
+        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that its family does not know"
+        f"{f' ({known})' if known else ''}. "
         "'rankscope scan' works on it all the same"
     )
 

@@ -1,4 +1,5 @@
-"""What a live model computes on one batch: every state of one stack, kept, and the blocks in order of their calls."""
+"""What a live model computes on one batch: every state of one stack, kept, the blocks in order of their calls, and what
+the model makes of the tokens after them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import ModelError, RankscopeError
 from rankscope.sources.batch import Batch
+from rankscope.sources.ending import Ending
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.taps import tapped, unwrapped
@@ -19,12 +21,26 @@ class _Seen(Exception):  # noqa: N818 - a signal, not an error
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """States of one pass: layers 0 .. L, what the sites put out, the state after the final norm."""
+    """One pass of a live model.
+
+    Args:
+        states: layers 0 .. L.
+        sites: what the sublayers put out, by layer and site.
+        final: the state after the final norm, where the layout names one.
+        calls: the blocks in order of their calls.
+        last: the last state of the model itself, whatever it does after its blocks; None where there is none of the
+            width of the blocks, or it could not be seen.
+        after_blocks: the modules on the way from the last block to ``last``, each with its class.
+        after_norm: those of them after the final norm.
+    """
 
     states: tuple[Tensor, ...]
     sites: dict[tuple[int, str], Tensor]
     final: Tensor | None
     calls: tuple[nn.Module, ...]
+    last: Tensor | None = None
+    after_blocks: tuple[str, ...] = ()
+    after_norm: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -34,36 +50,55 @@ class _Tape:
     final: Tensor | None = None
     calls: list[nn.Module] = field(default_factory=list)
 
+    def is_whole(self, stack: Stack) -> bool:
+        """Whether all that belongs to the stack has been seen."""
+        return len(self.states) > stack.calls and (stack.final_norm is None or self.final is not None)
+
 
 def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
     """What enters the first block; the blocks themselves do not run."""
     tape = _Tape()
-    _run(model, stack, batch, tape, only_first=True)
+    _run(unwrapped(model), stack, batch, tape, None)
     return tape.states[0]
 
 
 def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
-    """Every state of the stack on one batch; what comes after the stack does not run."""
-    tape = _Tape()
-    _run(model, stack, batch, tape, only_first=False)
-    return Recording(states=tuple(tape.states), sites=tape.sites, final=tape.final, calls=tuple(tape.calls))
+    """Every state of the stack on one batch, and the last state of the model.
+
+    What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
+    was seen until there.
+    """
+    tape, model = _Tape(), unwrapped(model)
+    ending = Ending(model, stack)
+    _run(model, stack, batch, tape, ending)
+    norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
+    return Recording(
+        states=tuple(tape.states),
+        sites=tape.sites,
+        final=tape.final,
+        calls=tuple(tape.calls),
+        last=ending.last,
+        after_blocks=ending.named(ending.passed),
+        after_norm=ending.named(ending.passed[norm:]),
+    )
 
 
-def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, *, only_first: bool) -> None:
-    model = unwrapped(model)
+def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None) -> None:
+    """One pass; without an ``ending`` it is broken off at the first state."""
     blocks = [model.get_submodule(path) for path in stack.blocks]
 
     def receive(_: str, layer: int, site: str, state: Tensor) -> None:
         state = state.clone()  # some models add to a state in place
         if site == "block":
             tape.states.append(state)
+            if ending is None:
+                raise _Seen
+            if layer == stack.calls:
+                ending.begin(state)
         elif site == "final":
             tape.final = state
         else:
             tape.sites[layer, site] = state
-        last = site == ("block" if stack.final_norm is None else "final") and layer == stack.calls
-        if only_first or last:
-            raise _Seen
 
     def called(block: nn.Module, _: object) -> None:
         tape.calls.append(block)
@@ -75,10 +110,17 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, *, only_firs
             quiet(model),
             tapped(model, Layout(family="", stacks=(stack,)), receive) as finished,
         ):
-            with suppress(_Seen):
-                run_batch(model, batch)
-            if not only_first:
-                finished()
+            if ending is None:
+                with suppress(_Seen):
+                    run_batch(model, batch)
+                return
+            try:
+                with ending.following():
+                    run_batch(model, batch)
+            except Exception:
+                if not tape.is_whole(stack):
+                    raise
+            finished()
     except (RankscopeError, torch.OutOfMemoryError):
         raise
     except Exception as error:

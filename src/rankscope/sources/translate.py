@@ -1,5 +1,6 @@
 """A live model as a tree of parts that shares its weights, proven on the model's own states."""
 
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import reduce
@@ -9,7 +10,7 @@ from torch import nn
 
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
 from rankscope.masks import Causal
-from rankscope.network import Network, Part, with_mask
+from rankscope.network import Network, Norm, Part, with_mask
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
@@ -19,7 +20,7 @@ from rankscope.sources.proof import Proof
 from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
-from rankscope.sources.trees import Place, norm
+from rankscope.sources.trees import Builder, Place, norm
 from rankscope.sources.trial import trial_batch
 
 
@@ -27,8 +28,9 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     """The tree of a model's blocks, or an error that says what stands in the way.
 
     The tree is compared with the model on random inputs, padded on either side, and on the first texts of ``batch``:
-    every block on the model's own state before it, then all blocks one after the other. ``stack`` names the run of
-    blocks, where there are several; else it is the first one that can be translated.
+    every block on the model's own state before it, then all blocks one after the other, and the end of the tree with
+    the model's own last state. ``stack`` names the run of blocks, where there are several; else it is the first one
+    that can be translated.
     """
     model = unwrapped(model)
     found, match, tree = _chosen(model, stack)
@@ -170,20 +172,39 @@ def _network(
     for number, block in enumerate(calls):
         if block not in built:
             place = Place(model=match.module, block=unwrapped(block), number=number, config=config)
-            built[block] = _built(tree, place)
+            built[block] = _built(tree.block, place, f"block {number + 1}")
     final = None if stack.final_norm is None else model.get_submodule(stack.final_norm)
-    final_norm = None if final is None else norm(final, offset=tree.offset)
-    network = Network([built[block] for block in calls], final_norm=final_norm)
+    place = Place(model=match.module, block=final or match.module, number=len(calls), config=config)
+    network = Network([built[block] for block in calls], final_norm=_final_norm(tree, place, final))
     network.borrows = True
     return network.requires_grad_(False)
 
 
-def _built(tree: Tree, place: Place) -> Part:
+def _final_norm(tree: Tree, place: Place, final: nn.Module | None) -> Norm | None:
+    """The final norm as its family builds it, or read off the module.
+
+    One that cannot be read is left out: the states of the blocks do not depend on it, and the proof says what follows
+    the end of the tree.
+    """
+    if tree.final_norm is None:
+        with suppress(NotTranslated):
+            return None if final is None else norm(final, offset=tree.offset)
+        return None
+    built = _built(tree.final_norm, place, "the final norm")
+    if not isinstance(built, Norm):
+        raise NotTranslated(
+            f"the final norm was built as a {type(built).__name__}; a tree ends with a LayerNorm, an RMSNorm or a "
+            "Sphere"
+        )
+    return built
+
+
+def _built(build: Builder, place: Place, what: str) -> Part:
     try:
-        return tree.block(place)
+        return build(place)
     except NotTranslated as error:
-        raise NotTranslated(f"block {place.number + 1}: {error}") from error
+        raise NotTranslated(f"{what}: {error}") from error
     except (AttributeError, ConfigError, ValueError) as error:
         raise NotTranslated(
-            f"block {place.number + 1}, a {type(place.block).__name__}, is not what its family expects: {error}"
+            f"{what}, a {type(place.block).__name__}, is not what its family expects: {error}"
         ) from error

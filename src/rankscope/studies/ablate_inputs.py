@@ -165,11 +165,14 @@ def _live(
     )
 
 
-def _deviations(proof: Proof) -> dict[str, float | str | bool]:
+def _deviations(proof: Proof) -> dict[str, Any]:
     return {
         "coarse": proof.is_coarse,
         "largest of a block": max(proof.blocks),
         "end to end": proof.end_to_end,
+        "last state": proof.last,
+        "whole": proof.is_whole,
+        "after": list(proof.after),
         "allowed": proof.allowed,
         "dtype": proof.dtype,
     }

@@ -10,6 +10,7 @@ from rankscope.errors import ConfigError
 from rankscope.network import Spec
 from rankscope.paths import Reading
 from rankscope.results import Table
+from rankscope.results.tree_lines import end_of
 from rankscope.studies.ablate_cuts import Cut, cuts
 from rankscope.studies.ablate_inputs import Source, Subject, subjects
 from rankscope.studies.ablate_study import memory_words
@@ -189,5 +190,8 @@ def _table(
         "warnings": notes,
     }
     table = rows.table(ran, command="paths", seeds=config.seeds, paths=section, definitions=DEFINITIONS)
-    told = sections(found)
+    told, frozen = sections(found), found[0].frozen
+    told["identity"] |= end_of(
+        about["proof"], has_norm=frozen.network.final_norm is not None, with_norm=frozen.has_final_norm
+    )
     return replace(table, sections=table.sections | told | {"finding": {"words": words(told)}})

@@ -3,13 +3,16 @@
 from decimal import Decimal
 from typing import Any
 
+from rankscope.results.tree_lines import sum_name, sum_words
+
 ENOUGH = 0.9
 """The shortest paths that together carry this share of the output are told."""
 
 
 def words(sections: dict[str, Any]) -> list[str]:
     """A few sentences: how many paths, which lengths carry the output, which heads, what biases add, what cancels."""
-    told = [_counted(sections["identity"]), _lengths(sections["spectrum"]), _heads(sections["heads"])]
+    told = [_counted(sections["identity"]), sum_words(sections["identity"])]
+    told += [_lengths(sections["spectrum"]), _heads(sections["heads"])]
     if all(entry["share"] is None for entry in sections["spectrum"]):
         told.append(
             "The tokens of the output are equal up to rounding, so that nothing has a share in what differs."
@@ -24,13 +27,13 @@ def words(sections: dict[str, Any]) -> list[str]:
 
 def _counted(identity: dict[str, Any]) -> str:
     if not identity["paths"]:
-        return "No path leads from the input to the output."
+        return f"No path leads from the input to {sum_name(identity)}."
     many = f"{identity['paths']:,}" if identity["paths"] < 10**15 else f"{float_text(identity['paths'])}"
     holds = "" if identity["holds"] else f", more than the {identity['allowed']:.0e} that rounding explains"
     passes = f"{identity['block_passes']} pass{'es' if identity['block_passes'] != 1 else ''} through a block"
     return (
         f"{many} path{'s' if identity['paths'] != 1 else ''}, of mean length {identity['mean_length']:.2f}; their sum "
-        f"over lengths is the output to {identity['relative_error']:.0e}{holds}, in {passes} in place of "
+        f"over lengths is {sum_name(identity)} to {identity['relative_error']:.0e}{holds}, in {passes} in place of "
         f"{float_text(identity['block_passes_by_enumeration'])}."
     )
 

@@ -388,6 +388,8 @@ def test_proofs_are_joined_to_the_worse_of_both() -> None:
     one = Proof(
         blocks=(1e-7, 3e-7),
         end_to_end=2e-7,
+        last=None,
+        after=("norm (ScaleNorm)",),
         allowed=2e-4,
         in_a_row=3e-4,
         dtype="float32",
@@ -395,9 +397,22 @@ def test_proofs_are_joined_to_the_worse_of_both() -> None:
         tokens=80,
         longest=32,
     )
-    other = replace(one, blocks=(2e-7, 1e-7), end_to_end=5e-7, in_a_row=1e-2, texts=2, tokens=19, longest=12)
-    wanted = replace(one, blocks=(2e-7, 3e-7), end_to_end=5e-7, in_a_row=1e-2, texts=5, tokens=99, longest=32)
+    other = replace(
+        one,
+        blocks=(2e-7, 1e-7),
+        end_to_end=5e-7,
+        last=4e-7,
+        after=(),
+        in_a_row=1e-2,
+        texts=2,
+        tokens=19,
+        longest=12,
+    )
+    wanted = replace(
+        one, blocks=(2e-7, 3e-7), end_to_end=5e-7, last=4e-7, in_a_row=1e-2, texts=5, tokens=99, longest=32
+    )
     assert one.joined(other) == other.joined(one) == wanted
+    assert (one.is_whole, other.is_whole, wanted.is_whole) == (False, True, False)
     assert (one.worst, other.worst) == (3e-7, 5e-7)
 
 

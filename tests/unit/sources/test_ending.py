@@ -1,0 +1,289 @@
+"""Where a model ends: what it does to its tokens after the last block is followed, compared and said."""
+
+import html
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rankscope.cli.ablate_text import ablate_text
+from rankscope.errors import NotTranslated
+from rankscope.network import Norm, Part, RMSNorm, Scale
+from rankscope.report.ablate_page import ablate_page
+from rankscope.report.paths_page import paths_page
+from rankscope.sources import (
+    FAMILIES,
+    Batch,
+    Family,
+    Names,
+    Translation,
+    Tree,
+    family,
+    load_families,
+    register,
+    translate,
+)
+from rankscope.sources.trees import Place, counted, packed, plain, pre, softmax
+from rankscope.studies.ablate_study import ablate
+from rankscope.studies.paths_study import decompose
+
+DIM, TEXTS, TOKENS = 8, 2, 5
+
+
+class ScaleNorm(nn.Module):
+    """A norm that no family knows: one gain for all channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * x / x.norm(dim=-1, keepdim=True)
+
+
+class Tailed(nn.Module):
+    """torch's encoder, and something after it."""
+
+    def __init__(self, tail: Callable[["Tailed", Tensor], object]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm, self.layer_norm, self.drop = ScaleNorm(), nn.LayerNorm(DIM), nn.Dropout(0.5)
+        self.square, self.head = nn.Linear(DIM, DIM), nn.Linear(DIM, 3)
+        self.weigh, self.table = nn.Linear(DIM, 1), nn.Parameter(torch.randn(7, DIM))
+        nn.init.normal_(self.layer_norm.bias)
+        self.tail = tail
+        self.double().eval()
+
+    def forward(self, src: Tensor) -> object:
+        return self.tail(self, self.encoder(src))
+
+
+def batch() -> Batch:
+    x = torch.randn(TEXTS, TOKENS, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return Batch(inputs={"src": x}, is_token=None, labels=("one", "two"))
+
+
+def broken(model: Tailed, x: Tensor) -> object:
+    raise ValueError("the head misses its labels")
+
+
+def pooled(model: Tailed, x: Tensor) -> Tensor:
+    weights = model.weigh(x).softmax(dim=1)
+    return model.head((x * weights).sum(dim=1))
+
+
+ENDS_THERE: dict[str, Callable[[Tailed, Tensor], object]] = {
+    "nothing": lambda model, x: x,
+    "a head": lambda model, x: model.head(x),
+    "a head that is a function": lambda model, x: x @ model.table.T,
+    "dropout at rest": lambda model, x: model.drop(x),
+    "a head on one token": lambda model, x: model.head(x[:, -1]),
+    "a norm of one token": lambda model, x: model.head(model.norm(x[:, 0])),
+    "a mean over tokens": lambda model, x: model.head(x.mean(dim=1)),
+    "weights of a pooling": pooled,
+    "in a dictionary": lambda model, x: {"loss": x.mean(), "state": x},
+    "an error": broken,
+}
+
+GOES_ON: dict[str, tuple[Callable[[Tailed, Tensor], object], tuple[str, ...]]] = {
+    "an unknown norm": (lambda model, x: model.norm(x), ("norm (ScaleNorm)",)),
+    "a known norm that no name leads to": (
+        lambda model, x: model.layer_norm(x),
+        ("layer_norm (LayerNorm)",),
+    ),
+    "before a head": (lambda model, x: model.head(model.norm(x)), ("norm (ScaleNorm)",)),
+    "two": (
+        lambda model, x: (model.square(model.norm(x)), x),
+        ("norm (ScaleNorm)", "square (Linear)"),
+    ),
+    "a norm that is a function, before a head that is one": (
+        lambda model, x: F.linear(F.layer_norm(x, (DIM,)), model.table),
+        ("operations that are no module",),
+    ),
+    "a factor before a head": (
+        lambda model, x: model.head(2 * x),
+        ("operations that are no module",),
+    ),
+    "a norm by hand before a mean": (
+        lambda model, x: model.head((x * x.pow(2).mean(-1, keepdim=True).rsqrt()).mean(dim=1)),
+        ("operations that are no module",),
+    ),
+    "in place": (lambda model, x: x.mul_(2), ("operations that are no module",)),
+    "tokens first": (
+        lambda model, x: model.norm(x.transpose(0, 1)),
+        ("norm (ScaleNorm)",),
+    ),
+    "all tokens of all texts at once": (
+        lambda model, x: model.head(model.norm(x.flatten(0, 1))),
+        ("norm (ScaleNorm)",),
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", ENDS_THERE.values(), ids=ENDS_THERE.keys())
+def test_a_model_that_ends_with_its_tree(tail: Callable[[Tailed, Tensor], object]) -> None:
+    proof = translate(Tailed(tail), batch()).proof
+    assert (proof.is_whole, proof.after, proof.last) == (True, (), 0.0)
+
+
+@pytest.mark.parametrize(("tail", "after"), GOES_ON.values(), ids=GOES_ON.keys())
+def test_a_model_that_goes_on(tail: Callable[[Tailed, Tensor], object], after: tuple[str, ...]) -> None:
+    model = Tailed(tail)
+    translation = translate(model, batch())
+    proof = translation.proof
+    assert (proof.is_whole, proof.after) == (False, after)
+    assert proof.last is not None
+    assert proof.last > 0.01
+    # the blocks are served all the same, and end before what follows
+    x, context = translation.embed(batch())
+    torch.testing.assert_close(translation.network(x, context), model.encoder(x), rtol=0, atol=1e-12)
+
+
+def test_the_deviation_is_that_of_the_output() -> None:
+    model = Tailed(lambda model, x: model.norm(x))
+    translation, given = translate(model), batch()
+    proof = translation.proven_on(given).proof
+    x, context = translation.embed(given)
+    theirs = model(given.inputs["src"])
+    away = (translation.network(x, context) - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+    assert proof.last is not None
+    assert proof.last >= float(away.detach().max()) - 1e-12
+
+
+def test_an_output_of_another_width_is_no_state_of_the_blocks() -> None:
+    class Output:
+        def __init__(self, state: Tensor) -> None:
+            self.last_hidden_state = state
+
+    proof = translate(Tailed(lambda model, x: Output(model.head(x))), batch()).proof
+    assert (proof.is_whole, proof.last, proof.after) == (False, None, ("head (Linear)",))
+
+
+# a family that says how its final norm is built
+
+
+class Plain(nn.Module):
+    """Blocks in a list, and the norm that no family knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, norm_first=True) for _ in range(2)
+        )
+        self.norm = ScaleNorm()
+        self.double().eval()
+
+    def forward(self, src: Tensor) -> Tensor:
+        for block in self.blocks:
+            src = block(src)
+        return self.norm(src)
+
+
+def as_rms(norm: nn.Module, gain: float = 1.0) -> Norm:
+    """``g x / |x|`` is the root mean square norm with a gain of ``g / sqrt(dim)``."""
+    assert isinstance(norm, ScaleNorm)
+    return RMSNorm(gain * norm.gain.detach().expand(DIM) / DIM**0.5, eps=0.0)
+
+
+Registered = Callable[[Callable[[Place], Part] | None, tuple[str, ...]], Translation]
+
+
+@pytest.fixture
+def translated(monkeypatch: pytest.MonkeyPatch) -> Registered:
+    """Translates ``Plain`` with a family of its own, which nobody knows afterwards."""
+    load_families()
+    monkeypatch.setattr(family, "_OWNER", dict(family._OWNER))
+    monkeypatch.setattr(FAMILIES, "_items", dict(FAMILIES._items))
+
+    def translated(build: Callable[[Place], Part] | None, names: tuple[str, ...] = ("norm",)) -> Translation:
+        block = pre(
+            softmax(packed("self_attn"), heads=counted("self_attn.num_heads")),
+            plain("linear1", "linear2", activation=lambda place: place.block.activation),
+            norms=("norm1", "norm2"),
+        )
+        stack = Names(blocks=("blocks",), attention=("self_attn",), mlp=("linear2",), final_norm=names)
+        tree = Tree(block=block, final_norm=build)
+        register(Family(name="mine", classes=(f"{__name__}.Plain",), stacks=(stack,), trees=(tree,)))
+        return translate(Plain(), batch())
+
+    return translated
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [(lambda place: as_rms(place.block), ("norm",)), (lambda place: as_rms(place.shared("norm")), ())],
+    ids=["under its name", "found by the builder"],
+)
+def test_a_family_builds_its_own_final_norm(
+    translated: Registered, build: Callable[[Place], Part], names: tuple[str, ...]
+) -> None:
+    translation = translated(build, names)
+    assert (translation.proof.is_whole, translation.proof.after) == (True, ())
+    x, context = translation.embed(batch())
+    torch.testing.assert_close(translation.network(x, context), translation.model(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("names", [("norm",), ()], ids=["under its name", "found by the builder"])
+def test_a_final_norm_that_is_built_wrongly_is_refused(
+    translated: Registered, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(NotTranslated, match=r"the tree differs from the model: the final norm.*1\.0e-03"):
+        translated(lambda place: as_rms(place.shared("norm"), gain=1.001), names)
+
+
+def test_a_builder_that_makes_no_norm_is_refused(translated: Registered) -> None:
+    with pytest.raises(
+        NotTranslated, match="the final norm was built as a Scale; a tree ends with a LayerNorm"
+    ):
+        translated(lambda place: Scale(2.0))
+
+
+def test_a_builder_that_finds_nothing_is_refused_by_what_it_looked_for(translated: Registered) -> None:
+    with pytest.raises(NotTranslated, match="the final norm: a Plain has no 'ln_f'; it holds blocks, norm"):
+        translated(lambda place: as_rms(place.shared("ln_f")))
+
+
+def test_paths_do_not_call_a_sum_the_output_where_the_model_goes_on(translated: Registered) -> None:
+    left_out = translated(None)
+    assert left_out.proof.after == ("norm (ScaleNorm)",)
+    x = batch().inputs["src"]
+    table = decompose(left_out, inputs={"src": x}, top=0)
+    identity = table.sections["identity"]
+    assert (identity["end"], identity["after"]) == ("after the last block", ["norm (ScaleNorm)"])
+    first, second = table.sections["finding"]["words"][:2]
+    assert "sum over lengths is the state after the last block to" in first
+    assert second == (
+        "The model then applies norm (ScaleNorm), which the tree leaves out: below, output means the state after the "
+        "last block."
+    )
+    assert "then the state after the last block is the sum over all paths" in paths_page(
+        table, title="", command=""
+    )
+    ablated = ablate(left_out, inputs={"src": x}, variants=("san",))
+    said = (
+        "the blocks of the tree equal the model's to \\de-\\d\\d; the model then applies norm (ScaleNorm), "
+        "which the tree leaves out"
+    )
+    wanted = said.replace("(", "[(]").replace(")", "[)]")
+    assert re.search(wanted, ablate_text(ablated))
+    assert re.search(
+        wanted.replace("the blocks", "The blocks"), html.unescape(ablate_page(ablated, title="", command=""))
+    )
+
+
+def test_paths_before_the_final_norm_do_not_sum_to_the_output(translated: Registered) -> None:
+    whole = translated(lambda place: as_rms(place.block))
+    x = batch().inputs["src"]
+    named = {
+        with_norm: decompose(whole, inputs={"src": x}, top=0, final_norm=with_norm).sections["identity"][
+            "end"
+        ]
+        for with_norm in (True, False)
+    }
+    assert named == {True: "output", False: "before the final norm"}
