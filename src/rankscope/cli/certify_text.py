@@ -57,6 +57,7 @@ def _head(about: dict[str, Any]) -> list[str]:
     head = [
         f"{subject(about)}: {about['variant']}, {about['weights']} weights",
         f"{texts} of {about['tokens']:.0f} tokens{' on average' if several else ''}{seeds}; {about['inputs']}",
+        *([about["special rule"]] if about.get("text axes") else []),
         *(["bounds hold of every text, measured is the geometric mean"] if several else []),
         *(f"note: {warning}" for warning in about["warnings"]),
     ]

@@ -13,7 +13,7 @@ Probes = Batch | Mapping[str, Any] | Tensor | Iterable[Any]
 
 
 def fixed_batches(probes: Probes, model: nn.Module, tokenizer: Any | None = None) -> tuple[Batch, ...]:
-    """Batches of their own memory, kept for the whole run.
+    """Batches of their own memory, kept for the whole run; which axis of tensors holds texts is for the model to show.
 
     Taken are batches, mappings of input tensors (what a tokenizer returns), single tensors passed by position, any
     finite collection of these, and with a tokenizer a collection of texts.
@@ -35,9 +35,9 @@ def _batch(probe: object) -> Batch:
     if isinstance(probe, Batch):
         inputs = {name: value.clone() for name, value in probe.inputs.items()}
         is_token = None if probe.is_token is None else probe.is_token.clone()
-        return Batch(inputs=inputs, is_token=is_token, labels=probe.labels)
+        return Batch(inputs=inputs, is_token=is_token, labels=probe.labels, text_axes=probe.text_axes)
     if isinstance(probe, Tensor):
-        return Batch(inputs={POSITIONAL: probe.detach().clone()}, is_token=None, labels=_labels(len(probe)))
+        return Batch(inputs={POSITIONAL: probe.detach().clone()}, is_token=None, labels=())
     if isinstance(probe, Mapping):
         return _named(probe)
     raise _not_understood(probe)
@@ -57,11 +57,7 @@ def _named(probe: Mapping[str, Any]) -> Batch:
     is_token = mask.bool() if mask is not None and mask.ndim == 2 else None
     if special is not None:
         is_token = ~special.bool() if is_token is None else is_token & ~special.bool()
-    return Batch(inputs=inputs, is_token=is_token, labels=_labels(len(next(iter(inputs.values())))))
-
-
-def _labels(count: int) -> tuple[str, ...]:
-    return tuple(f"text {place + 1}" for place in range(count))
+    return Batch(inputs=inputs, is_token=is_token, labels=())
 
 
 def _not_understood(probe: object) -> ConfigError:

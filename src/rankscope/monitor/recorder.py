@@ -16,6 +16,7 @@ from rankscope.monitor.undisturbed import is_first_process, refuse_sharded, undi
 from rankscope.probe import probe, unwrapped
 from rankscope.results import TABLE_FORMATS, Table, check_output
 from rankscope.sources import Layout, layout_of
+from rankscope.sources.axes import located
 from rankscope.sources.loaded import dtype_of
 from rankscope.verdict import judge
 
@@ -81,7 +82,9 @@ class CollapseMonitor:
         refuse_sharded(self._model)
         model = unwrapped(self._model)
         with undisturbed(model):
-            self._layout = self._layout or layout_of(model, blocks=self.blocks)
+            if self._layout is None:
+                self._layout = layout_of(model, blocks=self.blocks)
+                self._batches = tuple(located(model, self._layout, batch)[0] for batch in self._batches)
             table = probe(model, self._batches, layout=self._layout, name=self._name, spectra=self.spectra)
         about = {"dtype": str(dtype_of(model)).removeprefix("torch.")} | table.sections["scan"]
         judged = {"scan": about, "verdict": judge(table)}

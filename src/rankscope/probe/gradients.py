@@ -20,6 +20,7 @@ from rankscope.probe.attention_calls import BlockCall, Function, watched
 from rankscope.probe.gradients_loss import Loss, LossFn, default_loss, own_loss
 from rankscope.probe.gradients_roles import ROLES, Projections, Roles, operands
 from rankscope.probe.run import coarsest_dtype
+from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.live import run_batch
@@ -100,10 +101,11 @@ def gradient_norms(
     else:
         chosen = default_loss(model, layout, seed=seed, mask_token=mask_token)
     with _undisturbed(model):
+        first, axes = located(model, layout, first)
         projections = _projections(model, layout, first, seed=seed)
         totals = _Totals(projections)
         for batch in chain([first], waiting):
-            totals.add(model, layout, batch, chosen.fn)
+            totals.add(model, layout, located(model, layout, batch, axes)[0], chosen.fn)
     return Gradients(
         loss=chosen.words, texts=totals.texts, rows=tuple(_rows(layout, totals, coarsest_dtype(model)))
     )
@@ -141,19 +143,9 @@ def _projections(model: nn.Module, layout: Layout, batch: Batch, *, seed: int) -
 
 
 def _one_text(batch: Batch) -> Batch:
-    """The text with the most measured tokens alone; its axis is the first that counts the texts."""
+    """The text with the most measured tokens alone."""
     longest = 0 if batch.is_token is None else int(batch.is_token.sum(dim=-1).argmax())
-    texts = len(batch)
-
-    def one(value: Tensor) -> Tensor:
-        axis = next((axis for axis, size in enumerate(value.shape[:2]) if size == texts), None)
-        return value if axis is None else value.narrow(axis, longest, 1)
-
-    return Batch(
-        inputs={name: one(value) for name, value in batch.inputs.items()},
-        is_token=None if batch.is_token is None else batch.is_token[longest : longest + 1],
-        labels=batch.labels[longest : longest + 1],
-    )
+    return batch.part(longest, longest + 1)
 
 
 class _Aliases:

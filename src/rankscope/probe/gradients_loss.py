@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ def _token_labels(batch: Batch, ids: str, mask: str) -> Tensor:
 
 def _labelled(batch: Batch, labels: Tensor, **changed: Tensor) -> Batch:
     inputs = {**batch.inputs, **changed, "labels": labels}
-    return Batch(inputs=inputs, is_token=batch.is_token, labels=batch.labels)
+    return replace(batch, inputs=inputs)
 
 
 def own_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -13,11 +13,12 @@ from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError
 from rankscope.measures import PANEL, RANKS, Evaluation, Readings, evaluate_many, find_measure, read_panel
 from rankscope.probe.tally import Place, Seen, Tally
 from rankscope.results import Table, provenance
+from rankscope.sources.axes import located, oriented
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.layout import layout_of
 from rankscope.sources.live import quiet, run_batch
-from rankscope.sources.taps import tapped, unwrapped
+from rankscope.sources.taps import Ambiguous, tapped, unwrapped
 
 FULL = (
     *("residual[frobenius,mean]", "residual_ratio[l1,best]", "residual_ratio[linf,best]"),
@@ -92,24 +93,33 @@ def probe_into(
     advance: Advance | None = None,
 ) -> None:
     """Run every batch and add it to the tally, whole or not at all, so that an interruption loses one batch."""
-    seen: list[Seen] = []
-    dtype = coarsest_dtype(model)
-    for batch in batches:
-        seen.clear()
-        measured = _Measured(seen, batch, panel, dtype, is_only=len(layout.stacks) == 1)
-        with (
-            quiet(model),
-            tapped(model, layout, measured.state) as finished,
-            _maps(model, layout, panel, measured),
-        ):
-            with own_words(model, batch):
-                run_batch(model, batch)
-            tally.silent.update(finished())
-        tally.add(seen, measured.tokens)
+    dtype, axes = coarsest_dtype(model), None
+    for given in batches:
+        batch, axes = located(model, layout, given, axes)
+        try:
+            measured = _run(model, batch, layout, panel, dtype)
+        except Ambiguous:
+            layout = oriented(model, layout, batch)
+            measured = _run(model, batch, layout, panel, dtype)
+        tally.silent.update(measured.silent)
+        tally.add(measured.seen, measured.tokens)
         if advance is not None:
             advance(tally.texts)
     if tally.texts == 0:
         raise ConfigError("no text was given; a scan needs at least one")
+
+
+def _run(model: nn.Module, batch: Batch, layout: Layout, panel: Panel, dtype: torch.dtype) -> "_Measured":
+    measured = _Measured([], batch, panel, dtype, is_only=len(layout.stacks) == 1)
+    with (
+        quiet(model),
+        tapped(model, layout, measured.state, texts=len(batch)) as finished,
+        _maps(model, layout, panel, measured),
+    ):
+        with own_words(model, batch):
+            run_batch(model, batch)
+        measured.silent = finished()
+    return measured
 
 
 def measure_states(
@@ -168,10 +178,9 @@ class _Measured:
     ) -> None:
         self.seen, self.batch, self.panel, self.dtype, self.is_only = seen, batch, panel, dtype, is_only
         self.tokens: tuple[int, ...] = ()
+        self.silent: list[str] = []
 
     def state(self, stack: str, layer: int, site: str, state: Tensor) -> None:
-        if state.shape[0] != len(self.batch) == state.shape[1]:
-            state = state.transpose(0, 1)  # blocks that keep tokens before texts
         texts = measured_tokens(state, self.batch, self._kept(stack), is_only=self.is_only)
         self.tokens = self.tokens or tuple(len(text) for text in texts)
         dtype = max(self.dtype, state.dtype, key=unit_roundoff)
@@ -188,14 +197,14 @@ class _Measured:
         ids = inputs.get("decoder_input_ids")
         if stack != "decoder" or ids is None or _same(ids, inputs.get("input_ids")):
             return is_token
-        mask = inputs.get("decoder_attention_mask")
+        mask = self.batch.by_text("decoder_attention_mask")
         return None if mask is None else mask.bool()
 
     def maps(self, stack: str, layer: int, maps: Tensor) -> None:
         from rankscope.probe.attention import map_panel
 
         side = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
-        is_real = self.batch.inputs.get(side)
+        is_real = self.batch.by_text(side)
         if is_real is not None and is_real.shape != (maps.shape[0], maps.shape[-1]):
             is_real = None  # the padding of another input: images beside texts
         found = map_panel(maps, None if is_real is None else is_real.bool(), layer, self.dtype)

@@ -1,7 +1,7 @@
 """Models and inputs from outside: families and layouts, loading, texts, images, sound, tensors."""
 
 from rankscope.sources.audio import audio_batches, read_audio, sample_audio
-from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack, Tree, register
@@ -33,6 +33,7 @@ __all__ = [
     "Translation",
     "Tree",
     "audio_batches",
+    "batch_of_texts",
     "image_batches",
     "layout_of",
     "load_attribute",

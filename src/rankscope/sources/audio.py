@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, FileError, ShapeError
-from rankscope.sources.batch import Batch
+from rankscope.sources.batch import Batch, batch_of_texts
 from rankscope.sources.files import files_in, load_array
 from rankscope.sources.loaded import dtype_of, inputs_of
 from rankscope.sources.random_tokens import random_token_batches
@@ -92,7 +92,7 @@ def audio_batches(
             inputs: dict[str, Tensor] = {key: prepared.to(dtype_of(model))}
             if "decoder_input_ids" in takes:
                 inputs["decoder_input_ids"] = _decoder_ids(model, len(chunk), seed)
-            yield Batch(inputs=inputs, is_token=None, labels=tuple(label for label, _ in chunk))
+            yield batch_of_texts(inputs, is_token=None, labels=tuple(label for label, _ in chunk))
 
 
 def log_mel(wave: Tensor, bands: int) -> Tensor:

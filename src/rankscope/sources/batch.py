@@ -1,7 +1,9 @@
 """What a model is fed: a few texts (or images, or waveforms) at a time."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 POSITIONAL = ""
@@ -21,17 +23,73 @@ class Batch:
     labels: tuple[str, ...]
     """A short name of each text for people."""
 
+    text_axes: Mapping[str, int | None] | None = None
+    """Along which axis of each input texts lie, None for an input that they share, such as a causal mask; None where
+    that is not known: it is then found by moving texts (``sources.axes``)."""
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def first(self, count: int) -> "Batch":
-        """The batch of its first texts; inputs that have not one row per text stay whole."""
-        texts = len(self)
-        if count >= texts or any(value.shape[0] != texts for value in self.inputs.values()):
+        """The batch of its first texts; whole where texts lie along no known axis."""
+        return self if count >= len(self) or self._axes() is None else self.part(0, count)
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """The texts from ``start`` on, before ``stop``."""
+        return self.taken(torch.arange(len(self))[start:stop])
+
+    def taken(self, texts: Tensor) -> "Batch":
+        """The texts with these numbers, in this order; whole where texts lie along no known axis."""
+        axes = self._axes()
+        if axes is None:
             return self
-        is_token = self.is_token if self.is_token is None else self.is_token[:count]
-        inputs = {name: value[:count] for name, value in self.inputs.items()}
-        return Batch(inputs=inputs, is_token=is_token, labels=self.labels[:count])
+        picked = texts.tolist()
+        is_run = picked == list(range(picked[0], picked[-1] + 1)) if picked else False
+
+        def take(value: Tensor, axis: int) -> Tensor:
+            if is_run:  # no copy
+                return value.narrow(axis, picked[0], len(picked))
+            return value.index_select(axis, texts.to(value.device))
+
+        return Batch(
+            inputs=self._each(take, axes),
+            is_token=None if self.is_token is None else take(self.is_token, 0),
+            labels=tuple(self.labels[text] for text in picked),
+            text_axes=self.text_axes,
+        )
+
+    def by_text(self, name: str) -> Tensor | None:
+        """An input with texts along its first axis; None if there is none of that name."""
+        value = self.inputs.get(name)
+        axis = None if self.text_axes is None else self.text_axes.get(name)
+        return value if value is None or not axis else value.movedim(axis, 0)
+
+    def joined(self, more: "Batch") -> "Batch":
+        """The same texts with further inputs."""
+        axes = (
+            None if None in (self.text_axes, more.text_axes) else {**self.text_axes, **more.text_axes}  # type: ignore[dict-item]
+        )
+        return replace(self, inputs=self.inputs | more.inputs, text_axes=axes)
+
+    def _axes(self) -> Mapping[str, int | None] | None:
+        """Where texts lie; unless that is known, the first axis if it counts them in every input."""
+        if self.text_axes is not None:
+            return self.text_axes
+        is_first = all(value.shape[:1] == (len(self),) for value in self.inputs.values())
+        return dict.fromkeys(self.inputs, 0) if is_first else None
+
+    def _each(
+        self, change: Callable[[Tensor, int], Tensor], axes: Mapping[str, int | None]
+    ) -> dict[str, Tensor]:
+        return {
+            name: value if (axis := axes.get(name)) is None else change(value, axis)
+            for name, value in self.inputs.items()
+        }
+
+
+def batch_of_texts(inputs: dict[str, Tensor], *, is_token: Tensor | None, labels: tuple[str, ...]) -> Batch:
+    """A batch whose inputs have texts along their first axis."""
+    return Batch(inputs=inputs, is_token=is_token, labels=labels, text_axes=dict.fromkeys(inputs, 0))
 
 
 def shortened(text: str, width: int = 40) -> str:

@@ -40,11 +40,11 @@ def context_of(batch: Batch, x: Tensor, stack: str = "blocks") -> Context:
             raise NotTranslated(
                 f"the input {name!r} changes what the blocks compute, and a tree does not read it"
             )
-    is_token = _padding(inputs, shape)
-    positions = inputs.get("position_ids")
+    is_token = _padding(batch, shape) if inputs else None
+    positions = batch.by_text("position_ids") if inputs else None
     if positions is None or positions.shape[-1] != shape[-1]:
         positions = torch.arange(shape[-1])
-    segments = inputs.get("token_type_ids")
+    segments = batch.by_text("token_type_ids") if inputs else None
     return Context(
         is_token=None if is_token is None or bool(is_token.all()) else is_token.to(x.device),
         positions=positions.to(x.device),
@@ -52,10 +52,10 @@ def context_of(batch: Batch, x: Tensor, stack: str = "blocks") -> Context:
     )
 
 
-def _padding(inputs: Mapping[str, Tensor], shape: torch.Size) -> Tensor | None:
+def _padding(batch: Batch, shape: torch.Size) -> Tensor | None:
     """True on tokens that keys are read from; None where no input says so."""
     for name in ("attention_mask", "src_key_padding_mask", "input_mask"):
-        mask = inputs.get(name)
+        mask = batch.by_text(name)
         if mask is None:
             continue
         is_token = mask.bool() if name == "attention_mask" else _read_keys(mask, name)

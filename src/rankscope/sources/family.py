@@ -25,6 +25,8 @@ class Stack:
     attention: tuple[str, ...]
     mlp: tuple[str, ...]
     final_norm: str | None
+    tokens_first: frozenset[str] | None = None
+    """Sites (``input`` is what enters the first block) whose states have tokens before texts; None: not known yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from rankscope.errors import ConfigError, FileError, MissingExtraError, ShapeError
-from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.files import files_in, load_array
 from rankscope.sources.loaded import dtype_of, inputs_of
 from rankscope.sources.safety import first_line
@@ -91,8 +91,8 @@ def image_batches(
     while chunk := list(islice(stream, batch_size)):
         pictures = [picture for _, picture in chunk]
         pixels = _prepared(pictures, shape) if processor is None else _processed(pictures, processor)
-        yield Batch(
-            inputs={key: pixels.to(dtype_of(model))}, is_token=None, labels=tuple(label for label, _ in chunk)
+        yield batch_of_texts(
+            {key: pixels.to(dtype_of(model))}, is_token=None, labels=tuple(label for label, _ in chunk)
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
-from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.loaded import embedding_rows, inputs_of, position_limit, text_config
 from rankscope.sources.texts import with_decoder
 
@@ -68,8 +68,8 @@ def _draw(
         count = min(batch_size, texts - start)
         rows = [ids[torch.randint(len(ids), (tokens,), generator=generator)] for _ in range(count)]
         drawn = torch.stack(rows)
-        yield Batch(
-            inputs=_named(drawn, takes),
+        yield batch_of_texts(
+            _named(drawn, takes),
             is_token=torch.ones_like(drawn, dtype=torch.bool),
             labels=tuple(f"{start + row + 1}: random tokens" for row in range(count)),
         )

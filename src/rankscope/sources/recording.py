@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ModelError, RankscopeError
+from rankscope.sources.axes import oriented
 from rankscope.sources.batch import Batch
 from rankscope.sources.ending import Ending
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.live import quiet, run_batch
-from rankscope.sources.taps import tapped, unwrapped
+from rankscope.sources.taps import Ambiguous, tapped, unwrapped
 
 
 class _Seen(Exception):  # noqa: N818 - a signal, not an error
@@ -57,9 +58,7 @@ class _Tape:
 
 def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
     """What enters the first block; the blocks themselves do not run."""
-    tape = _Tape()
-    _run(unwrapped(model), stack, batch, tape, None)
-    return tape.states[0]
+    return _taped(unwrapped(model), stack, batch, None).states[0]
 
 
 def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
@@ -68,9 +67,9 @@ def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
     What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
     was seen until there.
     """
-    tape, model = _Tape(), unwrapped(model)
+    model = unwrapped(model)
     ending = Ending(model, stack)
-    _run(model, stack, batch, tape, ending)
+    tape = _taped(model, stack, batch, ending)
     norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
     return Recording(
         states=tuple(tape.states),
@@ -81,6 +80,17 @@ def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
         after_blocks=ending.named(ending.passed),
         after_norm=ending.named(ending.passed[norm:]),
     )
+
+
+def _taped(model: nn.Module, stack: Stack, batch: Batch, ending: Ending | None) -> _Tape:
+    tape = _Tape()
+    try:
+        _run(model, stack, batch, tape, ending)
+    except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
+        (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
+        tape = _Tape()
+        _run(model, stack, batch, tape, ending)
+    return tape
 
 
 def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None) -> None:
@@ -108,7 +118,7 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Endi
         with (
             torch.random.fork_rng(devices=()),  # some models draw a number even at rest
             quiet(model),
-            tapped(model, Layout(family="", stacks=(stack,)), receive) as finished,
+            tapped(model, Layout(family="", stacks=(stack,)), receive, texts=len(batch)) as finished,
         ):
             if ending is None:
                 with suppress(_Seen):

@@ -9,12 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTapped, ShapeError
+from rankscope.errors import NotTapped, RankscopeError, ShapeError
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.roles import block_width
 
 Receive = Callable[[str, int, str, Tensor], None]
 """Called with stack, layer, site and the state ``(texts, tokens, dim)``; what it does not keep is gone."""
+
+
+class Ambiguous(RankscopeError):  # noqa: N818 - reads as a sentence
+    """As many texts as tokens, in a stack of which it is not known yet which axis of its states holds which."""
 
 
 @dataclass(slots=True)
@@ -24,23 +28,29 @@ class _Progress:
     stack: Stack
     calls: int = 0
     shape: tuple[int, int] = (1, -1)  # texts and tokens of the state that entered the first block
+    is_turned: bool = False  # whether that state had tokens before texts
     fired: Counter[str] = field(default_factory=Counter)
 
 
 @contextmanager
-def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Callable[[], list[str]]]:
+def tapped(
+    model: nn.Module, layout: Layout, receive: Receive, *, texts: int | None
+) -> Iterator[Callable[[], list[str]]]:
     """Hooks in place; yields the function to call after every forward pass.
 
-    It raises ``NotTapped`` unless every expected state has come by, and makes ready for the next pass. Of several
-    stacks some may not run at all (the vision half of a model that is given texts): it returns their names. Layers are
-    counted by block calls, so a block that is shared between layers is seen once per layer. The fused path of
-    ``torch.nn.TransformerEncoder`` and compiled code are switched off inside: they call no hooks.
+    ``texts`` is the number of texts of each pass: the axis of a state that counts them is its first when it is handed
+    over. With None every state is handed over as it is.
+
+    The function raises ``NotTapped`` unless every expected state has come by, and makes ready for the next pass. Of
+    several stacks some may not run at all (the vision half of a model that is given texts): it returns their names.
+    Layers are counted by block calls, so a block that is shared between layers is seen once per layer. The fused path
+    of ``torch.nn.TransformerEncoder`` and compiled code are switched off inside: they call no hooks.
     """
     progress = [_Progress(stack) for stack in layout.stacks]
     with ExitStack() as undo:
         undo.enter_context(plain_code(model))
         for one in progress:
-            for handle in _hooks(model, one, receive):
+            for handle in _hooks(model, one, receive, texts):
                 undo.callback(handle.remove)
 
         def finished() -> list[str]:
@@ -57,25 +67,23 @@ def tapped(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Calla
         yield finished
 
 
-def _hooks(model: nn.Module, progress: _Progress, receive: Receive) -> Iterator[Any]:
+def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int | None) -> Iterator[Any]:
     stack = progress.stack
-
-    first = model.get_submodule(stack.blocks[0])
-    tokens_first, width = has_tokens_first(first), block_width(first)
+    width = block_width(model.get_submodule(stack.blocks[0]))
 
     def hand_over(site: str, layer: int, value: object) -> None:
         found = first_tensor(value)
         if found is None:
             return
         progress.fired[site if layer else "input"] += 1
-        state = as_texts(found.detach(), progress.shape, tokens_first=tokens_first, width=width)
-        if not layer:
-            progress.shape = (state.shape[0], state.shape[1])
+        state = found.detach()
+        if texts is not None:
+            state = _by_text(state, progress, site if layer else "input", texts, width)
         receive(stack.name, layer, site, state)
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if progress.calls == 0:
-            progress.shape = (1, -1)
+            progress.shape, progress.is_turned = (1, -1), False
             hand_over("block", 0, entering(args, kwargs, width))
         progress.calls += 1
 
@@ -144,17 +152,42 @@ def first_tensor(value: object) -> Tensor | None:
     return None
 
 
-def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool, width: int | None) -> Tensor:
+def _by_text(state: Tensor, progress: _Progress, site: str, texts: int, width: int | None) -> Tensor:
     """The state as ``(texts, tokens, dim)``: rows without an axis of texts get one, a grid is laid out in a row.
 
     ``width`` is that of the block, and tells whether the channels of a grid come last or before height and width.
     """
     if state.ndim == 2:  # a lone text, or a part that runs over all tokens of all texts at once
-        return state.reshape(*shape, state.shape[-1])
-    if tokens_first:
-        state = state.transpose(0, 1)
-    if state.ndim == 3:
-        return state
+        if site == "input" and texts > 1:
+            raise ShapeError(
+                f"the blocks see {len(state)} rows without an axis of texts, where {texts} texts were given: whose "
+                "rows are whose cannot be told; give one text at a time (--batch-size 1)"
+            )
+        sizes = reversed(progress.shape) if progress.is_turned else progress.shape
+        rows = state.reshape(*sizes, state.shape[-1])
+        state = rows.transpose(0, 1) if progress.is_turned else rows
+    else:
+        is_turned = state.ndim == 3 and _has_tokens_first(state, progress.stack, site, texts)
+        state = state.transpose(0, 1) if is_turned else state
+        if site == "input":
+            progress.is_turned = is_turned
+    state = state if state.ndim == 3 else _in_a_row(state, width)
+    if site == "input":
+        progress.shape = (state.shape[0], state.shape[1])
+    return state
+
+
+def _has_tokens_first(state: Tensor, stack: Stack, site: str, texts: int) -> bool:
+    """Whether a state has tokens before texts: the axis of texts has as many entries as there are texts."""
+    is_first, is_second = (size == texts for size in state.shape[:2])
+    if is_first and is_second:
+        if stack.tokens_first is None:
+            raise Ambiguous(f"{texts} texts of {texts} tokens in stack {stack.name!r}")
+        return site in stack.tokens_first
+    return is_second
+
+
+def _in_a_row(state: Tensor, width: int | None) -> Tensor:
     if state.shape[1] == width != state.shape[-1]:
         return state.flatten(2).mT
     if width in (None, state.shape[-1]):
@@ -163,14 +196,6 @@ def as_texts(state: Tensor, shape: tuple[int, int], *, tokens_first: bool, width
         f"a block's state has shape {tuple(state.shape)}, and neither its second nor its last axis is the block's "
         f"width {width}, so tokens and channels cannot be told apart"
     )
-
-
-def has_tokens_first(block: nn.Module) -> bool:
-    """Whether a block's states are ``(tokens, texts, dim)``: torch's attention by default, and XLNet."""
-    attentions = [module for module in block.modules() if isinstance(module, nn.MultiheadAttention)]
-    if attentions:
-        return not attentions[0].batch_first
-    return type(block).__name__ == "XLNetLayer"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

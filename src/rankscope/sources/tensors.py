@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final, overload
 
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, FileError, ShapeError
+from rankscope.errors import ConfigError, FileError, RankscopeError, ShapeError
+from rankscope.sources.axes import Axes, find_axes
 from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.family import Layout
 from rankscope.sources.files import load_array, natural
+from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of, inputs_of, kind_of
 from rankscope.sources.safety import first_line
+from rankscope.sources.taps import unwrapped
 from rankscope.sources.texts import with_decoder
 
 Source = str | os.PathLike[str] | Tensor | NDArray[Any] | Mapping[str, Tensor]
@@ -113,13 +118,28 @@ def read_states(source: Source, *, name: str | None = None) -> States:
     return States(name=title, layers=Layers(readers), labels=labels, texts=counts.pop(), dtype=coarsest)
 
 
-def tensor_batches(source: Source, model: nn.Module, *, batch_size: int = 8) -> Iterator[Batch]:
-    """Ready inputs of a model as batches, split along the first axis.
+@final
+class TensorBatches(Iterator[Batch]):
+    """Ready inputs in batches; ``axes`` tells along which axes texts lie."""
+
+    def __init__(self, whole: Batch, axes: Axes, batch_size: int) -> None:
+        self.axes = axes
+        self._parts = (whole.part(n, n + batch_size) for n in range(0, len(whole), batch_size))
+
+    def __next__(self) -> Batch:
+        return next(self._parts)
+
+
+def tensor_batches(
+    source: Source, model: nn.Module, *, batch_size: int = 8, layout: Layout | None = None
+) -> TensorBatches:
+    """Ready inputs of a model as batches, cut along the axis that holds texts.
 
     Whole numbers are token ids, (tokens) or (texts, tokens); floating-point numbers are token embeddings,
     (tokens, dim) or (texts, tokens, dim), cast to the model's dtype, or whatever a model of images or sound
-    reads. Several named tensors are passed under their names; where an ``attention_mask`` is among them, tokens
-    with a 0 are not measured.
+    reads. A model that reads tokens before texts is given them so; which of the two axes holds texts is found on the
+    model, whose blocks ``layout`` names. Several named tensors are passed under their names; where a mask of padding
+    is among them, the tokens it leaves out are not measured.
     """
     if batch_size < 1:
         raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
@@ -134,30 +154,36 @@ def tensor_batches(source: Source, model: nn.Module, *, batch_size: int = 8) -> 
             f"the tensor {unknown[0]!r} is not an input of {type(model).__name__}; its inputs are {', '.join(takes)}"
         )
     inputs = {key: _with_texts(entry, key, model) for key, entry in found.items()}
-    sizes = {key: len(value) for key, value in inputs.items()}
-    if len(set(sizes.values())) > 1:
-        raise ShapeError(f"the inputs hold different numbers of texts: {sizes}; expected the same first axis")
-    return _split(with_decoder(inputs, takes), batch_size)
+    inputs = with_decoder(inputs, takes)
+    model = unwrapped(model)
+    if layout is None:
+        with suppress(RankscopeError):  # a module without blocks has no states to look at
+            layout = layout_of(model)
+    axes = find_axes(model, layout, inputs)
+    for key, entry in found.items():
+        if (
+            axes.axis == 1 and len(entry.shape) < inputs[key].ndim
+        ):  # one text: its axis goes where the model wants it
+            inputs[key] = inputs[key].movedim(0, 1)
+        _check_tokens(entry, key, inputs[key], axes.inputs[key])
+    texts = next((inputs[key].shape[axis] for key, axis in axes.inputs.items() if axis is not None), 1)
+    labels = tuple(f"input {number + 1}" for number in range(texts))
+    whole = Batch(inputs=inputs, is_token=None, labels=labels, text_axes=axes.inputs)
+    return TensorBatches(replace(whole, is_token=_measured(whole)), axes, batch_size)
 
 
-def _split(inputs: dict[str, Tensor], batch_size: int) -> Iterator[Batch]:
-    texts = len(next(iter(inputs.values())))
-    for start in range(0, texts, batch_size):
-        part = {key: value[start : start + batch_size] for key, value in inputs.items()}
-        count = len(next(iter(part.values())))
-        yield Batch(
-            inputs=part,
-            is_token=_measured(part),
-            labels=tuple(f"input {start + n + 1}" for n in range(count)),
-        )
-
-
-def _measured(inputs: Mapping[str, Tensor]) -> Tensor | None:
-    if "attention_mask" in inputs:
-        return inputs["attention_mask"] != 0
+def _measured(batch: Batch) -> Tensor | None:
+    """Which tokens are measured, ``(texts, tokens)``, as the inputs tell; None if they do not."""
+    mask = batch.by_text("attention_mask")
+    if mask is not None:
+        return mask != 0
+    padding = batch.by_text("src_key_padding_mask")
+    if padding is not None:
+        return padding == 0  # true, or minus infinity, on padding
     for key in ("input_ids", "inputs_embeds"):
-        if key in inputs:
-            return torch.ones(inputs[key].shape[:2], dtype=torch.bool)
+        value = batch.by_text(key)
+        if value is not None:
+            return torch.ones(value.shape[:2], dtype=torch.bool)
     return None
 
 
@@ -169,19 +195,41 @@ def _input_name(entry: Entry, model: nn.Module, takes: tuple[str, ...]) -> str:
 
 
 def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
-    """The tensor with a leading axis of texts, on ids and embeddings checked to hold two tokens at least."""
+    """The tensor with an axis of texts, its numbers of the type that the model reads."""
     value = entry.read(None)
-    axes = {"input_ids": 2, "attention_mask": 2, "inputs_embeds": 3}.get(key)
-    if key == POSITIONAL and kind_of(model) == "tensor":
-        axes = 2 if entry.dtype is None else 3 if value.ndim <= 3 else None  # pictures go as they are
+    axes = _axes_of(entry, key, model)
     if axes is not None and value.ndim == axes - 1:
         value = value[None]
-    if axes is not None and (value.ndim != axes or value.shape[1] < 2 or not value.numel()):
-        expected = "(texts, tokens)" if axes == 2 else "(texts, tokens, dim)"
+    if axes is not None and (value.ndim != axes or not value.numel()):
+        raise _wrong_shape(entry, axes)
+    if entry.dtype is None:
+        return value if value.dtype == torch.bool else value.long()
+    if "mask" not in key and not bool(value.isfinite().all()):
+        count = int((~value.isfinite()).sum())
         raise ShapeError(
-            f"the input {entry.name!r} has shape {entry.shape}; expected {expected} with at least two tokens"
+            f"the input {entry.name!r} holds {count} numbers that are NaN or infinite, of {value.numel()}; "
+            "expected finite numbers"
         )
-    return value.long() if entry.dtype is None else value.to(dtype_of(model))
+    return value.to(dtype_of(model))
+
+
+def _axes_of(entry: Entry, key: str, model: nn.Module) -> int | None:
+    """How many axes an input has with that of texts; None where any number is taken."""
+    if key == POSITIONAL and kind_of(model) == "tensor":
+        return 2 if entry.dtype is None else 3 if len(entry.shape) <= 3 else None  # pictures go as they are
+    return {"input_ids": 2, "attention_mask": 2, "inputs_embeds": 3}.get(key)
+
+
+def _check_tokens(entry: Entry, key: str, value: Tensor, axis: int | None) -> None:
+    is_tokens = key in ("input_ids", "inputs_embeds") or (key == POSITIONAL and value.ndim <= 3)
+    if is_tokens and axis is not None and value.ndim > 1 and value.shape[1 - axis] < 2:
+        raise _wrong_shape(entry, value.ndim, axis)
+
+
+def _wrong_shape(entry: Entry, axes: int, axis: int = 0) -> ShapeError:
+    names = ("texts", "tokens", "dim") if axis == 0 else ("tokens", "texts", "dim")
+    expected = f"({', '.join(names[:axes])}) with at least two tokens"
+    return ShapeError(f"the input {entry.name!r} has shape {entry.shape}; expected {expected}")
 
 
 def _check_states(entry: Entry, *, several: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal, final, get_args
 import torch
 
 from rankscope.errors import ConfigError, FileError
-from rankscope.sources.batch import Batch, shortened
+from rankscope.sources.batch import Batch, batch_of_texts, shortened
 from rankscope.sources.builtin import sample_lines
 from rankscope.sources.safety import first_line
 
@@ -230,7 +230,7 @@ def _batch(rows: list[_Row], tokenizer: Any, special: Special, takes: frozenset[
     inputs = {name: value for name, value in inputs.items() if name in takes}
     is_token = mask.bool() if special == "keep" else mask.bool() & (added == 0)
     labels = tuple(f"{row.number}: {shortened(row.text)}" for row in rows)
-    return Batch(inputs=with_decoder(inputs, takes), is_token=is_token, labels=labels)
+    return batch_of_texts(with_decoder(inputs, takes), is_token=is_token, labels=labels)
 
 
 def with_decoder(inputs: dict[str, torch.Tensor], takes: Collection[str]) -> dict[str, torch.Tensor]:

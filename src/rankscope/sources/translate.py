@@ -11,10 +11,11 @@ from torch import nn
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
 from rankscope.masks import Causal
 from rankscope.network import Network, Norm, Part, with_mask
+from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
-from rankscope.sources.family import FAMILIES, Family, Stack, Tree
+from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.proof import Proof
 from rankscope.sources.recording import Recording, recorded
@@ -35,6 +36,8 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     model = unwrapped(model)
     found, match, tree = _chosen(model, stack)
     _check(model, found)
+    if batch is not None:
+        batch, _ = located(model, Layout(family=match.family.name, stacks=(found,)), batch)
     is_masked = batch is not None and is_causal_input(batch)
     own = None if batch is None else batch.first(PROVEN_ON)
     # A mask between tokens is laid by the user's inputs, so it can only be seen on those.

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from rankscope.errors import NotTranslated
 from rankscope.masks import CausalWindow, Window
 from rankscope.network import Attention, Context, Network
+from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of, has_own_positions, is_causal_input
-from rankscope.sources.family import Stack
+from rankscope.sources.family import Layout, Stack
 from rankscope.sources.loaded import dtype_of, text_config
 from rankscope.sources.paths import resolve
 from rankscope.sources.proof import Proof, prove
@@ -64,6 +65,7 @@ class Translation:
         was not given yet, positions of the user's own.
         """
         self._check_unchanged()
+        batch = self._located(batch)
         if is_causal_input(batch) != self.is_masked:
             raise NotTranslated(
                 "the model was translated under another mask than the one among these inputs; "
@@ -85,10 +87,13 @@ class Translation:
     def proven_on(self, batch: Batch) -> "Translation":
         """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
         self._check_unchanged()
-        texts = batch.first(PROVEN_ON)
+        texts = self._located(batch).first(PROVEN_ON)
         recording = recorded(self.model, self.stack, texts)
         proof = proven(self.model, self.stack, self.network, texts, recording, casts=self.casts)
         return replace(self, proof=self.proof.joined(proof))
+
+    def _located(self, batch: Batch) -> Batch:
+        return located(self.model, Layout(family=self.family, stacks=(self.stack,)), batch)[0]
 
     def _check_unchanged(self) -> None:
         if pointers(self.model, self.stack, self.network) != self.weights:
@@ -116,15 +121,8 @@ def _windows(network: Network, model: nn.Module) -> set[int]:
 
 
 def _longest_first(batch: Batch, lengths: Tensor) -> Batch:
-    """The batch with its longest texts first; inputs that have not one row per text stay as they are."""
-    if any(len(value) != len(lengths) for value in batch.inputs.values()):
-        return batch
-    order = lengths.argsort(descending=True, stable=True).cpu()
-    return Batch(
-        inputs={name: value[order.to(value.device)] for name, value in batch.inputs.items()},
-        is_token=None,  # which tokens are measured does not matter here
-        labels=tuple(batch.labels[text] for text in order.tolist()),
-    )
+    """The batch with its longest texts first; which tokens are measured does not matter here."""
+    return replace(batch, is_token=None).taken(lengths.argsort(descending=True, stable=True).cpu())
 
 
 def pointers(model: nn.Module, stack: Stack, network: Network) -> tuple[int, ...]:

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
 from rankscope.sources.audio import audio_batches, sample_audio
+from rankscope.sources.axes import find_axes
 from rankscope.sources.batch import POSITIONAL, Batch
-from rankscope.sources.family import Stack
+from rankscope.sources.family import Layout, Stack
 from rankscope.sources.images import image_batches, sample_images
 from rankscope.sources.loaded import dtype_of, inputs_of, kind_of, position_limit, text_config
 from rankscope.sources.random_tokens import random_token_batches
 from rankscope.sources.roles import block_width
-from rankscope.sources.taps import has_tokens_first
 
 TEXTS, TOKENS = 3, 32
 SECONDS = 0.64
@@ -55,7 +55,7 @@ def _padded(batch: Batch) -> Batch:
         return batch
     is_token = _is_token(mask.shape[1])
     inputs = batch.inputs | {"attention_mask": is_token.to(mask.dtype)}
-    return Batch(inputs=inputs, is_token=is_token, labels=batch.labels)
+    return replace(batch, inputs=inputs, is_token=is_token)
 
 
 def _is_token(tokens: int) -> Tensor:
@@ -72,7 +72,7 @@ def _with_pictures(batch: Batch, model: nn.Module, seed: int) -> Batch:
     if "pixel_values" not in inputs_of(model):
         return batch
     pictures = _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
-    return replace(batch, inputs=batch.inputs | pictures.inputs)
+    return batch.joined(pictures)
 
 
 def _states(model: nn.Module, stack: Stack, seed: int, *, padded: bool) -> Batch:
@@ -85,17 +85,17 @@ def _states(model: nn.Module, stack: Stack, seed: int, *, padded: bool) -> Batch
             "give a batch of its inputs to compare the tree on"
         )
     drawn = torch.randn(TEXTS, TOKENS, width, generator=torch.Generator().manual_seed(seed))
-    laid = (drawn.transpose(0, 1) if has_tokens_first(block) else drawn).to(dtype_of(model))
-    inputs: dict[str, Tensor] = {POSITIONAL: laid}
-    if "tgt" in takes:
-        inputs["tgt"] = laid
+    names = [POSITIONAL, "tgt"] if "tgt" in takes else [POSITIONAL]
+    inputs: dict[str, Tensor] = dict.fromkeys(names, drawn.to(dtype_of(model)))
+    axis = find_axes(model, Layout(family="", stacks=(stack,)), inputs).axis
+    inputs = {name: value.movedim(0, axis) for name, value in inputs.items()}
+    axes = dict.fromkeys(inputs, axis)
     is_token = torch.ones(TEXTS, TOKENS, dtype=torch.bool)
     if "src_key_padding_mask" in takes and padded:
         is_token = _is_token(TOKENS)
-        inputs["src_key_padding_mask"] = ~is_token
-    return Batch(
-        inputs=inputs, is_token=is_token, labels=tuple(f"{n + 1}: random states" for n in range(TEXTS))
-    )
+        inputs["src_key_padding_mask"], axes["src_key_padding_mask"] = ~is_token, 0
+    labels = tuple(f"{n + 1}: random states" for n in range(TEXTS))
+    return Batch(inputs=inputs, is_token=is_token, labels=labels, text_axes=axes)
 
 
 def _first(batches: Iterator[Batch]) -> Batch:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from rankscope.sources import Batch, Loaded, layout_of, load_model
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
+from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch
@@ -137,7 +138,8 @@ def _live(
     ready: Loaded, known: Translation | None, config: AblateConfig, given: dict[str, Any], seed: int
 ) -> Subject:
     """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
-    chosen = chosen_inputs(ready, _scan_config(config, seed), given)
+    layout = layout_of(unwrapped(ready.model))
+    chosen = chosen_inputs(ready, _scan_config(config, seed), given, layout)
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; an ablation needs at least one")
@@ -152,6 +154,7 @@ def _live(
         "dtype": short(tree_dtype(found.network)),
         "inputs": chosen.source,
         "special rule": chosen.rule,
+        "text axes": None if chosen.axes is None else asdict(chosen.axes),
         "proof": _deviations(found.proof),
     }
     return Subject(

@@ -9,6 +9,7 @@ from typing import Any
 from rankscope.errors import ConfigError
 from rankscope.sources import (
     Batch,
+    Layout,
     Loaded,
     audio_batches,
     image_batches,
@@ -24,6 +25,8 @@ from rankscope.sources import (
     text_batches,
     tokens_per_text,
 )
+from rankscope.sources.axes import Axes, as_read
+from rankscope.sources.taps import unwrapped
 from rankscope.studies.scan_config import ScanConfig
 
 SAMPLE_TEXTS = 16
@@ -38,6 +41,9 @@ class Inputs:
     total: int | None
     rule: str
     source: str
+    axes: Axes | None = None
+    """Along which axes texts lie, where tensors were given ready."""
+
     read: object = None  # the reader itself, where ``batches`` only pass on what it reads
 
     @property
@@ -55,8 +61,8 @@ class Inputs:
         return f"{self.source} {found.st_size} {found.st_mtime_ns}"
 
 
-def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any]) -> Inputs:
-    """The inputs that the user gave (at most one kind), or those that fit the model."""
+def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
+    """The inputs that the user gave (at most one kind), or those that fit the model, whose blocks ``layout`` names."""
     named = [kind for kind in ("texts", "images", "audio", "inputs") if given.get(kind) is not None]
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
@@ -71,11 +77,15 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any]) -> 
         "texts": _texts,
         "images": _images,
         "audio": _audio,
-        "inputs": _tensors,
         "random_tokens": _random_tokens,
     }
-    made = makers[kind](loaded, config, given.get(kind))
-    made = _with_pictures(made, loaded, config) if kind in ("texts", "random_tokens") else made
+    if kind == "inputs":
+        made = _tensors(loaded, config, given[kind], layout)
+    else:
+        made = makers[kind](loaded, config, given.get(kind))
+    if kind in ("texts", "random_tokens"):
+        ids = as_read(unwrapped(loaded.model), layout, made.batches)
+        made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, config)
     return made if config.max_texts is None else _cut(made, config)
 
 
@@ -87,21 +97,12 @@ def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
     def batches() -> Iterator[Batch]:
         left = most
         for batch in inputs.batches:
-            yield sliced(batch, 0, left)
+            yield batch.part(0, left)
             left -= len(batch)
             if left <= 0:
                 return
 
     return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, total=total)
-
-
-def sliced(batch: Batch, start: int, stop: int) -> Batch:
-    """The texts from ``start`` on, before ``stop``."""
-    return Batch(
-        inputs={name: value[start:stop] for name, value in batch.inputs.items()},
-        is_token=None if batch.is_token is None else batch.is_token[start:stop],
-        labels=batch.labels[start:stop],
-    )
 
 
 def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
@@ -172,11 +173,13 @@ def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
     )
 
 
-def _tensors(loaded: Loaded, config: ScanConfig, inputs: Any) -> Inputs:
+def _tensors(loaded: Loaded, config: ScanConfig, inputs: Any, layout: Layout) -> Inputs:
+    batches = tensor_batches(inputs, loaded.model, batch_size=config.batch_size, layout=layout)
     return Inputs(
-        batches=tensor_batches(inputs, loaded.model, batch_size=config.batch_size),
+        batches=batches,
         total=None,
-        rule="tokens whose attention_mask is 0 are left out, if one is given",
+        axes=batches.axes,
+        rule=f"{batches.axes.words}; what a mask of padding leaves out is not measured",
         source=str(inputs) if isinstance(inputs, str) else "tensors",
     )
 
@@ -193,11 +196,9 @@ def _with_pictures(inputs: Inputs, loaded: Loaded, config: ScanConfig) -> Inputs
             drawn = next(
                 iter(image_batches(pictures, loaded.model, processor=loaded.processor, batch_size=len(batch)))
             )
-            yield replace(batch, inputs=batch.inputs | drawn.inputs)
+            yield batch.joined(drawn)
 
-    return replace(
-        inputs, batches=batches(), read=inputs.batches, source=f"{inputs.source}, with sample images"
-    )
+    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images")
 
 
 def _needs_both(loaded: Loaded) -> bool:

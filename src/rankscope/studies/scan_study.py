@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from rankscope.sources import (
 )
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, chosen_inputs, sliced
+from rankscope.studies.scan_inputs import Inputs, chosen_inputs
 from rankscope.studies.scan_partial import Partial
 from rankscope.verdict import judge
 
@@ -130,7 +130,7 @@ def scan(
         )
     layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
-    chosen = chosen_inputs(ready, config, given)
+    chosen = chosen_inputs(ready, config, given, layout)
     table = _scanned(ready, layout, chosen, config, loss, progress, partial)
     return Scan(table=_judged(table, config))
 
@@ -247,7 +247,7 @@ def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
         if done >= len(batch):
             done -= len(batch)
         else:
-            yield sliced(batch, done, len(batch))
+            yield batch.part(done, len(batch))
             done = 0
 
 
@@ -258,6 +258,7 @@ def _about(ready: Loaded, layout: Layout, chosen: Inputs, warnings: list[str]) -
         "parameters": ready.parameters,
         "inputs": chosen.source,
         "special rule": chosen.rule,
+        "text axes": None if chosen.axes is None else asdict(chosen.axes),
         "warnings": warnings,
     }
 

@@ -16,7 +16,7 @@ from rankscope.core.numerics import relative_floor, threads_for
 from rankscope.errors import ConfigError
 from rankscope.measures import find_measure
 from rankscope.network.rewrites import paper_variant
-from rankscope.sources import Batch, Loaded, load_model, sample_texts, text_batches
+from rankscope.sources import Batch, Loaded, batch_of_texts, load_model, sample_texts, text_batches
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.cached import cached_folder
 from rankscope.sources.initial import initial_model
@@ -154,7 +154,7 @@ def id_batches(ids: Tensor, size: int = BATCH) -> Iterator[Batch]:
     """Ids alone, as in the official code: no segment ids; a text has no padding, so it needs no mask."""
     for start in range(0, len(ids), size):
         part = ids[start : start + size]
-        yield Batch(inputs={"input_ids": part}, is_token=None, labels=("",) * len(part))
+        yield batch_of_texts({"input_ids": part}, is_token=None, labels=("",) * len(part))
 
 
 def trained_curves(

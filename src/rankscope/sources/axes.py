@@ -1,0 +1,356 @@
+"""Which axis holds texts, by cause and effect: texts do not read each other, tokens do.
+
+All slices but one along an axis of the inputs are given other values. If the states of the slice that was held stay
+as they were, slices along that axis are texts; if they move, slices are tokens. Sizes, names and the word of the
+module are not asked: a model may be written for ``(texts, tokens)``, ``(tokens, texts)`` or turn one into the other.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import inf, isnan, nan, sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.numerics import relative_floor
+from rankscope.errors import ShapeError
+from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.family import Layout
+from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.loaded import dtype_of
+from rankscope.sources.taps import tapped
+
+How = Literal["moved", "stated", "one by one", "assumed"]
+"""Found by moving slices; stated by the batch; pictures and sound, which lie one after the other; taken for granted."""
+
+CORNER = 4
+"""So many slices along either axis take part in the trial, unless the model cannot read so few or shows nothing."""
+
+MOST = 2**14
+"""Tokens of the largest trial."""
+
+CONTRAST = 30.0
+"""Where tokens read each other, the held token moves so many times as much as rounding moves the held text."""
+
+CLEARLY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
+"""A held slice that moves by more, relative to its tokens, was not moved by rounding."""
+
+_HELD = ("mask", "position", "type", "segment", "label", "index", "cache", "length")
+"""Words in the names of inputs that say something about tokens and hold none themselves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Along which axis of every input texts lie (None: texts share that input), and how that is known."""
+
+    inputs: Mapping[str, int | None]
+    how: How
+
+    @property
+    def axis(self) -> int:
+        """The axis of the tokens' own input."""
+        return next((axis for axis in self.inputs.values() if axis is not None), 0)
+
+    @property
+    def words(self) -> str:
+        """Where texts lie, and why that is believed.
+
+        >>> Axes(inputs={"": 1}, how="moved").words
+        'texts are axis 1 of the inputs (found by moving all texts but one)'
+        """
+        reason = {
+            "moved": "found by moving all texts but one",
+            "stated": "as the batch says",
+            "one by one": "pictures and sound lie one after the other",
+            "assumed": "assumed: on these inputs moving texts shows nothing, as where no token reads another",
+        }
+        return f"texts are axis {self.axis} of the inputs ({reason[self.how]})"
+
+
+def find_axes(model: nn.Module, layout: Layout | None, inputs: Mapping[str, Tensor]) -> Axes:
+    """Where texts lie in the inputs of a model, found on a small part of them; an error if both axes mix."""
+    moved = [name for name, value in inputs.items() if _holds_tokens(name, value)]
+    if layout is None:
+        return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
+    if (
+        not moved
+    ):  # pictures, sound: one after the other along the first axis, whatever the model makes of them
+        return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
+    trial = _Trial(model, layout, moved)
+    for part in _parts(inputs, moved):
+        axis = trial.axis(part)
+        if axis is not None:
+            return Axes(inputs=_axes(inputs, axis, moved), how="moved")
+    return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
+
+
+def located(model: nn.Module, layout: Layout, batch: Batch, known: Axes | None = None) -> tuple[Batch, Axes]:
+    """A batch that knows where its texts lie, and how that is known; an error if it names another number of them.
+
+    ``known`` is what another batch of the same inputs has shown. A batch without labels gets as many as it has texts.
+    """
+    if batch.text_axes is not None:
+        return batch, Axes(inputs=batch.text_axes, how="stated")
+    fits = known is not None and set(known.inputs) == set(batch.inputs)
+    found = known if known is not None and fits else find_axes(model, layout, batch.inputs)
+    if found.how == "assumed" and len(batch):  # then the number of labels tells, where only one axis has it
+        moved = [name for name, value in batch.inputs.items() if _holds_tokens(name, value)]
+        stated = [axis for axis in (0, 1) if batch.inputs[moved[0]].shape[axis] == len(batch)]
+        if stated and found.axis not in stated:
+            found = Axes(inputs=_axes(batch.inputs, stated[0], moved), how="stated")
+    texts = _texts(batch.inputs, found.inputs)
+    if batch.labels and len(batch) != texts:
+        raise ShapeError(
+            f"a batch names {len(batch)} texts, but {found.words}, which has {texts}; give one label per text"
+        )
+    is_token, mask_axis = batch.is_token, found.inputs.get("attention_mask")
+    if not batch.labels and is_token is not None and mask_axis:
+        is_token = is_token.movedim(mask_axis, 0)
+    labels = batch.labels or tuple(f"text {number + 1}" for number in range(texts))
+    return replace(batch, is_token=is_token, labels=labels, text_axes=found.inputs), found
+
+
+def as_read(model: nn.Module, layout: Layout, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Batches of ids that were made with texts along the first axis, turned around for a model that reads them so."""
+    waiting = iter(batches)
+    first = next(waiting, None)
+    if first is None:
+        return
+    axes = find_axes(model, layout, first.inputs)
+    for batch in chain([first], waiting):
+        yield _turned(batch) if axes.axis == 1 else batch
+
+
+def _turned(batch: Batch) -> Batch:
+    turns = {name: value.ndim == 2 for name, value in batch.inputs.items()}
+    inputs = {name: value.mT if turns[name] else value for name, value in batch.inputs.items()}
+    return replace(batch, inputs=inputs, text_axes={name: int(turn) for name, turn in turns.items()})
+
+
+def oriented(model: nn.Module, layout: Layout, batch: Batch) -> Layout:
+    """The layout with the sites whose states have tokens before texts, seen on one text: its axis has one entry."""
+    found: dict[str, set[str]] = {stack.name: set() for stack in layout.stacks}
+
+    def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
+        if state.ndim == 3 and state.shape[1] == 1 != state.shape[0]:
+            found[stack].add(site if layer else "input")
+
+    with _at_rest(model), tapped(model, layout, receive, texts=None):
+        run_batch(model, batch.part(0, 1))
+    stacks = (replace(stack, tokens_first=frozenset(found[stack.name])) for stack in layout.stacks)
+    return replace(layout, stacks=tuple(stacks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The outermost slices of one state, by axis and end (-1 or 0)."""
+
+    stack: str
+    layer: int
+    sizes: tuple[int, ...]
+    slices: dict[tuple[int, int], Tensor]
+
+
+class _Trial:
+    """A model that is run on a part of its inputs, as they are and with all slices but one moved."""
+
+    def __init__(self, model: nn.Module, layout: Layout, moved: list[str]) -> None:
+        self.model, self.layout, self.moved = model, layout, moved
+        self.dtype = dtype_of(model)
+
+    def axis(self, inputs: dict[str, Tensor]) -> int | None:
+        """The axis of texts; None if the model does not run on these inputs, or neither axis mixes."""
+        try:
+            before = self._run(inputs)
+            mixing = [[0.0] * len(before)] * 2
+            for end in (
+                -1,
+                0,
+            ):  # a causal token reads those before it, so the last one; backwards it is the first
+                moves = [self._moves(inputs, before, axis, end) for axis in (0, 1)]
+                mixing = [list(map(max, *pair)) for pair in zip(mixing, moves, strict=True)]
+                found = self._decided(before, *mixing)
+                if found is not None:
+                    return found
+        except ShapeError:
+            raise
+        except (
+            Exception
+        ):  # so few tokens may be what it cannot read; its own words come when it runs in earnest
+            return None
+        return None
+
+    def _run(self, inputs: dict[str, Tensor]) -> list[_Seen]:
+        seen: list[_Seen] = []
+
+        def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
+            if state.ndim < 3:
+                return
+            slices = {
+                (axis, end): state.select(axis, end).clone()  # some models add to a state in place
+                for axis in ((0, 1) if state.ndim == 3 else (0,))
+                for end in (-1, 0)
+            }
+            seen.append(_Seen(stack, layer, tuple(state.shape[:2]), slices))
+
+        with _at_rest(self.model), tapped(self.model, self.layout, receive, texts=None):
+            run_batch(self.model, Batch(inputs=inputs, is_token=None, labels=()))
+        return seen
+
+    def _moves(self, inputs: dict[str, Tensor], before: list[_Seen], axis: int, end: int) -> list[float]:
+        """How far each state of the slice at one end of an axis moves, relative to its tokens, if all others are moved.
+
+        The slice of a state that belongs to it is the one that moves least; infinite where no axis of the state has
+        as many slices. Zero where there is one slice alone.
+        """
+        sizes = {inputs[name].shape[axis] for name in self.moved}
+        if sizes == {1}:
+            return [0.0] * len(before)
+        moved = inputs | {name: _moved(inputs[name], axis, end) for name in self.moved}
+        after = self._run(moved)
+        found = []
+        for one, other in zip(before, after, strict=True):
+            ends = [key for key in one.slices if key[1] == end and one.sizes[key[0]] in sizes]
+            found.append(min((_distance(one.slices[key], other.slices[key]) for key in ends), default=inf))
+        return found
+
+    def _decided(self, before: list[_Seen], first: list[float], second: list[float]) -> int | None:
+        """The axis of texts from how far held slices of the first and the second axis move, state by state.
+
+        The first state in which one axis moves and the other does not decides; rounding grows later.
+        """
+        clear = CLEARLY.get(self.dtype, 0.1)
+        entered = {one.stack: sorted(one.sizes) for one in reversed(before)}
+        texts = None
+        for one, moves in zip(before, zip(first, second, strict=True), strict=True):
+            small, big = sorted(moves)
+            # Windows and heads may share the axis of texts inside a block: such states tell nothing about it.
+            if isnan(small + big) or small == inf or sorted(one.sizes) != entered[one.stack]:
+                continue
+            if texts is None and big > relative_floor(one.layer, self.dtype) and big >= CONTRAST * small:
+                texts = moves.index(small)
+            elif small > clear if texts is None else moves[texts] > sqrt(clear):
+                raise ShapeError(
+                    f"which axis of the inputs holds texts cannot be told: at layer {one.layer} every slice reads the "
+                    "others along axis 0 and along axis 1, so that texts are not independent; give one text at a time"
+                )
+        return texts
+
+
+def _distance(before: Tensor, after: Tensor) -> float:
+    """The largest distance of a token from where it was, relative to its length; NaN if they are not finite."""
+    a, b = (value.double().reshape(-1, value.shape[-1]) for value in (before, after))
+    lengths = torch.maximum(a.norm(dim=-1), b.norm(dim=-1))
+    largest = float(lengths.max())
+    if largest - largest != 0:
+        return nan
+    return float(((a - b).norm(dim=-1) / lengths.clamp_min(1e-3 * largest)).max()) if largest else 0.0
+
+
+def _moved(value: Tensor, axis: int, end: int) -> Tensor:
+    """Other values everywhere but in the slice at one end of an axis: ids from among the ids, numbers of like size."""
+    drawn = torch.Generator().manual_seed(0)
+    if value.is_floating_point():
+        known = value.detach().double().cpu()
+        spread = float(known.std(correction=0)) or abs(float(known.mean())) or 1.0
+        other = known.mean() + spread * torch.randn(known.shape, generator=drawn, dtype=known.dtype)
+    else:
+        ids, places = value.cpu().unique(return_inverse=True)
+        if len(ids) == 1:
+            ids = torch.stack([ids[0], (ids[0] == 0).to(ids)])
+        other = ids[(places + torch.randint(1, len(ids), places.shape, generator=drawn)) % len(ids)]
+    other = other.to(value)
+    other.select(axis, end).copy_(value.select(axis, end))
+    return other
+
+
+def _holds_tokens(name: str, value: Tensor) -> bool:
+    """Whether an input holds tokens along two axes: ids, or vectors."""
+    if any(word in name.lower() for word in _HELD) or value.dtype == torch.bool:
+        return False
+    return value.ndim == (3 if value.is_floating_point() else 2)
+
+
+def _parts(inputs: Mapping[str, Tensor], moved: list[str]) -> Iterator[dict[str, Tensor]]:
+    """Parts of the inputs to try, small ones first; where an axis has one slice, then with that slice twice."""
+    rows, columns = inputs[moved[0]].shape[:2]
+    sizes = [(CORNER, CORNER), (CORNER, columns), (rows, CORNER), (rows, columns)]
+    within = dict.fromkeys((min(first, rows), min(second, columns)) for first, second in sizes)
+    for first, second in within:
+        if first * second <= MOST:
+            yield {name: _cut(value, (rows, columns), (first, second)) for name, value in inputs.items()}
+    if 1 in (rows, columns) and len(inputs) == 1:
+        value = inputs[moved[0]]
+        yield {moved[0]: value.repeat_interleave(2, dim=0 if rows == 1 else 1)}
+
+
+def _cut(value: Tensor, sizes: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
+    """The first slices of an input, along each axis that counts what an axis of the tokens counts."""
+    if value.ndim == 1:
+        return value[: wanted[sizes.index(len(value))]] if len(value) in sizes else value
+    if tuple(value.shape[:2]) == sizes[::-1] != sizes:
+        return value[: wanted[1], : wanted[0]]
+    for axis, size in enumerate(value.shape[:2]):
+        if size == sizes[axis]:
+            value = value.narrow(axis, 0, wanted[axis])
+        elif size in sizes:  # a mask between tokens
+            value = value.narrow(axis, 0, wanted[sizes.index(size)])
+    return value
+
+
+def _axes(inputs: Mapping[str, Tensor], axis: int, moved: Sequence[str]) -> dict[str, int | None]:
+    """Along which axis of every input texts lie, from the axis of those that hold tokens."""
+    main = inputs[moved[0]] if moved else next(iter(inputs.values()))
+    if not moved and main.ndim == 2 and POSITIONAL in inputs:  # a lone text, (tokens, dim)
+        return dict.fromkeys(inputs)
+    texts = main.shape[axis]
+    found = {
+        name: axis if name in moved else _axis(name, value, texts, axis) for name, value in inputs.items()
+    }
+    wrong = {
+        name: tuple(inputs[name].shape)
+        for name, one in found.items()
+        if one is not None and inputs[name].shape[one] != texts
+    }
+    if wrong:
+        raise ShapeError(
+            f"the inputs hold different numbers of texts: {texts} along axis {axis}, but {wrong}; expected the same "
+            "texts in every input"
+        )
+    return found
+
+
+def _axis(name: str, value: Tensor, texts: int, axis: int) -> int | None:
+    fitting = [place for place, size in enumerate(value.shape[:2]) if size == texts]
+    if (name in _BETWEEN and value.ndim == 2) or not value.ndim:
+        return None
+    if len(fitting) == 2:
+        return 0 if value.ndim > 2 or "padding" in name else axis
+    if fitting == [1] and len(value) == 1:  # one row that all texts share
+        return None
+    is_for_each = value.ndim == 2 and 1 != value.shape[0] != value.shape[1]
+    return fitting[0] if fitting else 0 if is_for_each else None
+
+
+_BETWEEN = ("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask")
+"""Inputs that say which token reads which, in all texts."""
+
+
+def _texts(inputs: Mapping[str, Tensor], axes: Mapping[str, int | None]) -> int:
+    return next((inputs[name].shape[axis] for name, axis in axes.items() if axis is not None), 1)
+
+
+def _declared(model: nn.Module, layout: Layout) -> int:
+    """What torch's own attention says about the order of its axes, where it is used; else texts come first."""
+    block = model.get_submodule(layout.stacks[0].blocks[0])
+    attentions = (part for part in block.modules() if isinstance(part, nn.MultiheadAttention))
+    return next((int(not one.batch_first) for one in attentions), 0)
+
+
+@contextmanager
+def _at_rest(model: nn.Module) -> Iterator[None]:
+    with torch.random.fork_rng(devices=()), quiet(model):  # some models draw numbers even at rest
+        yield
