@@ -4,10 +4,15 @@ import gc
 from collections.abc import Generator
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-from shape_checks import check_once
+from rankscope.core.processor import NEEDS, limit_amx
+
+limit_amx(NEEDS)  # before torch is imported, and for all processes that tests start
+
+import torch  # noqa: E402
+
+from shape_checks import check_once  # noqa: E402
 
 check_once()
 torch.set_num_threads(1)

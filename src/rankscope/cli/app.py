@@ -1,5 +1,7 @@
 """The program ``rankscope``: its commands, and how it fails."""
 
+import contextlib
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from rankscope.cli.collapse import collapse
 from rankscope.cli.compare import compare
 from rankscope.cli.equilibria import equilibria
 from rankscope.cli.list import list_names
-from rankscope.cli.output import printable
+from rankscope.cli.output import note, printable
 from rankscope.cli.paths import paths
 from rankscope.cli.predict import predict
 from rankscope.cli.rate import rate
@@ -44,6 +46,7 @@ class OneLineErrors(TyperGroup):
         **extra: Any,
     ) -> Any:
         args = list(sys.argv[1:] if args is None else args) or ["--help"]
+        _prepare_processor(args)
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
@@ -73,6 +76,19 @@ class OneLineErrors(TyperGroup):
                 2,
             )
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _prepare_processor(args: Sequence[str]) -> None:
+    """What must be said to torch's libraries before they are loaded, if a dtype is named that may need it."""
+    asked = [
+        dtype for dtype in ("bfloat16", "float16") if any(arg.rpartition("=")[2] == dtype for arg in args)
+    ]
+    if asked:
+        from rankscope.core.processor import limit_amx
+
+        words = limit_amx(asked)
+        if words is not None:
+            note(words)
 
 
 def _leave_quietly() -> NoReturn:
@@ -130,4 +146,6 @@ def _program(
 
 def main() -> None:
     """Entry point of the installed program."""
+    with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # without a real stderr
+        faulthandler.enable()  # where a processor or a library ends the program, it at least says where
     app()

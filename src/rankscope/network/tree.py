@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from rankscope.core.processor import safe_products
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import AttentionMap, TokenMatrix
 from rankscope.errors import ConfigError, ShapeError
@@ -77,16 +78,18 @@ class Network(nn.Module):
     def forward(self, x: TokenMatrix, context: Context | None = None) -> TokenMatrix:
         """The last state, after the final norm."""
         context = self.checked(x, context)
-        for block in self.blocks:
-            x = block(x, context)
-        return self.finish(x)
+        with safe_products(x):
+            for block in self.blocks:
+                x = block(x, context)
+            return self.finish(x)
 
     def states(self, x: TokenMatrix, context: Context | None = None) -> tuple[TokenMatrix, ...]:
         """Token matrices of layers 0 .. L, before the final norm."""
         context = self.checked(x, context)
         states = [x]
-        for block in self.blocks:
-            states.append(block(states[-1], context))
+        with safe_products(x):
+            for block in self.blocks:
+                states.append(block(states[-1], context))
         return tuple(states)
 
     def trace(
@@ -104,7 +107,7 @@ class Network(nn.Module):
             raise unknown_name("site", site, known | SITES)
         states, seen, seen_maps = [x], dict[tuple[int, str], Tensor](), dict[tuple[int, str], Tensor]()
         for layer, block in enumerate(self.blocks, start=1):
-            with _tapped(block, layer, wanted, seen, seen_maps if maps else None):
+            with safe_products(x), _tapped(block, layer, wanted, seen, seen_maps if maps else None):
                 states.append(block(states[-1], context))
         return Trace(states=tuple(states), final=self.finish(states[-1]), sites=seen, maps=seen_maps)
 

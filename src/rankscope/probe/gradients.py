@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import relative_floor
+from rankscope.core.processor import safe_products
 from rankscope.errors import ConfigError, NotTapped
 from rankscope.probe.attention_calls import BlockCall, Function, watched
 from rankscope.probe.gradients_loss import Loss, LossFn, default_loss, own_loss
@@ -100,7 +101,7 @@ def gradient_norms(
         chosen = Loss(words="the model's own loss for the labels given", fn=own_loss)
     else:
         chosen = default_loss(model, layout, seed=seed, mask_token=mask_token)
-    with _undisturbed(model):
+    with _undisturbed(model), safe_products(model):
         first, axes = located(model, layout, first)
         projections = _projections(model, layout, first, seed=seed)
         totals = _Totals(projections)

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from rankscope.core.processor import safe_products
 from rankscope.sources.batch import Batch
 
 
@@ -17,7 +18,8 @@ def run_batch(model: nn.Module, batch: Batch) -> object:
     )  # meta: offloaded
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     positional = inputs.pop("", None)
-    return model(**inputs) if positional is None else model(positional, **inputs)
+    with safe_products(model):
+        return model(**inputs) if positional is None else model(positional, **inputs)
 
 
 @contextmanager

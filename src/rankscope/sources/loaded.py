@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from rankscope.core.processor import without_amx
 from rankscope.errors import ConfigError
 
 Kind = Literal["text", "image", "audio", "tensor"]
@@ -88,7 +89,7 @@ def loaded(
         takes=inputs_of(model),
         max_tokens=position_limit(model, tokenizer),
         texts=texts,
-        warnings=warnings + _vocabulary_warning(model, tokenizer),
+        warnings=warnings + _vocabulary_warning(model, tokenizer) + _processor_warning(model),
     )
 
 
@@ -211,6 +212,12 @@ def _vocabulary_warning(model: nn.Module, tokenizer: Any | None) -> tuple[str, .
         f"the tokenizer has {len(tokenizer)} entries but the model has {rows} token embeddings; "
         "texts that use the rest cannot be read",
     )
+
+
+def _processor_warning(model: nn.Module) -> tuple[str, ...]:
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    words = without_amx(str(dtype_of(model)).removeprefix("torch.")) if on_cpu else None
+    return () if words is None else (words,)
 
 
 def embedding_rows(model: nn.Module) -> int | None:

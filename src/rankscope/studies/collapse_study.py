@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from rankscope.core.config import Config
 from rankscope.core.numerics import dtype_named, threads_for
+from rankscope.core.processor import without_amx
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
@@ -135,7 +136,7 @@ def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table
         command="collapse",
         seeds=config.seeds,
         definitions=definitions(config.measures),
-        notes=mask_notes(config),
+        notes=[*mask_notes(config), *filter(None, [without_amx(config.dtype)])],
     )
 
 
