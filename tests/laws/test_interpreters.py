@@ -1,28 +1,47 @@
-"""Which interpreter understands which part, against a written table."""
+"""Which interpreter understands which part, against a written table; subclasses are understood by none."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from rankscope.bounds import certify
-from rankscope.errors import NotUnderstood
+from rankscope.bounds import certify, facts_of
+from rankscope.bounds.apriori_layers import apriori
+from rankscope.dynamics.system import repeat
+from rankscope.errors import ConfigError, NotUnderstood
+from rankscope.masks import parse_mask
 from rankscope.network import (
+    ACTIVATIONS,
+    Activation,
     Attention,
     Chain,
     Context,
     Fixed,
+    LayerNorm,
+    Mlp,
     Network,
+    NoPosition,
     Part,
+    Position,
     Scale,
+    Segments,
     Skip,
+    Softmax,
+    Sphere,
     Sum,
     TokenMap,
     Uniform,
     stages,
+    with_mask,
+    with_skip_scale,
+    with_temperature,
     without,
 )
-from rankscope.paths import spectrum
-from rankscope.split import split_states
-from trees import DIM, Draws, attention, mlp, norm, values
+from rankscope.network.known import NORMS, PIECES
+from rankscope.paths import Path, counts_of, run_path, spectrum, top_paths, without_heads
+from rankscope.split import Split, predict_rate, split_stages, split_states, split_tokens
+from rankscope.split.rules import split_part
+from trees import DIM, Draws, attention, mlp, norm, position, values
 
 DRAW = Draws(0)
 MAPS = torch.softmax(DRAW(2, 5, 5), dim=-1)
@@ -66,3 +85,159 @@ def test_every_interpreter_knows_every_part_or_refuses_it_by_name(part: str, int
 def test_the_context_is_optional_everywhere() -> None:
     net, x = Network([PARTS["Softmax"]]), DRAW(5, DIM)
     torch.testing.assert_close(net(x), net(x, Context()))
+
+
+# ---------------------------------------------------------------------------------------------- subclasses
+
+ASKING = {
+    "surgery": lambda net, x: without(net, "skip"),
+    "surgery of norms": lambda net, x: without(net, "norm"),
+    "surgery of masks": lambda net, x: with_mask(net, parse_mask("causal")),
+    "surgery of scales": lambda net, x: with_skip_scale(net, 0.5),
+    "surgery of temperatures": lambda net, x: with_temperature(net, 2.0),
+    "split": split_states,
+    "split stages": lambda net, x: split_stages(net.blocks[0], split_tokens(x), Context()),
+    "stages": lambda net, x: stages(net.blocks[0], x, Context()),
+    "paths": lambda net, x: spectrum(net, x, mlps="source"),
+    "paths, counted": lambda net, x: counts_of(net),
+    "paths, ranked": lambda net, x: top_paths(net, x, count=1, mlps="source"),
+    "paths, one": lambda net, x: run_path(net, x, Path((0,) * 9), mode="isolated"),
+    "paths, cut": lambda net, x: without_heads(net, [(1, 0)]),
+    "certify": certify,
+    "theorems": facts_of,
+    "a-priori bounds": lambda net, x: apriori(net),
+}
+"""Every question that is answered by rules about parts; running the parts themselves is right for any subclass."""
+
+
+def odd(thing):
+    """The same thing as a subclass that might do anything."""
+    if type(thing) is Activation:
+        made = type("OddActivation", (Activation,), {})
+        return made("odd", "h", thing.fn, thing.slope, thing.secant)
+    thing.__class__ = type(f"Odd{type(thing).__name__}", (type(thing),), {})
+    return thing
+
+
+def relu_with(activation: Activation) -> Mlp:
+    part = mlp(DRAW)
+    part.activation = activation
+    return part
+
+
+def softmax_with(**given: object) -> Attention:
+    weights = [DRAW(DIM, DIM) for _ in range(2)]
+    return Attention(Softmax(*weights, heads=2, **given), values(DRAW))
+
+
+def odd_values() -> Attention:
+    return Attention(Uniform(heads=2), odd(values(DRAW)))
+
+
+ODD: dict[str, Callable[[], Part]] = {
+    "OddChain": lambda: odd(Chain([attention(DRAW)])),
+    "OddSum": lambda: odd(Sum([attention(DRAW)])),
+    "OddSkip": lambda: odd(Skip(attention(DRAW))),
+    "OddScale": lambda: odd(Scale(0.5)),
+    "OddAttention": lambda: odd(attention(DRAW)),
+    "OddMlp": lambda: odd(mlp(DRAW)),
+    "OddTokenMap": lambda: odd(TokenMap(torch.nn.Tanh())),
+    "OddLayerNorm": lambda: odd(norm("layer", DRAW)),
+    "OddRMSNorm": lambda: odd(norm("rms", DRAW)),
+    "OddSphere": lambda: odd(norm("sphere", DRAW)),
+    "OddValues": odd_values,
+    "OddSoftmax": lambda: Attention(odd(softmax_with().mixer), values(DRAW)),
+    "OddUniform": lambda: Attention(odd(Uniform(heads=2)), values(DRAW)),
+    "OddFixed": lambda: Attention(odd(Fixed(MAPS)), values(DRAW)),
+    "OddNoPosition": lambda: softmax_with(position=odd(NoPosition())),
+    "OddRotary": lambda: softmax_with(position=odd(position("rotary", DRAW))),
+    "OddAlibi": lambda: softmax_with(position=odd(position("alibi", DRAW))),
+    "OddRelativeBias": lambda: softmax_with(position=odd(position("relative", DRAW))),
+    "OddTransformerXL": lambda: softmax_with(position=odd(position("transformer-xl", DRAW))),
+    "OddSegments": lambda: softmax_with(position=odd(segments(NoPosition()))),
+    "OddActivation": lambda: relu_with(odd(ACTIVATIONS["relu"])),
+}
+INSIDE: dict[str, Callable[[], Part]] = {
+    "OddLayerNorm": lambda: softmax_with(query_norm=odd(LayerNorm(eps=1e-5))),
+    "OddSphere": lambda: softmax_with(key_norm=odd(Sphere())),
+    "OddAlibi": lambda: softmax_with(position=segments(odd(position("alibi", DRAW)))),
+    "OddSkip": lambda: Chain([norm("layer", DRAW), Sum([Skip(odd(Skip(attention(DRAW)))), mlp(DRAW)])]),
+}
+
+
+def segments(inner: Position) -> Segments:
+    return Segments(inner, DRAW(2, 2, DIM // 2), DRAW(2, DIM // 2))
+
+
+def test_every_class_of_the_tree_has_an_odd_subclass_here() -> None:
+    classes = {*PIECES, *NORMS, Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap}
+    assert {f"Odd{one.__name__}" for one in classes} == set(ODD)
+
+
+@pytest.mark.parametrize("question", list(ASKING))
+@pytest.mark.parametrize("name", list(ODD))
+def test_a_subclass_does_not_inherit_the_rule_of_its_parent(name: str, question: str) -> None:
+    block, x = ODD[name](), DRAW(5, DIM)
+    net = Network([block])
+    assert net(x).shape == x.shape, "its own code runs all the same"
+    with pytest.raises(NotUnderstood, match=f"has no rule for the part {name}") as refused:
+        ASKING[question](net, x)
+    if name != "OddTokenMap":  # whose parent has no rule either, in some
+        assert "whose rule need not hold for it; register a rule of its own" in str(refused.value)
+
+
+@pytest.mark.parametrize("question", list(ASKING))
+@pytest.mark.parametrize("name", list(INSIDE))
+def test_nor_does_it_where_it_is_hidden_inside(name: str, question: str) -> None:
+    with pytest.raises(NotUnderstood, match=f"has no rule for the part {name}; "):
+        ASKING[question](Network([INSIDE[name]()]), DRAW(5, DIM))
+
+
+@pytest.mark.parametrize("question", list(ASKING))
+def test_nor_does_a_part_whose_method_was_replaced(question: str) -> None:
+    part = Skip(attention(DRAW))
+    part.forward = part.inner.forward  # type: ignore[method-assign]
+    with pytest.raises(NotUnderstood, match="no rule for the part Skip; its method forward was replaced"):
+        ASKING[question](Network([part]), DRAW(5, DIM))
+
+
+def test_a_rate_is_not_predicted_by_the_rule_of_a_parent() -> None:
+    net = Network([ODD["OddSoftmax"]()])
+    found = predict_rate(net, DRAW(DIM), tokens=4, generator=torch.Generator().manual_seed(0))
+    assert found.rate is None
+    assert found.order is None
+    assert "OddSoftmax" in str(found.reason)
+
+
+def test_a_subclass_of_the_sphere_is_not_known_to_end_on_it() -> None:
+    assert repeat(Chain([attention(DRAW), Sphere()])).is_on_sphere
+    assert not repeat(Chain([attention(DRAW), odd(Sphere())])).is_on_sphere
+
+
+class Halved(Skip):
+    """What the law is about: ``x / 2 + inner(x)``, in the words of a user."""
+
+    def forward(self, x, context):
+        return x / 2 + self.inner(x, context)
+
+
+def test_a_subclass_with_a_rule_of_its_own_is_understood() -> None:
+    net, x = Network([Halved(attention(DRAW))]), DRAW(5, DIM)
+    with pytest.raises(NotUnderstood):
+        split_states(net, x)
+
+    @split_part.register(Halved)
+    def rule(part: Halved, state: Split, context: Context) -> Split:
+        return split_part(Skip(part.inner, 0.5), state, context)
+
+    try:
+        torch.testing.assert_close(split_states(net, x)[-1].tokens(), net(x))
+        with pytest.raises(NotUnderstood):
+            certify(net, x)
+    finally:
+        split_part.forget(Halved)
+
+
+def test_no_activation_takes_the_name_of_another() -> None:
+    with pytest.raises(ConfigError, match="an activation called relu exists"):
+        Activation("relu", "h", torch.tanh, torch.ones_like, torch.ones_like)

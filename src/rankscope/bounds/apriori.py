@@ -15,7 +15,6 @@ whatever the number of tokens, so nothing here depends on the text. Rules of the
 
 import math
 from dataclasses import dataclass, replace
-from functools import singledispatch
 
 import torch
 from torch import Tensor
@@ -30,12 +29,10 @@ from rankscope.network import (
     Attention,
     Chain,
     Fixed,
-    LayerNorm,
     Mlp,
     NoPosition,
     Norm,
     Part,
-    RMSNorm,
     Scale,
     Skip,
     Softmax,
@@ -43,6 +40,7 @@ from rankscope.network import (
     Sum,
     Uniform,
 )
+from rankscope.network.known import NORMS, interpreter
 
 NAME = "the a-priori bounds"
 
@@ -93,12 +91,12 @@ class Effect:
     no_upper: tuple[Assumption, ...] = ()
 
 
-@singledispatch
-def effect(part: Part, region: Region, norms: Norms) -> Effect:
+APRIORI = interpreter(NAME, "remove it, or write it as Chain, Sum, Skip, Scale, Attention, Mlp and norms")
+
+
+@APRIORI.rules
+def effect(part: Part, region: Region, norms: Norms) -> Effect:  # type: ignore[empty-body]
     """What ``part`` does to every token matrix of ``region``."""
-    raise NotUnderstood(
-        part, NAME, "remove it, or write it as Chain, Sum, Skip, Scale, Attention, Mlp and norms"
-    )
 
 
 @effect.register
@@ -233,9 +231,7 @@ def _mlp(part: Mlp, region: Region, norms: Norms) -> Effect:
     )
 
 
-@effect.register(LayerNorm)
-@effect.register(RMSNorm)
-@effect.register(Sphere)
+@effect.register(*NORMS)
 def _norm(part: Norm, region: Region, norms: Norms) -> Effect:
     gain, bias = norms.gains(part)
     side = 1 if isinstance(part, Sphere) else norms.dim
@@ -270,7 +266,7 @@ def _mixing(part: Attention, region: Region, logits: Tensor | None) -> tuple[Ten
         tau = (dobrushin_bound(maps / maps.sum(dim=-1, keepdim=True)) + rounding).clamp(max=1.0)
         return tau.log(), Assumption.of(name, True)
     if not isinstance(mixer, Softmax | Uniform):
-        raise NotUnderstood(mixer, NAME)
+        raise NotUnderstood(mixer, NAME)  # known to rules of a user, which alone can say what it does
     found = _not_content(mixer)
     if found is not None:
         return one, Assumption.of(
@@ -292,7 +288,7 @@ def _largest(columns: Tensor, bias: Tensor, log_size: Tensor) -> Tensor:
 
 def _not_content(mixer: Softmax | Uniform) -> str | None:
     """What besides the differences of tokens tells rows of the map apart, or None."""
-    if not isinstance(mixer.rule, Full):
+    if mixer.rule != Full():
         return f"it has the mask {mixer.rule}"
     if isinstance(mixer, Uniform):
         return None

@@ -11,6 +11,7 @@ from rankscope.bounds.certificate import COMPOSITE, FROBENIUS, Certificate, Laye
 from rankscope.bounds.dense import JOINT_SIDE
 from rankscope.bounds.enclosure import exactly
 from rankscope.bounds.gains import METHODS, Gains, blamed, passed
+from rankscope.bounds.map_rules import CERTIFY
 from rankscope.bounds.rules import At, Passed, pass_part
 from rankscope.bounds.running import Running
 from rankscope.bounds.sizes import (
@@ -28,10 +29,10 @@ from rankscope.bounds.sizes import (
     trivial,
 )
 from rankscope.core.numerics import checked, threads_for
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
+from rankscope.errors import ConfigError, NumericalError, ShapeError
 from rankscope.network import Attention, Context, Fixed, Mlp, Network, Norm, Scale, Skip, Softmax
+from rankscope.network.known import check_tree
 from rankscope.network.mask_notes import mask_note
-from rankscope.network.parts import leaves
 from rankscope.split import Split
 from rankscope.split.run import in_float64, stream
 
@@ -106,10 +107,7 @@ def _check(network: Network) -> None:
         raise ConfigError(
             "the network is in training mode, where maps need not sum to one; call network.eval() before certifying it"
         )
-    for block in network.blocks:
-        for leaf in leaves(block):
-            if pass_part.dispatch(type(leaf)) is pass_part.dispatch(object):
-                raise NotUnderstood(leaf, "certify")
+    check_tree(CERTIFY, network)
 
 
 def _seeds(network: Network) -> torch.Size:

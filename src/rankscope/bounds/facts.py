@@ -21,11 +21,15 @@ from rankscope.core.numerics import unit_roundoff
 from rankscope.core.operator_norms import MARGIN, product_bound, spectral_bound
 from rankscope.errors import NumericalError, ShapeError
 from rankscope.measures import find_measure
-from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Skip, Sum
-from rankscope.network.parts import children
+from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network.known import NORMS, check_tree, interpreter
+from rankscope.network.parts import children, every_part
 from rankscope.network.stages import kind_of
 from rankscope.split import Split, log_measure, split_tokens
 from rankscope.split.run import in_float64
+
+STATEMENTS = interpreter("theorems")
+STATEMENTS.admit(Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap, *NORMS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -106,12 +110,13 @@ class Facts:
 def facts_of(network: Network, x: Tensor, context: Context | None = None, *, brackets: bool = True) -> Facts:
     """What theorems look at, for every text of a batch (and every seed of stacked networks) at once.
 
-    Blocks are brought to float64 one at a time and dropped again. No structure is refused: a theorem that does not
-    cover it says so in its assumptions. Without ``brackets`` the search for the best composite center is left out, and
-    its bracket is the one that follows from the mean: ``[mean / (2 - 2/n), mean]``.
+    Blocks are brought to float64 one at a time and dropped again. No structure of known parts is refused: a theorem
+    that does not cover it says so in its assumptions. Without ``brackets`` the search for the best composite center is
+    left out, and its bracket is the one that follows from the mean: ``[mean / (2 - 2/n), mean]``.
     """
     context = Context() if context is None else context
     context.check(x)
+    check_tree(STATEMENTS, network)
     state = x.double()
     is_token = None if context.is_token is None else context.is_token.expand(x.shape[:-1])
     split = split_tokens(state, is_token)
@@ -203,7 +208,7 @@ def _inputs(block: Part) -> Iterator[list[tuple[Attention, Tensor]]]:
 
 
 def _layer_facts(block: Part, seen: list[tuple[Attention, Tensor]], context: Context) -> LayerFacts:
-    parts = list(_walk(block))
+    parts = list(every_part(block))
     norms = [part for part in parts if isinstance(part, Norm)]
     return LayerFacts(
         shape=_shape(block),
@@ -217,12 +222,6 @@ def _layer_facts(block: Part, seen: list[tuple[Attention, Tensor]], context: Con
             for norm in norms
         ),
     )
-
-
-def _walk(part: Part) -> Iterator[Part]:
-    yield part
-    for child in children(part):
-        yield from _walk(child)
 
 
 def _shape(part: Part) -> str:

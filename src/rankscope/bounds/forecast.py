@@ -106,7 +106,7 @@ def forecast(outline: Outline) -> Forecast:
     [0.0, 0.015, 0.045, 0.099, 0.19]
     """
     rule = parse_mask(outline.mask)
-    base = None if isinstance(rule, Full) and not outline.slope else _base(outline)
+    base = None if rule == Full() and not outline.slope else _base(outline)
     tokens = fresh_tokens(
         outline.tokens, variance=outline.start_variance, cosine=outline.start_cosine, alike=base is None
     )

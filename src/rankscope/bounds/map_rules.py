@@ -5,7 +5,6 @@ If the logits of a row are known up to ``delta``, every entry of its softmax is 
 """
 
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
 from torch import Tensor
@@ -13,9 +12,10 @@ from torch import Tensor
 from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, rounding
 from rankscope.bounds.norm_rules import through_norm
 from rankscope.core.operator_norms import product_bound, spectral_bound
-from rankscope.errors import NotUnderstood, NumericalError
+from rankscope.errors import NumericalError
 from rankscope.network import Alibi, Context, Fixed, Mixer, NoPosition, RelativeBias, Rotary, Softmax, Uniform
 from rankscope.network.heads import repeat_groups, split_heads
+from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.network.norms import Norm
 from rankscope.network.parts import affine
@@ -40,10 +40,12 @@ class Maps:
     bilinear: Tensor | None = None
 
 
-@singledispatch
-def enclosed_maps(mixer: Mixer, state: Enclosed, context: Context) -> Maps:
+CERTIFY = interpreter("certify")
+
+
+@CERTIFY.rules
+def enclosed_maps(mixer: Mixer, state: Enclosed, context: Context) -> Maps:  # type: ignore[empty-body]
     """The maps that ``mixer`` makes of the tokens."""
-    raise NotUnderstood(mixer, "certify")
 
 
 @enclosed_maps.register
@@ -174,16 +176,14 @@ def _table_error(position: Position, tokens: int, context: Context, x: Tensor) -
     return (4 * farthest * fastest + 16) * U
 
 
-@singledispatch
-def _bias_error(position: Position, query: Tensor, off: Tensor, context: Context, scale: float) -> Tensor:
+@CERTIFY.rules
+def _bias_error(  # type: ignore[empty-body]
+    position: Position, query: Tensor, off: Tensor, context: Context, scale: float
+) -> Tensor:
     """What an error ``off`` of the queries, and rounding, do to the bias of the logits."""
-    raise NotUnderstood(position, "certify")
 
 
-@_bias_error.register(NoPosition)
-@_bias_error.register(Rotary)
-@_bias_error.register(Alibi)
-@_bias_error.register(RelativeBias)
+@_bias_error.register(NoPosition, Rotary, Alibi, RelativeBias)
 def _constant(position: Position, query: Tensor, off: Tensor, context: Context, scale: float) -> Tensor:
     return off.new_zeros(())
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, singledispatch
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,16 +21,16 @@ from rankscope.bounds.gains import (
     per_size,
 )
 from rankscope.bounds.logs import log_difference, log_sum, lowered, raised
-from rankscope.bounds.map_rules import enclosed_maps
+from rankscope.bounds.map_rules import CERTIFY, enclosed_maps
 from rankscope.bounds.mlp_rules import inner, mlp_terms, through_mlp
 from rankscope.bounds.norm_rules import lower_gains, through_norm, upper_gain, view
 from rankscope.bounds.secants import mlp_matrix, norm_matrix
 from rankscope.bounds.sizes import COUNT, D2, SIZES, F, Interval, enclosed, ratios, tightened
 from rankscope.bounds.terms import Terms, alike_gains, dense_terms, heads_of, joint_gains, term_gains
 from rankscope.core.operator_norms import spectral_bound
-from rankscope.errors import NotUnderstood
 from rankscope.network import Attention, Chain, Context, Mlp, Part, Scale, Skip, Sum
 from rankscope.network.heads import join_heads
+from rankscope.network.known import NORMS
 from rankscope.network.norms import Norm
 from rankscope.network.parts import affine, scaled
 
@@ -96,10 +96,9 @@ class Passed:
     matrix: Matrix
 
 
-@singledispatch
-def pass_part(part: Part, at: At) -> Passed:
+@CERTIFY.rules
+def pass_part(part: Part, at: At) -> Passed:  # type: ignore[empty-body]
     """Everything known behind ``part``."""
-    raise NotUnderstood(part, "certify")
 
 
 @pass_part.register
@@ -298,7 +297,7 @@ def _mlp(part: Mlp, at: At) -> Passed:
     return _through(at, through_mlp(part, found), mlp_terms(part, found), matrix)
 
 
-@pass_part.register
+@pass_part.register(*NORMS)
 def _norm(part: Norm, at: At) -> Passed:
     state = through_norm(part, at.state, part(at.state.x, at.context))
     return Passed(

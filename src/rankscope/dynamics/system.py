@@ -184,10 +184,10 @@ _PLAIN_AXES = {"values.value": 2, "values.out": 2, "mixer.query": 2, "mixer.key"
 
 def split_sphere(part: Part) -> tuple[Part, Sphere] | None:
     """What comes before the projection to the unit sphere that ends the part, and that projection; None without one."""
-    if isinstance(part, Sphere):
+    if type(part) is Sphere:
         return (Chain([]), part) if part.eps == 0 else None
-    if not (isinstance(part, Chain) and len(part.parts)):
-        return None
+    if not (type(part) is Chain and len(part.parts)):
+        return None  # a subclass of either may do something else
     *before, last = part.parts
     inner = split_sphere(last)
     return None if inner is None else (Chain([*before, inner[0]]), inner[1])

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankscope.core.registry import Registry
+from rankscope.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,14 @@ class Activation:
     slope: Callable[[Tensor], Tensor]
     secant: Callable[[Tensor], Tensor]
     """``fn(h) / h`` in a form that needs no division by zero; every function here is zero at zero."""
+
+    def __post_init__(self) -> None:
+        taken = self.name in list(ACTIVATIONS) and ACTIVATIONS[self.name] != self
+        if taken:  # rules tell activations by their names
+            raise ConfigError(
+                f"an activation called {self.name} exists and is {ACTIVATIONS[self.name].formula}; "
+                "give this one another name"
+            )
 
     def __call__(self, h: Tensor) -> Tensor:
         return self.fn(h)

@@ -100,6 +100,9 @@ class Attention(Part):
         self.values = values
         self.site = site
 
+    def pieces(self) -> tuple[object, ...]:
+        return (self.mixer, self.values)
+
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
         mixed = self.mixer(x, context) @ self.values.project(x)
         return affine(join_heads(mixed), self.values.out, self.values.out_bias)

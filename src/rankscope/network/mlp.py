@@ -32,6 +32,9 @@ class Mlp(Part):
         self.activation = ACTIVATIONS[activation]
         self.site = site
 
+    def pieces(self) -> tuple[object, ...]:
+        return (self.activation,)
+
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
         up = affine(x, self.up, self.up_bias)
         if self.gate is None:

@@ -22,6 +22,10 @@ M = TypeVar("M", bound=nn.Module)
 class Part(nn.Module):
     """A node of the tree: a map from a token matrix and its context to a token matrix."""
 
+    def pieces(self) -> tuple[object, ...]:
+        """What the part is made of besides weights and other parts: whoever interprets the part must know them."""
+        return ()
+
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor, context: Context) -> Tensor: ...
@@ -162,16 +166,26 @@ class TokenMap(Part):
         return y if x.ndim == 3 else y.reshape(x.shape)  # type: ignore[no-any-return]  # a foreign module promises nothing
 
 
+CONTAINERS = (Chain, Sum, Skip)
+
+
 def children(part: Part) -> list[Part]:
-    """The parts directly inside a container; leaves have none."""
-    if isinstance(part, Chain | Sum):
-        return list(part.parts)
-    return [part.inner] if isinstance(part, Skip) else []
+    """The parts directly inside a container; leaves have none, nor has a subclass, which may do anything with them."""
+    if type(part) in (Chain, Sum):
+        return list(part.parts)  # type: ignore[arg-type]
+    return [part.inner] if type(part) is Skip else []
+
+
+def every_part(part: Part) -> Iterator[Part]:
+    """``part`` and every part below it, containers before what they hold."""
+    yield part
+    for child in children(part):
+        yield from every_part(child)
 
 
 def leaves(part: Part) -> Iterator[Part]:
     """Every part below ``part`` that is not a container, in order of execution."""
-    if isinstance(part, Chain | Sum | Skip):
+    if type(part) in CONTAINERS:
         for child in children(part):
             yield from leaves(child)
     else:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
 from torch import Tensor
@@ -11,10 +10,12 @@ from rankscope.core.types import TokenMatrix
 from rankscope.errors import NotUnderstood
 from rankscope.network.attention import Attention
 from rankscope.network.context import Context
+from rankscope.network.known import NORMS, check_tree, interpreter
 from rankscope.network.mlp import Mlp
-from rankscope.network.norms import Norm
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, leaves, scaled
 from rankscope.network.surgery import is_mlp
+
+STAGES = interpreter("stages")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -40,6 +41,7 @@ def stages(block: Part, x: TokenMatrix, context: Context) -> list[Stage]:
     A skip is the steps of its branch followed by the step ``skip``, whose state is ``scale * x + branch``; a sum is
     one step. A block that does nothing has no steps.
     """
+    check_tree(STAGES, block)
     return _walk(block, x, context)
 
 
@@ -47,11 +49,13 @@ def kind_of(part: Part) -> str:
     """``attention``, ``mlp``, ``norm``, ``scale``, ``skip``, ``sum``, or ``map`` for a token map that is no MLP."""
     if is_mlp(part):
         return "mlp"
-    kinds = {Attention: "attention", Norm: "norm", Scale: "scale", Skip: "skip", Sum: "sum", TokenMap: "map"}
-    for kind, name in kinds.items():
-        if isinstance(part, kind):
-            return name
-    raise NotUnderstood(part, "stages")
+    kinds: dict[type, str] = {
+        **{Attention: "attention", Scale: "scale", Skip: "skip", Sum: "sum", TokenMap: "map"},
+        **dict.fromkeys(NORMS, "norm"),
+    }
+    if type(part) not in kinds:
+        raise NotUnderstood(part, STAGES.name)
+    return kinds[type(part)]
 
 
 def stage_name(part: Part) -> str:
@@ -66,9 +70,8 @@ def branch_label(part: Part, label: Callable[[Part], str]) -> str:
     return "+".join(dict.fromkeys(label(leaf) for leaf in telling)) or "skip"
 
 
-@singledispatch
-def _walk(part: Part, x: Tensor, context: Context) -> list[Stage]:
-    raise NotUnderstood(part, "stages")
+@STAGES.rules
+def _walk(part: Part, x: Tensor, context: Context) -> list[Stage]: ...  # type: ignore[empty-body]
 
 
 @_walk.register
@@ -94,11 +97,7 @@ def _sum(part: Sum, x: Tensor, context: Context) -> list[Stage]:
     return [Stage(name=stage_name(part), part=part, state=total, branches=outputs)]
 
 
-@_walk.register(Norm)
-@_walk.register(Scale)
-@_walk.register(Attention)
-@_walk.register(Mlp)
-@_walk.register(TokenMap)
+@_walk.register(Scale, Attention, Mlp, TokenMap, *NORMS)
 def _leaf(part: Part, x: Tensor, context: Context) -> list[Stage]:
     return [Stage(name=stage_name(part), part=part, state=part(x, context))]
 

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from torch import Tensor
 
 from rankscope.core.registry import unknown_name
-from rankscope.errors import NotUnderstood
 from rankscope.masks import MaskRule
 from rankscope.network.attention import Attention
+from rankscope.network.known import NORMS, interpreter
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import Norm
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, children, leaves
 from rankscope.network.tree import Network
+
+SURGERY = interpreter("surgery")
+SURGERY.admit(Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap, *NORMS)
 
 Rewrite = Callable[[Part], Part]
 """A part rewritten, its children already done."""
@@ -95,7 +98,7 @@ def _is_mlp_sublayer(part: Part) -> bool:
 
 def is_mlp(leaf: Part) -> bool:
     """An Mlp, or an unusual one: a TokenMap at the site ``mlp``."""
-    return isinstance(leaf, Mlp) or (isinstance(leaf, TokenMap) and leaf.site == "mlp")
+    return type(leaf) is Mlp or (type(leaf) is TokenMap and leaf.site == "mlp")
 
 
 def _never(part: Part) -> bool:
@@ -131,14 +134,13 @@ def rewriter(rewrite: Rewrite, is_removed: Callable[[Part], bool] = _never) -> R
 
 def _rebuilt(part: Part, visit: Callable[[Part], Part | None]) -> Part | None:
     """A container with its children visited; None if nothing of it is left. Leaves as they are."""
+    SURGERY.check(part)
     if isinstance(part, Skip):
         inner = visit(part.inner)
         return None if inner is None else Skip(inner, part.scale)
     if isinstance(part, Chain | Sum):
         kept = _kept_in_chain(part, visit) if isinstance(part, Chain) else _kept_in_sum(part, visit)
         return None if len(part.parts) and not kept else type(part)(kept)
-    if not isinstance(part, Attention | Mlp | Norm | Scale | TokenMap):
-        raise NotUnderstood(part, "surgery")
     return part
 
 

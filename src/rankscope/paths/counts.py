@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import singledispatch
 from operator import add
 from typing import Literal, TypeVar, overload
 
 from rankscope.core.registry import Registry
-from rankscope.errors import ConfigError, NotUnderstood
-from rankscope.network import Attention, Chain, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
+from rankscope.errors import ConfigError
+from rankscope.network import Attention, Chain, Mlp, Network, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network.known import NORMS, check_tree
+from rankscope.paths.path import PATHS
 
 T = TypeVar("T")
 
@@ -75,15 +76,15 @@ NO_WAY = Pass(0, {})
 
 def choices_of(part: Part | Network, *, mlps: bool = False) -> Choices:
     """What a path can choose in a part or network; with ``mlps`` also which MLPs it passes."""
+    check_tree(PATHS, part)
     if not isinstance(part, Network):
         return _choices(part, mlps)
     blocks = {block: _choices(block, mlps) for block in part.blocks}  # a block used twice is looked at once
     return _joined(_both, [blocks[block] for block in part.blocks], ONE_WAY)
 
 
-@singledispatch
-def _choices(part: Part, mlps: bool) -> Choices:
-    raise NotUnderstood(part, "paths")
+@PATHS.rules
+def _choices(part: Part, mlps: bool) -> Choices: ...  # type: ignore[empty-body]
 
 
 @_choices.register
@@ -109,14 +110,12 @@ def _attention(part: Attention, mlps: bool) -> Choices:
     return Pick(1, {(1, 0): part.values.heads})
 
 
-@_choices.register(Mlp)
-@_choices.register(TokenMap)
+@_choices.register(Mlp, TokenMap)
 def _mlp(part: Mlp | TokenMap, mlps: bool) -> Choices:
     return Pick(0, {(0, 1): 1}) if mlps else ONE_WAY
 
 
-@_choices.register(Norm)
-@_choices.register(Scale)
+@_choices.register(Scale, *NORMS)
 def _leaf(part: Part, mlps: bool) -> Choices:
     return ONE_WAY
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import singledispatch
 from typing import Any, Literal
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
 from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network.known import NORMS, check_tree
 from rankscope.network.parts import leaves
 from rankscope.paths.frozen import (
     Frozen,
@@ -24,7 +24,7 @@ from rankscope.paths.frozen import (
     Leaf,
     Spring,
 )
-from rankscope.paths.path import Site, named_attention, sites
+from rankscope.paths.path import PATHS, Site, named_attention, sites
 from rankscope.split.run import in_dtype
 
 Mlps = Literal["through", "source"]
@@ -173,6 +173,8 @@ def question(
 ) -> Question:
     """The question itself, checked; arguments as for ``freeze``."""
     _check(network, dtype, mlps)
+    if final_norm and network.final_norm is not None:
+        PATHS.check(network.final_norm)
     context = Context() if context is None else context
     context.check(x)
     _check_width(network, x)
@@ -251,6 +253,7 @@ def _check(network: Network, dtype: torch.dtype, mlps: str) -> None:
         )
     if mlps not in ("through", "source"):
         raise ConfigError(f"mlps={mlps!r}; paths cross MLPs ('through') or begin at them ('source')")
+    check_tree(PATHS, network)
     for block in network.blocks:
         for leaf in leaves(block):
             if isinstance(leaf, TokenMap) and mlps == "through":
@@ -259,8 +262,6 @@ def _check(network: Network, dtype: torch.dtype, mlps: str) -> None:
                     "paths",
                     "nothing is known inside it; mlps='source' lets paths begin at what it puts out",
                 )
-            if _freeze.dispatch(type(leaf)) is _freeze.dispatch(object):
-                raise NotUnderstood(leaf, "paths")
 
 
 class _Freezing:
@@ -274,10 +275,9 @@ class _Freezing:
         return self._site - 1
 
 
-@singledispatch
-def _freeze(part: Part, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
+@PATHS.rules
+def _freeze(part: Part, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:  # type: ignore[empty-body]
     """The part held at its values on ``x``, and what it puts out there."""
-    raise NotUnderstood(part, "paths")
 
 
 @_freeze.register
@@ -323,7 +323,7 @@ def _token_map(part: TokenMap, x: Tensor, how: _Freezing) -> tuple[Frozen, Tenso
     return _spring(part.site, part(x, how.context), (0, 1))
 
 
-@_freeze.register
+@_freeze.register(*NORMS)
 def _norm(part: Norm, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
     return _leaf(FrozenNorm(part, x), x)
 

@@ -14,7 +14,6 @@ norms before attention and no final norm, and no MLPs unless asked for.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import singledispatch
 from typing import Literal, get_args
 
 import torch
@@ -23,14 +22,13 @@ from torch.nn import functional as F
 
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError
+from rankscope.errors import ConfigError, NumericalError
 from rankscope.network import (
     Attention,
     Chain,
     Context,
     Mlp,
     Network,
-    Norm,
     Part,
     Scale,
     Skip,
@@ -38,10 +36,11 @@ from rankscope.network import (
     TokenMap,
     without,
 )
+from rankscope.network.known import NORMS
 from rankscope.network.parts import affine, leaves, scaled
 from rankscope.network.surgery import is_mlp, rewriter
 from rankscope.paths.drawing import Heads, no_route, require_path
-from rankscope.paths.path import SKIP, Path, check_path, named_attention, sites
+from rankscope.paths.path import PATHS, SKIP, Path, check_path, named_attention, sites
 from rankscope.split.run import in_dtype
 
 Mode = Literal["isolated", "official"]
@@ -195,10 +194,9 @@ def head_alone(part: Attention, y: Tensor, head: int, context: Context) -> Tenso
     return affine(mixed, values.head_outs()[..., head, :, :], values.out_bias)
 
 
-@singledispatch
+@PATHS.rules
 def _along(part: Part, y: Tensor, heads: Heads, context: Context) -> Tensor | None:
     """``part(y)`` with exactly these of its heads; None if no route through the part takes these and no others."""
-    raise NotUnderstood(part, "paths")
 
 
 @_along.register
@@ -235,10 +233,7 @@ def _attention(part: Attention, y: Tensor, heads: Heads, context: Context) -> Te
     return None if heads[0] is SKIP else head_alone(part, y, heads[0], context)
 
 
-@_along.register(Mlp)
-@_along.register(Norm)
-@_along.register(Scale)
-@_along.register(TokenMap)
+@_along.register(Mlp, Scale, TokenMap, *NORMS)
 def _leaf(part: Part, y: Tensor, heads: Heads, context: Context) -> Tensor | None:
     return part(y, context)
 

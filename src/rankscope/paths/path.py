@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from rankscope.errors import ConfigError
 from rankscope.network import Attention, Network, Part
+from rankscope.network.known import check_tree, interpreter
 from rankscope.network.parts import leaves
+
+PATHS = interpreter("paths")
 
 SKIP = None
 """A path passes by the heads of a site."""
@@ -70,6 +73,7 @@ def sites(network: Network) -> tuple[Site, ...]:
 
 def named_attention(block: Part) -> list[tuple[str, Attention]]:
     """The attention parts of a block in order of execution, with their names."""
+    check_tree(PATHS, block)
     met: Counter[str] = Counter()
     found = []
     for leaf in leaves(block):

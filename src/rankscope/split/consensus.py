@@ -32,9 +32,11 @@ from rankscope.network import (
     Softmax,
     Uniform,
 )
+from rankscope.network.known import check_tree
 from rankscope.network.masking import allowed_keys
 from rankscope.network.parts import children, leaves
 from rankscope.split.fit import fit_logs
+from rankscope.split.maps import SPLIT
 from rankscope.split.run import in_float64, stream_near
 from rankscope.split.state import Split, normalized
 
@@ -66,6 +68,7 @@ def predict_rate(
     """Order and rate of collapse of ``network`` near ``tokens`` copies of the row ``common``."""
     try:
         context = Context() if context is None else context
+        check_tree(SPLIT, network)
         shared = _shared_map(network, tokens, context)
         if shared is None:
             found = _by_following(network, common, tokens, generator, context)

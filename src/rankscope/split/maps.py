@@ -8,13 +8,12 @@ Where queries may read different keys, their rows differ at order zero and nothi
 """
 
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
 from torch import Tensor
 
-from rankscope.errors import NotUnderstood
 from rankscope.network import Context, Fixed, Mixer, Softmax, Uniform
+from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.split.logits import SplitLogits, split_logits
 from rankscope.split.quotients import expm1_ratio, log1p_ratio
@@ -36,10 +35,12 @@ class SplitMaps:
     log_scale: Tensor
 
 
-@singledispatch
-def split_maps(mixer: Mixer, state: Split, context: Context) -> SplitMaps:
+SPLIT = interpreter("split")
+
+
+@SPLIT.rules
+def split_maps(mixer: Mixer, state: Split, context: Context) -> SplitMaps:  # type: ignore[empty-body]
     """The maps of ``mixer`` on a split token matrix."""
-    raise NotUnderstood(mixer, "split")
 
 
 @split_maps.register

@@ -1,23 +1,20 @@
 """One rule per part: how a split token matrix goes through it."""
 
-from functools import singledispatch
-
 import torch
 from torch import Tensor
 
-from rankscope.errors import NotUnderstood
 from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale, Skip, Sum
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
+from rankscope.network.known import NORMS
 from rankscope.network.parts import affine
-from rankscope.split.maps import split_maps
+from rankscope.split.maps import SPLIT, split_maps
 from rankscope.split.quotients import activation_quotient, activation_value, norm_quotient
 from rankscope.split.state import Split, added, aligned
 
 
-@singledispatch
-def split_part(part: Part, state: Split, context: Context) -> Split:
+@SPLIT.rules
+def split_part(part: Part, state: Split, context: Context) -> Split:  # type: ignore[empty-body]
     """The split of ``part(X)`` from the split of ``X``."""
-    raise NotUnderstood(part, "split")
 
 
 @split_part.register
@@ -52,7 +49,7 @@ def _times(state: Split, scale: float | Tensor) -> Split:
     )
 
 
-@split_part.register
+@split_part.register(*NORMS)
 def _norm(part: Norm, state: Split, context: Context) -> Split:
     row, change = norm_quotient(part, state.common.unsqueeze(-2), state.residual, state.scale)
     return state.moved(row.squeeze(-2), change, state.log_scale)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import checked
-from rankscope.errors import NotUnderstood, NumericalError
+from rankscope.errors import NumericalError
 from rankscope.network import Context, Network, Part
-from rankscope.network.parts import leaves
+from rankscope.network.known import check_tree
+from rankscope.split.maps import SPLIT
 from rankscope.split.rules import split_part
 from rankscope.split.state import Split, split_tokens
 
@@ -32,7 +33,7 @@ def stream(network: Network, x: Tensor, context: Context | None = None) -> Itera
     """The same one layer at a time; weights are brought to float64 block by block and dropped again."""
     context = Context() if context is None else context
     context.check(x)
-    _check_known(network)
+    check_tree(SPLIT, network)
     x = checked(x, tokens=1)
     state = split_tokens(x, context.is_token)
     yield _finite(state, 0)
@@ -44,6 +45,7 @@ def stream(network: Network, x: Tensor, context: Context | None = None) -> Itera
 
 def stream_near(network: Network, state: Split, context: Context) -> Iterator[Split]:
     """The same from a state that is split already and near consensus, all the way by the rules of the split pass."""
+    check_tree(SPLIT, network)
     yield _finite(state, 0)
     for layer, block in enumerate(network.blocks, start=1):
         with torch.no_grad():
@@ -81,14 +83,6 @@ def _is_uneven(x: Tensor, state: Split) -> Tensor:
         length = length.masked_fill(~state.is_token, torch.inf)
     mean = torch.linalg.vector_norm(state.common, dim=-1)
     return torch.gt(mean, UNEVEN * length.amin(dim=-1))
-
-
-def _check_known(network: Network) -> None:
-    """Raise if a part of the network has no rule, before any work is done."""
-    for block in network.blocks:
-        for leaf in leaves(block):
-            if split_part.dispatch(type(leaf)) is split_part.dispatch(object):
-                raise NotUnderstood(leaf, "split")
 
 
 def in_float64(block: P) -> P:

@@ -1,13 +1,13 @@
 """A block walked in order of execution with split states: the residual after every norm, attention, skip and MLP."""
 
 from dataclasses import dataclass
-from functools import singledispatch
 
 from torch import Tensor
 
-from rankscope.errors import NotUnderstood
-from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale, Skip, Sum
+from rankscope.network import Attention, Chain, Context, Mlp, Part, Scale, Skip, Sum
+from rankscope.network.known import NORMS
 from rankscope.network.stages import stage_name
+from rankscope.split.maps import SPLIT
 from rankscope.split.rules import split_part
 from rankscope.split.state import Split, added
 
@@ -30,9 +30,8 @@ def split_stages(block: Part, state: Split, context: Context) -> list[SplitStage
     return _walk(block, state, context)
 
 
-@singledispatch
-def _walk(part: Part, state: Split, context: Context) -> list[SplitStage]:
-    raise NotUnderstood(part, "split")
+@SPLIT.rules
+def _walk(part: Part, state: Split, context: Context) -> list[SplitStage]: ...  # type: ignore[empty-body]
 
 
 @_walk.register
@@ -58,10 +57,7 @@ def _sum(part: Sum, state: Split, context: Context) -> list[SplitStage]:
     return [SplitStage(name=stage_name(part), part=part, state=total, branches=outputs)]
 
 
-@_walk.register(Norm)
-@_walk.register(Scale)
-@_walk.register(Attention)
-@_walk.register(Mlp)
+@_walk.register(Scale, Attention, Mlp, *NORMS)
 def _leaf(part: Part, state: Split, context: Context) -> list[SplitStage]:
     return [SplitStage(name=stage_name(part), part=part, state=split_part(part, state, context))]
 

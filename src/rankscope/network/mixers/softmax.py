@@ -94,6 +94,11 @@ class Softmax(Mixer):
         """``*seeds (key_heads head_dim)``."""
         return held_bias(self, "key_bias")
 
+    def pieces(self) -> tuple[object, ...]:
+        """What the logits are made of besides weights."""
+        norms = (self.query_norm, self.key_norm)
+        return (self.position, *(norm for norm in norms if norm is not None))
+
     def queries_and_keys(self, x: TokenMatrix, context: Context) -> tuple[Tensor, Tensor]:
         """Queries and keys ``*batch heads tokens head_dim``, normed, before positions enter."""
         query = self._heads(affine(x, self.query, self.query_bias), self.heads, self.query_norm)

@@ -58,6 +58,10 @@ class Segments(Position):
         self.inner = inner
         self.table, self.shift, self.content = weight(table), weight(shift), weight(content)
 
+    def pieces(self) -> tuple[object, ...]:
+        """The rule inside."""
+        return (self.inner,)
+
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
         by_distance = self.inner.bias(query, context, scale)
         segments = context.segments

@@ -26,14 +26,13 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import relative_floor
-from rankscope.errors import ConfigError, NotUnderstood
+from rankscope.errors import ConfigError
 from rankscope.network import (
     Attention,
     Chain,
@@ -46,6 +45,7 @@ from rankscope.network import (
     Skip,
     without_attention_skip,
 )
+from rankscope.network.known import NORMS, interpreter
 from rankscope.network.parts import affine, leaves, scaled
 from rankscope.network.surgery import is_mlp, rewritten
 from rankscope.paths.frozen import FrozenAttention, FrozenMlp, FrozenNorm, FrozenScale, Leaf
@@ -124,9 +124,11 @@ class _Stream:
     passed: int
 
 
-@singledispatch
-def _pass(part: Part, stream: _Stream) -> _Stream:
-    raise NotUnderstood(part, "longest paths")
+LONGEST = interpreter("longest paths")
+
+
+@LONGEST.rules
+def _pass(part: Part, stream: _Stream) -> _Stream: ...  # type: ignore[empty-body]
 
 
 @_pass.register
@@ -153,7 +155,7 @@ def _attention(part: Attention, stream: _Stream) -> _Stream:
     return _through(leaf, stream, stream.passed + 1)
 
 
-@_pass.register
+@_pass.register(*NORMS)
 def _norm(part: Norm, stream: _Stream) -> _Stream:
     return _through(FrozenNorm(part, stream.state), stream, stream.passed)
 

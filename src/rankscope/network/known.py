@@ -1,0 +1,35 @@
+"""What interpreters of the tree know by its exact class, besides the parts that each has rules for."""
+
+from rankscope.core.interpreter import Interpreter
+from rankscope.network.activations import Activation
+from rankscope.network.attention import Values
+from rankscope.network.mixers import Fixed, Softmax, Uniform
+from rankscope.network.norms import LayerNorm, RMSNorm, Sphere
+from rankscope.network.parts import Part, every_part
+from rankscope.network.positions import Alibi, NoPosition, RelativeBias, Rotary, Segments, TransformerXL
+from rankscope.network.tree import Network
+
+NORMS = (LayerNorm, RMSNorm, Sphere)
+
+PIECES = (
+    *(Values, Softmax, Uniform, Fixed, Activation, *NORMS),
+    *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments),
+)
+"""What parts are made of; mask rules are not among them, which answer every question by their own matrix."""
+
+
+def interpreter(name: str, hint: str = "") -> Interpreter:
+    """A new interpreter, without rules yet, that knows what parts can be made of."""
+    found = Interpreter(name, hint)
+    found.admit(*PIECES, Network)
+    return found
+
+
+def check_tree(asks: Interpreter, *trees: Network | Part) -> None:
+    """Raise, before any work is done, if an interpreter has no rule for something in the blocks of these trees."""
+    for tree in trees:
+        if isinstance(tree, Network):
+            asks.check(tree)
+            check_tree(asks, *tree.blocks)
+        else:
+            asks.check(*every_part(tree))
