@@ -93,7 +93,7 @@ def _load_reactions(folder: Path, request: Request) -> Loaded:
     transformers = import_transformers()
     with readable(f"the folder {str(folder)!r}", "install the package again"), quiet(transformers):
         weights = Weights(format="pickle", files=(folder / PICKLE,))
-        model, notes = from_files(transformers, folder, weights, request, only_tensors=True)
+        model, notes, _ = from_files(transformers, folder, weights, request, only_tensors=True)
     tokenizer = characters.pattern_tokenizer(
         transformers,
         characters.line_vocabulary(folder / "vocab.txt"),

@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -34,12 +34,16 @@ from rankscope.sources.safety import (
     settings_files,
     shard_names,
 )
+from rankscope.sources.tokenizers import read_tokenizer
 from rankscope.sources.weights import weights_notes
 
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model"),
     *("tokenizer.model", "tekken.json", "vocab-src.json"),
 )
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""Names of the matrix that makes logits of states, where it is not the table of embeddings."""
+
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 ADAPTER_NOTE = (
     "the folder also holds an adapter, which was not applied; merge it into the model (merge_and_unload)"
@@ -77,8 +81,9 @@ def _load_files(folder: Path, name: str, request: Request) -> Loaded:
         return loaded(placed(model, request, cast=True), name, warnings=notes + more)
     transformers = import_transformers()
     with quiet(transformers), settings_of(folder, config, request) as place:
-        model, more = from_files(transformers, place, weights, request)
-        return finish(transformers, model, name, request, notes + more, FilePlace(folder=place, shown=folder))
+        model, more, head = from_files(transformers, place, weights, request)
+        source = FilePlace(folder=place, shown=folder)
+        return replace(finish(transformers, model, name, request, notes + more, source), head=head)
 
 
 @contextmanager
@@ -109,15 +114,20 @@ def load_gguf(file: Path, request: Request) -> Loaded:
         silent,
         only([file], file.parent.name) as place,
     ):
-        # The format names no architecture.
-        maker = transformers.AutoModelForCausalLM if request.with_head else transformers.AutoModel
-        model, report = maker.from_pretrained(
-            str(place), gguf_file=file.name, dtype=request.dtype or "auto", **_REPORTED
-        )
-        notes = weights_notes(model, report)
+        options = {"gguf_file": file.name, "dtype": request.dtype or "auto", **_REPORTED}
+        try:  # the format names no architecture
+            whole, report = transformers.AutoModelForCausalLM.from_pretrained(str(place), **options)
+        except ValueError:  # no language model
+            if request.with_head:
+                raise
+            whole, report = transformers.AutoModel.from_pretrained(str(place), **options)
+        head = whole.get_output_embeddings()
+        model = whole if request.with_head else whole.base_model
+        notes = weights_notes(whole, report)
         notes += (f"the weights were stored in few bits ({file.name}) and expanded to floating point",)
         source = FilePlace(folder=place, shown=file.parent, options={"gguf_file": file.name})
-        return finish(transformers, model, file.stem, request, notes, source)
+        found = finish(transformers, model, file.stem, request, notes, source)
+        return found if head is None else replace(found, head=head.weight.detach())
 
 
 def load_hub(name: str, request: Request) -> Loaded:
@@ -174,8 +184,9 @@ def _fetched(name: str, request: Request, patterns: Iterable[str]) -> Path:
 
 def from_files(
     transformers: ModuleType, folder: Path, weights: Weights, request: Request, *, only_tensors: bool = False
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """The model of ``folder/config.json`` with these weights, and what its loading report says about them.
+) -> tuple[nn.Module, tuple[str, ...], Tensor | None]:
+    """The model of ``folder/config.json`` with these weights, what its loading report says about them, and the matrix
+    of a language head among them.
 
     The library builds the model and puts the tensors into it (names, dtypes, ties and missing weights are its
     business); the files themselves are opened here.
@@ -187,7 +198,8 @@ def from_files(
     model, report = maker.from_pretrained(
         None, config=config, state_dict=tensors | more, dtype=request.dtype or "auto", **_REPORTED
     )
-    return model, notes + weights_notes(model, report)
+    head = next((tensors[name] for name in HEADS if name in tensors), None)
+    return model, notes + weights_notes(model, report), head
 
 
 def _maker(transformers: ModuleType, config: Any, folder: Path, request: Request) -> tuple[Any, Any]:
@@ -243,7 +255,8 @@ def finish(
     if source.options or source.has(TOKENIZER_FILES if kind == "text" else PROCESSOR_FILES):
         try:
             if kind == "text":
-                tokenizer = _tokenizer(transformers, place, options)
+                tokenizer, told = read_tokenizer(transformers, source.folder, options)
+                notes += told
             elif kind == "image":
                 processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **options)
             elif kind == "audio":
@@ -281,14 +294,6 @@ def _renamed(made: Any, source: FilePlace) -> None:
                 name,
                 str(source.shown / Path(value).name) if name == "vocab_file" else str(source.shown),
             )
-
-
-def _tokenizer(transformers: ModuleType, source: str, options: Mapping[str, Any]) -> Any:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-    words = tokenizer("a word", add_special_tokens=False)["input_ids"]
-    if not words or all(token == tokenizer.unk_token_id for token in words):
-        raise ValueError("it turns every word into nothing; its vocabulary is missing")
-    return tokenizer
 
 
 def is_timm(config: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.core.processor import without_amx
 from rankscope.errors import ConfigError
@@ -66,6 +66,9 @@ class Loaded:
     """Sample texts of the model's own domain, to be used when the user gives none; may be empty."""
 
     warnings: tuple[str, ...] = ()
+
+    head: Tensor | None = None
+    """The matrix ``vocabulary dim`` of the language head that its files hold, whether the model has it or not."""
 
 
 def loaded(

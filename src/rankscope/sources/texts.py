@@ -26,6 +26,12 @@ RULES: dict[Special, str] = {
 }
 """In words, which tokens count. Tokens that stand in the text itself always do, unknown ones included."""
 
+LEAST_UNKNOWN = 0.01
+"""A smaller share of unknown tokens is not worth a word."""
+
+MOST_UNKNOWN = 0.3
+"""With a larger one the texts are probably not what the tokenizer was made for."""
+
 _JSON_LINES = (".jsonl", ".ndjson")
 _NOT_TEXT = (
     ".json",
@@ -123,6 +129,12 @@ class _Row:
         return len(self.ids) - (sum(self.added) if special == "drop" else 0)
 
 
+class Unknown(str):
+    """A warning that tokens of the texts are not in the vocabulary; ``share`` is how many of all."""
+
+    share: float
+
+
 @final
 class TextBatches(Iterator[Batch]):
     """An iterator over batches that also remembers what was cut or left out: ``notes``, complete at the end."""
@@ -145,6 +157,7 @@ class TextBatches(Iterator[Batch]):
             takes,
         )
         self._measured = self._cut = 0
+        self._tokens = self._unknown = 0
         self._short: list[_Row] = []
         self._shorts = 0
 
@@ -153,6 +166,7 @@ class TextBatches(Iterator[Batch]):
             rows = [row for row in self._tokenized(chunk) if self._keeps(row)]
             if rows:
                 self._measured += len(rows)
+                self._count_unknown(rows)
                 return _batch(rows, self._tokenizer, self._special, self._takes)
         if not self._measured and self._short:
             raise ConfigError(self._short_words(self._short[0]) + "; at least two are needed")
@@ -169,7 +183,26 @@ class TextBatches(Iterator[Batch]):
             first = self._short_words(self._short[0])
             more = f" (and {self._shorts - 1} more)" if self._shorts > 1 else ""
             found.append(f"left out of {total} texts: {first}{more}")
+        if self._unknown > LEAST_UNKNOWN * self._tokens:
+            found.append(self._unknown_words())
         return tuple(found)
+
+    def _count_unknown(self, rows: list[_Row]) -> None:
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        own = [token for row in rows for token, added in zip(row.ids, row.added, strict=True) if not added]
+        self._tokens += len(own)
+        self._unknown += 0 if unknown is None else own.count(unknown)
+
+    def _unknown_words(self) -> "Unknown":
+        """What share of the tokens the tokenizer does not know: they are all the same to the model."""
+        share = self._unknown / self._tokens
+        kind = "; are these texts of the kind that the model reads?" if share > MOST_UNKNOWN else ""
+        note = Unknown(
+            f"{share:.0%} of the tokens ({self._unknown} of {self._tokens}) are not in the vocabulary and are read as "
+            f"{self._tokenizer.unk_token}{kind}"
+        )
+        note.share = share
+        return note
 
     def _short_words(self, row: _Row) -> str:
         count = row.measured(self._special)

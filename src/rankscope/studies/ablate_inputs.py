@@ -153,6 +153,7 @@ def _live(
         "parameters": ready.parameters,
         "dtype": short(tree_dtype(found.network)),
         "inputs": chosen.source,
+        **chosen.kinds,
         "special rule": chosen.rule,
         "text axes": None if chosen.axes is None else asdict(chosen.axes),
         "proof": _deviations(found.proof),

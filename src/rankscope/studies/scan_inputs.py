@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from rankscope.errors import ConfigError
@@ -26,6 +26,7 @@ from rankscope.sources import (
     tokens_per_text,
 )
 from rankscope.sources.axes import Axes, as_read
+from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.taps import unwrapped
 from rankscope.studies.scan_config import ScanConfig
 
@@ -45,11 +46,24 @@ class Inputs:
     """Along which axes texts lie, where tensors were given ready."""
 
     read: object = None  # the reader itself, where ``batches`` only pass on what it reads
+    told: tuple[str, ...] = ()  # what there was to say before the first text
+
+    drawn: str | None = None
+    """The shape ``TxN`` of random tokens; None for inputs that somebody meant."""
+
+    decoder: str | None = None
+    """What the decoder of a model with two halves reads, in words; None where there is none."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What happened to texts so far: cut, left out."""
-        return tuple(getattr(self.read or self.batches, "notes", ()))
+        """What happened to texts so far: cut, left out, not in the vocabulary."""
+        return (*self.told, *getattr(self.read or self.batches, "notes", ()))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What is special about the inputs, under the names that results keep it by."""
+        named = {"random tokens": self.drawn, "decoder inputs": self.decoder}
+        return {name: value for name, value in named.items() if value is not None}
 
     @property
     def stamp(self) -> str:
@@ -86,7 +100,22 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     if kind in ("texts", "random_tokens"):
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, config)
+    made = _with_decoder(made, loaded, kind, given.get(kind))
     return made if config.max_texts is None else _cut(made, config)
+
+
+def _with_decoder(inputs: Inputs, loaded: Loaded, kind: str, value: Any) -> Inputs:
+    """The same, with words about what the decoder reads, where the model has an encoder besides."""
+    if "decoder_input_ids" not in loaded.takes:
+        return inputs
+    names = set(value) if isinstance(value, dict) else set()
+    if names & {"decoder_input_ids", "decoder_inputs_embeds"}:
+        words = "inputs of its own"
+    elif kind == "audio":
+        words = "its start token and random tokens"
+    else:
+        words = "the same tokens as the encoder"
+    return replace(inputs, decoder=words, rule=f"{inputs.rule}; the decoder reads {words}")
 
 
 def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
@@ -120,11 +149,14 @@ def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
         texts = [texts] if isinstance(texts, str) and "\n" in texts else texts
         read = read_texts(texts)
         total, source = (len(texts), "a list") if isinstance(texts, list | tuple) else (None, str(texts))
+    read = iter(read)
+    few = list(islice(read, TEXTS))
+    begin = missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
     dropped = "padding is left out" if config.special == "keep" else "padding and special tokens are left out"
     return Inputs(
         batches=text_batches(
-            read,
+            chain(few, read),
             loaded.tokenizer,
             batch_size=config.batch_size,
             max_tokens=most,
@@ -134,6 +166,7 @@ def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
         total=total,
         rule=f"{dropped}, texts are cut to {most} tokens",
         source=source,
+        told=() if begin is None else (begin,),
     )
 
 
@@ -144,8 +177,9 @@ def _random_tokens(loaded: Loaded, config: ScanConfig, _: Any) -> Inputs:
             loaded.model, shape, seed=config.seed, batch_size=config.batch_size, tokenizer=loaded.tokenizer
         ),
         total=parse_shape(shape)[0],
-        rule="nothing is left out",
+        rule="random tokens, of which nothing is left out",
         source=f"random tokens {shape}",
+        drawn=shape,
     )
 
 

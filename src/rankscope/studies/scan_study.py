@@ -257,6 +257,7 @@ def _about(ready: Loaded, layout: Layout, chosen: Inputs, warnings: list[str]) -
         "dtype": _short(ready.dtype),
         "parameters": ready.parameters,
         "inputs": chosen.source,
+        **chosen.kinds,
         "special rule": chosen.rule,
         "text axes": None if chosen.axes is None else asdict(chosen.axes),
         "warnings": warnings,

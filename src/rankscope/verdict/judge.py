@@ -35,6 +35,12 @@ def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
     words = " ".join(
         one["words"] if len(stacks) == 1 else f"{one['stack']}: {one['words']}" for one in stacks
     )
+    drawn = scan.get("random tokens")
+    if drawn is not None:
+        words += (
+            f" This is a verdict on random tokens ({drawn}): on texts, or on random tokens of another length, it may "
+            "be another one."
+        )
     return {
         "verdict": worst["verdict"],
         "words": words,

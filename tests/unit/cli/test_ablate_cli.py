@@ -75,7 +75,10 @@ def test_untrained_weights_need_a_config_only(bare):
     assert result.stdout.startswith(
         "bare: initial weights, paper semantics, float32; the tree equals the model"
     )
-    assert "2 texts of 8 tokens on average, 2 seeds; nothing is left out" in result.stdout
+    assert (
+        "2 texts of 8 tokens on average, 2 seeds; random tokens, of which nothing is left out"
+        in result.stdout
+    )
     assert good(bare, *options).stdout == result.stdout
 
 

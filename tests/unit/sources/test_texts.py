@@ -15,7 +15,7 @@ from torch import nn
 import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
-from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
+from rankscope.sources.texts import Unknown, read_texts, sample_texts, text_batches, tokens_per_text
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and the cat sat", "day and day and day"]
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -248,7 +248,11 @@ def test_measured_tokens_are_the_first_words_of_every_text(rows, batch_size, max
     ]
     assert found == [plain(text)[: max_tokens - 2] for text in texts]
     cut = sum(len(row) > max_tokens - 2 for row in rows)
-    assert batches.notes == ((f"{cut} of {len(rows)} texts were cut to {max_tokens} tokens",) if cut else ())
+    wanted = [f"{cut} of {len(rows)} texts were cut to {max_tokens} tokens"] if cut else []
+    words = [word for row in rows for word in row[: max_tokens - 2]]
+    assert [note for note in batches.notes if not isinstance(note, Unknown)] == wanted
+    unknown = words.count("wombat") / len(words)
+    assert [note.share for note in batches.notes if isinstance(note, Unknown)] == [unknown] * (unknown > 0.01)
 
 
 # ------------------------------------------------------------------------------------ long and short texts

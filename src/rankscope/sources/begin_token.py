@@ -1,0 +1,95 @@
+"""Whether a language model misses the token that begins a text: its loss with it and without it."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from math import sqrt
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rankscope.sources.batch import Batch
+from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.loaded import Loaded
+
+TEXTS, TOKENS = 2, 48
+"""Loss is measured on so many texts of so many tokens at the most: two small passes each."""
+
+CLEAR = 0.3
+"""Nats per token that the token must be worth, and three standard errors besides: a missing one costs 1 and more."""
+
+
+class MissingBegin(str):
+    """A warning that texts begin without a token that the model predicts them better with.
+
+    ``loss`` is its loss per token as the tokenizer feeds it, ``loss_with`` with the token in front.
+    """
+
+    loss: float
+    loss_with: float
+
+
+def missing_begin(loaded: Loaded, texts: Sequence[object]) -> MissingBegin | None:
+    """A warning if texts of a language model lack its token for the begin of a text, and that costs it clearly."""
+    tokenizer = loaded.tokenizer
+    begin = getattr(tokenizer, "bos_token_id", None)
+    head = _head(loaded) if begin is not None else None
+    if tokenizer is None or begin is None or head is None:
+        return None
+    losses: list[tuple[Tensor, Tensor]] = []
+    with suppress(Exception):  # what keeps the model from running at all is said where it is run
+        most = min(TOKENS, (loaded.max_tokens or TOKENS) - 1)
+        for text in (text for text in texts[:TEXTS] if isinstance(text, str)):
+            ids = tokenizer(text, truncation=True, max_length=most, verbose=False)["input_ids"]
+            if begin in ids[:1]:
+                return None
+            if len(ids) > 1:
+                both = (_losses(loaded.model, head, ids), _losses(loaded.model, head, [begin, *ids])[1:])
+                losses.append(both)
+    if not losses:
+        return None
+    plain, better = (torch.cat(side) for side in zip(*losses, strict=True))
+    gain = plain - better
+    error = float(gain.std()) / sqrt(len(gain)) if len(gain) > 1 else float("inf")
+    if not float(gain.mean()) > max(CLEAR, 3 * error):
+        return None
+    loss, loss_with = float(plain.mean()), float(better.mean())
+    note = MissingBegin(
+        f"the tokenizer begins no text with {tokenizer.bos_token}, and the model predicts texts better behind it (loss "
+        f"{loss_with:.2f} in place of {loss:.2f} per token): it was probably trained with it; pass a tokenizer that "
+        "adds it"
+    )
+    note.loss, note.loss_with = loss, loss_with
+    return note
+
+
+def _head(loaded: Loaded) -> Tensor | None:
+    """The matrix that makes logits of the states of a model that predicts the next token; None where there is none."""
+    model = loaded.model
+    if not any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
+        return None
+    from transformers.models.auto import modeling_auto as auto
+
+    config: Any = getattr(model, "config", None)
+    kind = getattr(config, "model_type", None)
+    others = (auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+    if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or any(kind in names for names in others):
+        return None
+    own = model.get_output_embeddings()  # type: ignore[operator]
+    if own is not None:
+        return cast("Tensor", own.weight)
+    if loaded.head is not None:
+        return loaded.head
+    return cast("Tensor", model.get_input_embeddings().weight) if config.tie_word_embeddings else None  # type: ignore[operator]
+
+
+def _losses(model: nn.Module, head: Tensor, ids: list[int]) -> Tensor:
+    """The loss of every token after the first, in nats; from the states, where the model has no head of its own."""
+    row = torch.tensor([ids])
+    with quiet(model):
+        output: Any = run_batch(model, Batch(inputs={"input_ids": row}, is_token=None, labels=("",)))
+        logits = getattr(output, "logits", None)
+        if logits is None:
+            logits = output.last_hidden_state @ head.to(output.last_hidden_state).T
+        return F.cross_entropy(logits[0, :-1].double(), row[0, 1:].to(logits.device), reduction="none").cpu()
