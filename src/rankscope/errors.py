@@ -41,6 +41,38 @@ class OutOfMemory(RankscopeError):  # noqa: N818 - reads as a sentence
     """There is not enough memory; the message says which option reduces it."""
 
 
+ALLOCATIONS = (
+    "out of memory",  # CUDA, MPS, HIP
+    "can't allocate memory",  # torch on Linux
+    "not enough memory: you tried to allocate",  # torch on Windows
+    "unable to allocate",  # numpy
+    "std::bad_alloc",
+)
+"""What allocators say, in lower case. The word memory alone says nothing: models have memories too."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that memory ran out; torch reports this as a RuntimeError of many words.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    True
+    >>> is_out_of_memory(RuntimeError("the memory tokens do not fit the queries"))
+    False
+    """
+    if isinstance(error, MemoryError | OutOfMemory):
+        return True
+    if any(
+        kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__
+    ):  # of torch, which is not imported
+        return True
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and any(one in words for one in ALLOCATIONS)
+
+
+class NotSaved(UserWarning):
+    """Something that would only have saved work could not be written; the work itself goes on."""
+
+
 class NotTapped(RankscopeError):  # noqa: N818 - reads as a sentence
     """A live model whose states did not all pass by the hooks on it."""
 

@@ -7,11 +7,10 @@ from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.ablate_text import ablate_text, finding_lines
-from rankscope.cli.options import Format, chosen_format, listed, seed_list
-from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.options import Format, listed, mask_files, seed_list
+from rankscope.cli.output import command_line, note, prepared, progress, write_table
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -121,8 +120,7 @@ def ablate(
     share their weights and read the same texts. Measured are the same tokens as in a scan; numbers below the rounding
     floor are marked. With --split there is no such floor.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
     from rankscope.studies import AblateConfig
 
     if texts is not None and text:
@@ -156,10 +154,7 @@ def ablate(
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
-    try:
-        _write(table, wanted, output, plot)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'ablate')}") from error
+    _write(table, wanted, output, plot)
 
 
 def _run(model: Any, config: "AblateConfig", load: dict[str, Any], given: dict[str, Any]) -> "Table":

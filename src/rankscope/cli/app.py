@@ -4,7 +4,8 @@ import contextlib
 import faulthandler
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -26,7 +27,7 @@ from rankscope.cli.rate import rate
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 from rankscope.cli.train import train
-from rankscope.errors import RankscopeError
+from rankscope.errors import NotSaved, RankscopeError, is_out_of_memory
 
 TOO_LARGE = (
     "not enough memory for this run; ask for smaller sizes, such as --dim, --tokens, --layers, --seeds"
@@ -51,7 +52,8 @@ class OneLineErrors(TyperGroup):
         if not standalone_mode:
             return run()
         try:
-            result = run()
+            with _warnings_as_notes():
+                result = run()
             sys.stdout.flush()
         except (typer.Abort, KeyboardInterrupt):
             _fail("interrupted; nothing was written", 130)
@@ -64,11 +66,11 @@ class OneLineErrors(TyperGroup):
         except (MemoryError, OverflowError):
             _fail(TOO_LARGE, 2)
         except OSError as error:
-            _fail(f"cannot write the output: {error.strerror or error}", 2)
+            _fail(_system_words(error), 2)
         except Exception as error:
             if os.environ.get("RANKSCOPE_DEBUG"):
                 raise
-            if isinstance(error, RuntimeError) and "memory" in str(error):
+            if is_out_of_memory(error):
                 _fail(TOO_LARGE, 2)
             _fail(
                 f"unexpected {type(error).__name__}: {error}; this is a fault of rankscope, please report it with the "
@@ -89,6 +91,36 @@ def _prepare_processor(args: Sequence[str]) -> None:
         words = limit_amx(asked)
         if words is not None:
             note(words)
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Warnings of our own are one line, as notes are, each once; others stay as Python shows them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", NotSaved)
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, NotSaved):
+                note(f"note: {message}")
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def _system_words(error: OSError) -> str:
+    """What the system refused, and of which file, if it says."""
+    about = "" if error.filename is None else f" {os.fsdecode(error.filename)!r}"
+    if isinstance(error, ConnectionError | TimeoutError):
+        return (
+            f"the network failed{about}: {error.strerror or error}; try again, or name files on this machine"
+        )
+    return (
+        f"the system refused to read or write{about}: {error.strerror or error}; check that it is there, that you may "
+        "use it, and that the disk has room"
+    )
 
 
 def _leave_quietly() -> NoReturn:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, listed, seed_list
-from rankscope.cli.output import check_outputs, command_line, exit_code, note, progress, write_table
+from rankscope.cli.options import Format, listed, mask_files, seed_list
+from rankscope.cli.output import command_line, exit_code, note, prepared, progress, write_table
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -86,8 +85,7 @@ def certify(
     and come from the attention maps of one forward pass. Next to them stand what was measured and the bound that the
     papers print. --require-lower and --require-upper speak of the first definition.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
     from rankscope.studies.certify_config import CertifyConfig
 
     if texts is not None and text:
@@ -116,10 +114,7 @@ def certify(
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
-    try:
-        _write(table, wanted, output, plot, explain=explain)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'certify')}") from error
+    _write(table, wanted, output, plot, explain=explain)
     return exit_code(_decisions(table, limits), undecided)
 
 

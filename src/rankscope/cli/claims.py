@@ -8,10 +8,8 @@ import typer
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import chosen_format, seed_list
-from rankscope.cli.output import check_outputs, command_line, note, progress, text_table, write_table
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import FileError, RankscopeError
+from rankscope.cli.options import seed_list
+from rankscope.cli.output import command_line, note, prepared, progress, text_table, write_table
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -37,18 +35,14 @@ def claims(
     A verdict follows from computed numbers. One claim alone is printed whole: statement, source, the assumption or the
     counter-example with its entries, and all numbers. Exit code 1 if a verdict is not the expected one.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, None)
+    wanted = prepared(format_, output)
     from rankscope.studies.claims import CLAIMS, check_claims
 
     for name in names or ():
         _ = CLAIMS[name]  # a wrong name stops before any work
     with progress("claims") as told:
         table = check_claims(names or (), seed=seed_list(None, seed)[0], progress=told)
-    try:
-        write_table(table, "Claims about rank collapse", wanted, output, None, text=_text, page=_page)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'claims')}") from error
+    write_table(table, "Claims about rank collapse", wanted, output, None, text=_text, page=_page)
     wrong = [one for one in table.sections["claims"] if not one["as_expected"]]
     if wrong:
         for one in wrong:

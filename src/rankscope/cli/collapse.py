@@ -5,8 +5,8 @@ from typing import Annotated
 from typer import Option
 
 from rankscope.cli import options
-from rankscope.cli.options import chosen_format, listed, seed_list
-from rankscope.cli.output import check_outputs, note, progress, write_table
+from rankscope.cli.options import listed, mask_files, seed_list
+from rankscope.cli.output import note, prepared, progress, write_table
 
 
 def collapse(
@@ -45,8 +45,7 @@ def collapse(
     Networks of one seed share weights across variants, masks and norms. Numbers below the rounding floor of the
     arithmetic are marked: they are noise, not collapse. With --split there is no such floor.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=mask_files(mask))
     from rankscope.studies import CollapseConfig
     from rankscope.studies import collapse as run
 

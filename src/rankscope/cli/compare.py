@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, emit, exit_code, text_table, write_table
+from rankscope.cli.options import Format, listed
+from rankscope.cli.output import exit_code, prepared, text_table, write_table
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,20 +42,14 @@ def compare(
     what rounding in either scan can make. Three or more scans also show the trend over the series; a record of
     training is a series by itself.
     """
-    wanted = chosen_format(format_, output)
+    wanted = prepared(format_, output, reads=scans)
     if wanted is Format.HTML:
         raise ConfigError("compare has no format html; use table, json, csv or parquet")
-    check_outputs(output, None)
-    if output is not None and any(output.resolve() == scan.resolve() for scan in scans):
-        raise ConfigError(f"--output {output} is one of the scans to compare; name another file")
     from rankscope.studies.compare_study import compare as run
     from rankscope.studies.compare_study import has_changed
 
     table = run(*scans, measures=listed(measure or ""), sites=listed(site or ""), alpha=alpha)
-    if wanted is Format.TABLE:
-        emit(compared_text(table), output)
-    else:
-        write_table(table, "", wanted, output, None)
+    write_table(table, "", wanted, output, None, text=compared_text)
     return exit_code([has_changed(table)] if fail_if_changed else [], undecided)
 
 

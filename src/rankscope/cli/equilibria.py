@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format
-from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import FileError, RankscopeError
+from rankscope.cli.options import Format, mask_files
+from rankscope.cli.output import command_line, note, prepared, progress, write_table
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -58,8 +56,7 @@ def equilibria(
     With --rank an equilibrium of exactly that rank is constructed, and random starts of the same system show how many
     reach it. The same weights without the norm are run for comparison.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=mask_files(mask, values))
     from rankscope.studies.equilibria_config import EquilibriaConfig
     from rankscope.studies.equilibria_study import equilibria as find
 
@@ -81,10 +78,7 @@ def equilibria(
     )
     with progress("equilibria") as advance:
         table = find(config, progress=advance)
-    try:
-        _write(table, wanted, output, plot)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'equilibria')}") from error
+    _write(table, wanted, output, plot)
 
 
 def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:

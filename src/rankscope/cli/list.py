@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from rankscope.cli.options import Format, chosen_format, listed
-from rankscope.cli.output import check_outputs, emit, names_text, note
+from rankscope.cli.options import Format, listed, mask_files
+from rankscope.cli.output import emit, names_text, note, prepared
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 
@@ -44,8 +44,7 @@ def list_names(
     output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
 ) -> None:
     """Print names and definitions of everything that has a name."""
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=mask_files(mask))
     if what not in _LISTINGS:
         raise unknown_name("listing", what, _LISTINGS)
     if what != "masks" and (tokens is not None or mask is not None):

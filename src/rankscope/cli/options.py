@@ -1,5 +1,6 @@
 """Options that several commands share, and how their texts are read."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -97,6 +98,10 @@ FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet
 """Output format by file ending, where --format does not say."""
 
 
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
+"""Endings that no format of results has."""
+
+
 class Format(StrEnum):
     """How results are written."""
 
@@ -127,13 +132,35 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def chosen_format(format_: Format | None, output: Path | None) -> Format:
-    """The format asked for, or the one the output's ending names, or a table for reading."""
+    """The format asked for, or the one the output's ending names, or a table for reading; they must not differ."""
     if format_ is Format.PARQUET and output is None:
         raise ConfigError("parquet is a binary format; give --output FILE")
-    if format_ is not None:
-        return format_
     ending = "" if output is None else output.suffix.lower()
-    return Format(FORMATS.get(ending, "table"))
+    if ending in PICTURES:
+        raise ConfigError(
+            f"--output {output} ends like a picture, but results go there; draw with --plot {output}"
+        )
+    named = None if ending not in FORMATS else Format(FORMATS[ending])
+    if format_ is None:
+        return named or Format.TABLE
+    # Any text may go into a .txt.
+    if named not in (None, format_) and not (named is Format.TABLE and format_ is not Format.PARQUET):
+        right = next(one for one, name in FORMATS.items() if name == format_)
+        raise ConfigError(
+            f"--output {output} ends like {named}, but --format {format_} was asked for; leave out --format, or name "
+            f"{Path(output or '').with_suffix(right)}"
+        )
+    return format_
+
+
+def mask_files(*masks: str | None) -> list[str]:
+    """The paths that mask rules ``file:PATH`` may name.
+
+    >>> mask_files("causal+file:a.npy, window:2", None)
+    ['a.npy, window:2', 'a.npy', 'window:2']
+    """
+    rests = [rest for mask in masks for rest in (mask or "").split("file:")[1:]]
+    return [name for rest in rests for name in (rest, *map(str.strip, re.split(r"[,+]", rest))) if name]
 
 
 def seed_list(count: int | None, one: int | None) -> tuple[int, ...]:

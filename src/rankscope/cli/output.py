@@ -1,6 +1,7 @@
 """Writing what a command found: results to stdout or a file, notes and progress to stderr."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankscope.cli.options import Format, IfUndecided
-from rankscope.errors import ConfigError
+from rankscope.cli.options import Format, IfUndecided, chosen_format
+from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -32,29 +33,72 @@ def note(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
 
 
-def check_outputs(output: Path | None, plot: Path | None) -> None:
-    """Raise before any work is done if a file could not be written in the end, or a library is missing."""
-    from rankscope.results import check_output
+def prepared(
+    format_: Format | None, output: Path | None, plot: Path | None = None, *, reads: Sequence[object] = ()
+) -> Format:
+    """The format in which results are written, once it is sure that they can be: ask before any work.
 
-    if output is not None:
-        check_output(output)
-    if output is not None and plot is not None and output.resolve() == plot.resolve():
+    Raises if a file could not be written in the end or would replace one of ``reads``, if ending and format
+    contradict each other, or if a library is missing.
+    """
+    from rankscope.results import check_output
+    from rankscope.results.files import refuse_input
+
+    wanted = chosen_format(format_, output)
+    for path, option in ((output, "--output"), (plot, "--plot")):
+        if path is not None:
+            check_output(path)
+            refuse_input(path, reads, option)
+    if output is not None and plot is not None and os.path.realpath(output) == os.path.realpath(plot):
         raise ConfigError(f"--output and --plot are both {plot}; one would overwrite the other")
     if plot is not None:
         from rankscope.plots import FIGURE_FORMATS
 
         check_output(plot, FIGURE_FORMATS)
+    if wanted is Format.HTML:
+        import rankscope.report  # noqa: F401 - a missing extra names itself now
+    return wanted
 
 
 def emit(text: str, output: Path | None) -> None:
     """``text`` to the file, whole or not at all, or to stdout."""
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()  # a full disk shows itself here, while the results can still be kept elsewhere
         return
     from rankscope.results import write_atomically
 
     write_atomically(output, text.encode())
     note(f"wrote {output}")
+
+
+@contextmanager
+def rescued(table: "Table", name: str = "") -> Iterator[None]:
+    """What goes wrong while the table is written inside the block costs no result: it is kept aside, and told where."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader of our output has seen enough of it
+    except (RankscopeError, OSError) as error:
+        words = (
+            str(error) if isinstance(error, RankscopeError) else f"cannot write: {error.strerror or error}"
+        )
+        raise FileError(f"{words}; {_kept_aside(table, name or table.command)}") from error
+    except Exception:
+        note(_kept_aside(table, name or table.command))
+        raise
+
+
+def _kept_aside(table: "Table", name: str) -> str:
+    """In words where the table is now: a file in the folder for temporary files, if that can be written."""
+    import tempfile
+
+    try:
+        place = Path(tempfile.mkdtemp(prefix="rankscope-")) / f"{name}.json"
+        table.save(place)
+    except (RankscopeError, OSError):
+        return "nor could the results be kept in the folder for temporary files"
+    return f"the results are in {place}"
 
 
 def exit_code(decisions: "Sequence[Decision]", undecided: IfUndecided | None) -> int:
@@ -115,25 +159,27 @@ def write_table(
 ) -> None:
     """The table in the format that is wanted, if any, and the picture if one is asked for.
 
-    ``text``, ``page`` and ``curves`` make a table for reading, a report and the picture of it.
+    ``text``, ``page`` and ``curves`` make a table for reading, a report and the picture of it. What cannot be written
+    is kept aside.
     """
-    match wanted:
-        case Format.TABLE:
-            emit((text or rendered_table)(table), output)
-        case Format.JSON:
-            emit(table.to_json_text(), output)
-        case Format.CSV:
-            emit(table.to_csv(), output)
-        case Format.PARQUET:
-            table.save(str(output))  # a format without a file was refused before the work
-            note(f"wrote {output}")
-        case Format.HTML:
-            emit(page(table, title), output)
-    if plot is not None:
-        from rankscope.plots import save_figure
+    with rescued(table):
+        match wanted:
+            case Format.TABLE:
+                emit((text or rendered_table)(table), output)
+            case Format.JSON:
+                emit(table.to_json_text(), output)
+            case Format.CSV:
+                emit(table.to_csv(), output)
+            case Format.PARQUET:
+                table.save(str(output))  # a format without a file was refused before the work
+                note(f"wrote {output}")
+            case Format.HTML:
+                emit(page(table, title), output)
+        if plot is not None:
+            from rankscope.plots import save_figure
 
-        save_figure((curves or _curves)(table), plot)
-        note(f"wrote {plot}")
+            save_figure((curves or _curves)(table), plot)
+            note(f"wrote {plot}")
 
 
 def _curves(table: "Table") -> "Chart":

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, seed_list
-from rankscope.cli.output import check_outputs, command_line, note, progress, write_table
+from rankscope.cli.options import Format, mask_files, seed_list
+from rankscope.cli.output import command_line, note, prepared, progress, write_table
 from rankscope.cli.paths_text import paths_text
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -131,8 +130,7 @@ def paths(
     over all sequences of heads, exactly. Sums over lengths, heads and sources cost a few passes, however many
     sequences there are. Single paths are searched best first; the list says whether it is proven complete.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
     from rankscope.studies import PathsConfig
 
     if texts is not None and text:
@@ -168,10 +166,7 @@ def paths(
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
-    try:
-        _write(table, wanted, output, plot)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'paths')}") from error
+    _write(table, wanted, output, plot)
 
 
 def _run(model: Any, config: Any, load: dict[str, Any], given: dict[str, Any]) -> "Table":

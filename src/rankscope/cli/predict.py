@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.cli.options import Format, listed, mask_files
 from rankscope.cli.output import (
-    check_outputs,
     command_line,
     exit_code,
     note,
+    prepared,
     printable,
     text_table,
     write_table,
 )
 from rankscope.cli.random_network import DEFAULTS
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -93,8 +92,7 @@ def predict(
     width that keeps the number of weights. Statements are about the largest distance between two tokens: by how much
     every block enlarges or keeps it at least and at most, whatever the text.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(config, *mask_files(mask)))
     own = {"heads": heads, "dim": dim, "variant": variant, "norm": norm, "mask": mask}
     own |= {"position": position, "values": values, "init": init}
     given = {name: value for name, value in own.items() if value is not None}
@@ -116,19 +114,16 @@ def predict(
     from rankscope.studies.predict_study import has_passed
 
     table = _run(config, asked, given, placement, load)
-    try:
-        write_table(
-            table,
-            f"Predictions for {config or 'a random network'}",
-            wanted,
-            output,
-            plot,
-            text=predict_text,
-            page=_page,
-            curves=_chart,
-        )
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'predict')}") from error
+    write_table(
+        table,
+        f"Predictions for {config or 'a random network'}",
+        wanted,
+        output,
+        plot,
+        text=predict_text,
+        page=_page,
+        curves=_chart,
+    )
     if wanted is not Format.TABLE:
         for line in table.sections.get("forecast", {}).get("notes", ()):
             note(f"note: {line}")

@@ -1,15 +1,13 @@
 """``rankscope rate``: the order and the rate of collapse, measured and predicted."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, seed_list
-from rankscope.cli.output import check_outputs, emit, text_table, write_table
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.cli.options import mask_files, seed_list
+from rankscope.cli.output import prepared, text_table, write_table
+from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -91,8 +89,7 @@ def rate(
     residual divided by the growth of the common row; the absolute one is rate times value_growth. Of a model, one
     variant is followed on every text by itself.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(model, texts, *mask_files(mask)))
     given: dict[str, Any] = {
         "layers": layers,
         "heads": heads,
@@ -135,18 +132,7 @@ def rate(
         table = rate_model(
             model, text or texts, layers=layers, load=load, seeds=seed_list(seeds, seed), **own
         )
-    try:
-        _write(table, wanted, output, plot)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(table, 'rate')}") from error
-
-
-def _write(table: "Table", wanted: Format, output: Path | None, plot: Path | None) -> None:
-    if wanted is Format.TABLE:
-        write_table(table, "", None, None, plot)
-        emit(_fit_text(table), output)
-    else:
-        write_table(table, "Order and rate of collapse", wanted, output, plot)
+    write_table(table, "Order and rate of collapse", wanted, output, plot, text=_fit_text)
 
 
 def _of_random(chosen: dict[str, Any], variant: str, seeds: tuple[int, ...]) -> "Table":

@@ -9,9 +9,8 @@ import typer
 from typer import Argument, Option
 
 from rankscope.cli.options import Format, seed_list
-from rankscope.cli.output import command_line, emit, note, progress
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.cli.output import command_line, emit, note, progress, rescued
+from rankscope.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -60,10 +59,8 @@ def reproduce(
 
     def save(table: "Table") -> None:
         if folder is not None:
-            try:
+            with rescued(table, name):
                 _write(figure, table, folder)
-            except (RankscopeError, OSError) as error:
-                raise FileError(f"{error}; {kept_aside(table, name)}") from error
 
     with progress(name) as advance:
         size: Size = "fast" if fast else "full" if full else "usual"
@@ -73,7 +70,8 @@ def reproduce(
             kept = "nothing was kept" if folder is None else "the same command goes on with what is done"
             note(f"interrupted; {kept}")
             raise typer.Exit(130) from None
-    emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
+    with rescued(table, name):
+        emit(table.to_json_text() if format_ is Format.JSON else _text(figure, table), None)
 
 
 def named_folder(output: str) -> Path:

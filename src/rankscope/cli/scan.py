@@ -3,22 +3,22 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.cli.options import Format, listed
 from rankscope.cli.output import (
-    check_outputs,
     command_line,
     exit_code,
     note,
+    prepared,
     printable,
     progress,
     text_table,
     write_table,
 )
-from rankscope.cli.rescue import kept_aside
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.errors import ConfigError, RankscopeError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -94,8 +94,7 @@ def scan(
     Hooks reduce every state to numbers where it appears: after attention, after the MLP, after the block and after
     the final norm. Padding and special tokens are left out. Numbers below the rounding floor are marked.
     """
-    wanted = chosen_format(format_, output)
-    check_outputs(output, plot)
+    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, loss))
     from rankscope.studies import Partial, ScanConfig
     from rankscope.verdict import decided, parse_condition
 
@@ -132,10 +131,7 @@ def scan(
         _refuse_unused(given, loading, blocks=blocks, loss=loss, max_texts=max_texts, resume=resume or None)
     partial = Partial(_partial_path(model, output), resume=resume)
     found = _run(model, config, loading, given, loss, partial)
-    try:
-        _write(found.table, wanted, output, plot)
-    except (RankscopeError, OSError) as error:
-        raise FileError(f"{error}; {kept_aside(found.table, 'scan')}") from error
+    _write(found.table, wanted, output, plot)
     partial.remove()
     return exit_code([decided(one, found.table) for one in conditions], undecided)
 
@@ -161,7 +157,8 @@ def _run(
             )
     except KeyboardInterrupt:
         saved = f"what was measured is in {partial.path}; go on with --resume" if partial.is_written else ""
-        raise RankscopeError(f"interrupted; {saved or 'no text was finished yet, nothing to save'}") from None
+        note(f"rankscope: interrupted; {saved or 'nothing was saved'}")
+        raise typer.Exit(130) from None
     except RankscopeError as error:
         if partial.is_written:
             raise type(error)(f"{error}; what was measured is in {partial.path}") from error
@@ -186,7 +183,9 @@ def _refuse_unused(given: dict[str, Any], loading: dict[str, Any], **others: Any
 def _partial_path(model: str, output: Path | None) -> Path:
     """Beside the output, or in the current folder under the model's name."""
     if output is not None:
-        return output.with_name(output.name + ".partial.json")
+        from rankscope.studies.scan_partial import partial_beside
+
+        return partial_beside(output)
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(model).name)
     return Path(f"rankscope-scan-{name[:60]}.partial.json")
 

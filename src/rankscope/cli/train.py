@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from rankscope.cli.options import Format
-from rankscope.cli.output import check_outputs, emit, note, progress
+from rankscope.cli.output import emit, note, prepared, progress, rescued
 from rankscope.cli.reproduce import named_folder
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
@@ -17,6 +17,7 @@ from rankscope.errors import ConfigError
 if TYPE_CHECKING:
     from rankscope.results import Table
     from rankscope.studies.tasks import Task, TaskConfig, Trained
+    from rankscope.studies.tasks.event_log import EventLog
     from rankscope.studies.tasks.training import Tell
 
 WIDTH = 110
@@ -98,9 +99,15 @@ def train(
     if tensorboard and output is None:
         raise ConfigError("--tensorboard writes into the folder of --output; name one")
     folder = None if output is None else named_folder(output)
-    check_outputs(None, plot)
+    prepared(None, None, plot, reads=[text])
     if folder is not None and folder.is_dir():
-        check_outputs(folder / "result.json", None)
+        from rankscope.results import check_output
+        from rankscope.results.files import refuse_input
+        from rankscope.studies.tasks.run_folder import FILES
+
+        check_output(folder / "result.json")
+        for name in FILES:
+            refuse_input(folder / name, [text])
     if text is not None and not text.strip():
         raise ConfigError("--text is empty; name a file")
     asked = {
@@ -130,22 +137,28 @@ def train(
         given,
         [_parsed(one) for one in settings or ()],
     )
+    log = None
+    if tensorboard and folder is not None:
+        from rankscope.studies.tasks.event_log import EventLog
+
+        log = EventLog(folder / "tensorboard")  # a missing extra names itself now
     for name, value in chosen.lines(config).items():
         note(f"{name}: {value:.4f}")
-    trained = _trained(chosen, config, folder, tensorboard=tensorboard)
+    trained = _trained(chosen, config, folder, log)
     from rankscope.studies.tasks.table import training_table
 
     table = training_table(trained)
-    if folder is not None:
-        table.save(folder / "result.json")
-        note(f"wrote model.safetensors, log.csv and result.json in {folder}")
-    if plot is not None:
-        from rankscope.plots import save_figure
-        from rankscope.plots.training_chart import training_chart
+    with rescued(table):
+        if folder is not None:
+            table.save(folder / "result.json")
+            note(f"wrote model.safetensors, log.csv and result.json in {folder}")
+        if plot is not None:
+            from rankscope.plots import save_figure
+            from rankscope.plots.training_chart import training_chart
 
-        save_figure(training_chart(table), plot)
-        note(f"wrote {plot}")
-    emit(table.to_json_text() if format_ is Format.JSON else _text(table), None)
+            save_figure(training_chart(table), plot)
+            note(f"wrote {plot}")
+        emit(table.to_json_text() if format_ is Format.JSON else _text(table), None)
 
 
 def configured(
@@ -181,17 +194,15 @@ def _parsed(text: str) -> tuple[str, Any]:
         return name.strip(), value
 
 
-def _trained(task: "Task[Any]", config: "TaskConfig", folder: Path | None, *, tensorboard: bool) -> "Trained":
+def _trained(
+    task: "Task[Any]", config: "TaskConfig", folder: Path | None, log: "EventLog | None"
+) -> "Trained":
     from contextlib import ExitStack
 
     from rankscope.studies.tasks import train as train_task
 
     with ExitStack() as stack:
-        hear: list[Tell] = []
-        if tensorboard and folder is not None:
-            from rankscope.studies.tasks.event_log import EventLog
-
-            hear.append(stack.enter_context(EventLog(folder / "tensorboard")))
+        hear: list[Tell] = [] if log is None else [stack.enter_context(log)]
         advance = stack.enter_context(progress(task.name))
         hear.append(
             lambda one: advance(

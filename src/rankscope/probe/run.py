@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import unit_roundoff
-from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError
+from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError, is_out_of_memory
 from rankscope.measures import PANEL, RANKS, Evaluation, Readings, evaluate_many, find_measure, read_panel
 from rankscope.probe.tally import Place, Seen, Tally
 from rankscope.results import Table, provenance
@@ -141,10 +141,10 @@ def own_words(model: nn.Module, batch: Batch) -> Iterator[None]:
     """What goes wrong inside the model's own code, told as such; memory is the caller's to explain."""
     try:
         yield
-    except (RankscopeError, MemoryError, torch.OutOfMemoryError):
+    except RankscopeError:
         raise
     except Exception as error:
-        if "memory" in str(error).lower():
+        if is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines() or ["no message"]
         raise ModelError(

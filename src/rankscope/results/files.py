@@ -1,33 +1,42 @@
 """Files that are either the old one or the new one, never half of one."""
 
+import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from rankscope.errors import FileError
+from rankscope.errors import ConfigError, FileError
 
 TEMPORARY = ".rankscope-*.tmp"
-"""Names of files that are being written; a killed process leaves one behind."""
+"""Names of files that are being written; a killed process leaves one behind. They are short, whatever the target's."""
+
+NEWEST = 3
+"""So often a temporary file is made anew if another process took it for one that was left behind."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> Path:
     """The path, after its file holds exactly ``content``: bytes, or a function that writes to a binary file.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and then take the name in
-    one step. Whatever fails before that step leaves an existing file untouched and removes the temporary one
-    (a killed process may leave it behind).
+    one step. Whatever fails before that step leaves an existing file untouched and removes the temporary one; what a
+    killed process left behind of the same file is removed by the next one that writes it.
     """
     check_output(path)
     # Through a link, the file it points to is replaced; the link stays.
     target = Path(os.path.realpath(path))
-    temporary = target.parent / TEMPORARY.replace("*", secrets.token_hex(8))
+    own = TEMPORARY.replace("*", f"{_mark(target.name)}-*")
+    clear_leftovers(target.parent, own)
+    temporary = target.parent / own.replace("*", secrets.token_hex(8))
     try:
-        _write(temporary, content, mode=_mode(target))
-        os.replace(temporary, target)
+        with _being_written(temporary, target) as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
     except OSError as error:
         raise FileError(
             f"cannot write {os.fspath(path)!r}: {error.strerror or error}; any earlier file is unchanged; "
@@ -38,6 +47,87 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | Callable[[Bi
             temporary.unlink()
     _sync_folder(target.parent)
     return Path(path)
+
+
+def clear_leftovers(folder: Path, pattern: str = TEMPORARY) -> None:
+    """Remove half-written files that nobody writes any more.
+
+    Whoever writes one holds a lock on it, which the system frees when the process ends, however it ends. Where there
+    are no locks, nothing can be told and nothing is removed.
+    """
+    with suppress(OSError):
+        for left in folder.glob(pattern):
+            with suppress(OSError), left.open("r+b") as file:
+                if _locked(file.fileno(), wait=False):
+                    left.unlink()
+
+
+def refuse_input(path: Path, reads: Iterable[object], option: str = "--output") -> None:
+    """An error if writing ``path`` would replace a file that is read: named itself, by a link, or in a folder.
+
+    ``reads`` are what a command was given to read, whatever it is: paths, names of models, ``file.py:attribute``,
+    lists of these. In a folder that is read, only results of earlier runs may be replaced.
+    """
+    if not path.exists():
+        return
+    for name in dict.fromkeys(candidate for one in reads for candidate in _named(one)):
+        read = Path(name).expanduser()
+        if not read.exists():
+            continue
+        if read.is_dir():
+            inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(read))
+            is_input = (inside or any(_are_one(path, file) for file in _files(read))) and not _is_ours(path)
+        else:
+            is_input = _are_one(path, read)
+        if is_input:
+            what = f"a file of {name!r}, which is" if read.is_dir() else "one of the files that are"
+            raise ConfigError(
+                f"{option} {os.fspath(path)!r} is {what} to be read, and would be overwritten; name another file"
+            )
+
+
+def _named(given: object) -> Iterator[str]:
+    """The paths that a text may mean. Too many do no harm: what is not there cannot be overwritten."""
+    if isinstance(given, list | tuple):
+        for one in given:
+            yield from _named(one)
+    elif isinstance(given, str | os.PathLike):
+        text = os.fspath(given)
+        if isinstance(text, str) and text and "\0" not in text and len(os.fsencode(text)) < LONGEST_PATH:
+            yield text
+            yield text.rpartition(":")[0] or text
+
+
+LONGEST_PATH = 4096
+"""Bytes of a path, at most; longer texts are texts."""
+
+
+def _are_one(first: Path, second: Path) -> bool:
+    """Whether two names, links or not, lead to one file."""
+    try:
+        return os.path.samefile(first, second)
+    except OSError:
+        return False
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of the folders in it, as links lead to them; a model's own are no deeper."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_file():
+                yield entry
+            elif entry.is_dir():
+                with suppress(OSError):
+                    yield from (inner for inner in entry.iterdir() if inner.is_file())
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins as results that rankscope writes do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(64).startswith((b'{"schema": "rankscope/', b"run,model,variant,"))
+    except OSError:
+        return False
 
 
 def check_output(path: str | os.PathLike[str], formats: Collection[str] | None = None) -> None:
@@ -100,18 +190,45 @@ def _mode(target: Path) -> int | None:
     return None
 
 
-def _write(temporary: Path, content: bytes | Callable[[BinaryIO], object], *, mode: int | None) -> None:
-    # os.open applies the user's umask to 0o666; the tempfile module would let only the owner read the file.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _mark(name: str) -> str:
+    """What tells temporary files of one target from those of another, in eight letters."""
+    return hashlib.blake2b(os.fsencode(name), digest_size=4).hexdigest()
+
+
+@contextmanager
+def _being_written(temporary: Path, target: Path) -> Iterator[BinaryIO]:
+    """A new file, locked as long as it is open, so that others see that it is being written; then it is the target."""
+    mode = _mode(target)
+    for _ in range(NEWEST):
+        # os.open applies the user's umask to 0o666; the tempfile module would let only the owner read the file.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        _locked(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            break
+        os.close(handle)  # between its making and its lock another process cleared it away
     with os.fdopen(handle, "wb") as file:
         if mode is not None:
             os.chmod(temporary, mode)
-        if callable(content):
-            content(file)
-        else:
-            file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
+        if os.name == "posix":
+            os.replace(temporary, target)  # while the lock is held: without it, it would look left behind
+    if os.name != "posix":
+        os.replace(temporary, target)  # Windows renames no open file
+
+
+def _locked(handle: int, *, wait: bool) -> bool:
+    """Whether the open file is now locked by this handle; never where the system or the disk has no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 from rankscope.core.registry import Registry, unknown_name
-from rankscope.errors import ConfigError, FileError, MissingExtraError, OutOfMemory, UnknownNameError
+from rankscope.errors import (
+    ConfigError,
+    FileError,
+    MissingExtraError,
+    OutOfMemory,
+    UnknownNameError,
+    is_out_of_memory,
+)
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.hub import (
@@ -256,7 +263,7 @@ def _memory_words() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(
             "there is not enough memory for the weights of this config; name a smaller model"

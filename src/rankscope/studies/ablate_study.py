@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError, OutOfMemory
+from rankscope.errors import ConfigError, OutOfMemory, is_out_of_memory
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
 from rankscope.results import Table
 from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
@@ -220,8 +220,8 @@ def memory_words(what: str, advice: str) -> Iterator[None]:
     """Running out of memory becomes an error that says what to lower."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
 

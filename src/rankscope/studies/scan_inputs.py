@@ -1,9 +1,11 @@
 """What a model is fed in a scan: the user's texts, images, sound or tensors, random tokens, or a bundled sample."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
@@ -54,6 +56,8 @@ class Inputs:
     decoder: str | None = None
     """What the decoder of a model with two halves reads, in words; None where there is none."""
 
+    given: object = None  # what the user named: a path, or the texts themselves
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What happened to texts so far: cut, left out, not in the vocabulary."""
@@ -67,12 +71,28 @@ class Inputs:
 
     @property
     def stamp(self) -> str:
-        """The source, and of a file its size and when it was written."""
-        try:
-            found = os.stat(self.source)
-        except (OSError, ValueError):
-            return self.source
-        return f"{self.source} {found.st_size} {found.st_mtime_ns}"
+        """The source, and what tells it from another one of its name.
+
+        Of a file its size and when it was written, of a folder those of all its files, of texts a digest of them.
+        """
+        if isinstance(self.given, list | tuple):
+            marks = [str(one) for one in self.given]
+        elif isinstance(self.given, str | os.PathLike):
+            marks = list(_marks(Path(self.given).expanduser()))
+        else:
+            marks = []
+        return f"{self.source} {hashlib.blake2b(repr(marks).encode(), digest_size=16).hexdigest()}"
+
+
+def _marks(path: Path) -> Iterator[str]:
+    """Name, size and time of a file, or of every file of a folder."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        for file in files:
+            found = file.stat()
+            yield f"{file.name} {found.st_size} {found.st_mtime_ns}"
+    except (OSError, ValueError):
+        yield str(path)
 
 
 def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
@@ -97,6 +117,7 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
         made = _tensors(loaded, config, given[kind], layout)
     else:
         made = makers[kind](loaded, config, given.get(kind))
+    made = replace(made, given=given.get(kind))
     if kind in ("texts", "random_tokens"):
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, config)

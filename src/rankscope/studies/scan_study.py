@@ -1,6 +1,5 @@
 """Scan: a live model in, numbers per layer, site and text and a verdict in plain words out."""
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import computed_in, threads_for
-from rankscope.errors import ConfigError, NotTapped, OutOfMemory
+from rankscope.errors import ConfigError, NotTapped, OutOfMemory, is_out_of_memory
 from rankscope.probe import Tally, measure_states, own_words, probe_into, tally_table, unwrapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
 from rankscope.results import Table
@@ -29,7 +28,7 @@ from rankscope.sources import (
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
 from rankscope.studies.scan_inputs import Inputs, chosen_inputs
-from rankscope.studies.scan_partial import Partial
+from rankscope.studies.scan_partial import Partial, weights_digest
 from rankscope.verdict import judge
 
 GRADIENT_BATCHES = 2
@@ -193,7 +192,7 @@ def _scanned(
     if config.gradients:
         kept = list(islice(batches, GRADIENT_BATCHES))
         batches = chain(kept, batches)
-    tally = Tally() if partial is None else partial.start(_key(ready, chosen, config))
+    tally = Tally() if partial is None else partial.start(lambda: _key(ready, chosen, config))
     done = tally.texts
 
     def table() -> Table:
@@ -226,16 +225,10 @@ def _scanned(
 
 def _key(ready: Loaded, chosen: Inputs, config: ScanConfig) -> dict[str, str]:
     """What must be the same for a scan to go on; how many texts run at a time may change."""
-    weights = hashlib.sha256()
-    for parameter in ready.model.parameters():
-        few = parameter.detach().flatten()[:16]
-        weights.update(
-            str((tuple(parameter.shape), few.tolist() if few.device.type != "meta" else 0)).encode()
-        )
     return {
         "options": run_id(config.model_copy(update={"batch_size": 1})),
         "model": ready.name,
-        "weights": weights.hexdigest()[:16],
+        "weights": weights_digest(ready.model),
         "dtype": _short(ready.dtype),
         "inputs": chosen.stamp,
     }
@@ -330,10 +323,8 @@ def _with_gradients(table: Table, gradients: Gradients) -> Table:
 def _memory_words() -> Iterator[None]:
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise OutOfMemory(_LESS) from error
-    except RuntimeError as error:
-        if "memory" not in str(error).lower():
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(_LESS) from error
 

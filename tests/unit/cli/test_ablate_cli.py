@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from checkpoint_folders import bert, bert_config, save, word_tokenizer, write_gguf
 from html_reader import Reader
-from rankscope.cli import ablate as module
 from rankscope.cli import app
 from rankscope.errors import FileError
 from rankscope.results import Table
@@ -202,8 +201,8 @@ def test_results_are_not_lost_when_they_cannot_be_written(monkeypatch, tmp_path)
     def broken(*_, **__):
         raise FileError("the disk is full")
 
-    monkeypatch.setattr(module, "write_table", broken)
-    words = failed("--layers", "2")
+    monkeypatch.setattr("rankscope.results.write_atomically", broken)
+    words = failed("--layers", "2", "--output", tmp_path / "a.json")
     kept = re.search(r"the disk is full; the results are in (\S+)", words)
     assert Table.load(kept[1]).command == "ablate"
 

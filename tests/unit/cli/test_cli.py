@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from rankscope.cli import app
 from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.errors import ConfigError
 from rankscope.results import COLUMNS, Table
 
 SMALL = ["collapse", "--layers", "3", "--heads", "2", "--dim", "8", "--tokens", "5"]
@@ -263,8 +264,14 @@ def test_listed_keeps_commas_in_brackets() -> None:
 
 def test_format_follows_the_ending_unless_named() -> None:
     assert chosen_format(None, Path("x.JSON")) is Format.JSON
-    assert chosen_format(Format.CSV, Path("x.json")) is Format.CSV
+    assert chosen_format(Format.CSV, Path("x.dat")) is Format.CSV
+    assert chosen_format(Format.JSON, Path("x.txt")) is Format.JSON
     assert chosen_format(None, None) is Format.TABLE
+    for format_, name in ((Format.CSV, "x.json"), (Format.TABLE, "x.csv"), (Format.PARQUET, "x.txt")):
+        with pytest.raises(ConfigError, match=f"--output {name} ends like"):
+            chosen_format(format_, Path(name))
+    with pytest.raises(ConfigError, match=re.escape("--plot x.png")):
+        chosen_format(None, Path("x.png"))
 
 
 def test_split_rows_go_on_below_the_smallest_float(tmp_path: Path) -> None:

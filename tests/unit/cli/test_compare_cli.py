@@ -167,7 +167,7 @@ def test_wrong_use_is_one_line(scans: tuple[Path, Path, Path], tmp_path: Path) -
     assert "comes from 'rankscope rate'" in failed(scans[0], tmp_path / "rate.json")
     assert "no format html" in failed(*scans, "--format", "html")
     assert "binary format" in failed(*scans, "--format", "parquet")
-    assert "is one of the scans" in failed(*scans, "--output", scans[0])
+    assert "is one of the files that are to be read" in failed(*scans, "--output", scans[0])
     assert "alpha" in failed(*scans, "--alpha", "2")
     assert "No such option" in failed(*scans, "--sede", "1")
     assert "Missing argument" in failed()

@@ -165,12 +165,10 @@ def test_wrong_input_is_one_line(arguments, words):
 
 
 def test_a_full_disk_loses_nothing(folder, tmp_path, monkeypatch):
-    from rankscope.cli import paths as module
-
     def full(*arguments, **options):
         raise FileError("no space left")
 
-    monkeypatch.setattr(module, "write_table", full)
+    monkeypatch.setattr("rankscope.results.write_atomically", full)
     words = failed(folder, "--text", "the cat sat", "--top", 0, "--output", tmp_path / "a.json")
     place = re.search(r"the results are in (\S+)", words).group(1)
     assert Table.load(place).command == "paths"

@@ -266,7 +266,7 @@ def test_an_interrupt_saves_what_was_measured(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 2, err
+    assert process.returncode == 130, err
     assert out == ""
     assert err.count("\n") == 1, err
     assert "scan.json.partial.json" in err

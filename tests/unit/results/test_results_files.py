@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rankscope.errors import FileError
-from rankscope.results import check_output, write_atomically
+from rankscope.results import check_output, files, write_atomically
 
 
 def leftovers(folder):
@@ -162,9 +162,40 @@ def test_a_process_killed_in_the_middle_leaves_the_old_file(tmp_path):
     path.write_bytes(b"old")
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:  # noqa: S603
         assert writer.stdout.readline() == b"half\n"
-        assert leftovers(tmp_path) != []
+        (half,) = leftovers(tmp_path)
+        write_atomically(tmp_path / "b.bin", b"another file")
+        write_atomically(path, b"newer")  # the process is alive: what it writes is left alone
+        assert leftovers(tmp_path) == [half]
         writer.send_signal(signal.SIGKILL)
-    assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"newer"
+    write_atomically(tmp_path / "b.bin", b"another file")
+    assert leftovers(tmp_path) == [half]  # not of this file
+    write_atomically(path, b"newest")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_temporary_file_that_is_cleared_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """Between its making and its lock it looks left behind."""
+    locked, cleared = files._locked, []
+
+    def too_late(handle, *, wait):
+        if wait and not cleared:
+            cleared.append(leftovers(tmp_path)[0])
+            (tmp_path / cleared[0]).unlink()
+        return locked(handle, wait=wait)
+
+    monkeypatch.setattr(files, "_locked", too_late)
+    write_atomically(tmp_path / "a.bin", b"one")
+    assert cleared
+    assert (tmp_path / "a.bin").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9"])
+def test_the_longest_name_is_written(tmp_path, letter):
+    path = tmp_path / (letter * (250 // len(letter.encode())) + ".json")
+    write_atomically(path, b"one")
+    assert os.listdir(tmp_path) == [path.name]
 
 
 REWRITER = """

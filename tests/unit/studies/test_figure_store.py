@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rankscope.errors import FileError, NotSaved
 from rankscope.studies.figures import circle_runs, paths_effectiveness, store
 from rankscope.studies.figures.figure import Job
 from rankscope.studies.figures.store import Store
@@ -103,6 +104,65 @@ def test_work_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Store(tmp_path).remember("piece", ASKED, fails)
     assert Store(tmp_path).remember("piece", ASKED, Work("done")) == "done"
+
+
+def test_work_inside_a_piece_that_is_done_is_cleared_with_it(tmp_path: Path) -> None:
+    """Killed after the piece was kept: the next run reads it and never asks for the folder of its training."""
+
+    def figure(place: Store) -> Any:
+        def make() -> str:
+            folder = place.folder("piece-training", ASKED | {"epochs": 3})
+            assert folder is not None
+            (folder / "state").write_text("half")
+            return "done"
+
+        return place.remember("piece", ASKED, make)
+
+    place = tmp_path / ".figure.unfinished"
+    assert figure(Store(place)) == "done"
+    assert len(list(place.iterdir())) == 2
+    again = Store(place)
+    assert figure(again) == "done"
+    again.clear()
+    assert not place.exists()
+
+
+def test_what_other_versions_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / ".figure.unfinished"
+    with monkeypatch.context() as older:
+        older.setattr(store, "rankscope_version", lambda: "0.0.0")
+        Store(place).remember("piece", ASKED, Work())
+    now = Store(place)
+    now.remember("piece", ASKED, Work())
+    now.clear()
+    assert not place.exists()
+
+
+def test_a_piece_that_cannot_be_kept_does_not_end_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise FileError("the disk is full")
+
+    work = Work()
+    monkeypatch.setattr(store, "write_atomically", full)
+    with pytest.warns(NotSaved, match="a finished piece is not kept: the disk is full"):
+        assert Store(tmp_path).remember("piece", ASKED, work) == 1
+    monkeypatch.setattr(store, "make_folder", full)
+    with pytest.warns(NotSaved, match="the disk is full"):
+        assert Store(tmp_path).folder("training", ASKED) is None
+
+
+def test_a_forged_piece_names_nothing_outside(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    place = Store(tmp_path / "store")
+    place.remember("piece", ASKED, Work())
+    (file,) = tmp_path.rglob("result.json")
+    file.write_text(json.dumps({"found": 1, "inner": ["../precious", "..", "/", 3]}))
+    again = Store(tmp_path / "store")
+    again.remember("piece", ASKED, Work())
+    again.clear()
+    assert (tmp_path / "precious").is_dir()
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

@@ -1,19 +1,23 @@
 """A scan from model to verdict: numbers against a plain reference, inputs, resuming, the real checkpoints."""
 
 import json
+import os
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 
+from checkpoint_folders import word_tokenizer
 from checkpoints import checkpoints, loaded
 from models import MODELS
-from rankscope.errors import ConfigError, FileError, OutOfMemory
+from rankscope.errors import ConfigError, FileError, NotSaved, OutOfMemory
 from rankscope.measures import MEASURES, PANEL, RANKS
 from rankscope.results import Table
 from rankscope.sources import BUILTINS
-from rankscope.studies import Partial, Scan, scan, scan_states
+from rankscope.studies import Partial, Scan, scan, scan_partial, scan_states
 from rankscope.studies import scan_study as module
+from rankscope.studies.scan_partial import partial_beside
 from verdict_cases import CASES
 
 CHECKPOINTS = checkpoints(*BUILTINS)
@@ -215,6 +219,74 @@ def test_an_interrupted_scan_keeps_what_it_measured_and_goes_on(tmp_path):
     )  # lowering the batch size is what helps against lack of memory
     with pytest.raises(FileError, match="nothing to resume"):
         scan(model, partial=Partial(tmp_path / "none.json", resume=True), **options)
+
+
+def interrupted(model, path, **options):
+    """A scan that stopped after its first two texts."""
+
+    def stop(done, total):
+        raise StopError
+
+    with pytest.raises(StopError):
+        scan(model, progress=stop, partial=Partial(path, resume=False), batch_size=2, **options)
+
+
+@pytest.mark.parametrize("change", ["the last entry", "a buffer"])
+def test_a_scan_does_not_go_on_with_other_weights(tmp_path, change):
+    """One entry at the end of one tensor: the start of every tensor is as it was."""
+    model, path = deepcopy(MODELS["bert"].model()), tmp_path / "scan.partial.json"
+    model.register_buffer("own", torch.zeros(40, dtype=torch.bfloat16))
+    interrupted(model, path, random_tokens="4x5")
+    tensor = model.own if change == "a buffer" else max(model.parameters(), key=torch.Tensor.numel)
+    with torch.no_grad():
+        tensor.view(-1)[-1] += 1
+    with pytest.raises(FileError, match="another scan: weights differ"):
+        scan(model, partial=Partial(path, resume=True), random_tokens="4x5")
+
+
+def test_the_digest_of_weights_reads_every_entry_of_every_dtype(monkeypatch):
+    monkeypatch.setattr(scan_partial, "PIECE", 7)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64):
+        module = torch.nn.Module()
+        module.register_buffer("x", torch.zeros(3, 10, dtype=dtype).mT)
+        seen = {scan_partial.weights_digest(module)}
+        for place in range(30):
+            module.x = torch.zeros(3, 10, dtype=dtype).mT
+            module.x[place % 10, place // 10] = 1
+            seen.add(scan_partial.weights_digest(module))
+        assert len(seen) == 31, dtype
+
+
+def test_a_scan_does_not_go_on_with_other_texts(tmp_path):
+    model, path = MODELS["bert"].model(), tmp_path / "scan.partial.json"
+    tokenizer = word_tokenizer()
+    texts = ["the cat sat", "the dog ran", "a cat ran"]
+    interrupted(model, path, texts=texts, tokenizer=tokenizer)
+    with pytest.raises(FileError, match="another scan: inputs differ"):
+        scan(model, [*texts[:2], "a dog sat"], tokenizer=tokenizer, partial=Partial(path, resume=True))
+
+
+def test_a_partial_save_that_fails_does_not_end_the_scan(tmp_path, monkeypatch):
+    monkeypatch.setattr(scan_partial, "EVERY", 0.0)
+    model, options = MODELS["bert"].model(), {"random_tokens": "4x5", "batch_size": 1}
+    partial = Partial(tmp_path / "absent" / "scan.partial.json", resume=False)
+    with pytest.warns(NotSaved, match="what was measured so far is not saved: cannot write"):
+        found = scan(model, partial=partial, **options)
+    assert found.table.frame.equals(scan(model, **options).table.frame)
+    assert not partial.is_written
+    with pytest.warns(NotSaved):  # nor does it hide what went wrong
+        interrupted(model, tmp_path / "absent" / "scan.partial.json", random_tokens="4x5")
+
+
+def test_the_name_of_a_partial_scan_fits_the_disk(tmp_path):
+    for letter in ("x", "\u00e9", "\u6f22"):
+        output = tmp_path / (letter * (245 // len(letter.encode())) + ".json")
+        other = output.with_name(f"y{output.name[1:]}")
+        assert partial_beside(output) != partial_beside(other)
+        for _ in range(3):
+            path = scan_partial._free(partial_beside(output))
+            path.write_text("kept")
+            assert len(os.fsencode(path.name)) <= 255
 
 
 def test_a_decoder_is_measured_on_its_own_tokens():

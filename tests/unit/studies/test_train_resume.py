@@ -4,17 +4,18 @@ import errno
 import multiprocessing
 import os
 import random
+import re
 import signal
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from rankscope.errors import FileError, NumericalError
+from rankscope.errors import FileError, NotSaved, NumericalError
 from rankscope.studies.tasks import TASKS, train
 from rankscope.studies.tasks import checkpoint as checkpoint_module
 from rankscope.studies.tasks import run_folder as run_folder_module
-from rankscope.studies.tasks.checkpoint import STATE_FORMAT, told_by
+from rankscope.studies.tasks.checkpoint import STATE_FORMAT, load_trained, told_by
 
 SORT = TASKS["sort"]
 FIELDS = {
@@ -233,12 +234,39 @@ def test_a_full_disk_keeps_the_last_state(tmp_path, whole, monkeypatch):
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match="No space left on device; any earlier file is unchanged"):
+    nowhere = "No space left on device; any earlier file is unchanged.*nor could the model be kept"
+    with pytest.warns(NotSaved, match="the state of the training"), pytest.raises(FileError, match=nowhere):
         train(SORT, TINY, folder=tmp_path)
     monkeypatch.undo()
     assert 0 < len(told_by(tmp_path / "state.safetensors", STATE_FORMAT)[2]) < TINY.epochs
     train(SORT, TINY, folder=tmp_path)
     assert files(tmp_path) == whole
+
+
+def test_states_that_cannot_be_saved_cost_nothing_but_themselves(tmp_path, whole, monkeypatch):
+    """The disk has room again for the model: training went on, to the same bits."""
+    monkeypatch.setattr(run_folder_module, "save_state", refused)
+    with pytest.warns(NotSaved, match="the state of the training is not saved"):
+        train(SORT, TINY, folder=tmp_path)
+    assert files(tmp_path) == whole
+
+
+def test_a_model_that_cannot_be_saved_is_kept_aside(tmp_path, monkeypatch):
+    save = run_folder_module.save_trained
+    place = tmp_path / "run"
+
+    def save_elsewhere(trained, path):
+        return refused() if path.parent == place else save(trained, path)
+
+    monkeypatch.setattr(run_folder_module, "save_trained", save_elsewhere)
+    with pytest.raises(FileError, match="the trained model is in") as told:
+        train(SORT, TINY, folder=place)
+    kept = re.search(r"the trained model is in (\S+)", str(told.value))[1]
+    assert len(load_trained(kept).curve) == TINY.epochs
+
+
+def refused(*_):
+    raise FileError("the disk is full")
 
 
 def test_a_folder_without_permission(tmp_path):

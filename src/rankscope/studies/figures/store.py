@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rankscope.errors import FileError, NotSaved
 from rankscope.results.files import write_atomically
 from rankscope.results.locks import LOCK, locked, make_folder
 from rankscope.results.origin import rankscope_version, versions
@@ -18,9 +20,9 @@ from rankscope.results.origin import rankscope_version, versions
 class Store:
     """What a figure has already found, by key and question; without a folder it remembers nothing.
 
-    A piece is one JSON file, written in one step, in a folder that is named by its key and by a digest of what was
-    asked, rankscope's version and those of the libraries: pieces of other questions stay beside it. One that is damaged
-    counts as not there and is made again.
+    A piece is one JSON file, written in one step, in a folder that is named by its key and by digests of what was
+    asked and of the versions of rankscope and the libraries: pieces of other questions stay beside it. One that is
+    damaged counts as not there and is made again.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -39,26 +41,40 @@ class Store:
     def remember(self, key: str, asked: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """What ``make`` returns, or returned when it was asked the same before: numbers, texts, lists and mappings.
 
-        The result always passes through JSON, so that it is the same whether it was just made or read.
+        The result always passes through JSON, so that it is the same whether it was just made or read. A piece that
+        cannot be kept is told in a warning: only a run after a kill would have needed it.
         """
         place = self.folder(key, asked)
         file = None if place is None else place / "result.json"
         if file is not None and (known := _read(file)) is not None:
+            self._used |= {file.parent.parent / name for name in known["inner"]}
             return known["found"]
-        text = json.dumps({"found": make()})
+        before = set(self._used)
+        found = make()
+        inner = sorted(one.name for one in self._used - before)
+        text = json.dumps({"found": found, "inner": inner})
         if file is not None:
-            write_atomically(file, text.encode())
+            try:
+                write_atomically(file, text.encode())
+            except FileError as error:
+                _warn(error)
         return json.loads(text)["found"]
 
     def folder(self, key: str, asked: Mapping[str, Any]) -> Path | None:
-        """A folder for work that keeps its own state, such as a training; None without a folder of the store."""
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", key):
+        """A folder for work that keeps its own state, such as a training; None if there is none."""
+        if not _KEY.fullmatch(key):
             raise ValueError(f"a key of a store is made of a-z, 0-9, '.', '_' and '-', got {key!r}")
         if self.path is None:
             return None
-        place = self.path / f"{key}-{_digest(asked)[:16]}"
-        make_folder(place)
-        self._used.add(place)
+        own = f"{key}-{_digest(asked)[:16]}"
+        place = self.path / f"{own}-{_digest({'rankscope': rankscope_version(), 'versions': versions()})[:8]}"
+        try:
+            make_folder(place)
+        except FileError as error:
+            _warn(error)
+            return None
+        # what other versions left of the same question will never be asked for again
+        self._used |= {place, *self.path.glob(f"{own}-*")}
         return place
 
     def clear(self) -> None:
@@ -73,15 +89,23 @@ class Store:
             self.path.rmdir()
 
 
+_KEY = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def _warn(error: FileError) -> None:
+    warnings.warn(f"a finished piece is not kept: {error}", NotSaved, stacklevel=3)
+
+
 def _digest(asked: Mapping[str, Any]) -> str:
-    question = {"rankscope": rankscope_version(), "versions": versions(), "asked": asked}
-    text = json.dumps(question, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return known if isinstance(known, dict) and "found" in known else None
+    if not isinstance(known, dict) or "found" not in known:
+        return None
+    inner = known.get("inner", [])
+    return known | {"inner": [name for name in inner if isinstance(name, str) and _KEY.fullmatch(name)]}

@@ -1,10 +1,12 @@
 """The curve of a training for TensorBoard."""
 
 import os
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rankscope.errors import FileError, NotSaved
 from rankscope.results.locks import make_folder
 from rankscope.sources.extras import import_extra
 from rankscope.studies.tasks.checkpoint import Epoch
@@ -29,11 +31,14 @@ class EventLog:
             self._writer.close()
 
     def __call__(self, found: Epoch) -> None:
-        if self._writer is None:
-            self._writer = self._begin()
-        for name in (*CURVES, "learning_rate"):
-            self._writer.add_scalar(name, getattr(found, name), found.epoch)
-        self._writer.flush()
+        try:
+            if self._writer is None:
+                self._writer = self._begin()
+            for name in (*CURVES, "learning_rate"):
+                self._writer.add_scalar(name, getattr(found, name), found.epoch)
+            self._writer.flush()
+        except (FileError, OSError) as error:  # a log is no reason to stop a training
+            warnings.warn(f"the log for TensorBoard is not written: {error}", NotSaved, stacklevel=2)
 
     def _begin(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter

@@ -14,7 +14,9 @@ import csv
 import io
 import math
 import os
+import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -24,8 +26,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankscope.errors import FileError
-from rankscope.results.files import TEMPORARY, check_output, write_atomically
+from rankscope.errors import FileError, NotSaved
+from rankscope.results.files import check_output, clear_leftovers, write_atomically
 from rankscope.results.locks import locked
 from rankscope.studies.tasks.checkpoint import (
     MODEL_FORMAT,
@@ -43,6 +45,9 @@ from rankscope.studies.tasks.task import Task, TaskConfig
 RESULT = "result.json"
 """The table of the training, which the command line adds."""
 
+FILES = ("state.safetensors", "model.safetensors", "log.csv", RESULT)
+"""All that a training writes into its folder."""
+
 LONGEST = 60
 """Letters of a value in a message."""
 
@@ -55,9 +60,7 @@ class RunFolder:
 
     def __init__(self, folder: str | os.PathLike[str], task: Task[Any], config: TaskConfig) -> None:
         self.path, self.task, self.config = Path(folder), task, config
-        self.state, self.model, self.log = (
-            self.path / name for name in ("state.safetensors", "model.safetensors", "log.csv")
-        )
+        self.state, self.model, self.log = (self.path / name for name in FILES[:3])
         self._saved_at = -math.inf
 
     @contextmanager
@@ -70,8 +73,7 @@ class RunFolder:
             for file, form in ((self.model, MODEL_FORMAT), (self.state, STATE_FORMAT)):
                 if file.exists():
                     self._check_same(file, form)
-            for half_written in self.path.glob(TEMPORARY):
-                half_written.unlink()
+            clear_leftovers(self.path)
             yield
 
     def finished(self) -> Trained | None:
@@ -87,16 +89,22 @@ class RunFolder:
         return load_state(self.state, model, optimizer)[2] if self.state.exists() else []
 
     def keep(self, curve: Sequence[Epoch], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Save the state, unless that was done a moment ago."""
+        """Save the state, unless that was done a moment ago; if that fails, warn: only a run after a kill needs it."""
         if time.monotonic() - self._saved_at < SECONDS:
             return
-        save_state(self.state, self.task, self.config, curve, model, optimizer)
-        self._write_log(curve)
+        try:
+            save_state(self.state, self.task, self.config, curve, model, optimizer)
+            self._write_log(curve)
+        except FileError as error:
+            warnings.warn(f"the state of the training is not saved: {error}", NotSaved, stacklevel=2)
         self._saved_at = time.monotonic()
 
     def finish(self, trained: Trained) -> None:
-        """Save the model; the state is then no longer needed."""
-        save_trained(trained, self.model)
+        """Save the model; the state is then no longer needed. A model that cannot be saved here is kept aside."""
+        try:
+            save_trained(trained, self.model)
+        except FileError as error:
+            raise FileError(f"{error}; {_kept_aside(trained)}") from error
         self._close(trained)
 
     def _close(self, trained: Trained) -> None:
@@ -139,6 +147,16 @@ class RunFolder:
                 f"{os.fspath(self.path)!r} holds another model of the task {task.name!r}: {'; '.join(different)}; "
                 "name another folder, or ask for the same to go on with it"
             )
+
+
+def _kept_aside(trained: Trained) -> str:
+    """In words where the model is now: in the folder for temporary files, if that can be written."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix="rankscope-")) / "model.safetensors"
+        save_trained(trained, place)
+    except (FileError, OSError):
+        return "nor could the model be kept in the folder for temporary files"
+    return f"the trained model is in {place}"
 
 
 def _short(value: object) -> str:

@@ -1,0 +1,252 @@
+"""Where results go, in every command: nothing that is read is overwritten, nothing that was found is lost."""
+
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from checkpoint_folders import bert, save
+from compare_tables import random_scan
+from rankscope.cli import app
+from rankscope.cli.options import Format
+from rankscope.cli.output import write_table
+from rankscope.errors import FileError
+from rankscope.results import Table
+from rankscope.studies.figures.figure import FIGURES
+
+SMALL = ("--layers", "2", "--heads", "2", "--dim", "8", "--tokens", "4")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "scan": ("states.npy",),
+    "compare": ("a.json", "b.json"),
+    "ablate": SMALL,
+    "collapse": SMALL,
+    "rate": SMALL,
+    "paths": (*SMALL, "--top", "0"),
+    "certify": SMALL,
+    "predict": SMALL,
+    "equilibria": ("--tokens", "3", "--dim", "2", "--starts", "2", "--steps", "5"),
+    "claims": ("residual-is-not-a-norm",),
+}
+"""One quick run of every command that writes to a file."""
+
+MODELS = ("scan", "ablate", "paths", "certify", "rate", "predict")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """The line that a command ends with, in which nothing was measured and nothing written."""
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = save(bert(), tmp_path_factory.mktemp("outputs") / "model")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of inputs, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    np.save("states.npy", np.random.default_rng(0).standard_normal((3, 2, 5, 4)))
+    np.save("mask.npy", np.ones((4, 4), dtype=bool))
+    Path("texts.txt").write_text("one text\nanother text\n")
+    for name, seed in (("a", 0), ("b", 1)):
+        random_scan(name, seed=seed, layers=1).save(f"{name}.json")
+    return tmp_path
+
+
+def claim() -> str:
+    from rankscope.studies.claims import CLAIMS
+
+    return next(iter(CLAIMS))
+
+
+def arguments_of(command: str) -> tuple[str, ...]:
+    return (claim(),) if command == "claims" else COMMANDS[command]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_format_that_the_ending_contradicts_is_refused(command: str) -> None:
+    words = refused(command, *arguments_of(command), "--output", "x.json", "--format", "csv")
+    assert "--output x.json ends like json, but --format csv was asked for" in words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_results_that_cannot_be_written_are_kept_aside(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise FileError("the disk is full")
+
+    monkeypatch.setattr("rankscope.results.write_atomically", full)
+    result = run(command, *arguments_of(command), "--output", "x.json")
+    assert result.exit_code == 2, result.output
+    kept = re.search(r"the disk is full; the results are in (\S+)", result.stderr)
+    assert kept is not None, result.stderr
+    assert Table.load(kept[1]).command == command
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_behind_stdout_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = random_scan("a")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(FileError, match="No space left on device; the results are in") as told:
+            write_table(table, "", Format.JSON, None, None)
+        monkeypatch.undo()
+        with suppress(OSError):  # what could not be written is still in the buffer
+            full.close()
+    kept = re.search(r"the results are in (\S+)", str(told.value))
+    assert kept is not None
+    assert Table.load(kept[1]).frame.equals(table.frame)
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("rankscope.cli.output.emit", gone)
+    with pytest.raises(BrokenPipeError):
+        write_table(random_scan("a"), "", Format.JSON, None, None)
+
+
+@pytest.mark.parametrize("option", ["--output", "--plot"])
+@pytest.mark.parametrize("link", ["itself", "soft", "hard", "roundabout"])
+def test_no_way_of_naming_an_input_overwrites_it(place: Path, option: str, link: str) -> None:
+    os.rename("states.npy", "states.svg.npy")
+    target = Path("states.svg.npy")
+    name = {"itself": target, "roundabout": Path("..") / place.name / target}.get(link, Path("link.svg"))
+    if link == "soft":
+        name.symlink_to(target)
+    if link == "hard":
+        name.hardlink_to(target)
+    if option == "--output" and name.suffix == ".svg":
+        name = name.rename("link.dat")
+    assert "would be overwritten" in refused("scan", target, option, name)
+
+
+@pytest.mark.parametrize("command", ["scan", "ablate", "paths", "certify", "rate"])
+def test_texts_are_not_overwritten(command: str) -> None:
+    assert "would be overwritten" in refused(
+        command, "minilm", "--texts", "texts.txt", "--output", "texts.txt"
+    )
+
+
+@pytest.mark.parametrize("command", ["scan", "ablate", "paths", "certify"])
+@pytest.mark.parametrize("kind", ["images", "audio", "inputs"])
+def test_other_inputs_are_not_overwritten(command: str, kind: str) -> None:
+    name = Path("given")
+    name.mkdir()
+    (name / "picture.json").write_text("{}")
+    line = refused(command, "minilm", f"--{kind}", name, "--output", name / "picture.json")
+    assert "is a file of 'given', which is to be read" in line
+
+
+@pytest.mark.parametrize("command", MODELS)
+def test_a_model_is_not_overwritten(command: str, checkpoint: Path) -> None:
+    before = (checkpoint / "config.json").read_bytes()
+    given = () if command == "predict" else ("--random-tokens", "2x4")
+    line = refused(command, checkpoint, *given, "--output", checkpoint / "config.json")
+    assert "would be overwritten" in line
+    Path("weights.svg").symlink_to(checkpoint / "model.safetensors")
+    assert "would be overwritten" in refused(command, checkpoint, *given, "--plot", "weights.svg")
+    assert (checkpoint / "config.json").read_bytes() == before
+
+
+def test_earlier_results_in_a_model_folder_may_be_replaced(checkpoint: Path) -> None:
+    for _ in range(2):
+        done = run("scan", checkpoint, "--random-tokens", "2x4", "--output", checkpoint / "scan.json")
+        assert done.exit_code == 0, done.output
+    (checkpoint / "scan.json").unlink()
+
+
+@pytest.mark.parametrize("command", ["ablate", "collapse", "rate", "paths", "certify", "predict"])
+def test_a_mask_is_not_overwritten(command: str) -> None:
+    line = refused(command, *SMALL, "--mask", "file:mask.npy", "--output", "mask.npy")
+    assert "--output 'mask.npy' is one of the files that are to be read" in line
+
+
+def test_code_and_scans_are_not_overwritten() -> None:
+    Path("mine.py").write_text("model = None\n")
+    assert "would be overwritten" in refused("scan", "mine.py:model", "--output", "mine.py")
+    assert "would be overwritten" in refused("compare", "a.json", "b.json", "--output", "b.json")
+    Path("run").mkdir()
+    Path("run/log.csv").write_text("words to learn\n")
+    line = refused("train", "memorize", "--fast", "--text", "run/log.csv", "--output", "run")
+    assert "would be overwritten" in line
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [
+        ("altair", "plots", ("collapse", *SMALL, "--plot", "x.png")),
+        ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
+        ("jinja2", "plots", ("collapse", *SMALL, "--format", "html")),
+        ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
+        ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
+        ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
+        ("altair", "plots", ("train", "sort", "--fast", "--plot", "x.svg")),
+        ("altair", "plots", ("list", "masks", "--tokens", "4", "--plot", "x.svg")),
+    ],
+)
+def test_a_missing_extra_is_named_before_the_work(
+    package: str, extra: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work has begun")
+
+    for name in ("collapse", "scan_states", "figures.reproduce", "tasks.training._epoch"):
+        monkeypatch.setattr(f"rankscope.studies.{name}", work)
+    for name in list(sys.modules):
+        if name.startswith((package, "rankscope.plots", "rankscope.report")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert f"pip install 'rankscope[{extra}]'" in result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_a_system_error_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a refused connection nor a file that may not be read is a failure to write."""
+
+    def failing(error: OSError) -> str:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("rankscope.studies.collapse", fail)
+        return refused("collapse", *SMALL)
+
+    assert "the network failed: Connection refused" in failing(
+        ConnectionRefusedError(111, "Connection refused")
+    )
+    line = failing(PermissionError(13, "Permission denied", "weights.bin"))
+    assert "refused to read or write 'weights.bin': Permission denied" in line
+
+
+def test_a_model_with_a_memory_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(words: str) -> str:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError(words)
+
+        monkeypatch.setattr("rankscope.studies.collapse", fail)
+        return refused("collapse", *SMALL)
+
+    assert "unexpected RuntimeError: the memory tokens" in failing("the memory tokens do not fit")
+    assert "not enough memory" in failing(
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9"
+    )
