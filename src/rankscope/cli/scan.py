@@ -64,7 +64,14 @@ def scan(
         str | None, Option(help="More measures per block, see 'rankscope list measures'; comma list.")
     ] = None,
     blocks: Annotated[
-        str | None, Option(help="Where the blocks are, such as model.layers; found if left out.")
+        str | None,
+        Option(
+            help="Where the blocks are: model.layers, or one by one in their order, comma list; found if left out."
+        ),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        Option(help="Of hidden states: what each axis is, such as layers,tokens,dim or texts,tokens,dim."),
     ] = None,
     dtype: Annotated[
         str | None, Option(help="Run in this dtype.", show_default="the checkpoint's own")
@@ -117,6 +124,7 @@ def scan(
         gradients=gradients,
         measures=tuple(asked),
         blocks=blocks,
+        axes=axes,
         thresholds=_thresholds(threshold),
     )
     loading = {

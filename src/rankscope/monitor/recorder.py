@@ -18,6 +18,8 @@ from rankscope.results import TABLE_FORMATS, Table, check_output
 from rankscope.sources import Layout, layout_of
 from rankscope.sources.axes import located
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.streams import in_one_stream
+from rankscope.sources.structure import Blocks
 from rankscope.verdict import judge
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class CollapseMonitor:
         every: int = 100,
         output: str | os.PathLike[str] | None = None,
         spectra: bool = True,
-        blocks: str | None = None,
+        blocks: Blocks | None = None,
         name: str | None = None,
     ) -> None:
         if every < 1:
@@ -85,6 +87,7 @@ class CollapseMonitor:
             if self._layout is None:
                 self._layout = layout_of(model, blocks=self.blocks)
                 self._batches = tuple(located(model, self._layout, batch)[0] for batch in self._batches)
+                self._layout = in_one_stream(model, self._layout, self._batches[0])
             table = probe(model, self._batches, layout=self._layout, name=self._name, spectra=self.spectra)
         about = {"dtype": str(dtype_of(model)).removeprefix("torch.")} | table.sections["scan"]
         judged = {"scan": about, "verdict": judge(table)}

@@ -12,7 +12,8 @@ from rankscope.sources.loading import load_attribute, load_model
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
 from rankscope.sources.recording import Recording, recorded
-from rankscope.sources.tensors import States, read_states, tensor_batches
+from rankscope.sources.states import States, read_states
+from rankscope.sources.tensors import tensor_batches
 from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation

@@ -14,6 +14,7 @@ from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
 from rankscope.sources.structure import (
     BY_STRUCTURE,
+    Blocks,
     layout_by_structure,
     layout_by_user,
     part_in,
@@ -24,11 +25,11 @@ from rankscope.sources.structure import (
 from rankscope.sources.sublayers import attention_of, mlp_of
 
 
-def layout_of(model: nn.Module, *, blocks: str | None = None) -> Layout:
+def layout_of(model: nn.Module, *, blocks: Blocks | None = None) -> Layout:
     """Where a live model keeps its blocks, attentions, MLPs and final norms.
 
-    ``blocks`` names the list of blocks (several separated by commas); else the model's family tells, and where no
-    family is known, its structure.
+    ``blocks`` names the list of blocks, or blocks one by one, which are one stack: paths separated by commas, or a list
+    of paths or modules; else the model's family tells, and where no family is known, its structure.
 
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
     >>> layout_of(encoder).stacks[0].attention

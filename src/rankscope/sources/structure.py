@@ -1,10 +1,11 @@
 """Layouts found by structure alone: runs of blocks, their sublayers, and names where there are several runs."""
 
 import re
+from collections.abc import Sequence
 
 from torch import nn
 
-from rankscope.errors import RankscopeError
+from rankscope.errors import ConfigError, RankscopeError
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.final_norm import final_norm
 from rankscope.sources.paths import join, lists_of, resolve, unknown_path
@@ -25,10 +26,45 @@ def layout_by_structure(model: nn.Module) -> Layout:
     return Layout(family=BY_STRUCTURE, stacks=stacks_of(model, runs))
 
 
-def layout_by_user(model: nn.Module, blocks: str) -> Layout:
-    """The stacks at the paths the user names, separated by commas: of lists of blocks, or of single blocks."""
-    runs = [_named_run(model, path.strip()) for path in blocks.split(",")]
+Blocks = str | nn.Module | Sequence[str | nn.Module]
+"""Where blocks are: a path, several separated by commas, modules of the model, or a list of paths and modules."""
+
+
+def layout_by_user(model: nn.Module, blocks: Blocks) -> Layout:
+    """The stacks that the user names: blocks one by one are one stack, lists of blocks one each."""
+    runs: list[Run] = []
+    is_open = False  # whether the last run is of blocks that were named one by one
+    for path in block_paths(model, blocks):
+        run, is_single = _named_run(model, path), not _is_list(resolve(model, path))
+        if is_single and is_open:
+            runs[-1] = Run(at=run.at, entries=(*runs[-1].entries, *run.entries))
+        else:
+            runs.append(run)
+        is_open = is_single
     return Layout(family=BY_USER, stacks=stacks_of(model, runs))
+
+
+def block_paths(model: nn.Module, blocks: Blocks) -> tuple[str, ...]:
+    """The paths of what the user names as blocks; modules are looked up in the model."""
+    if isinstance(blocks, str):
+        return tuple(path.strip() for path in blocks.split(","))
+    named = [blocks] if isinstance(blocks, nn.Module) else list(blocks)
+    if not named:
+        raise ConfigError("no blocks are named; give a path, a module, or a list of them")
+    return tuple(one.strip() if isinstance(one, str) else _path_of(model, one) for one in named)
+
+
+def _path_of(model: nn.Module, module: object) -> str:
+    found = (name for name, part in model.named_modules(remove_duplicate=False) if part is module and name)
+    path: str | None = next(found, None)
+    if path is None:
+        what = type(module).__name__
+        raise ConfigError(
+            f"the {what} named as a block is no part of {type(model).__name__}"
+            if isinstance(module, nn.Module)
+            else f"a {what} names no block; expected a path such as 'encoder.layers' or a module of the model"
+        )
+    return path
 
 
 def stacks_of(model: nn.Module, runs: list[Run]) -> tuple[Stack, ...]:
@@ -113,7 +149,7 @@ def _named_run(model: nn.Module, path: str) -> Run:
     module = resolve(model, path) if path else None
     if module is None:
         raise unknown_path(model, path)
-    if not is_list(module) and not isinstance(module, nn.ModuleDict):
+    if not _is_list(module):
         inside = [run.at for run in find_runs(module)]
         if inside:
             lists = " or ".join(repr(join(path, at)) for at in inside)
@@ -127,6 +163,10 @@ def _named_run(model: nn.Module, path: str) -> Run:
     if not all(is_callable(child) for _, child in children(module)) and not _are_blocks(entries):
         raise RankscopeError(f"the entries of {path!r} are no blocks: {_BARE}")
     return Run(at=path, entries=tuple(entries))
+
+
+def _is_list(module: nn.Module | None) -> bool:
+    return module is not None and (is_list(module) or isinstance(module, nn.ModuleDict))
 
 
 def _are_blocks(entries: list[Entry]) -> bool:
@@ -149,7 +189,8 @@ def _nothing_found(model: nn.Module) -> str:
         + (", ".join(shown) + (", ..." if len(lists) > 12 else "") if shown else "none")
         + "."
         + (f" The entries of {bare[0]!r} are no blocks: {_BARE}." if bare else "")
-        + " If the model has token states, name its blocks with --blocks path.to.layers (blocks='path.to.layers')."
+        + " If the model has token states, name its blocks with --blocks path.to.layers (blocks='path.to.layers', or a "
+        "list of paths or modules)."
     )
 
 

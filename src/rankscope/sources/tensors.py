@@ -1,121 +1,22 @@
-"""Ready tensors: as inputs of a model, or as hidden states that are measured without any model."""
+"""Ready tensors as inputs of a model."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, final, overload
+from dataclasses import replace
+from typing import final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, FileError, RankscopeError, ShapeError
+from rankscope.errors import ConfigError, RankscopeError, ShapeError
 from rankscope.sources.axes import Axes, find_axes
 from rankscope.sources.batch import POSITIONAL, Batch
+from rankscope.sources.entries import Entry, Source, entries_of_source
 from rankscope.sources.family import Layout
-from rankscope.sources.files import load_array, natural
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of, inputs_of, kind_of
-from rankscope.sources.safety import first_line
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.texts import with_decoder
-
-Source = str | os.PathLike[str] | Tensor | NDArray[Any] | Mapping[str, Tensor]
-
-SHAPES = "(tokens, dim), (texts, tokens, dim) or (layers, texts, tokens, dim)"
-_SAFE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One named tensor that has not been read yet."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype | None
-    """None if it is not floating point."""
-
-    read: Callable[[int | None], Tensor]
-    """The whole tensor, or the part of it with this index on the first axis."""
-
-
-@final
-class Layers(Sequence[Tensor]):
-    """Token states layer by layer, ``(texts, tokens, dim)`` each, read when they are asked for."""
-
-    def __init__(self, readers: Sequence[Callable[[], Tensor]]) -> None:
-        self._readers = tuple(readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Layers": ...
-    def __getitem__(self, index: int | slice) -> "Tensor | Layers":
-        return Layers(self._readers[index]) if isinstance(index, slice) else self._readers[index]()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class States:
-    """Hidden states from outside. The dtype is kept, because it says how far down differences are real."""
-
-    name: str
-    layers: Layers
-    labels: tuple[str, ...]
-    """What the file calls each layer."""
-
-    texts: int
-    dtype: torch.dtype
-
-    def notes(self) -> tuple[str, ...]:
-        """Which layers hold numbers that are not finite, in words; reads every layer once."""
-        found = []
-        for label, layer in zip(self.labels, self.layers, strict=True):
-            count = int((~torch.isfinite(layer)).sum())
-            if count:
-                found.append(
-                    f"{label}: {count} of {layer.numel()} numbers are not finite; measures there are null"
-                )
-        return tuple(found)
-
-
-def read_states(source: Source, *, name: str | None = None) -> States:
-    """Hidden states from ``.npy``, ``.safetensors``, a tensor, an array, or tensors by name.
-
-    One tensor is (tokens, dim), (texts, tokens, dim) or (layers, texts, tokens, dim). Several named tensors are
-    one layer each, (tokens, dim) or (texts, tokens, dim), in the natural order of their names: ``layer_2`` comes
-    before ``layer_10``. Layer 0 is the first.
-
-    >>> states = read_states(torch.zeros(5, 2, 7, 4))
-    >>> len(states.layers), states.layers[4].shape, states.texts, states.labels[0]
-    (5, torch.Size([2, 7, 4]), 2, 'layer 0')
-    """
-    entries = _entries(source)
-    title = name or (Path(source).stem if isinstance(source, str | os.PathLike) else "tensors")
-    for entry in entries:
-        _check_states(entry, several=len(entries) > 1)
-    if len(entries) == 1 and len(entries[0].shape) == 4:
-        stacked = entries[0]
-        readers = [_reader(stacked, layer) for layer in range(stacked.shape[0])]
-        labels = tuple(f"layer {layer}" for layer in range(stacked.shape[0]))
-    else:
-        readers = [_reader(entry, None) for entry in entries]
-        labels = tuple(entry.name for entry in entries)
-    counts = {entry.shape[-3] if len(entry.shape) > 2 else 1 for entry in entries}
-    if len(counts) > 1:
-        raise ShapeError(
-            f"the layers of {title!r} hold different numbers of texts ({', '.join(map(str, sorted(counts)))}); "
-            "expected the same texts in every layer"
-        )
-    dtypes = [entry.dtype for entry in entries if entry.dtype is not None]
-    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-    return States(name=title, layers=Layers(readers), labels=labels, texts=counts.pop(), dtype=coarsest)
 
 
 @final
@@ -143,7 +44,7 @@ def tensor_batches(
     """
     if batch_size < 1:
         raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
-    entries = _entries(source)
+    entries = entries_of_source(source)
     takes = inputs_of(model)
     found = {entry.name: entry for entry in entries}
     if len(entries) == 1 and entries[0].name not in takes:
@@ -196,7 +97,7 @@ def _input_name(entry: Entry, model: nn.Module, takes: tuple[str, ...]) -> str:
 
 def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
     """The tensor with an axis of texts, its numbers of the type that the model reads."""
-    value = entry.read(None)
+    value = entry.read(())
     axes = _axes_of(entry, key, model)
     if axes is not None and value.ndim == axes - 1:
         value = value[None]
@@ -230,97 +131,3 @@ def _wrong_shape(entry: Entry, axes: int, axis: int = 0) -> ShapeError:
     names = ("texts", "tokens", "dim") if axis == 0 else ("tokens", "texts", "dim")
     expected = f"({', '.join(names[:axes])}) with at least two tokens"
     return ShapeError(f"the input {entry.name!r} has shape {entry.shape}; expected {expected}")
-
-
-def _check_states(entry: Entry, *, several: bool) -> None:
-    ranks = (2, 3) if several else (2, 3, 4)
-    if len(entry.shape) not in ranks or 0 in entry.shape:
-        expected = "(tokens, dim) or (texts, tokens, dim)" if several else SHAPES
-        raise ShapeError(f"the states {entry.name!r} have shape {entry.shape}; expected {expected}")
-    if entry.shape[-2] < 2:
-        raise ShapeError(
-            f"the states {entry.name!r} have shape {entry.shape}, one token per text; at least two are needed"
-        )
-    if entry.dtype is None:
-        raise ShapeError(f"the states {entry.name!r} are not floating-point numbers of 16, 32 or 64 bits")
-
-
-def _reader(entry: Entry, index: int | None) -> Callable[[], Tensor]:
-    def read() -> Tensor:
-        value = entry.read(index)
-        return value if value.ndim == 3 else value[None]
-
-    return read
-
-
-def _entries(source: Source) -> list[Entry]:
-    if isinstance(source, Tensor):
-        return [_of_tensor("tensor", source)]
-    if isinstance(source, np.ndarray):
-        return [_of_array("array", source)]
-    if isinstance(source, Mapping):
-        found = [_of_tensor(name, value) for name, value in source.items()]
-    else:
-        found = _in_file(Path(source).expanduser())
-    if not found:
-        raise FileError(f"{source!r} holds no tensors" if isinstance(source, str) else "there are no tensors")
-    return sorted(found, key=lambda entry: natural(entry.name))
-
-
-def _in_file(file: Path) -> list[Entry]:
-    suffix = file.suffix.lower()
-    if suffix not in (".npy", ".safetensors"):
-        raise FileError(
-            f"cannot read tensors from {str(file)!r}: expected a file ending in .npy or .safetensors"
-        )
-    if not file.is_file():
-        raise FileError(f"cannot read tensors from {str(file)!r}: no such file")
-    if suffix == ".npy":
-        return [_of_array(file.stem, load_array(file))]
-    try:
-        with safe_open(file, framework="pt") as stored:
-            return [_of_slice(file, name, stored.get_slice(name)) for name in stored.keys()]  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise FileError(
-            f"cannot read {str(file)!r}: {first_line(error)}; the file is damaged or incomplete"
-        ) from error
-
-
-def _of_slice(file: Path, name: str, part: Any) -> Entry:
-    def read(index: int | None) -> Tensor:
-        with safe_open(file, framework="pt") as stored:
-            value: Tensor = stored.get_tensor(name) if index is None else stored.get_slice(name)[index]
-            return value
-
-    return Entry(
-        name=name, shape=tuple(part.get_shape()), dtype=_SAFE_DTYPES.get(part.get_dtype()), read=read
-    )
-
-
-def _of_tensor(name: str, value: Tensor) -> Entry:
-    known = value.dtype if value.dtype in _SAFE_DTYPES.values() else None
-    return Entry(
-        name=name,
-        shape=tuple(value.shape),
-        dtype=known,
-        read=lambda index: value.detach() if index is None else value[index].detach(),
-    )
-
-
-def _of_array(name: str, array: NDArray[Any]) -> Entry:
-    native = array.dtype.newbyteorder("=")
-    if native.kind not in "fiub" or native.itemsize > 8:
-        raise ShapeError(f"the array {name!r} has dtype {array.dtype}; expected numbers that torch can hold")
-
-    def read(index: int | None) -> Tensor:
-        # A copy of the part that was asked for: the file is mapped read-only, and torch wants to own its memory.
-        return torch.from_numpy(np.array(array if index is None else array[index], dtype=native))
-
-    return Entry(
-        name=name,
-        shape=tuple(array.shape),
-        dtype={2: torch.float16, 4: torch.float32, 8: torch.float64}[native.itemsize]
-        if native.kind == "f"
-        else None,
-        read=read,
-    )

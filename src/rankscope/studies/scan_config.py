@@ -1,5 +1,6 @@
 """What a scan measures and how: everything that can change a number is in here."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -8,6 +9,7 @@ from rankscope.core.config import Config
 from rankscope.errors import ConfigError
 from rankscope.measures import find_measure
 from rankscope.probe import Panel
+from rankscope.sources.states import parse_axes
 from rankscope.verdict import Thresholds
 
 
@@ -25,7 +27,10 @@ class ScanConfig(Config):
     attention: bool = False
     gradients: bool = False
     measures: tuple[str, ...] = ()
-    blocks: str | None = None
+    blocks: str | tuple[str, ...] | None = None
+    axes: tuple[str, ...] | None = None
+    """Of hidden states from outside: what each axis is, such as ``layers,tokens,dim``."""
+
     thresholds: Thresholds = Thresholds()
 
     @field_validator("measures")
@@ -36,6 +41,11 @@ class ScanConfig(Config):
             if measure.kind != "tokens":
                 raise ConfigError(f"{measure.definition} measures attention maps; use --attention")
         return tuple(dict.fromkeys(measure.definition for measure in found))
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _axes_are_known(cls, axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
+        return None if axes is None else parse_axes(axes)
 
     @property
     def panel(self) -> Panel:

@@ -25,6 +25,8 @@ from rankscope.sources import (
     load_model,
     read_states,
 )
+from rankscope.sources.streams import in_one_stream
+from rankscope.sources.structure import block_paths
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
 from rankscope.studies.scan_inputs import Inputs, chosen_inputs
@@ -117,9 +119,14 @@ def scan(
     ``model`` is a module, or what ``rankscope scan`` takes: a Hub id, a folder, a built-in name,
     ``module:attribute``. ``texts`` is a list, or a file with one text per line; left out, a bundled sample is read.
     ``options`` are fields of ``ScanConfig``; ``load`` are options of loading (``dtype``, ``device``, ``revision``,
-    ``allow_pickle``, ``trust_remote_code``).
+    ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the path of a list
+    of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
-    config = ScanConfig.of(**options) if config is None else config
+    config = ScanConfig.of(**_with_paths(model, options)) if config is None else config
+    if config.axes is not None:
+        raise ConfigError(
+            "axes are those of hidden states (scan_states, a .npy or .safetensors file); a model shows its own"
+        )
     if loss is not None and not config.gradients:
         raise ConfigError("a loss is only used for gradients; add gradients=True")
     ready = _ready(model, config, load or {}, tokenizer)
@@ -130,6 +137,12 @@ def scan(
     layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     chosen = chosen_inputs(ready, config, given, layout)
+    if len(layout.stacks) > 1:
+        first = list(islice(chosen.batches, 1))
+        chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
+        for batch in first:
+            with own_words(ready.model, batch):
+                layout = in_one_stream(unwrapped(ready.model), layout, batch)
     table = _scanned(ready, layout, chosen, config, loss, progress, partial)
     return Scan(table=_judged(table, config))
 
@@ -140,12 +153,18 @@ def scan_states(
     config: ScanConfig | None = None,
     **options: Any,
 ) -> Scan:
-    """The same of hidden states that are already there: a file, an array or a tensor, layer by layer."""
+    """The same of hidden states that are already there: a file, an array, a tensor, or one tensor per layer.
+
+    One tensor of three axes can be layers or texts of tokens: say which with ``axes="layers,tokens,dim"`` or
+    ``axes="texts,tokens,dim"``. The tuple ``hidden_states`` of Hugging Face is taken as it is.
+    """
     config = ScanConfig.of(**options) if config is None else config
     for name in ("attention", "gradients"):
         if getattr(config, name):
             raise ConfigError(f"{name} needs a live model; hidden states alone do not hold it")
-    states = source if isinstance(source, States) else read_states(source)
+    if config.blocks is not None:
+        raise ConfigError("blocks are those of a live model; of hidden states name the axes")
+    states = source if isinstance(source, States) else read_states(source, axes=config.axes)
     tally, dtype = Tally(), computed_in(states.layers, states.dtype)
     with torch.no_grad():
         measure_states(tally, states.layers, panel=config.panel, dtype=dtype)
@@ -159,7 +178,8 @@ def scan_states(
         "family": "hidden states",
         "dtype": _short(dtype),
         "stored dtype": _short(states.dtype),
-        "special rule": "nothing is left out",
+        "special rule": f"{states.reading.words}; nothing is left out",
+        "axes": asdict(states.reading),
         "warnings": notes,
     }
     return Scan(table=_judged(_table(tally, states.name, about, config), config))
@@ -171,6 +191,22 @@ def load_loss(text: str) -> Callable[[nn.Module, Batch], Tensor]:
     if not callable(found) or isinstance(found, nn.Module):
         raise ConfigError(f"{text!r} is not a function of model and batch that returns the loss")
     return cast("Callable[[nn.Module, Batch], Tensor]", found)
+
+
+def _with_paths(
+    model: str | os.PathLike[str] | nn.Module | Loaded, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options with blocks as paths, which can be written down."""
+    blocks, holder = options.get("blocks"), model.model if isinstance(model, Loaded) else model
+    if blocks is None or isinstance(blocks, str):
+        return options
+    if isinstance(holder, nn.Module):
+        return options | {"blocks": block_paths(unwrapped(holder), blocks)}
+    if isinstance(blocks, nn.Module) or not all(isinstance(one, str) for one in blocks):
+        raise ConfigError(
+            f"blocks of {os.fspath(holder)!r} are named by their paths, such as 'encoder.layers'"
+        )
+    return options
 
 
 def _ready(model: Any, config: ScanConfig, load: dict[str, Any], tokenizer: Any) -> Loaded:

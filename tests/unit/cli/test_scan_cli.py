@@ -87,6 +87,19 @@ def test_hidden_states_in_a_file_are_scanned(states):
     assert "from layer 1 on" in result.stdout
 
 
+def test_states_of_three_axes_are_asked_about(states, tmp_path):
+    one = tmp_path / "one.npy"
+    np.save(one, np.load(states)[:, 0])
+    assert "--axes layers,tokens,dim or --axes texts,tokens,dim" in failed(one)
+    result = run(one, "--axes", "layers,tokens,dim")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("one: collapsing\n")
+    assert "axes are (layers, tokens, dim) as given: one text" in result.stdout
+    assert "axes 'layers,tokens,dim' are 3" in failed(states, "--axes", "layers,tokens,dim")
+    assert "cannot be read" in failed(one, "--axes", "layers,token,dim")
+    assert "axes are those of hidden states" in failed("minilm", "--axes", "layers,tokens,dim")
+
+
 @pytest.mark.parametrize(
     ("rule", "code"),
     [

@@ -1,18 +1,15 @@
-"""Ready tensors: the layers of a file in their own order and dtype, and inputs under the names a model takes."""
+"""Ready tensors as inputs of a model, under the names that it takes."""
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
 import checkpoint_folders as folders
-from rankscope.errors import ConfigError, FileError, ShapeError
-from rankscope.sources.files import natural
-from rankscope.sources.tensors import read_states, tensor_batches
+from rankscope.errors import ConfigError, ShapeError
+from rankscope.sources.tensors import tensor_batches
 
 ENCODER = nn.TransformerEncoder(
     nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1, enable_nested_tensor=False
@@ -21,166 +18,6 @@ ENCODER = nn.TransformerEncoder(
 
 def numbers(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
-
-
-# ------------------------------------------------------------------------------------------- hidden states
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4), (3, 2, 5, 4)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-@pytest.mark.parametrize("kind", ["npy", "safetensors", "tensor", "array"])
-def test_every_shape_from_every_source(tmp_path, shape, dtype, kind):
-    x = numbers(*shape, dtype=dtype)
-    if kind == "npy":
-        np.save(tmp_path / "x.npy", x.numpy())
-    if kind == "safetensors":
-        save_file({"x": x}, tmp_path / "x.safetensors")
-    source = {"tensor": x, "array": x.numpy()}.get(kind, tmp_path / f"x.{kind}")
-    states = read_states(source)
-    expected = x.reshape(-1, *x.shape[-3:]) if x.ndim == 4 else x.reshape(1, -1, *x.shape[-2:])
-    assert len(states.layers) == len(states.labels) == len(expected)
-    assert states.texts == expected.shape[1]
-    assert states.dtype == dtype
-    for layer, value in zip(states.layers, expected, strict=True):
-        assert layer.dtype == dtype
-        torch.testing.assert_close(layer, value, rtol=0, atol=0)
-    torch.testing.assert_close(states.layers[-1], expected[-1], rtol=0, atol=0)
-    assert len(states.layers[:1]) == 1
-    assert states.name == {"tensor": "tensors", "array": "tensors"}.get(kind, "x")
-    assert states.notes() == ()
-
-
-def test_named_layers_come_in_natural_order_and_keep_bfloat16(tmp_path):
-    layers = {f"layer_{n}": numbers(2, 5, 4, dtype=torch.bfloat16) + n for n in range(12)}
-    save_file(layers, tmp_path / "run.safetensors")
-    for source in (tmp_path / "run.safetensors", dict(reversed(layers.items()))):
-        states = read_states(source, name="run")
-        assert states.labels == tuple(f"layer_{n}" for n in range(12))
-        assert states.dtype == torch.bfloat16
-        for n, layer in enumerate(states.layers):
-            assert torch.equal(layer, layers[f"layer_{n}"])
-
-
-def test_the_coarsest_dtype_is_reported():
-    states = read_states({"a": numbers(2, 5, 4), "b": numbers(2, 5, 4, dtype=torch.float16)})
-    assert states.dtype == torch.float16
-
-
-def test_layers_may_differ_in_width_but_not_in_texts():
-    states = read_states({"a": numbers(2, 5, 4), "b": numbers(2, 3, 8)})
-    assert [tuple(layer.shape) for layer in states.layers] == [(2, 5, 4), (2, 3, 8)]
-    with pytest.raises(ShapeError, match=r"different numbers of texts \(1, 2\); expected the same texts"):
-        read_states({"a": numbers(2, 5, 4), "b": numbers(5, 4)})
-
-
-def test_layers_are_read_when_they_are_asked_for(tmp_path):
-    """What is read is the file at that moment: nothing was kept."""
-    file = tmp_path / "x.safetensors"
-    save_file({"x": torch.zeros(2, 1, 3, 4)}, file)
-    states = read_states(file)
-    save_file({"x": torch.ones(2, 1, 3, 4)}, file)
-    assert states.layers[0].sum() == 12
-    np.save(tmp_path / "x.npy", np.zeros((2, 1, 3, 4)))
-    states = read_states(tmp_path / "x.npy")
-    layer = states.layers[1]
-    layer += 1  # a copy of the caller's own
-    assert states.layers[1].sum() == 0
-
-
-def test_other_byte_orders_are_understood(tmp_path):
-    np.save(tmp_path / "x.npy", numbers(5, 4).numpy().astype(">f4"))
-    states = read_states(tmp_path / "x.npy")
-    assert torch.equal(states.layers[0][0], numbers(5, 4))
-
-
-def test_numbers_that_are_not_finite_are_told_but_kept():
-    x = numbers(3, 2, 5, 4)
-    x[1, 0, 2, 3] = torch.nan
-    x[2, 1, 0, :2] = torch.inf
-    states = read_states(x)
-    assert states.notes() == (
-        "layer 1: 1 of 40 numbers are not finite; measures there are null",
-        "layer 2: 2 of 40 numbers are not finite; measures there are null",
-    )
-    assert states.layers[1].isnan().sum() == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (torch.zeros(4), r"shape \(4,\); expected \(tokens, dim\), \(texts, tokens, dim\) or \(layers, "),
-        (torch.zeros(1, 1, 1, 5, 4), r"shape \(1, 1, 1, 5, 4\); expected"),
-        (torch.zeros(0, 4), r"shape \(0, 4\)"),
-        (torch.zeros(2, 5, 0), r"shape \(2, 5, 0\)"),
-        (torch.zeros(1, 4), r"one token per text; at least two are needed"),
-        (torch.zeros(3, 1, 4), r"one token per text; at least two are needed"),
-        (torch.zeros(5, 4, dtype=torch.int64), r"are not floating-point numbers of 16, 32 or 64 bits"),
-        (torch.zeros(5, 4, dtype=torch.complex64), r"are not floating-point numbers"),
-    ],
-)
-def test_tensors_that_are_no_states(tmp_path, value, message):
-    sources = [value]
-    if value.dtype != torch.complex64:
-        save_file({"x": value}, tmp_path / "x.safetensors")
-        np.save(tmp_path / "x.npy", value.numpy())
-        sources += [tmp_path / "x.safetensors", tmp_path / "x.npy"]
-    for source in sources:
-        with pytest.raises(ShapeError, match=message):
-            read_states(source)
-
-
-def test_several_stacks_are_not_one_network():
-    with pytest.raises(
-        ShapeError, match=r"'b' have shape \(2, 2, 5, 4\); expected \(tokens, dim\) or \(texts, tokens"
-    ):
-        read_states({"a": numbers(2, 5, 4), "b": numbers(2, 2, 5, 4)})
-
-
-def test_files_that_are_no_tensors(tmp_path):
-    def fails(name, content=None):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(FileError) as caught:
-            read_states(tmp_path / name)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    assert "expected a file ending in .npy or .safetensors" in fails("x.pt", b"")
-    assert "expected a file ending in .npy or .safetensors" in fails("x.npz", b"")
-    assert "no such file" in fails("nowhere.npy")
-    assert "no such file" in fails("nowhere.safetensors")
-    assert "expected an array of numbers written by numpy.save" in fails("x.npy", b"nothing")
-    assert "expected an array of numbers written by numpy.save" in fails("y.npy", b"")
-    assert "the file is damaged or incomplete" in fails("x.safetensors", b"nothing")
-    np.save(tmp_path / "x.npy", np.array([[1, None]], dtype=object), allow_pickle=True)
-    assert "it holds Python objects (a pickle), which can run any code when opened" in fails("x.npy")
-    np.save(tmp_path / "x.npy", numbers(50, 4).numpy())
-    assert "expected an array" in fails("x.npy", (tmp_path / "x.npy").read_bytes()[:-5])
-    save_file({}, tmp_path / "x.safetensors")
-    with pytest.raises(FileError, match="holds no tensors"):
-        read_states(str(tmp_path / "x.safetensors"))
-    with pytest.raises(FileError, match="there are no tensors"):
-        read_states({})
-
-
-def test_arrays_that_torch_cannot_hold(tmp_path):
-    for array in (
-        np.zeros((5, 4), dtype=np.longdouble),
-        np.array([["a", "b"]]),
-        np.zeros((5, 4), dtype="M8[s]"),
-    ):
-        np.save(tmp_path / "x.npy", array)
-        with pytest.raises(ShapeError, match="expected numbers that torch can hold"):
-            read_states(tmp_path / "x.npy")
-
-
-@given(st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=8))
-def test_natural_order_is_the_order_of_the_numbers(values):
-    names = [f"layer_{value}.weight" for value in values]
-    assert sorted(names, key=natural) == [f"layer_{value}.weight" for value in sorted(values)]
-
-
-# -------------------------------------------------------------------------------------------------- inputs
 
 
 def test_whole_numbers_are_token_ids():
@@ -269,3 +106,14 @@ def test_inputs_that_do_not_fit():
             tensor_batches(wrong, model)
     with pytest.raises(ConfigError, match="a batch of 0 texts"):
         tensor_batches(torch.ones(2, 5).long(), model, batch_size=0)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_inputs_that_are_no_numbers_are_refused(bad):
+    x = numbers(2, 5, 8)
+    x[1, 2, 3] = bad
+    with pytest.raises(ShapeError, match=r"'tensor' holds 1 numbers that are NaN or infinite, of 80"):
+        tensor_batches(x, ENCODER)
+    mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) == 1, -torch.inf)  # a mask may
+    (batch,) = tensor_batches({"src": numbers(2, 5, 8), "mask": mask}, ENCODER)
+    assert torch.equal(batch.inputs["mask"], mask)
