@@ -173,6 +173,17 @@ def share(x: Matrix, name: str) -> float:
     return sum(1 for length in lengths if length > 10 * usual)
 
 
+def massive(x: Matrix) -> list[int]:
+    """Places of the massive tokens, tried from the largest number of them down."""
+    order = sorted(range(len(x)), key=lambda i: -sum(v * v for v in x[i]))
+    energy = [sum(v * v for v in x[i]) for i in order]
+    for k in range((len(x) - 1) // 2, 0, -1):
+        rest = sum(energy[k:]) / (len(x) - k)
+        if energy[k - 1] > 0 and math.sqrt(energy[k - 1]) >= 5 * math.sqrt(rest):
+            return order[:k]
+    return []
+
+
 def of_map(a: Matrix, name: str, tag: str) -> float:
     n, keys = len(a), len(a[0])
     if name == "attention_entropy":
@@ -191,6 +202,13 @@ def value(definition: str, x: Matrix, linf_center: list[float] | None = None) ->
     """The measure of that id. ``linf_center`` is the row that ids with center linf subtract (it is not unique)."""
     name, _, inside = definition.rstrip("]").partition("[")
     tags = inside.split(",")
+    if name == "massive_tokens":
+        return len(massive(x))
+    if tags == ["massive"]:
+        total = sum(v * v for row in x for v in row)
+        return sum(v * v for i in massive(x) for v in x[i]) / total
+    if tags[-1] == "others":
+        x, tags = [row for i, row in enumerate(x) if i not in massive(x)], tags[:-1]
     if tags[-1] == "unit":
         x, tags = unit(x), tags[:-1]
     if name in ("residual", "residual_ratio"):

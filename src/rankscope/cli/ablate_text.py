@@ -29,7 +29,7 @@ def ablate_text(table: "Table") -> str:
     for definition in table.provenance["config"]["measures"]:
         lines += ["", definition, _means(table, definition)]
     lines += ["", _legend(table)]
-    titles = headings(table.provenance["config"]["blocks"])
+    titles = headings(table.sections)
     for name, told in (("blame", blame_lines), ("suggest", suggest_lines)):
         if name in table.sections:
             section = table.sections[name]

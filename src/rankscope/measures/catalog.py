@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.registry import Registry, unknown_name
-from rankscope.measures import cosines, diameters, maps, shares, spectra, words
+from rankscope.measures import cosines, diameters, maps, massive, shares, spectra, words
 from rankscope.measures.centers import CENTERS
 from rankscope.measures.laws import Law
 from rankscope.measures.measure import Measure
@@ -31,6 +31,7 @@ DEFAULTS = {
     "token_share": "token_share[largest]",
     "channel_share": "channel_share[largest]",
     "outlier_tokens": "outlier_tokens[10x_median]",
+    "massive_tokens": "massive_tokens[5x_others]",
     "attention_entropy": "attention_entropy[mean]",
     "dobrushin": "dobrushin[map]",
     "doeblin": "doeblin[map]",
@@ -226,6 +227,33 @@ def _share_floor(x: Tensor, relative: float | Tensor, value: Callable[[Tensor], 
     return shares.share_floor(value(x), relative)
 
 
+def _massive() -> Iterator[Measure]:
+    laws = _ORDERS | {Law.SCALE_INVARIANT, Law.ZERO_CHANNELS, Law.NOT_NEGATIVE, Law.ROTATION_INVARIANT}
+    counts, share, others = massive.MASSIVE
+    rows: list[tuple[str, Callable[[Tensor], Tensor], Callable[..., Tensor], frozenset[Law]]] = [
+        (counts, massive.massive_tokens_of, massive.massive_tokens_floor, frozenset()),
+        (share, massive.massive_share_of, massive.massive_share_floor, frozenset({Law.AT_MOST_ONE})),
+        (
+            others,
+            massive.others_ratio_of,
+            massive.others_ratio_floor,
+            frozenset({Law.AT_MOST_ONE, Law.ZERO_AT_CONSENSUS}),
+        ),
+    ]
+    for definition, value, floor, more in rows:
+        formula, meaning = words.MASSIVE[definition]
+        yield Measure(
+            name=definition.partition("[")[0],
+            definition=definition,
+            formula=formula,
+            meaning=meaning,
+            laws=laws | more,
+            kind="tokens",
+            value_fn=value,
+            floor_fn=floor,
+        )
+
+
 def _maps() -> Iterator[Measure]:
     laws = frozenset({Law.BATCH, Law.TOKEN_ORDER, Law.NOT_NEGATIVE})
     mixing = frozenset({Law.AT_MOST_ONE, Law.ZERO_AT_CONSENSUS})
@@ -267,6 +295,8 @@ def _register_all() -> None:
         if measure.kind == "tokens" and measure.name != "outlier_tokens":  # no unit token is an outlier
             unit = on_unit_tokens(measure)
             MEASURES.register(unit.definition, unit)
+    for measure in _massive():  # no unit token is massive either
+        MEASURES.register(measure.definition, measure)
 
 
 _register_all()

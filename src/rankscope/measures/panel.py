@@ -16,6 +16,7 @@ from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
 from rankscope.measures.evaluate import evaluate_many
+from rankscope.measures.massive import MASSIVE, count_floor, massive_count, massive_share, others
 from rankscope.measures.norms import turned
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
@@ -97,23 +98,34 @@ class Readings:
 
 
 def read_panel(
-    texts: Sequence[Tensor], *, layer: int, dtype: torch.dtype, sites: bool = True, ranks: bool = True
+    texts: Sequence[Tensor],
+    *,
+    layer: int,
+    dtype: torch.dtype,
+    sites: bool = True,
+    massive: bool = True,
+    ranks: bool = True,
 ) -> Readings:
-    """The panel of token matrices ``(tokens, dim)``, each of at least two tokens, that came out of ``dtype``."""
+    """The panel of token matrices ``(tokens, dim)``, each of at least two tokens, that came out of ``dtype``.
+
+    ``PANEL`` if ``sites``, then ``MASSIVE`` if asked for, then ``RANKS``.
+    """
     for text in texts:
         if text.ndim != 2 or text.shape[0] < 2:
             raise ShapeError(
                 f"the panel needs matrices (tokens, dim) of at least two tokens, got {tuple(text.shape)}"
             )
     relative = relative_floor(layer, dtype)
-    definitions = (PANEL if sites else ()) + (RANKS if ranks else ())
+    definitions = (PANEL if sites else ()) + (MASSIVE if massive else ()) + (RANKS if ranks else ())
     values, floors = (torch.empty(len(texts), len(definitions), dtype=torch.float64) for _ in range(2))
     for places in _alike(texts):
         x, work = _workspace(len(places), texts[places[0]])
         for row, place in enumerate(places):
             x[row].copy_(texts[place])
-        sums = _sums(x, work)
-        columns = [_from_sums(sums, relative)] if sites else []
+        sums, squares = _sums(x, work)
+        panel = _from_sums(sums, relative)
+        columns = [panel] if sites else []
+        columns += [_from_lengths(x, squares, panel, relative)] if massive else []
         columns += [_from_spectra(_gram_spectra(x), sums, relative)] if ranks else []
         values[places], floors[places] = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
@@ -135,8 +147,8 @@ def _alike(texts: Sequence[Tensor]) -> Iterator[list[int]]:
         yield from (places[start : start + most] for start in range(0, len(places), most))
 
 
-def _sums(x: Tensor, work: Tensor) -> Tensor:
-    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper."""
+def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper, and the squared lengths of its tokens."""
     tokens = x.shape[-2]
     squares = torch.mul(x, x, out=work)
     lengths = squares.sum(dim=-1)
@@ -153,7 +165,7 @@ def _sums(x: Tensor, work: Tensor) -> Tensor:
     found += [unit_channel, (rows * inverse).amax(dim=-1), unit_column]
     mean = _weighted(inverse, x) / tokens
     found += _residual_sums(torch.addcmul(-mean[:, None], x, inverse[..., None], out=work))
-    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu()
+    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths
 
 
 def _weighted(weights: Tensor, x: Tensor) -> Tensor:
@@ -181,6 +193,31 @@ def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     ratios = values[:, _IS_ROOT].amin(dim=-1)
     shortest, total = (sums[:, SUMS.index(name)] for name in ("shortest", "total"))
     is_safe = (shortest > low) & (total < high) & (ratios > NEAR_CONSENSUS)
+    return torch.where(is_safe[:, None], values, torch.nan), floors
+
+
+def _from_lengths(
+    x: Tensor, squares: Tensor, panel: tuple[Tensor, Tensor], relative: float
+) -> tuple[Tensor, Tensor]:
+    """Values and floors of ``MASSIVE``, one row per text; NaN where the catalog must be asked.
+
+    Without massive tokens the others are all tokens, whose ratio the panel holds already.
+    """
+    lengths = squares.sqrt()
+    count = massive_count(lengths)
+    share = massive_share(lengths, count).cpu()
+    ratio = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")].clone()
+    for row in (count > 0).nonzero()[:, 0].tolist():
+        kept = others(lengths[row], int(count[row]))
+        residual = x[row, kept] / lengths[row, kept, None]
+        residual -= residual.mean(dim=0)
+        ratio[row] = residual.norm() / len(kept) ** 0.5
+    is_open = count_floor(lengths, relative * squares.sum(dim=-1).sqrt())
+    moved = torch.full_like(share, relative)
+    shares = torch.where(is_open.cpu() > 0, 1.0, share_floor(share, moved))
+    values = torch.stack([count.cpu(), share, ratio], dim=-1)
+    floors = torch.stack([is_open.cpu(), shares, torch.full_like(share, float(turned(relative)))], dim=-1)
+    is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 
 

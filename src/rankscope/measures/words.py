@@ -109,6 +109,22 @@ SHARES = {
     "outlier_tokens": ("#{i : |xᵢ|₂ > 10 medianₖ|xₖ|₂}", "tokens longer than ten median tokens"),
 }
 
+MASSIVE = {
+    "massive_tokens[5x_others]": (
+        "max {k < n/2 : |x₍ₖ₎|₂ ≥ 5 √(Σᵢ>ₖ |x₍ᵢ₎|₂² / (n-k))}, x₍₁₎ the longest token",
+        "massive tokens: each at least five times as long as the tokens that are not",
+    ),
+    "token_share[massive]": (
+        "Σᵢ≤ₖ |x₍ᵢ₎|₂² / Σᵢ|xᵢ|₂², k massive tokens",
+        "share of the energy in the massive tokens",
+    ),
+    "residual_ratio[frobenius,mean,unit,others]": (
+        "‖R‖/‖U‖, R = U - 1cᵀ, U = xᵢ/|xᵢ|₂ of the tokens that are not massive, c = column means",
+        "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the massive "
+        "ones, tokens first scaled to length one (none may be zero)",
+    ),
+}
+
 MAPS = {
     ("attention_entropy", "mean"): ("-(1/n) Σᵢₖ Aᵢₖ log Aᵢₖ", "mean entropy of a query's attention, in nats"),
     ("attention_entropy", "normalized"): (

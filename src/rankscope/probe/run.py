@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from rankscope.core.numerics import unit_roundoff
 from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError, is_out_of_memory
-from rankscope.measures import PANEL, RANKS, Evaluation, Readings, evaluate_many, find_measure, read_panel
+from rankscope.measures import (
+    MASSIVE,
+    PANEL,
+    RANKS,
+    Evaluation,
+    Readings,
+    evaluate_many,
+    find_measure,
+    read_panel,
+)
 from rankscope.probe.tally import Place, Seen, Tally
 from rankscope.results import Table, provenance
 from rankscope.sources.axes import located, oriented
@@ -48,7 +57,7 @@ class Panel:
     @property
     def per_block(self) -> tuple[str, ...]:
         """Definitions besides the panel's own."""
-        known = {*PANEL, *RANKS}
+        known = {*PANEL, *MASSIVE, *RANKS}
         wanted = (*(FULL if self.full else ()), *self.more)
         return tuple(dict.fromkeys(name for name in wanted if name not in known))
 
@@ -185,7 +194,7 @@ class _Measured:
         self.tokens = self.tokens or tuple(len(text) for text in texts)
         dtype = max(self.dtype, state.dtype, key=unit_roundoff)
         ranks = site == "block" and self.panel.spectra
-        readings = read_panel(texts, layer=layer, dtype=dtype, ranks=ranks)
+        readings = read_panel(texts, layer=layer, dtype=dtype, massive=site == "block", ranks=ranks)
         self.seen.append(_seen(Place(stack, layer, site), readings, texts))
         if site == "block" and self.panel.per_block:
             more = read_each(self.panel.per_block, texts, layer=layer, dtype=dtype)

@@ -25,10 +25,13 @@ def _head(table: Table) -> Fragment:
     pieces = [tag("h2", "What was found"), tag("ul", joined(*found))]
     about = sections["ablate"]
     pieces.append(tag("p", _rule(about), class_="note"))
-    titles = headings(table.provenance["config"]["blocks"])
+    titles = headings(table.sections)
     for name, told in (("blame", blame_lines), ("suggest", suggest_lines)):
         if name in sections:
-            pieces += [tag("h3", titles[name].capitalize()), tag("p", sections[name]["sentence"])]
+            pieces += [
+                tag("h3", titles[name][:1].upper() + titles[name][1:]),
+                tag("p", sections[name]["sentence"]),
+            ]
             pieces.append(_table(*told(sections[name])))
     return tag("section", joined(*pieces))
 

@@ -1,20 +1,24 @@
 """Blame and suggestions of an ablation as lines of text, for the terminal and for the page."""
 
+from collections.abc import Mapping
 from typing import Any
 
 Lines = tuple[list[str], list[list[str]]]
 """A header and its rows."""
 
 
-def headings(blocks: str | None) -> dict[str, str]:
-    """What stands above each section; where only some ``blocks`` are cut, that it is about all of them.
+def headings(sections: Mapping[str, Any]) -> dict[str, str]:
+    """What stands above each section: whom it is about.
 
-    >>> headings("3,5-7")["blame"]
-    'blame of the whole model'
+    >>> headings({"blame": {"of": "the full model (transformer), mask causal"}})["blame"]
+    'blame of the full model (transformer), mask causal'
     """
-    if blocks is None:
-        return {"blame": "blame", "suggest": "what would help"}
-    return {"blame": "blame of the whole model", "suggest": "what would help the whole model"}
+    starts = {"blame": "blame of", "suggest": "what would help"}
+    return {
+        name: f"{start} {sections[name].get('of', 'the whole model')}"
+        for name, start in starts.items()
+        if name in sections
+    }
 
 
 def blame_lines(section: dict[str, Any]) -> Lines:

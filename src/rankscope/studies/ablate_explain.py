@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rankscope.studies.ablate_config import OWN, AblateConfig, parse_blocks
+from rankscope.studies.ablate_cuts import Cut
+from rankscope.studies.ablate_words import NAMES
 from rankscope.studies.blame import Blame
 from rankscope.studies.blame_found import DEFINITION, RATIO
 from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, Tried, best_in_words, ranked
@@ -11,6 +14,28 @@ from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, Tried, be
 BLAME_DEFINITION = {
     DEFINITION: f"change of ln {RATIO} by one step of a block, below zero towards collapse: ln(after) - ln(before)"
 }
+
+
+def headline(cuts: Sequence[Cut]) -> Cut:
+    """The network that blame and what-ifs are about: of the first mask and skip scale, the full one if it is there."""
+    return next((cut for cut in cuts if cut.variant == "transformer"), cuts[0])
+
+
+def explained(cut: Cut, config: AblateConfig) -> dict[str, Any]:
+    """Which network that is, in words and as facts."""
+    extra = [] if config.masks[0] == OWN else [f"mask {config.masks[0]}"]
+    extra += [] if cut.skip_scale is None else [f"skip scale {cut.skip_scale:g}"]
+    extra += ["without norms"] if config.norm == "none" else []
+    if config.blocks is not None:
+        extra.append(f"changed in block{'s' if len(parse_blocks(config.blocks)) > 1 else ''} {config.blocks}")
+    network = {
+        "variant": cut.variant,
+        "mask": cut.mask,
+        "norm": cut.norm,
+        "skip_scale": cut.skip_scale,
+        "blocks": config.blocks or "all",
+    }
+    return {"of": ", ".join([NAMES.get(cut.variant, cut.variant), *extra]), "network": network}
 
 
 def joined(found: Sequence[Blame]) -> Blame:
@@ -30,6 +55,10 @@ def joined(found: Sequence[Blame]) -> Blame:
         blocks=found[0].blocks,
         texts=sum(one.texts for one in found),
         split=found[0].split,
+        dominance=tuple(
+            replace(same[0], shares=tuple(share for one in same for share in one.shares))
+            for same in zip(*(one.dominance for one in found), strict=True)
+        ),
     )
 
 
@@ -38,7 +67,6 @@ def suggestions(batches: Sequence[Tried]) -> dict[str, Any]:
     found = ranked(batches)
     return {
         "sentence": best_in_words(found),
-        "of": "the whole model",
         "ranked by": RANKED_BY,
         "texts": found[0].texts,
         "left out": found[0].left_out,

@@ -14,8 +14,8 @@ from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
 from rankscope.results import Table
 from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
 from rankscope.studies.ablate_config import AblateConfig
-from rankscope.studies.ablate_cuts import Cut, cuts, mask_text, norm_text
-from rankscope.studies.ablate_explain import BLAME_DEFINITION, joined, suggestions
+from rankscope.studies.ablate_cuts import Cut, cuts
+from rankscope.studies.ablate_explain import BLAME_DEFINITION, explained, headline, joined, suggestions
 from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
 from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
@@ -52,6 +52,7 @@ class _Gathered:
     passes: int = 0
     blamed: list[Blame] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
+    explained: dict[str, Any] = field(default_factory=dict)  # which network blame and what-ifs are about
 
 
 def ablate(
@@ -96,7 +97,7 @@ def _run(gathered: _Gathered, subject: Subject, config: AblateConfig, progress: 
     measure = _measure_split if config.split else _measure
     with torch.no_grad(), threads_for(_entries(subject)):
         for fed in subject.feeds:
-            _explain(gathered, subject, fed, config)
+            _explain(gathered, subject, fed, config, headline(chosen))
             for cut in chosen:
                 measure(gathered.rows, config, _named(cut, fed, subject, config), cut, fed)
                 gathered.passes += len(fed.x)
@@ -107,27 +108,18 @@ def _run(gathered: _Gathered, subject: Subject, config: AblateConfig, progress: 
     gathered.notes |= dict.fromkeys(subject.notes())
 
 
-def _explain(gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConfig) -> None:
-    """Blame and what-ifs: of the whole model as it is, whatever the cuts."""
+def _explain(gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConfig, cut: Cut) -> None:
+    """Blame and what-ifs of ``cut``, the network of the headline: mask, skip scale, norms and blocks as asked for."""
+    if not (config.blame or config.suggest):
+        return
+    gathered.explained = explained(cut, config)
     if config.blame:
-        found = blame(subject.network, fed.x, fed.context, is_token=fed.keep, split=config.split)
+        found = blame(cut.network, fed.x, fed.context, is_token=fed.keep, split=config.split)
         gathered.blamed.append(found)
-        about = _named(_whole(subject), fed, subject, config) | {"blocks": None}
-        for rows in blame_rows(found, about):
+        for rows in blame_rows(found, _named(cut, fed, subject, config)):
             gathered.rows.add(found.texts, rows)
     if config.suggest:
-        gathered.tried.append(tried(subject.network, fed.x, fed.context, is_token=fed.keep))
-
-
-def _whole(subject: Subject) -> Cut:
-    network = subject.network
-    return Cut(
-        network=network,
-        variant="transformer",
-        mask=mask_text(network),
-        norm=norm_text(network),
-        skip_scale=None,
-    )
+        gathered.tried.append(tried(cut.network, fed.x, fed.context, is_token=fed.keep))
 
 
 def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> dict[str, Any]:
@@ -209,9 +201,9 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
     table = gathered.rows.table(ran, command="ablate", seeds=config.seeds, ablate=section, definitions=words)
     more: dict[str, Any] = {"finding": finding(table)}
     if gathered.blamed:
-        more["blame"] = joined(gathered.blamed).summary()
+        more["blame"] = gathered.explained | joined(gathered.blamed).summary()
     if gathered.tried:
-        more["suggest"] = suggestions(gathered.tried)
+        more["suggest"] = gathered.explained | suggestions(gathered.tried)
     return replace(table, sections=table.sections | more)
 
 

@@ -10,17 +10,20 @@ state that enters the sum, so that their shares add up to ``v(all) - v({})``.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from rankscope.errors import ConfigError, ShapeError
+from rankscope.measures import evaluate_many, find_measure
 from rankscope.network import Context, Network
 from rankscope.network.parts import children
 from rankscope.network.stages import branch_label, kind_of, stage_name
-from rankscope.studies.blame_found import Blame, Change, blame_rows
+from rankscope.studies.blame_found import Blame, Change, Dominance, blame_rows
 from rankscope.studies.blame_passes import FloatPass, Log, Pass, S, SplitPass, Step
+from rankscope.verdict import Thresholds
 
 __all__ = ["Blame", "Change", "blame", "blame_rows", "shapley"]
 
@@ -45,8 +48,40 @@ def blame(
     measured = measured_tokens(x, context, is_token)
     with torch.no_grad():
         if split:
-            return _blamed(network, SplitPass(x=x, context=context, measured=measured), split=True)
-        return _blamed(network, FloatPass(x=x, context=context, measured=measured), split=False)
+            found = _blamed(network, SplitPass(x=x, context=context, measured=measured), split=True)
+        else:
+            found = _blamed(network, FloatPass(x=x, context=context, measured=measured), split=False)
+        return replace(found, dominance=_dominance(Network(network.blocks), x, context, measured))
+
+
+def _dominance(
+    network: Network, x: Tensor, context: Context, measured: Tensor | None
+) -> tuple[Dominance, ...]:
+    """Per layer what one channel and what massive tokens hold of the energy, where that is most of it."""
+    limits, found = Thresholds(), []
+    measures = [find_measure(name) for name in ("channel_share[largest]", "token_share[massive]")]
+    for layer, state in enumerate(network.states(x, context)):
+        flat = state.detach().cpu().reshape(-1, *state.shape[-2:])
+        keep = None if measured is None else measured.cpu().reshape(-1, state.shape[-2])
+        texts = [text if keep is None else text[keep[place]] for place, text in enumerate(flat)]
+        each = [evaluate_many(measures, text, layer=layer, dtype=state.dtype) for text in texts]
+        for place, kind in enumerate(("channel", "token")):
+            shares = [float(one[place].value) if bool(one[place].resolved) else 0.0 for one in each]
+            is_large = [
+                share >= limits.massive_share
+                and (
+                    kind == "token" or share * (state.shape[-1] - 1) >= limits.massive_length**2 * (1 - share)
+                )
+                for share in shares
+            ]
+            found.append(
+                Dominance(
+                    layer=layer,
+                    kind=kind,
+                    shares=tuple(share if ok else None for share, ok in zip(shares, is_large, strict=True)),
+                )
+            )
+    return tuple(found)
 
 
 def shapley(value: Callable[[tuple[int, ...]], Tensor], count: int) -> list[Tensor]:

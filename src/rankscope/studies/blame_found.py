@@ -74,14 +74,50 @@ class Sums:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Dominance:
+    """What one channel, or the massive tokens, hold of the energy of a layer in every text; None where that is little.
+
+    The residual ratio is then theirs: a branch that lacks that channel moves it a lot whatever it does to the tokens,
+    and the skip that puts the channel back is credited with everything.
+    """
+
+    layer: int
+    kind: str  # channel or token
+    shares: tuple[float | None, ...]
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it holds in half of the texts or more."""
+        return 2 * sum(share is not None for share in self.shares) >= len(self.shares)
+
+    def facts(self) -> dict[str, Any]:
+        known = [share for share in self.shares if share is not None]
+        return {
+            "layer": self.layer,
+            "kind": self.kind,
+            "share": math.fsum(known) / max(len(known), 1),
+            "texts": len(known),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Blame:
-    """All changes in order of execution; ``totals`` is the whole change of each text, None where it has none."""
+    """All changes in order of execution; ``totals`` is the whole change of each text, None where it has none.
+
+    Where massive tokens or one channel dominate the norm of a state, nothing is ranked: see ``Dominance``.
+    """
 
     changes: tuple[Change, ...]
     totals: tuple[float | None, ...]
     blocks: int
     texts: int
     split: bool = False
+    dominance: tuple[Dominance, ...] = ()
+
+    def dominated(self, block: int | None = None) -> list[Dominance]:
+        """What dominates the state before or after that block, or any state, in half of the texts or more."""
+        usual = [one for one in self.dominance if one.is_usual]
+        return usual if block is None else [one for one in usual if one.layer in (block - 1, block)]
 
     def unresolved(self, block: int | None = None) -> int:
         """How many changes, counted over texts, say nothing by themselves: in one block, or in all."""
@@ -105,8 +141,11 @@ class Blame:
         return self.sums(block).kinds
 
     def strongest(self, block: int | None = None) -> tuple[str | None, str | None]:
-        """The kind that does most for collapse and the one that does most against it, None if rounding may do more."""
-        return self.sums(block).strongest()
+        """The kind that does most for collapse and the one that does most against it.
+
+        None if rounding may do more, and where something dominates the norm.
+        """
+        return (None, None) if self.dominated(block) else self.sums(block).strongest()
 
     def _of(self, block: int | None) -> list[Change]:
         if block is not None and not 1 <= block <= self.blocks:
@@ -119,6 +158,9 @@ class Blame:
         where = f"In block {block}" if block is not None else f"Over {_counted(self.blocks, 'block')}"
         if found.kinds is None:
             return f"{where}, {self._reason()}."
+        dominated = self.dominated(block)
+        if dominated:
+            return f"{where}, nothing is ranked: {_dominates(dominated)}."
         down, up = found.strongest()
         if down:
             lead = f"{down} does most for collapse ({found.kinds[down]:+.3g} in ln {RATIO})"
@@ -157,22 +199,23 @@ class Blame:
         blocks = [{"block": number, **self._part(number)} for number in range(1, self.blocks + 1)]
         return {
             "definition": DEFINITION,
-            "of": "the whole model",
             "all texts": self.texts,
             "unresolved": self.unresolved(),
+            "dominated": [one.facts() for one in self.dominated()],
             **self._part(None),
             "blocks": blocks,
         }
 
     def _part(self, block: int | None) -> dict[str, Any]:
         found = self.sums(block)
-        down, up = found.strongest()
+        down, up = self.strongest(block)
         return {
             "texts": found.texts,
             "total": found.total,
             "kinds": found.kinds,
             "most_for": down,
             "most_against": up,
+            "is_dominated": bool(self.dominated(block)),
             "reason": None if found.texts else self._reason(),
             "sentence": self.in_words(block),
         }
@@ -217,6 +260,16 @@ def _means(
         known = (entries(change)[text] for text in texts)  # a known change is a number
         found.setdefault(change.kind, []).extend(number for number in known if number is not None)
     return {kind: math.fsum(numbers) / len(texts) for kind, numbers in found.items()}
+
+
+def _dominates(found: Sequence[Dominance]) -> str:
+    """What dominates, and what follows."""
+    first = found[0].facts()
+    holder = "one channel holds" if first["kind"] == "channel" else "massive tokens hold"
+    return (
+        f"{holder} {first['share']:.2g} of the energy at layer {first['layer']}, and the ratio follows "
+        f"{'that channel' if first['kind'] == 'channel' else 'those tokens'}, not the others"
+    )
 
 
 def _nobody(side: str, is_open: bool) -> str:

@@ -12,7 +12,15 @@ from rankscope.studies.compare_sides import Side
 from rankscope.studies.compare_statistics import adjusted, trend
 
 HIGH_IS_WORST = frozenset(
-    {"cosine", "token_share", "channel_share", "outlier_tokens", "sink_share", "spectral_gap"}
+    {
+        "cosine",
+        "token_share",
+        "channel_share",
+        "outlier_tokens",
+        "massive_tokens",
+        "sink_share",
+        "spectral_gap",
+    }
 )
 """Measures that grow as tokens become equal or one of them takes over; all others fall."""
 

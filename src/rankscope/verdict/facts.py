@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.core.numerics import DTYPES, relative_floor
+from rankscope.measures.massive import MASSIVE
 from rankscope.measures.norms import turned
 from rankscope.results import Table
 
@@ -15,6 +16,7 @@ RAW_COMPOSITE = "residual_ratio[composite,mean]"
 UNIT_COMPOSITE = "residual_ratio[composite,mean,unit]"
 COSINE = "cosine[off_diagonal]"
 TOKEN = "token_share[largest]"  # noqa: S105 - a share, not a secret
+MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS = MASSIVE
 CHANNEL = "channel_share[largest]"
 UNIT_CHANNEL = "channel_share[largest,unit]"
 RANK = "effective_rank[entropy]"
@@ -96,30 +98,23 @@ class Facts:
         return math.sqrt((1 - cosine) * (self.tokens - 1) / self.tokens)
 
     @property
+    def massive_tokens(self) -> float | None:
+        """How many tokens are massive; one, if need be, in tables that hold the largest share alone."""
+        return self[MASSIVE_TOKENS] if MASSIVE_TOKENS in self.numbers else 1.0
+
+    @property
+    def massive_share(self) -> float | None:
+        """What they hold of the energy together."""
+        return self[MASSIVE_SHARE] if MASSIVE_SHARE in self.numbers else self[TOKEN]
+
+    @property
     def times_longer(self) -> float | None:
-        """Length of the longest token over the root mean square length of the others."""
-        share = self[TOKEN]
-        if share is None:
+        """Length of the massive tokens over that of the others, both as root mean squares."""
+        count, share = self.massive_tokens, self.massive_share
+        if count is None or share is None:
             return None
-        return math.sqrt(share * (self.tokens - 1) / (1 - share)) if share < 1 else math.inf
-
-    def others(self) -> tuple[float, float, float] | None:
-        """Ratio of the unit tokens without the longest one: least, if that one is at right angles, most.
-
-        With q the length of the mean of the other n - 1 directions and c the cosine between that mean and the
-        longest token, ``n^2 (1 - r^2) = (n - 1)^2 q^2 + 1 + 2 (n - 1) q c``, and the ratio is ``sqrt(1 - q^2)``.
-        The panel gives r; c may be anything.
-        """
-        ratio = self[UNIT]
-        if ratio is None:
-            return None
-        n, left = self.tokens, self.tokens**2 * (1 - min(ratio, 1.0) ** 2)
-        found = []
-        for cosine in (-1.0, 0.0, 1.0):
-            inside = cosine**2 + left - 1
-            q = (-cosine + math.sqrt(max(inside, 0.0))) / (n - 1)
-            found.append(math.sqrt(1 - min(max(q, 0.0), 1.0) ** 2))
-        return found[0], found[1], found[2]
+        few = max(count, 1.0)
+        return math.sqrt(share / few * (self.tokens - few) / (1 - share)) if share < 1 else math.inf
 
     @property
     def without_channel(self) -> float | None:

@@ -9,6 +9,9 @@ from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
+    MASSIVE_SHARE,
+    MASSIVE_TOKENS,
+    OTHERS,
     RANK,
     SMALLEST,
     TOKEN,
@@ -87,36 +90,20 @@ def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
 
 
 def judged_ratio(one: Facts, limits: Thresholds) -> Point:
-    """The residual ratio of unit tokens, with what is known to distort it taken out.
-
-    A massive token is left out (taken to be at right angles to the others), a massive channel too.
-    """
+    """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens, a channel."""
+    if one.at_least(MASSIVE_TOKENS, 0.5) and one.is_number(OTHERS):
+        return Point.of(one.layer, one[OTHERS], one.most(OTHERS))
     ratio = one[UNIT]
-    if ratio is not None and is_massive_token(one, limits):
-        ratio = _behind_massive_token(one, ratio, limits)
-    elif ratio is not None and is_massive_channel(one, limits):
+    if ratio is not None and is_massive_channel(one, limits):
         ratio = max(ratio, one.without_channel or 0.0)
     return Point.of(one.layer, ratio, one.most(UNIT))
 
 
-def _behind_massive_token(one: Facts, ratio: float, limits: Thresholds) -> float:
-    others = one.others()
-    slack, distinct = _slack(one, limits), math.sqrt(max(one.tokens - 2, 0) / (one.tokens - 1))
-    if (
-        others is None or slack > distinct / 2
-    ):  # so few tokens that equal and distinct others may read the same
-        return ratio
-    return limits.collapsed if others[1] <= slack else others[1]  # no finer: the panel has one number
-
-
-def _slack(one: Facts, limits: Thresholds) -> float:
-    """What others that are equal up to ``collapsed`` can read: the massive token may lean away by cosine -1/2."""
-    return math.sqrt(limits.collapsed**2 + 1 / (one.tokens - 1))
-
-
 def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
+    """Whether massive tokens, one or several, hold most of the energy."""
+    share = MASSIVE_SHARE if MASSIVE_SHARE in one.numbers else TOKEN
     return _both(
-        one.at_least(TOKEN, limits.massive_share),
+        one.at_least(share, limits.massive_share),
         None if one.times_longer is None else one.times_longer >= limits.massive_length,
     )
 

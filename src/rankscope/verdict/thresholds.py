@@ -24,12 +24,13 @@ class Thresholds(Config):
         default=0.5,
         gt=0,
         lt=1,
-        description="a token is massive if it holds at least this share of the energy",
+        description="massive tokens name a layer if they hold at least this share of the energy together",
     )
     massive_length: float = Field(
         default=5.0,
         gt=1,
-        description="and is so many times longer than the others are on average (root mean square)",
+        description="and are so many times longer than the others (root mean square); less than 5 changes nothing, "
+        "since only tokens five times longer are counted",
     )
     massive_channel: float = Field(
         default=0.5,

@@ -7,6 +7,9 @@ from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
+    MASSIVE_SHARE,
+    MASSIVE_TOKENS,
+    OTHERS,
     RANK,
     RAW,
     TOKEN,
@@ -24,7 +27,7 @@ EVIDENCE = {
     HEALTHY: (UNIT, RAW, COSINE, RANK),
     UNDECIDED: (UNIT, RAW, COSINE),
     NO_STATES: (),
-    "massive token": (TOKEN, RAW, UNIT, RANK, COSINE),
+    "massive token": (MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, TOKEN, RAW, UNIT, RANK, COSINE),
     "massive channel": (CHANNEL, UNIT_CHANNEL, COSINE, UNIT, CENTERED_RANK),
     "shared mean": (COSINE, UNIT, CENTERED_RANK, RANK),
     "clusters": (RANK, CENTERED_RANK, COSINE, UNIT),
@@ -66,11 +69,10 @@ def of_layer(name: str, one: Facts, precision: Precision) -> str:
             unknown = f"{precision.name} cannot tell the residual ratio from anything up to {number(most)}"
             return unknown + precision.advice
         case "massive token":
-            least, _, highest = one.others() or (None, None, None)
+            hold = "holds" if _is_single(one) else "hold"
             return (
-                f"one token is {number(one.times_longer)} times longer than the others and holds {number(one[TOKEN])} "
-                f"of the energy: the residual ratio reads {number(one[RAW])}{_rank(one)}, with every token at unit "
-                f"length the ratio is {ratio} (of the other tokens alone between {number(least)} and {number(highest)})"
+                f"{_longer(one)} and {hold} {number(one.massive_share)} of the energy: the residual ratio reads "
+                f"{number(one[RAW])}{_rank(one)}, with every token at unit length the ratio is {ratio}{_others(one)}"
             )
         case "massive channel":
             return (
@@ -104,6 +106,27 @@ def of_layer(name: str, one: Facts, precision: Precision) -> str:
     return "the states hold NaN, infinity or only zeros"
 
 
+def _is_single(one: Facts) -> bool:
+    return round(one.massive_tokens or 1.0) <= 1
+
+
+def _longer(one: Facts) -> str:
+    """How many tokens are how much longer than the others."""
+    times = f"{number(one.times_longer)} times longer than the others"
+    if _is_single(one):
+        return f"one token is {times}"
+    return f"{round(one.massive_tokens or 0.0)} of {round(one.tokens)} tokens are {times}"
+
+
+def _others(one: Facts) -> str:
+    if OTHERS not in one.numbers:
+        return "; how the other tokens are is not in this table"
+    known, most = one[OTHERS], one.most(OTHERS)
+    if known is None:
+        return f", of the other tokens alone no more than {number(most)}"
+    return f", of the other tokens alone {number(known)}"
+
+
 def _rank(one: Facts) -> str:
     return "" if one[RANK] is None else f" and the effective rank {number(one[RANK])}"
 
@@ -127,7 +150,11 @@ def of_stack(
         return words + (
             "." if layer == last.layer else f", the least is {number(number_of(low))} at layer {layer}."
         )
-    worst = max(where, key=lambda one: one[TOKEN] or 0.0) if found.verdict == "massive token" else where[-1]
+    worst = (
+        max(where, key=lambda one: one.massive_share or 0.0)
+        if found.verdict == "massive token"
+        else where[-1]
+    )
     title = {UNDECIDED: "Undecided", NO_STATES: "No numbers"}.get(
         found.verdict, f"Not collapsing: {found.verdict}"
     )
@@ -192,7 +219,7 @@ def _collapse(found: StackVerdict, facts: Sequence[Facts], precision: Precision)
     raw = last[RAW]
     hidden = raw is not None and raw > 3 * max(number_of(found.points[-1].log10_most) or 0.0, 1e-300)
     before = number(number_of(found.points[max(start - 1, 0)].log10))
-    pace = f"{number(fall.rate)}{' or less' if fall.rate_is_bound or hidden else ''} per layer"
+    pace = f"{number(fall.rate)}{' or less' if fall.rate_is_bound else ''} per layer"
     words = (
         f"Collapsing: from layer {fall.starts} on tokens become equal, by a factor {pace}; they differ by {before} of "
         "their length before and by "
@@ -204,14 +231,13 @@ def _collapse(found: StackVerdict, facts: Sequence[Facts], precision: Precision)
             f" From layer {fall.equal_from} on all tokens are equal to the precision of {precision.name}."
         )
     else:
-        end = f"no more than {number(ratio)}" if hidden else number(ratio)
-        words += f"{end} after the last block (mean cosine {number(last.cosine)})."
-        if fall.leads_to is not None and not hidden:
+        words += f"{number(ratio)} after the last block (mean cosine {number(last.cosine)})."
+        if fall.leads_to is not None:
             words += f" At the pace of the last layers they differ by {number(fall.leads_to)} at layer {fall.leads_at}."
     if hidden:
+        words += f" The residual ratio of the tokens as they are ({number(raw)}) hides this"
         words += (
-            f" The residual ratio of the tokens as they are ({number(raw)}) hides this: one token is "
-            f"{number(last.times_longer)} times longer than the others."
+            f": {_longer(last)}." if last.at_least(MASSIVE_TOKENS, 0.5) else ", because their lengths differ."
         )
     return words
 

@@ -121,20 +121,22 @@ def test_the_page_shows_blame_and_suggestions(folder, tmp_path):
 
 def test_blame_and_suggestions_stand_below_the_table(folder):
     text = good(folder, "--text", "the cat sat", "--blame", "--suggest", "--measure", "residual_ratio").stdout
-    assert text.index("\nblame\n") < text.index("\nwhat would help\n")
+    full = "the full model (transformer)"
+    assert text.index(f"\nblame of {full}\n") < text.index(f"\nwhat would help {full}\n")
     assert re.search(r"^block +attention +skip +norm +mlp +sum$", text, flags=re.MULTILINE)
     assert re.search(r"^skip-scale 0.5 ", text, flags=re.MULTILINE)
 
 
-def test_blame_and_suggestions_are_of_the_whole_model_whatever_the_blocks(folder, tmp_path):
-    options = (folder, "--text", "the cat sat", "--blame", "--suggest", "--blocks", "2")
+def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path):
+    options = (folder, "--text", "the cat sat", "--blame", "--suggest", "--blocks", "2", "--mask", "causal")
     text = good(*options).stdout
-    assert "\nblame of the whole model\n" in text
-    assert "\nwhat would help the whole model\n" in text
+    named = "the full model (transformer), mask causal, changed in block 2"
+    assert f"\nblame of {named}\n" in text
+    assert f"\nwhat would help {named}\n" in text
     good(*options, "--output", tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text()
-    assert "<h3>Blame of the whole model</h3>" in page
-    assert "<h3>What would help the whole model</h3>" in page
+    assert f"<h3>Blame of {named}</h3>" in page
+    assert f"<h3>What would help {named}</h3>" in page
 
 
 def test_random_networks_in_place_of_a_model():

@@ -5,7 +5,7 @@ import torch
 
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ShapeError, UnknownNameError
-from rankscope.measures import CENTERS, DEFAULTS, MEASURES, NORMS, Bracket, find_measure
+from rankscope.measures import CENTERS, DEFAULTS, MASSIVE, MEASURES, NORMS, Bracket, find_measure
 
 
 def test_every_norm_meets_every_center():
@@ -36,10 +36,10 @@ def test_every_spectral_measure_exists_centered_and_on_unit_tokens(name):
         assert name + end in MEASURES
 
 
-def test_every_token_measure_but_the_outlier_count_exists_on_unit_tokens():
+def test_every_token_measure_exists_on_unit_tokens_but_what_unit_tokens_cannot_have():
     plain = {d for d, m in MEASURES.items() if m.kind == "tokens" and not d.endswith("unit]")}
     without = {d for d in plain if f"{d[:-1]},unit]" not in MEASURES}
-    assert without == {"outlier_tokens[10x_median]"}
+    assert without == {"outlier_tokens[10x_median]", *MASSIVE}
 
 
 @pytest.mark.parametrize("definition", MEASURES)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankscope.errors import ShapeError
-from rankscope.measures import PANEL, RANKS, evaluate, evaluate_many, find_measure, panel, read_panel
+from rankscope.measures import MASSIVE, PANEL, RANKS, evaluate, evaluate_many, find_measure, panel, read_panel
 
 SHAPES = [(2, 5), (7, 3), (5, 40), (40, 5), (33, 33)]
 
@@ -16,6 +16,18 @@ def normal(*shape, seed=0):
 def massive_token(x):
     y = x.clone()
     y[0] *= 1e5
+    return y
+
+
+def two_massive_tokens(x):
+    y = x.clone()
+    y[:2] *= torch.tensor([[300.0], [40.0]], dtype=x.dtype)
+    return y
+
+
+def equal_behind_massive(x):
+    y = 1 + 1e-9 * x
+    y[:2] *= 300
     return y
 
 
@@ -31,6 +43,8 @@ STATES = {
     "near consensus": lambda x: 1 + 1e-9 * x,
     "consensus": torch.ones_like,
     "massive token": massive_token,
+    "two massive tokens": two_massive_tokens,
+    "equal behind massive tokens": equal_behind_massive,
     "zero token": zero_token,
     "all zero": torch.zeros_like,
     "tiny": lambda x: x * 1e-200,
@@ -42,7 +56,7 @@ STATES = {
 
 def assert_equals_catalog(x, *, layer=3, dtype=torch.float32, tolerance=1e-11):
     found = read_panel([x], layer=layer, dtype=dtype)
-    assert found.definitions == PANEL + RANKS
+    assert found.definitions == PANEL + MASSIVE + RANKS
     for place, definition in enumerate(found.definitions):
         expected = evaluate(find_measure(definition), x, layer=layer, dtype=dtype)
         for part in ("value", "floor"):

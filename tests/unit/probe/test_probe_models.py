@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models import MODELS
-from rankscope.measures import MEASURES, PANEL, RANKS
+from rankscope.measures import MASSIVE, MEASURES, PANEL, RANKS
 from rankscope.probe import probe
 from rankscope.sources import Batch
 
@@ -78,7 +78,7 @@ def test_numbers_equal_those_of_the_reported_states(case, stack):
         places.append((case.stacks[stack].layers, "final", final))
     assert max(layer for layer, _, _ in found) == case.stacks[stack].layers
     for layer, site, x in places:
-        for definition in PANEL + (RANKS if site == "block" else ()):
+        for definition in PANEL + (MASSIVE + RANKS if site == "block" else ()):
             expected = MEASURES[definition](x).tolist()
             assert found[layer, site, definition] == pytest.approx(expected, abs=1e-6), (
                 layer,

@@ -88,9 +88,9 @@ def test_blame_adds_up_to_the_change_of_the_model(tiny):
 
 
 def test_suggestions_start_from_the_model_as_it_is_on_all_texts(tiny):
-    found = ablate(tiny, TEXTS, variants=["san"], suggest=True, batch_size=2)
+    found = ablate(tiny, TEXTS, variants=["san", "transformer"], suggest=True, batch_size=2)
     section = found.sections["suggest"]
-    assert (section["texts"], section["left out"], section["of"]) == (3, 0, "the whole model")
+    assert (section["texts"], section["left out"], section["of"]) == (3, 0, "the full model (transformer)")
     assert "(geometric mean of 3 texts)" in section["sentence"]
     gains = [one["gain"] for one in section["what_ifs"] if one["gain"] is not None]
     assert gains == sorted(gains, reverse=True)
@@ -122,8 +122,99 @@ def test_blame_leaves_texts_out_that_are_not_known_throughout():
     name = "residual_ratio[frobenius,mean]"
     found = ablate(network, inputs=x, variants=["transformer"], measures=[name], blame=True)
     section = found.sections["blame"]
-    assert (section["texts"], section["all texts"], section["of"]) == (1, 2, "the whole model")
+    assert (section["texts"], section["all texts"], section["of"]) == (1, 2, "the full model (transformer)")
     curve = found.where(measure="residual_ratio").frame.filter(sample=0).sort("layer")["value"].log()
     assert section["total"] == pytest.approx(curve[-1] - curve[0], abs=1e-12)
     assert math.fsum(section["kinds"].values()) == section["total"]
     assert "mean of 1 of 2 texts" in section["sentence"]
+
+
+def change_of(table):
+    """ln of last over first residual ratio of every cut, mean over texts, from the rows alone."""
+    states = table.where(measure="residual_ratio", definition="residual_ratio[frobenius,mean]").frame
+    ends = states.filter(pl.col("layer").is_in([0, states["layer"].max()])).sort("layer")
+    logs = ends.group_by("variant", "mask", "sample", maintain_order=True).agg(pl.col("value").log())
+    changes = logs.with_columns(pl.col("value").list.last() - pl.col("value").list.first())
+    return {
+        (variant, mask): value
+        for variant, mask, value in changes.group_by("variant", "mask").agg(pl.col("value").mean()).rows()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "key"),
+    [
+        ({"masks": ["causal"]}, ", mask causal", ("transformer", "causal")),
+        ({"masks": ["causal", "own"]}, ", mask causal", ("transformer", "causal")),
+        ({"masks": ["own", "causal"]}, "", ("transformer", "full")),
+        ({"skip_scales": [0.5]}, ", skip scale 0.5", ("transformer", "full")),
+        ({"norm": "none"}, ", without norms", ("transformer", "full")),
+        ({"variants": ["san"], "masks": ["causal"]}, ", mask causal", ("san", "causal")),
+    ],
+)
+def test_blame_and_what_ifs_are_of_the_network_of_the_headline(tiny, options, named, key):
+    asked = {"variants": ["san", "transformer"]} | options
+    ratios = ["residual_ratio[frobenius,mean]", "residual_ratio[frobenius,mean,unit]"]
+    found = ablate(tiny, TEXTS, measures=ratios, blame=True, suggest=True, **asked)
+    name = {"san": "attention alone (san)", "transformer": "the full model (transformer)"}[key[0]]
+    for section in (found.sections["blame"], found.sections["suggest"]):
+        assert section["of"] == name + named
+        assert (section["network"]["variant"], section["network"]["mask"]) == key
+    assert found.sections["blame"]["total"] == pytest.approx(change_of(found)[key], abs=1e-5)
+    what_ifs = {one["what_if"]: one for one in found.sections["suggest"]["what_ifs"]}
+    assert ("mask causal" in what_ifs) == (key[1] != "causal")
+    last = found.frame.filter((pl.col("definition") == ratios[1]) & (pl.col("layer") == 3))
+    own = last.filter((pl.col("variant") == key[0]) & (pl.col("mask") == key[1]))["value"]
+    before = next(iter(what_ifs.values()))[f"before {ratios[1]}"]
+    assert before == pytest.approx(math.exp(own.log().mean()), rel=1e-5)
+    blamed = found.where(measure="blame").frame
+    assert set(blamed.select("variant", "mask").rows()) == {key}
+
+
+def test_a_random_network_has_its_own_mask():
+    spec = Spec(layers=3, heads=2, dim=16, variant="transformer")
+    table = ablate(spec, tokens=8, variants=["transformer"], masks=["causal"], blame=True, suggest=True)
+    assert table.sections["blame"]["of"] == "the full model (transformer), mask causal"
+    masked = ablate(
+        spec,
+        tokens=8,
+        variants=["transformer"],
+        masks=["causal"],
+        measures=["residual_ratio[frobenius,mean]"],
+    )
+    assert table.sections["blame"]["total"] == pytest.approx(
+        change_of(masked)["transformer", "causal"], abs=1e-9
+    )
+    assert "mask causal" not in [one["what_if"] for one in table.sections["suggest"]["what_ifs"]]
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("kind", "layer"), [("channel", 0), ("token", 0), (None, None)])
+def test_nothing_is_ranked_where_a_channel_or_massive_tokens_make_the_norm(kind, layer, split):
+    spec = Spec(layers=2, heads=2, dim=32, placement="pre", norm="layer", variant="transformer")
+    network = build(spec, generators(0)[0])
+    x = torch.stack([gaussian_tokens(12, 32, generator=generators(seed)[1]) for seed in range(3)])
+    if kind == "channel":
+        x[..., 5] += 300
+    elif kind == "token":
+        x[:, :2] *= 300
+    found = ablate(network, inputs=x, variants=["transformer"], blame=True, split=split)
+    section = found.sections["blame"]
+    if kind is None:
+        assert section["dominated"] == []
+        assert section["most_for"] is not None
+        return
+    assert {one["kind"] for one in section["dominated"]} == {kind}
+    first = section["dominated"][0]
+    energy = x.square()
+    share = (
+        energy.sum(dim=1)[:, 5] / energy.sum(dim=(1, 2))
+        if kind == "channel"
+        else energy[:, :2].sum(dim=(1, 2)) / energy.sum(dim=(1, 2))
+    )
+    assert (first["layer"], first["texts"]) == (layer, 3)
+    assert first["share"] == pytest.approx(float(share.mean()), rel=1e-9)
+    assert section["most_for"] is section["most_against"] is None
+    assert section["is_dominated"]
+    assert "nothing is ranked" in section["sentence"]
+    assert section["total"] is not None  # the changes themselves stay

@@ -12,7 +12,7 @@ from checkpoint_folders import word_tokenizer
 from checkpoints import checkpoints, loaded
 from models import MODELS
 from rankscope.errors import ConfigError, FileError, NotSaved, OutOfMemory
-from rankscope.measures import MEASURES, PANEL, RANKS
+from rankscope.measures import MASSIVE, MEASURES, PANEL, RANKS
 from rankscope.results import Table
 from rankscope.sources import BUILTINS
 from rankscope.studies import Partial, Scan, scan, scan_partial, scan_states
@@ -59,7 +59,7 @@ def test_real_checkpoints_equal_a_plain_reference(name):
     for row in found.table.where(stack=stack, site="block").frame.sort("sample").iter_rows(named=True):
         got.setdefault((row["layer"], row["definition"]), []).append(row["value"])
     for layer, x in enumerate(states):
-        for definition in PANEL + RANKS:
+        for definition in PANEL + MASSIVE + RANKS:
             expected = MEASURES[definition](x).tolist()
             assert got[layer, definition] == pytest.approx(expected, abs=1e-6), (layer, definition)
 
@@ -109,7 +109,7 @@ def test_a_scan_holds_rows_per_text_and_a_summary_over_all(small):
 def test_the_default_panel_is_exactly_what_the_verdict_uses(small):
     found = small.table.frame
     assert set(found.filter(found["site"] == "mlp")["definition"]) == set(PANEL)
-    assert set(found.filter(found["site"] == "block")["definition"]) == {*PANEL, *RANKS}
+    assert set(found.filter(found["site"] == "block")["definition"]) == {*PANEL, *MASSIVE, *RANKS}
 
 
 def test_without_spectra_full_and_measures():

@@ -14,8 +14,10 @@ from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
+    MASSIVE_SHARE,
+    MASSIVE_TOKENS,
+    OTHERS,
     RANK,
-    TOKEN,
     UNIT,
     UNIT_CHANNEL,
     Facts,
@@ -137,7 +139,9 @@ def panel(**numbers):
     usual = {
         UNIT: 0.9,
         COSINE: 0.1,
-        TOKEN: 0.05,
+        MASSIVE_TOKENS: 0.0,
+        MASSIVE_SHARE: 0.0,
+        OTHERS: 0.9,
         CHANNEL: 0.05,
         UNIT_CHANNEL: 0.05,
         RANK: 30.0,
@@ -146,7 +150,8 @@ def panel(**numbers):
     names = {
         "unit": UNIT,
         "cosine": COSINE,
-        "token": TOKEN,
+        "massive": MASSIVE_TOKENS,
+        "token": MASSIVE_SHARE,
         "channel": CHANNEL,
         "unit_channel": UNIT_CHANNEL,
         "rank": RANK,
@@ -164,7 +169,7 @@ def panel(**numbers):
 @pytest.mark.parametrize(
     ("numbers", "name"),
     [
-        ({"token": 0.99}, "massive token"),
+        ({"token": 0.99, "massive": 2.0}, "massive token"),
         ({"channel": 0.9, "unit_channel": 0.9, "cosine": 0.9}, "massive channel"),
         ({"cosine": 0.98}, "shared mean"),
         ({"cosine": 0.8}, "cone"),
@@ -195,7 +200,9 @@ def test_noise_in_the_panel_changes_no_verdict():
         floors = {
             UNIT: 1e-6,
             COSINE: 2.0,
-            TOKEN: 1.0,
+            MASSIVE_TOKENS: 30.0,
+            MASSIVE_SHARE: 1.0,
+            OTHERS: 1e-6,
             CHANNEL: 1.0,
             UNIT_CHANNEL: 1.0,
             RANK: 64.0,

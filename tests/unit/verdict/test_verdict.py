@@ -1,16 +1,16 @@
 """The verdict on known models and planted confounders, and the arithmetic it rests on."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from rankscope.errors import ConfigError
-from rankscope.measures import MEASURES
+from rankscope.measures import MASSIVE
 from rankscope.probe import Panel, Tally, measure_states, tally_table
 from rankscope.results import Table
 from rankscope.verdict import VERDICTS, Thresholds, judge
-from rankscope.verdict.facts import UNIT, Facts, Number
 from verdict_builders import BUILDERS, gaussian_states, network_states, planted, scan_for, scan_of_states
 from verdict_cases import CASES
 
@@ -65,21 +65,53 @@ def test_scaling_turning_or_reordering_tokens_changes_no_verdict():
         assert len(verdicts) == 1
 
 
-@pytest.mark.parametrize("tokens", [3, 8, 40])
-def test_the_ratio_behind_a_massive_token_is_within_its_bounds(tokens):
+def others_alone(x):
+    """The residual ratio of these tokens at unit length, in three lines."""
+    unit = x / x.norm(dim=-1, keepdim=True)
+    residual = unit - unit.mean(dim=-2, keepdim=True)
+    return float((residual.square().sum(dim=(-2, -1)) / unit.shape[-2]).sqrt().mean())
+
+
+@pytest.mark.parametrize(("massive", "tokens"), [(1, 40), (21, 1500), (2, 8), (3, 7)])
+def test_massive_tokens_are_counted_and_the_others_measured(massive, tokens):
     generator = torch.Generator().manual_seed(tokens)
-    for spread in (1e-3, 0.1, 0.5, 3.0):
-        for lean in (-1.0, 0.0, 1.0):
-            row = torch.randn(16, generator=generator, dtype=torch.float64)
-            others = row + spread * torch.randn(tokens - 1, 16, generator=generator, dtype=torch.float64)
-            lone = lean * row + 0.3 * torch.randn(16, generator=generator, dtype=torch.float64)
-            whole = torch.cat([others, lone[None]])
-            ratio, alone = (float(MEASURES[UNIT](x)) for x in (whole, others))
-            numbers = {UNIT: Number(value=ratio, floor=0.0, resolved=1.0)}
-            facts = Facts(layer=1, tokens=tokens, dim=16, numbers=numbers)
-            least, usual, most = facts.others()
-            assert least <= usual <= most
-            assert least - 1e-9 <= alone <= most + 1e-9
+    states = torch.randn(4, 2, tokens, 32, generator=generator, dtype=torch.float64)
+    states[:, :, 1 : massive + 1] *= 30.0
+    found = judge(scan_of_states(list(states)))
+    assert found["verdict"] == "massive token"
+    numbers = found["stacks"][0]["layers"][-1]["numbers"]
+    assert numbers["massive_tokens[5x_others]"] == massive
+    energy = states[-1].square().sum(dim=-1)
+    share = (energy[:, 1 : massive + 1].sum(dim=-1) / energy.sum(dim=-1)).mean()
+    assert numbers["token_share[massive]"] == pytest.approx(float(share), rel=1e-9)
+    rest = torch.cat([states[-1, :, :1], states[-1, :, massive + 1 :]], dim=1)
+    assert numbers["residual_ratio[frobenius,mean,unit,others]"] == pytest.approx(
+        others_alone(rest), rel=1e-9
+    )
+    words = "one token is" if massive == 1 else f"{massive} of {tokens} tokens are"
+    assert words in found["words"]
+
+
+@pytest.mark.parametrize(("massive", "tokens"), [(1, 40), (21, 1500), (2, 8), (3, 7), (1, 3)])
+def test_a_collapse_behind_massive_tokens_is_seen(massive, tokens):
+    generator = torch.Generator().manual_seed(tokens)
+    x = torch.randn(tokens, 32, generator=generator, dtype=torch.float64)
+    row = torch.randn(32, generator=generator, dtype=torch.float64)
+    states = torch.stack([0.5**k * x + (1 - 0.5**k) * row for k in range(9)])[:, None]
+    states[:, :, :massive] = 1000 * x[:massive]
+    stack = judge(scan_of_states(list(states)))["stacks"][0]
+    assert stack["verdict"] == "collapsing", stack["words"]
+    assert stack["last_value"] == pytest.approx(others_alone(states[-1, :, massive:]), rel=1e-9)
+    assert "times longer than the others" in stack["words"]
+
+
+def test_a_table_without_the_massive_tokens_says_that_the_others_are_not_in_it():
+    table = planted(lambda x: torch.cat([300 * x[:, :1], x[:, 1:]], dim=1))()
+    summary = [one for one in table.sections["summary"] if one["definition"] not in MASSIVE]
+    found = judge(replace(table, sections=table.sections | {"summary": summary}, frame=table.frame.clear()))
+    assert found["verdict"] == "massive token"
+    assert "one token is" in found["words"]
+    assert "how the other tokens are is not in this table" in found["words"]
 
 
 def test_an_offset_that_appears_once_and_stays_is_not_collapse():
