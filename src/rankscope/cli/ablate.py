@@ -44,9 +44,7 @@ def ablate(
     semantics: Annotated[
         str, Option(help="clean, or paper: what the code of Dong et al. does (BERT, ALBERT, XLNet).")
     ] = "clean",
-    weights: Annotated[
-        str, Option(help="trained, or initial: drawn at random, a config.json is enough.")
-    ] = "trained",
+    weights: options.Weights = None,
     measure: Annotated[
         str | None, Option(help="Measures, see 'rankscope list measures'; comma list.")
     ] = None,

@@ -56,7 +56,7 @@ def certify(
     variant: options.OneVariant = None,
     mask: options.OneMask = "own",
     norm: options.NormChoice = None,
-    weights: options.Weights = "trained",
+    weights: options.Weights = None,
     seed: options.DrawSeed = None,
     seeds: options.DrawSeeds = None,
     max_tokens: options.MaxTokens = None,

@@ -64,7 +64,13 @@ OneMask = Annotated[str, Option(help="own, or a mask rule, see 'rankscope list m
 NormChoice = Annotated[
     str | None, Option(help="Of a model: own or none. Of a random network: none, layer, rms, sphere.")
 ]
-Weights = Annotated[str, Option(help="trained, or initial: drawn at random, a config.json is enough.")]
+Weights = Annotated[
+    str | None,
+    Option(
+        help="trained, or initial: drawn at random, a config.json is enough.",
+        show_default="trained, where there are any",
+    ),
+]
 DrawSeed = Annotated[
     int | None, Option(help="Of random networks, initial weights and random tokens.", show_default="0")
 ]

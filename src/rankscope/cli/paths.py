@@ -78,9 +78,7 @@ def paths(
     norm: Annotated[
         str | None, Option(help="Of a model: own or none. Of a random network: none, layer, rms, sphere.")
     ] = None,
-    weights: Annotated[
-        str, Option(help="trained, or initial: drawn at random, a config.json is enough.")
-    ] = "trained",
+    weights: options.Weights = None,
     seed: Annotated[
         int | None, Option(help="Of random networks, initial weights and random tokens.", show_default="0")
     ] = None,

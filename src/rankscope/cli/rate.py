@@ -68,7 +68,7 @@ def rate(
     init: Annotated[str | None, Option(help="Random network: initialisation.", show_default="small")] = None,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
-    weights: Annotated[str, Option(help="Model: trained, or initial.")] = "trained",
+    weights: options.Weights = None,
     texts: Annotated[str | None, Option(help="Model: file with one text per line, or - for stdin.")] = None,
     text: Annotated[list[str] | None, Option(help="Model: a text; may be given several times.")] = None,
     random_tokens: Annotated[str | None, Option(help="Model: TxN, T texts of N random tokens.")] = None,
@@ -107,7 +107,7 @@ def rate(
             "--random-tokens": random_tokens,
             "--dtype": dtype,
         }
-        asked |= {"--max-texts": max_texts, "--weights": None if weights == "trained" else weights}
+        asked |= {"--max-texts": max_texts, "--weights": weights}
         asked |= {"--allow-pickle": allow_pickle, "--trust-remote-code": trust_remote_code}
         used = [name for name, value in asked.items() if value not in (None, False, [])]
         if used:

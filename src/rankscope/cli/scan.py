@@ -48,7 +48,8 @@ def scan(
     max_tokens: Annotated[int | None, Option(help="Tokens read of each text.", show_default="128")] = None,
     max_texts: Annotated[int | None, Option(help="Stop after so many texts.", show_default="all")] = None,
     special: Annotated[str, Option(help="Special tokens around a text: drop or keep.")] = "drop",
-    seed: Annotated[int, Option(help="Of random tokens and sample inputs.")] = 0,
+    weights: options.Weights = None,
+    seed: Annotated[int, Option(help="Of initial weights, random tokens and sample inputs.")] = 0,
     spectra: Annotated[bool, Option(help="Effective ranks, once per block.")] = True,
     full: Annotated[
         bool, Option("--full", help="One of every other measure too: singular values, best centers.")
@@ -118,6 +119,7 @@ def scan(
         special=special,
         random_tokens=random_tokens,
         seed=seed,
+        weights=weights,
         spectra=spectra,
         full=full,
         attention=attention,
@@ -136,7 +138,8 @@ def scan(
     }
     given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     if _is_states(model):
-        _refuse_unused(given, loading, blocks=blocks, loss=loss, max_texts=max_texts, resume=resume or None)
+        live = {"blocks": blocks, "loss": loss, "weights": weights, "max_texts": max_texts}
+        _refuse_unused(given, loading, **live, resume=resume or None)
     partial = Partial(_partial_path(model, output), resume=resume)
     found = _run(model, config, loading, given, loss, partial)
     _write(found.table, wanted, output, plot)

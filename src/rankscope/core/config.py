@@ -1,5 +1,6 @@
 """Frozen, keyword-only configurations whose errors fit on one line."""
 
+from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -35,6 +36,8 @@ class Config(BaseModel):
             if problem["type"] == "extra_forbidden":
                 return unknown_name(f"field of {cls.__name__}", name, cls.model_fields)
             choices = get_args(cls.model_fields[name].annotation) if name in cls.model_fields else ()
+            if len(choices) == 2 and choices[1] is NoneType:  # a choice that may be left open
+                choices = get_args(choices[0])
             if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
                 return unknown_name(name, str(problem["input"]), choices)
         return ConfigError(

@@ -8,7 +8,7 @@ from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack, Tre
 from rankscope.sources.images import image_batches, read_images, sample_images
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import Loaded
-from rankscope.sources.loading import load_attribute, load_model
+from rankscope.sources.loading import load_attribute, load_drawn, load_model
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
 from rankscope.sources.recording import Recording, recorded
@@ -38,6 +38,7 @@ __all__ = [
     "image_batches",
     "layout_of",
     "load_attribute",
+    "load_drawn",
     "load_families",
     "load_model",
     "parse_shape",

@@ -51,6 +51,9 @@ class Untrained:
     settings: dict[str, Any]
     """What differs from the defaults of the model type in transformers."""
 
+    hub: str = ""
+    """The Hub id of trained weights of this architecture, if there are any."""
+
 
 UNTRAINED: Registry[Untrained] = Registry("untrained model")
 for _entry in (
@@ -59,6 +62,7 @@ for _entry in (
         description="BERT as bert-base-cased: 12 layers, 12 heads, dim 768, post-norm, vocabulary 28,996",
         model_type="bert",
         settings={"vocab_size": 28_996},
+        hub="google-bert/bert-base-cased",
     ),
     Untrained(
         name="albert-base",
@@ -72,18 +76,21 @@ for _entry in (
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
         },
+        hub="albert/albert-base-v2",
     ),
     Untrained(
         name="xlnet-base",
         description="XLNet as xlnet-base-cased: 12 layers, 12 heads, dim 768, post-norm, relative positions",
         model_type="xlnet",
         settings={"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072},
+        hub="xlnet/xlnet-base-cased",
     ),
     Untrained(
         name="gpt2",
         description="GPT-2: 12 layers, 12 heads, dim 768, pre-norm, causal",
         model_type="gpt2",
         settings={},
+        hub="openai-community/gpt2",
     ),
     Untrained(
         name="llama-small",
@@ -99,6 +106,19 @@ for _entry in (
     ),
 ):
     UNTRAINED.register(_entry.name, _entry)
+
+
+def without_trained(source: object) -> str | None:
+    """What to say of a listed name that has initial weights only; None for everything else.
+
+    >>> without_trained("gpt2")
+    "'gpt2' is listed with initial weights only (the trained ones are openai-community/gpt2 on the Hub)"
+    """
+    if not isinstance(source, str) or source not in UNTRAINED:
+        return None
+    hub = UNTRAINED[source].hub
+    trained = f" (the trained ones are {hub} on the Hub)" if hub else ""
+    return f"{source!r} is listed with initial weights only{trained}"
 
 
 def initial_model(
@@ -118,14 +138,18 @@ def initial_model(
     same model in every dtype.
     The caller's random state is left alone.
     """
-    if not 0 <= seed < MOST_SEED:
-        raise ConfigError(f"seed {seed}: seeds are integers from 0 to 2^63 - 1")
     request = Request(
         dtype=as_dtype(dtype) or torch.float32,
         device=as_device(device),
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
+    return replace(_initial(source, request, seed), weights="initial")
+
+
+def _initial(source: str | os.PathLike[str], request: Request, seed: int) -> Loaded:
+    if not 0 <= seed < MOST_SEED:
+        raise ConfigError(f"seed {seed}: seeds are integers from 0 to 2^63 - 1")
     text = os.fspath(source)
     if not text.strip():
         raise ConfigError(f"no model was named; expected {WAYS}")
@@ -175,7 +199,7 @@ def _by_name(entry: Untrained, request: Request, seed: int) -> Loaded:
     model = _drawn(
         lambda: transformers.AutoModel.from_config(config, dtype=torch.float32), transformers, seed
     )
-    return loaded(placed(model, request, cast=True), entry.name)
+    return replace(loaded(placed(model, request, cast=True), entry.name), random_tokens="2x48")
 
 
 def _is_known_to_timm(name: str) -> bool:

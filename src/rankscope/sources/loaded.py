@@ -15,6 +15,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
+Drawn = Literal["trained", "initial"]
+"""Weights of a checkpoint, or drawn at random by the library that builds the model."""
+
 _KIND_OF_INPUT: dict[str, Kind] = {
     "input_ids": "text",
     "pixel_values": "image",
@@ -65,10 +68,16 @@ class Loaded:
     texts: tuple[str, ...] = ()
     """Sample texts of the model's own domain, to be used when the user gives none; may be empty."""
 
+    random_tokens: str = ""
+    """TxN: random tokens to be used when the user gives no inputs and there is no tokenizer; may be empty."""
+
     warnings: tuple[str, ...] = ()
 
     head: Tensor | None = None
     """The matrix ``vocabulary dim`` of the language head that its files hold, whether the model has it or not."""
+
+    weights: Drawn | Literal["given"] = "given"
+    """Where its weights come from; ``given`` are those of a module that somebody else built."""
 
 
 def loaded(

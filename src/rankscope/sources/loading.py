@@ -3,11 +3,13 @@
 import os
 import re
 import sys
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,8 +17,9 @@ from torch import nn
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
-from rankscope.sources.loaded import Loaded, Request, as_device, as_dtype, dtype_of, loaded
-from rankscope.sources.safety import first_line
+from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only, without_trained
+from rankscope.sources.loaded import Drawn, Loaded, Request, as_device, as_dtype, dtype_of, loaded
+from rankscope.sources.safety import check_remote_code, first_line, read_config
 
 WAYS = "a local folder, a .gguf file, a Hub id (org/name), a built-in name (rankscope list models) or module:attribute"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -55,16 +58,56 @@ def load_model(
     text = os.fspath(source)
     if not text.strip():
         raise ConfigError(f"no model was named; expected {WAYS}")
-    if isinstance(source, str) and text in BUILTINS:
-        return load_builtin(BUILTINS[text], request)
     path = Path(text).expanduser()
-    if path.exists():
-        return _from_path(path, request)
-    if isinstance(source, str) and _ATTRIBUTE.fullmatch(text):
+    if isinstance(source, str) and text in BUILTINS:
+        found = load_builtin(BUILTINS[text], request)
+    elif isinstance(source, str) and text in UNTRAINED:
+        raise ConfigError(f"{without_trained(source)}; use --weights initial")
+    elif path.exists():
+        found = _from_path(path, request)
+    elif isinstance(source, str) and _ATTRIBUTE.fullmatch(text):
         return _from_attribute(text, request)
-    if not isinstance(source, str) or _looks_like_path(text):
+    elif not isinstance(source, str) or _looks_like_path(text):
         raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
-    return _from_hub(text, request)
+    else:
+        found = _from_hub(text, request)
+    return replace(found, weights="trained")
+
+
+def load_drawn(
+    source: str | os.PathLike[str] | nn.Module,
+    *,
+    weights: Drawn | None,
+    seed: int = 0,
+    with_head: bool = False,
+    **options: Any,
+) -> Loaded:
+    """The model with the weights asked for; if none were, trained ones, or initial ones if a listed name has no others.
+
+    ``options`` are those of :func:`load_model`. Initial weights follow from ``seed`` and come without a head.
+    """
+    told = without_trained(source)
+    if weights == "initial" or (weights is None and told is not None):
+        if isinstance(source, nn.Module):
+            raise ConfigError(
+                "untrained weights are drawn for a name or a folder; the weights of a model that you pass are taken "
+                "as they are: leave out weights='initial'"
+            )
+        used = {key: value for key, value in options.items() if key != "allow_pickle"}
+        ready = initial_model(source, seed=seed, **used)
+        note = f"{told}: these were drawn at random, from seed {seed}"
+        return ready if weights == "initial" else replace(ready, warnings=(note, *ready.warnings))
+    if told is not None:
+        raise ConfigError(f"{told}; use --weights initial")
+    if not isinstance(source, nn.Module) and is_config_only(source):
+        folder = Path(source).expanduser()
+        check_remote_code(
+            read_config(folder), folder.name, allowed=bool(options.get("trust_remote_code"))
+        )  # what it brings besides is the greater surprise
+        raise FileError(
+            f"the folder {os.fspath(source)!r} has a config.json but no weights; draw them at random: --weights initial"
+        )
+    return load_model(source, with_head=with_head, **options)
 
 
 def _given(model: nn.Module, request: Request) -> Loaded:

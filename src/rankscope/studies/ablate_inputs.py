@@ -13,8 +13,8 @@ from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
-from rankscope.sources import Batch, Loaded, layout_of, load_model
-from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
+from rankscope.sources import Batch, Loaded, layout_of, load_drawn, load_model
+from rankscope.sources.initial import without_trained
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
 from rankscope.sources.taps import unwrapped
@@ -80,7 +80,7 @@ def subjects(
         raise ConfigError(
             "the number of tokens belongs to random networks; a model reads --random-tokens TxN"
         )
-    if config.weights == "initial":
+    if config.weights == "initial" or (config.weights is None and without_trained(model) is not None):
         for seed in config.seeds:
             ready = _with(_initial(model, config, load, seed), tokenizer)
             yield _live(ready, None, config, given, seed)
@@ -107,13 +107,10 @@ def _with(ready: Loaded, tokenizer: Any) -> Loaded:
 
 
 def _initial(model: Model, config: AblateConfig, load: dict[str, Any], seed: int) -> Loaded:
-    if not isinstance(model, str | os.PathLike):
-        raise ConfigError(
-            "untrained weights are drawn for a name or a folder; the weights of a model that you pass are taken as "
-            "they are: leave out weights='initial'"
-        )
-    options = {name: load[name] for name in ("revision", "trust_remote_code") if name in load}
-    return initial_model(model, seed=seed, dtype=config.dtype, device=config.device, **options)
+    source = model.model if isinstance(model, Loaded | Translation) else model
+    return load_drawn(
+        source, weights=config.weights, seed=seed, dtype=config.dtype, device=config.device, **load
+    )
 
 
 def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded:
@@ -122,12 +119,7 @@ def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded
         return model if isinstance(model, Loaded) else own
     if isinstance(model, nn.Module):
         return load_model(model, dtype=config.dtype, **load)
-    untrained = "draw them at random: --weights initial"
-    if isinstance(model, str) and model in UNTRAINED and model != "gpt2":  # that one is a Hub id too
-        raise ConfigError(f"{model!r} is an architecture without trained weights; {untrained}")
-    if is_config_only(model):
-        raise FileError(f"the folder {os.fspath(model)!r} has a config.json but no weights; {untrained}")
-    ready = load_model(model, dtype=config.dtype, device=config.device, **load)
+    ready = load_drawn(model, weights=config.weights, dtype=config.dtype, device=config.device, **load)
     for note in ready.warnings:
         if isinstance(note, Mismatch):
             raise FileError(f"{ready.name}: {note}; check that config.json belongs to these weights")
@@ -149,7 +141,7 @@ def _live(
         "family": found.family,
         "kind": found.kind,
         "stack": found.stack.name,
-        "weights": config.weights,
+        "weights": ready.weights,
         "parameters": ready.parameters,
         "dtype": short(tree_dtype(found.network)),
         "inputs": chosen.source,
@@ -220,7 +212,7 @@ def _random(model: Spec | Network, config: AblateConfig, given: dict[str, Any]) 
         raise ConfigError(
             f"{', '.join(used)} belongs to a model; a random network reads Gaussian tokens (--tokens N)"
         )
-    if config.weights == "initial":
+    if config.weights is not None:
         raise ConfigError("a random network has no trained weights to choose from; leave out --weights")
     whole = model.model_copy(update={"variant": "transformer"})
     device, dtype = as_device(config.device), dtype_named(config.dtype or "float64")

@@ -34,7 +34,9 @@ class CertifyConfig(Config):
     mask: str = OWN
     norm: Literal["own", "none"] = "own"
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    weights: Literal["trained", "initial"] = "trained"
+    weights: Literal["trained", "initial"] | None = Field(
+        default=None, description="trained where there are any, if None"
+    )
     random_tokens: str | None = None
     tokens: int | None = Field(default=None, ge=2, le=MOST_TOKENS, description="of a random network")
     stack: str | None = Field(default=None, description="which stack of a model that has several")

@@ -36,7 +36,9 @@ class PathsConfig(Config):
     sample: int = Field(default=0, ge=0, description="single paths per length, frozen and re-run; 0: none")
     prune: bool = False
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    weights: Literal["trained", "initial"] = "trained"
+    weights: Literal["trained", "initial"] | None = Field(
+        default=None, description="trained where there are any, if None"
+    )
     random_tokens: str | None = None
     tokens: int | None = Field(default=None, ge=2, le=MOST_TOKENS, description="of a random network")
     stack: str | None = Field(default=None, description="which stack of a model that has several")

@@ -19,8 +19,7 @@ from rankscope.network import Network, Spec, build, generators
 from rankscope.network.spec import MOST_LAYERS
 from rankscope.results import Decision, Outcome, Table
 from rankscope.results.outcome import judged, span_of, worst
-from rankscope.sources import load_model, translate
-from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only
+from rankscope.sources import load_drawn, translate
 from rankscope.studies.predict_configs import read_plan
 from rankscope.studies.predict_plans import Plan, SpecPlan, equal_parameters
 from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
@@ -146,13 +145,7 @@ def _of_spec(rows: Rows, sections: dict[str, Any], spec: Spec, config: PredictCo
 
 
 def _loaded(source: str, config: PredictConfig, load: dict[str, Any]) -> tuple[str, Network]:
-    if config.weights == "initial" or source in UNTRAINED or is_config_only(source):
-        if config.weights == "trained":
-            raise ConfigError(f"{source!r} is a config without weights; use --weights initial to draw them")
-        kept = {name: load[name] for name in ("revision", "trust_remote_code") if name in load}
-        ready = initial_model(source, seed=config.seed, **kept)
-    else:
-        ready = load_model(source, **load)
+    ready = load_drawn(source, weights=config.weights, seed=config.seed, **load)
     return ready.name, translate(ready.model).network
 
 

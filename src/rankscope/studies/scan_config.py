@@ -22,6 +22,9 @@ class ScanConfig(Config):
     special: Literal["drop", "keep"] = "drop"
     random_tokens: str | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
+    weights: Literal["trained", "initial"] | None = Field(
+        default=None, description="trained where there are any, if None"
+    )
     spectra: bool = True
     full: bool = False
     attention: bool = False

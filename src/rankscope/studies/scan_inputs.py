@@ -101,6 +101,10 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
+    is_default = not named and loaded.tokenizer is None and bool(loaded.random_tokens)
+    if is_default:
+        config = config.model_copy(update={"random_tokens": loaded.random_tokens})
+        named = ["random_tokens"]
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
@@ -118,6 +122,8 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     else:
         made = makers[kind](loaded, config, given.get(kind))
     made = replace(made, given=given.get(kind))
+    if is_default:
+        made = replace(made, rule=f"random tokens, as {loaded.name} has no tokenizer; {made.rule}")
     if kind in ("texts", "random_tokens"):
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, config)

@@ -22,7 +22,7 @@ from rankscope.sources import (
     States,
     layout_of,
     load_attribute,
-    load_model,
+    load_drawn,
     read_states,
 )
 from rankscope.sources.streams import in_one_stream
@@ -210,7 +210,14 @@ def _with_paths(
 
 
 def _ready(model: Any, config: ScanConfig, load: dict[str, Any], tokenizer: Any) -> Loaded:
-    ready = model if isinstance(model, Loaded) else load_model(model, with_head=config.gradients, **load)
+    if isinstance(model, Loaded):
+        if config.weights == "initial":
+            raise ConfigError("the model is loaded already; leave out weights='initial', or pass its name")
+        ready = model
+    else:
+        ready = load_drawn(
+            model, weights=config.weights, seed=config.seed, with_head=config.gradients, **load
+        )
     return ready if tokenizer is None else replace(ready, tokenizer=tokenizer)
 
 

@@ -159,7 +159,7 @@ def test_deep_models_show_some_layers(tmp_path):
     ("arguments", "words"),
     [
         ((), "no model was named"),
-        (("bert-base",), "draw them at random: --weights initial"),
+        (("bert-base", "--weights", "trained"), "use --weights initial"),
         (("{folder}", "--layers", "3"), "--layers belongs to a random network"),
         (("{folder}", "--texts", "a.txt", "--text", "b"), "not both"),
         (("{folder}", "--blocks", "99"), "block 99 does not exist: the model has blocks 1 to 2"),

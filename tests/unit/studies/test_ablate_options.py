@@ -183,8 +183,10 @@ def test_weights_that_are_not_there_are_told(bare, tmp_path):
         FileError, match=r"has a config\.json but no weights; draw them at random: --weights initial"
     ):
         ablate(bare)
-    with pytest.raises(ConfigError, match="'bert-base' is an architecture without trained weights"):
-        ablate("bert-base")
+    with pytest.raises(
+        ConfigError, match=r"'bert-base' is listed with initial weights only .*use --weights initial"
+    ):
+        ablate("bert-base", weights="trained")
     with pytest.raises(ConfigError, match="use --random-tokens"):
         ablate(bare, weights="initial")
     folder = save(bert(), tmp_path / "whole", tokenizer=word_tokenizer())

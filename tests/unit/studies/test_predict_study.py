@@ -179,7 +179,7 @@ def test_bad_files_are_refused(tmp_path: Path, content: str, error: type[Excepti
         ("MobileBert", {}, "bottlenecks"),
         ("gpt2", {"placement": "left"}, "unknown placement"),
         ("gpt2", {"spread": 1.0}, "need weights"),
-        ("gpt2", {"weights": "trained"}, "without weights"),
+        ("gpt2", {"weights": "trained"}, "listed with initial weights only"),
         ("gpt2", {"weights": "initial", "layers": (2,)}, "belong to a forecast"),
     ],
 )
