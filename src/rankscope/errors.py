@@ -1,4 +1,7 @@
-"""Everything rankscope raises on purpose. A message says what was asked, what was found, what would work."""
+"""Everything rankscope raises on purpose, and the warnings of a monitored run.
+
+A message says what was asked, what was found, what would work.
+"""
 
 
 class RankscopeError(Exception):
@@ -87,3 +90,15 @@ class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads 
     def __init__(self, part: object, interpreter: str, hint: str = "") -> None:
         super().__init__(f"{interpreter} has no rule for the part {type(part).__name__}{hint and '; '}{hint}")
         self.part, self.interpreter = part, interpreter
+
+
+class RankscopeWarning(UserWarning):
+    """Base of the warnings below."""
+
+
+class CollapseWarning(RankscopeWarning):
+    """The tokens of a model in training are becoming equal."""
+
+
+class NotFiniteWarning(RankscopeWarning):
+    """A model in training holds NaN or infinity, or its states give no numbers."""

@@ -1,5 +1,6 @@
 """A few numbers of a scan for loggers: the last block and the worst layer of every stack."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,20 +18,27 @@ HEADLINES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
 }
 """Definition to its name in a logger, and which end of it is the worst layer."""
 
+LENGTHS = "residual_ratio[composite,mean]"
+"""The measure whose missing numbers tell of states that are not finite, or all zero."""
 
-def headlines(summary: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> dict[str, float]:
-    """Names such as ``rankscope/residual_ratio_unit/last_block`` to numbers; several stacks come before the measure.
+
+def headlines(
+    summary: Sequence[dict[str, Any]], verdict: dict[str, Any], *, not_finite: bool = False
+) -> dict[str, float]:
+    """Names such as ``residual_ratio_unit/last_block`` to numbers; several stacks come before the measure.
 
     Means over texts at the site ``block``. A residual ratio below its floor is given as the floor: that is all that is
-    known, and a curve that falls onto it is not mistaken for one that ends. ``rankscope/collapsing`` is 1 for
-    collapsing and collapsed, 0 otherwise, left out where there is nothing to judge (weights that are not finite) or the
-    verdict is undecided.
+    known, and a curve that falls onto it is not mistaken for one that ends. What is no number is NaN, so that a logger
+    never shows the last good one in its place: a measure of a state that is not finite, and so the worst layer.
+    ``collapsing`` is 1 or 0, and NaN where nothing is decided. ``not_finite`` is the share of texts without a number at
+    the last block of some stack, 1 where weights are ``not_finite``.
     """
     states = [entry for entry in summary if entry["site"] == "block"]
     stacks = list(dict.fromkeys(entry["stack"] for entry in states))
     found: dict[str, float] = {}
+    lost = [1.0 if not_finite else 0.0]
     for stack in stacks:
-        prefix = "rankscope" if len(stacks) == 1 else f"rankscope/{stack}"
+        prefix = "" if len(stacks) == 1 else f"{stack}/"
         layers = max(entry["layer"] for entry in states if entry["stack"] == stack)
         for definition, (name, worst) in HEADLINES.items():
             values = {
@@ -38,17 +46,24 @@ def headlines(summary: Sequence[dict[str, Any]], verdict: dict[str, Any]) -> dic
                 for entry in states
                 if (entry["stack"], entry["definition"]) == (stack, definition)
                 and (entry["layer"] or not layers)
-                and entry["mean"] is not None
             }
-            if layers in values:
-                found[f"{prefix}/{name}/last_block"] = values[layers]
             if values:
-                found[f"{prefix}/{name}/worst_layer"] = worst(values.values())
-    if verdict.get("verdict") in VERDICTS and verdict["verdict"] != UNDECIDED:
-        found["rankscope/collapsing"] = float(verdict["verdict"] in EQUAL)
+                is_number = all(not math.isnan(value) for value in values.values())
+                found[f"{prefix}{name}/last_block"] = values.get(layers, math.nan)
+                found[f"{prefix}{name}/worst_layer"] = worst(values.values()) if is_number else math.nan
+        lost += [
+            1 - entry["numbers"] / max(entry["texts"], 1)
+            for entry in states
+            if (entry["stack"], entry["layer"], entry["definition"]) == (stack, layers, LENGTHS)
+        ]
+    is_decided = verdict.get("verdict") in VERDICTS and verdict["verdict"] != UNDECIDED and not not_finite
+    found["collapsing"] = float(verdict["verdict"] in EQUAL) if is_decided else math.nan
+    found["not_finite"] = max(lost)
     return found
 
 
 def _shown(entry: dict[str, Any]) -> float:
+    if entry["mean"] is None:
+        return math.nan
     value = float(entry["mean"])
     return max(value, float(entry["floor"] or 0.0)) if entry["measure"] == "residual_ratio" else value

@@ -59,6 +59,34 @@ class History:
         stamped = replace(table, frame=table.frame.with_columns(pl.lit(step, dtype=pl.Int64).alias("step")))
         self.first, self.latest = self.first or stamped, stamped
 
+    @classmethod
+    def of(cls, table: Table) -> "History":
+        """The scans of a table that ``table()`` made, so that a run can go on where another one ended."""
+        about, frame = table.sections["monitor"], table.frame
+        found = cls(verdicts=list(about.get("verdicts", [])))
+        for step in about["steps"]:
+            means = frame.filter((pl.col("step") == step) & pl.col("sample").is_null())
+            keys = means.select(pl.col(name).cast(dtype) for name, dtype in _KEY.items())
+            if found.steps and found.steps[-1].keys.equals(keys):
+                keys = found.steps[-1].keys
+            numbers = means.select(pl.col(name).cast(pl.Float64) for name in _NUMBERS.values())
+            found.steps.append(_Step(step=step, keys=keys, numbers=numbers))
+        if found.steps:
+            sections = {name: value for name, value in table.sections.items() if name != "monitor"}
+            single = frame.filter(pl.col("sample").is_not_null()).drop("texts", "std")  # of means alone
+            found.first, found.latest = (
+                replace(
+                    table,
+                    frame=single.filter(pl.col("step") == one.step),
+                    command="scan",
+                    sections=sections,
+                )
+                for one in (found.steps[0], found.steps[-1])
+            )
+            if len(found.steps) == 1:
+                found.latest = found.first
+        return found
+
     def drop_from(self, step: int) -> list[int]:
         """The steps that were forgotten: this one and all after it."""
         dropped = [one.step for one in self.steps if one.step >= step]
@@ -87,15 +115,6 @@ class History:
             command="monitor",
             sections=self.latest.sections | {"monitor": monitor | about},
         )
-
-
-def _short(verdict: dict[str, Any]) -> dict[str, Any]:
-    """A verdict without its layers, whose numbers are in the rows."""
-    told = [
-        {name: stack.get(name) for name in ("stack", "verdict", "starts", "rate")}
-        for stack in verdict.get("stacks", [])
-    ]
-    return {"verdict": verdict.get("verdict"), "words": verdict.get("words"), "stacks": told}
 
 
 def _frame(summary: list[dict[str, Any]], names: dict[str, str], dtypes: dict[str, Any]) -> pl.DataFrame:

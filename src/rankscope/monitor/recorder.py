@@ -1,26 +1,39 @@
 """A small recorder for a training loop: scans fixed texts every so many steps and leaves everything as it was."""
 
+import hashlib
+import itertools
+import math
 import os
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from rankscope.errors import ConfigError, FileError
+from rankscope.errors import (
+    CollapseWarning,
+    ConfigError,
+    FileError,
+    NotFiniteWarning,
+    RankscopeWarning,
+)
 from rankscope.monitor.headlines import headlines
 from rankscope.monitor.history import History
 from rankscope.monitor.inputs import Probes, fixed_batches
 from rankscope.monitor.undisturbed import is_first_process, refuse_sharded, undisturbed
 from rankscope.probe import probe, unwrapped
 from rankscope.results import TABLE_FORMATS, Table, check_output
-from rankscope.sources import Layout, layout_of
+from rankscope.results.files import write_atomically
+from rankscope.sources import Batch, Layout, layout_of
 from rankscope.sources.axes import located
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks
+from rankscope.sources.weights import NotFinite, not_finite
 from rankscope.verdict import judge
+from rankscope.verdict.falls import NO_STATES
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -31,8 +44,9 @@ class CollapseMonitor:
 
     ``probes`` are the texts: a list of texts with their ``tokenizer``, a mapping of input tensors (what a tokenizer
     returns), a tensor passed by position, a ``Batch``, or several of these. ``output`` (.parquet or .json) is
-    rewritten after every scan, whole or not at all. ``spectra=False`` leaves out the effective ranks; ``blocks`` names
-    the blocks of a model of unknown structure.
+    rewritten after every scan, whole or not at all; a record of the same texts that is there already is gone on with.
+    ``spectra=False`` leaves out the effective ranks; ``blocks`` names the blocks of a model of unknown structure;
+    ``name`` stands in the names of the numbers that loggers get, so that two monitors can share one.
 
         monitor = CollapseMonitor(model, texts, tokenizer=tokenizer, every=100, output="run.parquet")
         for step, batch in enumerate(loader):
@@ -41,6 +55,8 @@ class CollapseMonitor:
         monitor.table, monitor.verdict
 
     The scan runs without autocast, in the dtype of the weights. In distributed training the first process scans.
+    Tokens that become equal are told by a ``CollapseWarning``, numbers that are none by a ``NotFiniteWarning``: once,
+    and again only after it was over.
     """
 
     def __init__(
@@ -62,10 +78,22 @@ class CollapseMonitor:
         self.every, self.output, self.spectra, self.blocks = every, output, spectra, blocks
         self._model = model
         self._batches = fixed_batches(probes, unwrapped(model), tokenizer)
+        if name is not None and not name.strip("/ "):
+            raise ConfigError(f"name={name!r}: expected a name with letters in it, or none")
         self._name = type(unwrapped(model)).__name__ if name is None else name
+        self.prefix = "rankscope" if name is None else f"rankscope/{name}"
+        """What the names of its numbers begin with."""
+
         self._layout: Layout | None = None
         self._history = History()
         self._calls = 0
+        self._probes = _digest(self._batches)
+        self._earlier: tuple[int, ...] = ()  # steps that were read from the file of another run
+        self._restarts: list[dict[str, Any]] = []
+        self._tellings: set[str] = set()  # what loggers were given, to know it again
+        self._warned: set[type[Warning]] = set()
+        if output is not None and is_first_process() and Path(output).exists():
+            self._go_on_with(Path(output))
 
     def step(self, step: int | None = None) -> Table | None:
         """The scan of this step if it is due, otherwise None. Without a number, calls are counted from 0."""
@@ -89,17 +117,24 @@ class CollapseMonitor:
                 self._batches = tuple(located(model, self._layout, batch)[0] for batch in self._batches)
                 self._layout = in_one_stream(model, self._layout, self._batches[0])
             table = probe(model, self._batches, layout=self._layout, name=self._name, spectra=self.spectra)
+        ill = not_finite(model)
         about = {"dtype": str(dtype_of(model)).removeprefix("torch.")} | table.sections["scan"]
-        judged = {"scan": about, "verdict": judge(table)}
+        about["not finite"] = [asdict(one) for one in ill]
+        verdict = judge(table)
+        if ill:  # fused attention can hide them from the states
+            words = f"No numbers to trust: {_some(ill)}. {verdict['words']}"
+            verdict |= {"verdict": NO_STATES, "words": words}
+        judged = {"scan": about, "verdict": verdict}
         self._go_back_to(step)
         self._history.add(step, replace(table, sections=table.sections | judged))
         self._write()
+        self._warn(step, ill)
         return self.latest
 
     @property
     def table(self) -> Table:
         """All steps: the rows of a scan with the column ``step``; its section ``monitor`` says what is kept."""
-        return self._history.table(every=self.every)
+        return self._history.table(every=self.every, probes=self._probes, restarts=self._restarts)
 
     @property
     def latest(self) -> Table:
@@ -114,17 +149,46 @@ class CollapseMonitor:
         found: dict[str, Any] = self.latest.sections["verdict"]
         return found
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Headline numbers of the latest scan, without the prefix of their names; empty before the first scan.
+
+        ``step`` is the step they were taken at. What is no number is NaN.
+        """
+        if self._history.latest is None:
+            return {}
+        sections = self._history.latest.sections
+        ill = bool(sections["scan"].get("not finite"))
+        found = headlines(sections["summary"], sections["verdict"], not_finite=ill)
+        return found | {"step": self._history.steps[-1].step}
+
     def record(self, metrics: dict[str, Any] | None = None) -> dict[str, Any]:
         """Headline numbers of the latest scan for a logger, added to ``metrics`` if it is given.
 
-        ``rankscope/step`` is the step they were taken at. Empty before the first scan and in other processes.
+        ``rankscope/step`` is the step they were taken at. Empty before the first scan and in other processes. Numbers
+        of another monitor of the same name are left alone: those of this one are then called ``rankscope/2/...``, with
+        a warning.
         """
         metrics = {} if metrics is None else metrics
-        if self._history.latest is not None:
-            sections = self._history.latest.sections
-            metrics |= headlines(sections["summary"], sections["verdict"])
-            metrics["rankscope/step"] = self._history.steps[-1].step
+        metrics |= self.named(self.numbers, metrics)
         return metrics
+
+    def named(self, numbers: dict[str, float], beside: dict[str, Any]) -> dict[str, float]:
+        """Numbers under the names that a logger gets, which are none of those that another monitor put ``beside``."""
+        names = [f"{self.prefix}/{name}" for name in numbers]
+        if f"{self.prefix}/step" in beside and repr(list(map(beside.get, names))) not in self._tellings:
+            other, count = self.prefix, 2
+            while f"{other}/{count}/step" in beside:
+                count += 1
+            self.prefix = f"{other}/{count}"
+            warnings.warn(
+                f"two monitors give numbers called {other}/...: those of the second are called {self.prefix}/... from "
+                "here on; give each a name: CollapseMonitor(..., name='student')",
+                RankscopeWarning,
+                stacklevel=3,
+            )
+        self._tellings.add(repr(list(numbers.values())))  # as text, in which NaN is the same as NaN
+        return {f"{self.prefix}/{name}": value for name, value in numbers.items()}
 
     def attach(self, trainer: "Trainer") -> "TrainerCallback":
         """The callback that scans while a transformers ``Trainer`` trains, in place before its reporters."""
@@ -136,14 +200,75 @@ class CollapseMonitor:
     def _last(self) -> tuple[int, ...]:
         return tuple(one.step for one in self._history.steps[-1:])
 
+    def _go_on_with(self, path: Path) -> None:
+        """Take up the record of an earlier run of the same model on the same texts, or refuse the file."""
+        instead = "name another output, or remove the file"
+        table = Table.load(path)
+        about = table.sections.get("monitor")
+        if table.command != "monitor" or not isinstance(about, dict):
+            raise FileError(f"{str(path)!r} is there and is no record of a monitor; {instead}")
+        model = table.sections.get("scan", {}).get("model")
+        if about["steps"] and (about.get("probes", self._probes), model) != (self._probes, self._name):
+            what = f"of {model!r}, not of {self._name!r}" if model != self._name else "on other texts"
+            raise FileError(f"{str(path)!r} holds the record of another run, {what}; {instead}")
+        self._history = History.of(table)
+        self._earlier = tuple(about["steps"])
+        self._restarts = list(about.get("restarts", []))
+
     def _go_back_to(self, step: int) -> None:
+        earlier, self._earlier = self._earlier, ()
         dropped = self._history.drop_from(step)
-        if dropped:
+        kept = self._set_aside() if earlier and dropped else None
+        if earlier:
+            self._restarts.append({"step": step, "dropped": dropped, "kept": kept})
+        if dropped and earlier:
+            warnings.warn(
+                f"{os.fspath(self.output or '')!r} goes up to step {dropped[-1]}, and this run goes on at step {step}: "
+                f"the {len(dropped)} scans from there on are replaced"
+                + (f"; the whole record before that is kept as {kept!r}" if kept else ""),
+                RankscopeWarning,
+                stacklevel=4,
+            )
+        elif dropped:
             warnings.warn(
                 f"training went from step {dropped[-1]} back to {step}: the {len(dropped)} scans since then were "
                 "dropped; if it did not go back, count steps over all epochs and not within one",
+                RankscopeWarning,
                 stacklevel=4,
             )
+
+    def _set_aside(self) -> str | None:
+        """The name of a copy of the file as it is; None where none can be made, which the next write will tell."""
+        path = Path(self.output or "")
+        free = next(
+            one
+            for one in (path.with_name(f"{path.stem}.{count}{path.suffix}") for count in itertools.count(1))
+            if not one.exists()
+        )
+        try:
+            write_atomically(free, path.read_bytes())
+        except (OSError, FileError) as error:
+            warnings.warn(f"the earlier record could not be copied: {error}", RankscopeWarning, stacklevel=5)
+            return None
+        return str(free)
+
+    def _warn(self, step: int, ill: tuple[NotFinite, ...]) -> None:
+        """Say what is wrong when it begins, and not again before it was over."""
+        sections = self.latest.sections
+        numbers, verdict = self.numbers, sections["verdict"]
+        words = _some(ill) or (
+            f"after the last block {numbers['not_finite']:.0%} of the texts give no numbers: their states are NaN, "
+            "infinite or all zero"
+        )
+        self._ring(NotFiniteWarning, numbers["not_finite"] > 0, f"step {step}: {words}")
+        if not math.isnan(numbers["collapsing"]):
+            self._ring(CollapseWarning, numbers["collapsing"] == 1, f"step {step}: {verdict['words']}")
+
+    def _ring(self, category: type[Warning], is_wrong: bool, words: str) -> None:
+        if is_wrong and category not in self._warned:
+            named = "" if self.prefix == "rankscope" else f"{self.prefix.removeprefix('rankscope/')}: "
+            warnings.warn(named + words, category, stacklevel=5)
+        (self._warned.add if is_wrong else self._warned.discard)(category)
 
     def _write(self) -> None:
         if self.output is None:
@@ -152,4 +277,20 @@ class CollapseMonitor:
             self.table.save(Path(self.output))
         except FileError as error:
             # A full disk should not end a training run; nothing is lost as long as the process lives.
-            warnings.warn(f"{error}; the next scan writes all of it again", stacklevel=4)
+            warnings.warn(f"{error}; the next scan writes all of it again", RankscopeWarning, stacklevel=4)
+
+
+def _digest(batches: tuple[Batch, ...]) -> str:
+    """A short name of the texts that a monitor looks at: the same for the same numbers under the same names."""
+    found = hashlib.sha256()
+    for batch in batches:
+        for name, value in sorted(batch.inputs.items()):
+            plain = value.detach().cpu().contiguous()
+            found.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+            found.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _some(ill: tuple[NotFinite, ...]) -> str:
+    more = f", and {len(ill) - 3} more" if len(ill) > 3 else ""
+    return ", ".join(one.words for one in ill[:3]) + more

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rankscope.errors import MissingExtraError
+from rankscope.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from rankscope.monitor.recorder import CollapseMonitor
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 def trainer_callback(monitor: "CollapseMonitor") -> Any:
     """A ``TrainerCallback`` that scans at step 0 and every ``monitor.every`` optimizer steps.
 
-    What a scan finds is added once to the next ``logs``. Callbacks run in order, and those of the user come after
-    the reporters (TensorBoard, Weights & Biases), which would have written ``logs`` by then: put the callback in place
-    with ``trainer_callback(monitor).attach(trainer)`` rather than with ``Trainer(callbacks=[...])``.
+    What a scan finds is added once to the next ``logs``, and to the entry that the trainer made of them in
+    ``trainer.state.log_history``; scans that no ``logs`` followed before the next one get an entry of their own there.
+    Callbacks run in order, and those of the user come after the reporters (TensorBoard, Weights & Biases), which would
+    have written ``logs`` by then: put the callback in place with ``trainer_callback(monitor).attach(trainer)`` rather
+    than with ``Trainer(callbacks=[...])``.
     """
     return _callback_class()(monitor)
 
@@ -34,12 +36,21 @@ def _callback_class() -> type[Any]:
 
         def __init__(self, monitor: "CollapseMonitor") -> None:
             self.monitor = monitor
-            self._is_news = False
+            self._news: list[dict[str, float]] = []
 
         def attach(self, trainer: Any) -> "CollapseCallback":
-            """This callback, now the first of the trainer."""
+            """This callback, now the first of the trainer; one of the same monitor that was there is replaced."""
             callbacks = trainer.callback_handler.callbacks
-            callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
+            others = [
+                one for one in callbacks if not (type(one) is type(self) and one.monitor is self.monitor)
+            ]
+            for one in others:
+                if type(one) is type(self) and one.monitor.prefix == self.monitor.prefix:
+                    raise ConfigError(
+                        f"the trainer has a monitor already whose numbers are called {self.monitor.prefix}/...; give "
+                        "each a name of its own: CollapseMonitor(..., name='validation')"
+                    )
+            callbacks[:] = [self, *others]
             return self
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
@@ -49,11 +60,27 @@ def _callback_class() -> type[Any]:
             self._scan(state.global_step)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **about: Any) -> None:
-            if self._is_news and logs is not None:
-                self.monitor.record(logs)
-                self._is_news = False
+            """The trainer has copied ``logs`` into its history by now, so the numbers go into both."""
+            if not self._news or logs is None:
+                return
+            history, told = state.log_history, [self.monitor.named(numbers, logs) for numbers in self._news]
+            logs |= told[-1]
+            at = len(history)
+            if history and history[-1].get("step") == state.global_step:
+                at -= 1
+                history[at] |= told.pop()
+            history[at:at] = [self._entry(one) for one in told]
+            self._news = []
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            state.log_history += [self._entry(self.monitor.named(numbers, {})) for numbers in self._news]
+            self._news = []
+
+        def _entry(self, told: dict[str, float]) -> dict[str, float]:
+            return told | {"step": told[f"{self.monitor.prefix}/step"]}
 
         def _scan(self, step: int) -> None:
-            self._is_news |= self.monitor.step(step) is not None
+            if self.monitor.step(step) is not None:
+                self._news.append(self.monitor.numbers)
 
     return CollapseCallback

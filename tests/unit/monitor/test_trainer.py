@@ -1,16 +1,23 @@
 """The monitor in a real transformers ``Trainer``."""
 
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from rankscope.errors import ConfigError, NotFiniteWarning, RankscopeWarning
 from rankscope.monitor import CollapseMonitor, trainer_callback
 from tiny_training import assert_same_weights, tiny_gpt2, tokens
+
+# A few steps at a high rate bring the tokens of the tiny model together; what is said of that has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore::rankscope.errors.CollapseWarning")
 
 UNIT = "rankscope/residual_ratio_unit/last_block"
 
@@ -38,13 +45,11 @@ def trainer(folder: Path, **options: Any) -> tuple[Trainer, Reporter]:
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
         learning_rate=1e-2,
-        save_strategy="no",
-        report_to=[],
         disable_tqdm=True,
         use_cpu=True,
         seed=3,
         dataloader_pin_memory=False,
-        **{"logging_steps": 2, **options},
+        **{"logging_steps": 2, "save_strategy": "no", "report_to": [], **options},
     )
     reporter = Reporter()
     made = Trainer(
@@ -74,6 +79,113 @@ def test_the_metrics_reach_the_reporter_at_the_step_they_were_taken(tmp_path: Pa
     )
     assert told[12][UNIT] == means.frame["value"].item()
     assert "loss" in told[12]
+
+
+def numbers_in(history: list[dict[str, Any]]) -> dict[int, float]:
+    """Step of the scan to the number of the entry, of all entries that have one."""
+    return {entry["rankscope/step"]: entry[UNIT] for entry in history if UNIT in entry}
+
+
+def means_of(monitor: CollapseMonitor) -> dict[int, float]:
+    """The same from the rows of the monitor."""
+    about = {"sample": None, "site": "block", "layer": 3, "definition": "residual_ratio[composite,mean,unit]"}
+    rows = monitor.table.where(**about).frame
+    return dict(zip(rows["step"].to_list(), rows["value"].to_list(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("every", "logged"), [(4, 2), (2, 5), (3, 100)], ids=["often logged", "seldom", "at the end"]
+)
+def test_every_scan_is_in_the_history_of_the_trainer(every: int, logged: int, tmp_path: Path) -> None:
+    made, _, monitor = watched(tmp_path, every=every, logging_steps=logged)
+    history = made.state.log_history
+    assert numbers_in(history) == means_of(monitor)
+    assert len(means_of(monitor)) == 12 // every + 1
+    steps = [entry["step"] for entry in history]
+    assert steps == sorted(steps)
+    assert all(entry["step"] >= entry["rankscope/step"] for entry in history if UNIT in entry)
+
+
+def test_a_callback_that_was_given_to_the_trainer_reaches_its_history_too(tmp_path: Path) -> None:
+    made, reporter = trainer(tmp_path)
+    monitor = CollapseMonitor(made.model, tokens(), every=6)
+    made.add_callback(trainer_callback(monitor))
+    made.train()
+    assert numbers_in(made.state.log_history) == means_of(monitor)
+    assert not any(UNIT in logs for _, logs in reporter.written)
+
+
+def test_numbers_reach_tensorboard_and_the_saved_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    made, _, monitor = watched(
+        tmp_path, every=6, report_to=["tensorboard"], save_strategy="steps", save_steps=12
+    )
+    board = event_accumulator.EventAccumulator(str(tmp_path / "board")).Reload()
+    (tag,) = (tag for tag in board.Tags()["scalars"] if tag.endswith(UNIT))
+    written = {event.step: event.value for event in board.Scalars(tag)}
+    assert written == {
+        entry["step"]: pytest.approx(entry[UNIT], rel=1e-6)
+        for entry in made.state.log_history
+        if UNIT in entry
+    }
+    assert set(means_of(monitor)) == {0, 6, 12}
+    saved = json.loads((tmp_path / "checkpoint-12/trainer_state.json").read_text())["log_history"]
+    assert numbers_in(saved) == means_of(monitor)
+
+
+def test_numbers_that_are_none_are_in_the_history(tmp_path: Path) -> None:
+    made, _ = trainer(tmp_path, max_steps=2, logging_steps=1)
+    monitor = CollapseMonitor(made.model, tokens(), every=1)
+    monitor.attach(made)
+
+    class Spoil(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            if state.global_step == 1:
+                with torch.no_grad():
+                    made.model.transformer.h[1].ln_1.weight[0] = torch.nan
+
+    made.add_callback(Spoil())
+    with pytest.warns(NotFiniteWarning, match="step 2: "):
+        made.train()
+    found = numbers_in(made.state.log_history)
+    assert not math.isnan(found[1])
+    assert math.isnan(found[2])
+
+
+def test_two_monitors_of_one_trainer_need_names(tmp_path: Path) -> None:
+    made, _ = trainer(tmp_path, max_steps=1, logging_steps=1)
+    first = CollapseMonitor(made.model, tokens(), every=1)
+    callback = first.attach(made)
+    with pytest.raises(
+        ConfigError, match=r"numbers are called rankscope/\.\.\.; give each a name of its own"
+    ):
+        CollapseMonitor(made.model, tokens(seed=3)).attach(made)
+    again = first.attach(made)
+    callbacks = made.callback_handler.callbacks
+    assert callback not in callbacks
+    assert callbacks[0] is again
+    CollapseMonitor(made.model, tokens(seed=3), every=1, name="other").attach(made)
+    made.train()
+    told = {name: [] for name in ("rankscope/step", "rankscope/other/step")}
+    for entry in made.state.log_history:
+        for name in told:
+            told[name] += [entry[name]] if name in entry else []
+    assert told == {"rankscope/step": [0, 1], "rankscope/other/step": [0, 1]}
+    (logged,) = (entry for entry in made.state.log_history if "loss" in entry)
+    assert (logged["rankscope/step"], logged["rankscope/other/step"]) == (1, 1)
+
+
+def test_two_callbacks_without_names_stay_apart(tmp_path: Path) -> None:
+    made, _ = trainer(tmp_path, max_steps=1, logging_steps=1)
+    for seed in (3, 4):
+        made.add_callback(trainer_callback(CollapseMonitor(made.model, tokens(seed=seed), every=1)))
+    with pytest.warns(RankscopeWarning, match="two monitors give numbers called rankscope/"):
+        made.train()
+    entry = next(entry for entry in made.state.log_history if "loss" in entry)
+    assert entry[UNIT] != entry[UNIT.replace("rankscope", "rankscope/2")]
 
 
 def test_what_was_found_is_told_once(tmp_path: Path) -> None:
