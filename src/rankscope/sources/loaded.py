@@ -76,8 +76,10 @@ class Loaded:
     head: Tensor | None = None
     """The matrix ``vocabulary dim`` of the language head that its files hold, whether the model has it or not."""
 
-    weights: Drawn | Literal["given"] = "given"
-    """Where its weights come from; ``given`` are those of a module that somebody else built."""
+    weights: Drawn | Literal["stored", "given"] = "given"
+    """Where its weights come from: ``trained`` are those of a listed checkpoint, ``stored`` were read from a folder, a
+    file or the Hub, which do not say whether they were trained, ``given`` are part of a module that somebody else
+    built."""
 
 
 def loaded(

@@ -60,10 +60,10 @@ def load_model(
         raise ConfigError(f"no model was named; expected {WAYS}")
     path = Path(text).expanduser()
     if isinstance(source, str) and text in BUILTINS:
-        found = load_builtin(BUILTINS[text], request)
-    elif isinstance(source, str) and text in UNTRAINED:
+        return replace(load_builtin(BUILTINS[text], request), weights="trained")
+    if isinstance(source, str) and text in UNTRAINED:
         raise ConfigError(f"{without_trained(source)}; use --weights initial")
-    elif path.exists():
+    if path.exists():
         found = _from_path(path, request)
     elif isinstance(source, str) and _ATTRIBUTE.fullmatch(text):
         return _from_attribute(text, request)
@@ -71,7 +71,7 @@ def load_model(
         raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
     else:
         found = _from_hub(text, request)
-    return replace(found, weights="trained")
+    return replace(found, weights="stored")
 
 
 def load_drawn(

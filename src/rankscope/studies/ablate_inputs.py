@@ -87,7 +87,7 @@ def subjects(
         return
     if len(config.seeds) > 1 and config.random_tokens is None:
         raise ConfigError(
-            f"{len(config.seeds)} seeds of trained weights on the same inputs would be the same run; add --weights "
+            f"{len(config.seeds)} seeds of the same weights on the same inputs would be the same run; add --weights "
             "initial to draw a model of each seed, or --random-tokens TxN to draw tokens"
         )
     known = model if isinstance(model, Translation) else None

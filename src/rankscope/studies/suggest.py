@@ -198,8 +198,8 @@ def best_in_words(found: Sequence[Suggestion]) -> str:
         )
     return (
         f"{best.name} keeps the tokens furthest apart: {RANKED_BY} of the last layer goes from "
-        f"{'at most ' if best.is_bound else ''}{before:.3g} to {after:.3g}{_mean_of(best)}; the weights were trained "
-        "or drawn for the unchanged network, so this predicts the geometry of the tokens, not accuracy."
+        f"{'at most ' if best.is_bound else ''}{before:.3g} to {after:.3g}{_mean_of(best)}; the weights are those "
+        "of the unchanged network, so this predicts the geometry of the tokens, not accuracy."
     )
 
 

@@ -33,7 +33,7 @@ def failed(*arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny BERT with trained weights, as far as anyone can tell, and a tokenizer."""
+    """A tiny BERT with weights in a folder, and a tokenizer."""
     path = tmp_path_factory.mktemp("model") / "tiny-bert"
     return save(bert(seed=1, initializer_range=0.4), path, tokenizer=word_tokenizer())
 
@@ -48,7 +48,7 @@ def bare(tmp_path_factory):
 def test_the_table_says_what_was_cut_and_found(folder):
     lines = good(folder, "--text", "the cat sat on a mat", "--text", "it was small").stdout.splitlines()
     assert re.fullmatch(
-        r"tiny-bert: trained weights, clean semantics, float32; the tree equals the model to \de-\d\d",
+        r"tiny-bert: stored weights, clean semantics, float32; the tree equals the model to \de-\d\d",
         lines[0],
     )
     assert (

@@ -206,7 +206,7 @@ def test_every_seed_draws_a_model_and_tokens(bare):
 def test_trained_weights_with_seeds_draw_tokens_only(tiny):
     found = ablate(tiny, random_tokens="1x6", seeds=[0, 1], variants=["transformer"])
     assert values(found, seed=0) != values(found, seed=1)
-    with pytest.raises(ConfigError, match="2 seeds of trained weights on the same inputs"):
+    with pytest.raises(ConfigError, match="2 seeds of the same weights on the same inputs"):
         ablate(tiny, TEXTS, seeds=[0, 1])
 
 

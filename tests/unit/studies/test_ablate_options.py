@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from checkpoint_folders import bert, bert_config, save, word_tokenizer
 from rankscope.cli.ablate_text import ablate_text
@@ -11,6 +12,7 @@ from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.network import Spec
 from rankscope.results import Table, pivot
 from rankscope.sources import load_model
+from rankscope.sources.initial import initial_model
 from rankscope.studies import AblateConfig, ablate
 from rankscope.studies.ablate_config import block_text, parse_blocks
 from rankscope.studies.ablate_words import finding
@@ -202,3 +204,20 @@ def test_random_networks_refuse_what_belongs_to_models():
     ):
         with pytest.raises(ConfigError, match=match):
             ablate(spec, **options)
+
+
+# what is known of the weights
+
+
+def test_only_a_listed_checkpoint_is_called_trained(tmp_path):
+    """A module that was just built is not trained, and a folder does not say whether its weights were."""
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1
+    ).eval()
+    table = ablate(model, inputs=torch.randn(2, 4, 8), variants=["transformer"])
+    assert table.sections["ablate"]["weights"] == "given"
+    assert "trained" not in ablate_text(table)
+    folder = save(bert(seed=1, num_hidden_layers=1), tmp_path / "stored")
+    assert load_model(folder).weights == "stored"
+    assert initial_model(folder).weights == "initial"
+    assert load_model(model).weights == "given"

@@ -96,7 +96,7 @@ def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
     assert f"to {suggest(network(), X[0])[0].after[RANKED_BY].value:.3g};" in best_in_words(
         suggest(network(), X[0])
     )
-    assert "the weights were trained or drawn for the unchanged network" in words
+    assert "the weights are those of the unchanged network" in words
     assert words.endswith("not accuracy.")
 
 
