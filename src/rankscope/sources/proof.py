@@ -31,6 +31,10 @@ CHAOS = 0.1
 SITES = ("attention", "mlp")
 
 
+class FinalNormDiffers(NotTranslated):
+    """All blocks of a tree equal the model's, and its final norm does not."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
     """How far the tree was from the model.
@@ -180,9 +184,8 @@ def _proven_final(
         return 0.0
     found, allowed = _finished(network, last, theirs, is_token, most, dtype)
     if not found <= allowed:
-        raise _differs(
-            "the final norm", found, allowed, dtype, known="Tree(final_norm=...) says how it is built"
-        )
+        known = "Tree(final_norm=...) says how it is built"
+        raise FinalNormDiffers(str(_differs("the final norm", found, allowed, dtype, known=known)))
     return found
 
 

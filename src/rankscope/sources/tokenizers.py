@@ -6,6 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rankscope.sources.safety import first_line
+
 PROBES = (
     "The Quick brown FOX jumps, 3.14 times!",
     "Don't  stop: NASA's café, naïve Ångström.",
@@ -72,7 +74,14 @@ def _compared(
     """
     from tokenizers import Tokenizer
 
-    own = Tokenizer.from_file(str(file))
+    try:
+        own = Tokenizer.from_file(str(file))
+    except (
+        Exception
+    ) as error:  # the tokenizers package raises plain ones; what the library made of it may be right
+        return made, (
+            f"tokenizer.json could not be compared with what transformers reads: {first_line(error)}",
+        )
     own.no_truncation()
     own.no_padding()
     ordinary = sorted(_ordinary(made).values())

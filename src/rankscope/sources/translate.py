@@ -17,7 +17,7 @@ from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
-from rankscope.sources.proof import Proof
+from rankscope.sources.proof import FinalNormDiffers, Proof
 from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
@@ -46,7 +46,17 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     runs = [run for run in (tried, given) if run is not None]
     network = _network(model, found, match, tree, runs[0][1].calls)
     network = with_mask(network, Causal()) if is_masked else network
-    proof = reduce(Proof.joined, (proven(model, found, network, *run, casts=tree.casts) for run in runs))
+
+    def proof_of() -> Proof:
+        return reduce(Proof.joined, (proven(model, found, network, *run, casts=tree.casts) for run in runs))
+
+    try:
+        proof = proof_of()
+    except FinalNormDiffers:
+        if tree.final_norm is not None:
+            raise
+        network.final_norm = None  # it only looks like one that can be read
+        proof = proof_of()
     inputs = {name for batch, _ in runs for name in batch.inputs}
     return Translation(
         network=network,

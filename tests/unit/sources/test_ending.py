@@ -167,6 +167,29 @@ def test_an_output_of_another_width_is_no_state_of_the_blocks() -> None:
 # a family that says how its final norm is built
 
 
+class LookalikeRMSNorm(nn.Module):
+    """Called as one that can be read, and another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(1, 2, DIM, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x / x.abs().mean(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("norm", [ScaleNorm, LookalikeRMSNorm])
+def test_a_final_norm_that_cannot_be_read_is_left_out_and_named(norm: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 2, norm(), enable_nested_tensor=False).double().eval()
+    translation = translate(model, batch())
+    assert translation.network.final_norm is None
+    assert translation.proof.after == (f"norm ({norm.__name__})",)
+    x, context = translation.embed(batch())
+    torch.testing.assert_close(model.norm(translation.network(x, context)), model(x), rtol=0, atol=1e-12)
+
+
 class Plain(nn.Module):
     """Blocks in a list, and the norm that no family knows."""
 
