@@ -12,7 +12,7 @@ from rankscope.results import Table
 
 GOOD, BAD, LOOK, UNKNOWN = "good", "bad", "look", "unknown"
 
-KINDS = {"healthy": GOOD, "collapsing": BAD, "collapsed": BAD}
+KINDS = {"healthy": GOOD, "collapsing": BAD, "collapsed": BAD, "ill": BAD}
 """How a verdict is colored and which sign it gets; a name that is not here is a confounder: look closer."""
 
 UNKNOWN_WORDS = (

@@ -23,6 +23,7 @@ from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
 from rankscope.sources.trees import Builder, Place, norm
 from rankscope.sources.trial import trial_batch
+from rankscope.sources.weights import refuse_not_finite
 
 
 def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
@@ -154,6 +155,7 @@ def _check(model: nn.Module, stack: Stack) -> None:
         raise NotTranslated(
             "the model is in training mode, where dropout makes every pass another one; call model.eval() first"
         )
+    refuse_not_finite(model)
     blocks = [model.get_submodule(path) for path in stack.blocks]
     held = [parameter for block in blocks for parameter in (*block.parameters(), *block.buffers())]
     if any(parameter.is_meta for parameter in held):

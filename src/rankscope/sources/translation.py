@@ -16,6 +16,7 @@ from rankscope.sources.loaded import dtype_of, text_config
 from rankscope.sources.paths import resolve
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.recording import Recording, first_state, recorded
+from rankscope.sources.weights import refuse_not_finite
 
 PROVEN_ON = 2
 """So many texts of a batch a tree is compared on, besides random inputs."""
@@ -87,6 +88,7 @@ class Translation:
     def proven_on(self, batch: Batch) -> "Translation":
         """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
         self._check_unchanged()
+        refuse_not_finite(self.model)
         texts = self._located(batch).first(PROVEN_ON)
         recording = recorded(self.model, self.stack, texts)
         proof = proven(self.model, self.stack, self.network, texts, recording, casts=self.casts)

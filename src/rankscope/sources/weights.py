@@ -1,14 +1,14 @@
 """Whether weights can be trusted: do checkpoint and config belong together, and are they finite numbers."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import FileError
+from rankscope.errors import FileError, NotTranslated
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -100,6 +100,22 @@ def not_finite(model: nn.Module) -> tuple[NotFinite, ...]:
     """
     with torch.no_grad():
         return tuple(_ill(model))
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Nothing, or an error that names the first weight that is no number: no tree can say anything true of it."""
+    found = not_finite(model)
+    if found:
+        raise NotTranslated(
+            f"{type(model).__name__} is ill: {not_finite_words(found)}; load a checkpoint without them, or 'rankscope "
+            "scan' it to see what is left"
+        )
+
+
+def not_finite_words(found: Sequence[NotFinite]) -> str:
+    """The first weight that is not finite, and how many more there are."""
+    more = f" (and {len(found) - 1} more weights are not finite)" if len(found) > 1 else ""
+    return f"the weight {found[0].words}{more}"
 
 
 def _ill(model: nn.Module) -> Iterator[NotFinite]:

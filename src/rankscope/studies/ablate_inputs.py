@@ -20,7 +20,7 @@ from rankscope.sources.proof import Proof
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from rankscope.sources.weights import Mismatch
+from rankscope.sources.weights import Mismatch, refuse_not_finite
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig
 from rankscope.studies.scan_inputs import chosen_inputs
@@ -238,6 +238,9 @@ def _of_tree(network: Network, config: AblateConfig, x: Any, used: list[str]) ->
             f"the tree is in {short(tree_dtype(network))}, but {config.dtype} was asked for; cast it yourself: "
             f"network.owned().to(torch.{config.dtype})"
         )
+    refuse_not_finite(network)
+    if not bool(x.isfinite().all()):
+        raise ConfigError("the inputs of the tree hold NaN or infinity; expected finite numbers")
     return _alone(network, x if x.ndim == 3 else x[None], config.seeds[0], "tree", None)
 
 

@@ -27,6 +27,7 @@ from rankscope.sources import (
 )
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import block_paths
+from rankscope.sources.weights import not_finite
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
 from rankscope.studies.scan_inputs import Inputs, chosen_inputs
@@ -238,9 +239,12 @@ def _scanned(
     tally = Tally() if partial is None else partial.start(lambda: _key(ready, chosen, config))
     done = tally.texts
 
+    ill = [asdict(one) for one in not_finite(model)]
+
     def table() -> Table:
         warnings = [*ready.warnings, *chosen.notes]
-        return _table(tally, ready.name, _about(ready, layout, chosen, warnings), config)
+        about = _about(ready, layout, chosen, warnings) | {"not finite": ill}
+        return _table(tally, ready.name, about, config)
 
     def advance(texts: int) -> None:
         if progress is not None:

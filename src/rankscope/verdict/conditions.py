@@ -58,6 +58,12 @@ def decided(condition: Condition, table: Table) -> Decision:
     What enters the first block counts only in a stack that has nothing else. A number that rounding or NaN leaves open
     is undecided unless everything it may be lies on one side of the limit; so is a condition with nothing to read.
     """
+    ill = table.sections.get("scan", {}).get("not finite")
+    if ill:
+        return Decision(
+            outcome=Outcome.UNDECIDED,
+            words=f"{condition.text} is undecided: the weight {ill[0]['name']!r} holds NaN or infinity",
+        )
     places = list(_places(condition, table))
     outcome = worst(one for one, _ in places) if places else Outcome.UNDECIDED
     if outcome is Outcome.CLEAR:

@@ -6,10 +6,10 @@ from typing import Any
 from rankscope.errors import ConfigError
 from rankscope.results import Table
 from rankscope.verdict.facts import UNIT, Facts, Precision, facts_by_stack, facts_by_text, precision_of
-from rankscope.verdict.falls import EQUAL, NO_STATES, UNDECIDED
-from rankscope.verdict.rules import VERDICTS, Layer, StackVerdict, judge_stack
+from rankscope.verdict.falls import EQUAL, NO_STATES, UNDECIDED, Fall
+from rankscope.verdict.rules import ILL, VERDICTS, Layer, StackVerdict, judge_stack
 from rankscope.verdict.thresholds import Thresholds
-from rankscope.verdict.words import EVIDENCE, of_layer, of_stack, of_texts
+from rankscope.verdict.words import EVIDENCE, of_layer, of_stack, of_texts, of_weights
 
 
 def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
@@ -35,6 +35,13 @@ def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
     words = " ".join(
         one["words"] if len(stacks) == 1 else f"{one['stack']}: {one['words']}" for one in stacks
     )
+    if scan.get("not finite"):
+        return {
+            "verdict": ILL,
+            "words": of_weights(scan["not finite"]),
+            "stacks": [_of_ill(one, of_weights(scan["not finite"])) for one in stacks],
+            "thresholds": limits.model_dump(),
+        }
     drawn = scan.get("random tokens")
     if drawn is not None:
         words += (
@@ -47,6 +54,22 @@ def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
         "stacks": stacks,
         "thresholds": limits.model_dump(),
     }
+
+
+def _of_ill(stack: dict[str, Any], words: str) -> dict[str, Any]:
+    """A stack of a model whose weights are no numbers: none of its layers is judged by what it shows."""
+    layers = [
+        layer
+        | {
+            "verdict": ILL,
+            "words": "not judged: weights of the model are no numbers",
+            "untold": [],
+            "numbers": {},
+        }
+        for layer in stack["layers"]
+    ]
+    unknown = dict.fromkeys(Fall(verdict=ILL).facts())
+    return stack | unknown | {"verdict": ILL, "words": words, "would_decide": None, "layers": layers}
 
 
 def _judgeable(facts: list[Facts]) -> bool:

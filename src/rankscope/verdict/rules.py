@@ -32,11 +32,11 @@ from rankscope.verdict.falls import (
 )
 from rankscope.verdict.thresholds import Thresholds
 
-HEALTHY = "healthy"
+HEALTHY, ILL = "healthy", "ill"
 CONFOUNDERS = ("massive token", "massive channel", "shared mean", "clusters", "cone", "dead directions")
 """In the order in which they name a stack that shows several."""
 
-VERDICTS = (COLLAPSING, COLLAPSED, UNDECIDED, *CONFOUNDERS, HEALTHY)
+VERDICTS = (ILL, COLLAPSING, COLLAPSED, UNDECIDED, *CONFOUNDERS, HEALTHY)
 """In order of urgency: the first that holds of any stack names the model."""
 
 

@@ -1,8 +1,10 @@
 """The verdict in plain words, with the numbers that say so."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from rankscope.sources.weights import NotFinite, not_finite_words
 from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
@@ -19,7 +21,7 @@ from rankscope.verdict.facts import (
     Precision,
 )
 from rankscope.verdict.falls import COLLAPSED, COLLAPSING, NO_STATES, UNDECIDED, Dip, number_of
-from rankscope.verdict.rules import HEALTHY, StackVerdict
+from rankscope.verdict.rules import HEALTHY, ILL, StackVerdict
 
 EVIDENCE = {
     COLLAPSING: (UNIT, RAW, COSINE, RANK, CENTERED_RANK),
@@ -27,6 +29,7 @@ EVIDENCE = {
     HEALTHY: (UNIT, RAW, COSINE, RANK),
     UNDECIDED: (UNIT, RAW, COSINE),
     NO_STATES: (),
+    ILL: (),
     "massive token": (MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, TOKEN, RAW, UNIT, RANK, COSINE),
     "massive channel": (CHANNEL, UNIT_CHANNEL, COSINE, UNIT, CENTERED_RANK),
     "shared mean": (COSINE, UNIT, CENTERED_RANK, RANK),
@@ -35,6 +38,15 @@ EVIDENCE = {
     "dead directions": (RANK, CENTERED_RANK, COSINE, UNIT),
 }
 """The numbers that each name rests on."""
+
+
+def of_weights(ill: Sequence[Mapping[str, Any]]) -> str:
+    """What is wrong with a model whose weights are not finite."""
+    found = not_finite_words([NotFinite(**one) for one in ill])
+    return (
+        f"Ill: {found}. Nothing that the model computes with such weights means anything, also where its states look "
+        "like numbers."
+    )
 
 
 def number(value: float | None) -> str:
