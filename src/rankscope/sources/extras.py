@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 from rankscope.errors import MissingExtraError
@@ -32,8 +33,17 @@ def import_extra(package: str, *, extra: str, purpose: str) -> ModuleType:
 
 
 def import_transformers() -> ModuleType:
-    """The transformers package."""
-    return import_extra("transformers", extra="hub", purpose="loading a Hugging Face model")
+    """The transformers package, which believes that torchvision is absent where it cannot be imported.
+
+    With a torchvision that does not fit, transformers cannot import any model, not even BERT: it looks whether the
+    package is there, once, and imports it for image processors.
+    """
+    is_first = not {"transformers", "torchvision"} & set(sys.modules) and find_spec("torchvision") is not None
+    with nullcontext() if not is_first or _torchvision_works() else _torchvision_hidden():
+        found = import_extra("transformers", extra="hub", purpose="loading a Hugging Face model")
+        if is_first:
+            found.utils.is_torchvision_available()  # keeps its first answer
+    return found
 
 
 def import_timm() -> ModuleType:
@@ -59,6 +69,16 @@ def _torchvision_works() -> bool:
         _forget_torchvision(before)
         return False
     return True
+
+
+@contextmanager
+def _torchvision_hidden() -> Iterator[None]:
+    """Inside, torchvision is not found."""
+    sys.modules["torchvision"] = None  # type: ignore[assignment]  # the way to say so
+    try:
+        yield
+    finally:
+        del sys.modules["torchvision"]
 
 
 @contextmanager

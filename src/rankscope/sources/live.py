@@ -29,7 +29,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
     for module, _ in modes:  # not model.eval(): some models do more there than set a flag
         module.training = False
     try:
-        with torch.no_grad(), ExitStack() as undo:
+        with torch.no_grad(), safe_products(model), ExitStack() as undo:
             for kind in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(kind):  # numbers are those of the model's own dtype
                     undo.enter_context(torch.autocast(kind, enabled=False))

@@ -1,4 +1,4 @@
-"""timm where torchvision is missing or does not fit torch: it works, and nobody else sees a torchvision."""
+"""Model libraries where torchvision is missing or does not fit torch: they work, and nobody else sees a torchvision."""
 
 import importlib
 import os
@@ -7,7 +7,9 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import transformers
 
+import checkpoint_folders as folders
 from rankscope.sources.extras import _torchvision_standin, _torchvision_works
 
 BROKEN = "import torchvision.helper\nraise RuntimeError('operator torchvision::nms does not exist')\n"
@@ -23,8 +25,9 @@ assert sys.meta_path == finders
 model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=2, num_classes=0)
 left = sorted(name for name in sys.modules if name.partition(".")[0] == "torchvision")
 print(type(model).__name__, left, find_spec("torchvision") is not None)
-import transformers
-print(transformers.utils.is_torchvision_available())
+from rankscope.sources import load_model
+print(*(type(load_model(folder).model).__name__ for folder in sys.argv[1:]))
+print("torchvision" in sys.modules, find_spec("torchvision") is not None)
 """
 
 
@@ -54,19 +57,22 @@ def without_torchvision(monkeypatch):
 
 
 @pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed: pip install 'rankscope[timm]'")
-def test_a_torchvision_that_does_not_fit_is_not_missed(wheel):
-    """Every look-up finds such a wheel, and importing it fails half way through."""
+def test_a_torchvision_that_does_not_fit_is_not_missed(wheel, tmp_path):
+    """Every look-up finds such a wheel, and importing it fails half way through. transformers fails with it as well."""
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    vit = transformers.ViTModel(transformers.ViTConfig(**small, image_size=16, patch_size=8))
+    models = [folders.save(model, tmp_path / type(model).__name__) for model in (folders.bert(), vit)]
+    (models[1] / "preprocessor_config.json").write_text('{"image_processor_type": "ViTImageProcessor"}')
     paths = [wheel(BROKEN), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, *map(str, models)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # What transformers believes stays its own business: the wheel is there.
-    assert done.stdout.splitlines() == ["VisionTransformer [] True", "True"]
+    assert done.stdout.splitlines() == ["VisionTransformer [] True", "BertModel ViTModel", "False True"]
 
 
 @pytest.mark.usefixtures("without_torchvision")
