@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test figures lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test figures lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,21 @@ $(STAMP): pyproject.toml constraints.txt checkpoints.txt
 	@touch $@
 
 install: $(STAMP) ## make the virtual environment and install rankscope into it
+
+# The old pins do not count, but for torch's. The new file takes the place of the old one in one step, or not at all.
+upgrade: ## pin the newest packages that install together in constraints.txt (then run: make test)
+	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh" constraints.txt.new' EXIT; \
+	$(PYTHON) -m venv "$$fresh"; \
+	grep '^torch==' constraints.txt > "$$fresh/torch.txt"; \
+	echo "installing the newest packages into a fresh environment (a few minutes)"; \
+	"$$fresh/bin/python" -m pip install --quiet --constraint "$$fresh/torch.txt" --editable '.[$(EXTRAS)]'; \
+	"$$fresh/bin/python" -m pip check; \
+	"$$fresh/bin/python" -m pip install --quiet --no-deps --requirement checkpoints.txt; \
+	"$$fresh/bin/python" -m pip list --format=freeze --exclude pip --exclude rankscope > "$$fresh/found.txt"; \
+	grep '^#' constraints.txt > constraints.txt.new; \
+	sed 's/+.*//' "$$fresh/found.txt" | LC_ALL=C sort -f >> constraints.txt.new; \
+	mv constraints.txt.new constraints.txt; \
+	echo "constraints.txt pins $$(grep -c '==' constraints.txt) packages"
 
 demo: $(STAMP) ## scan a real pretrained model, then draw how fast tokens of random networks become equal
 	@mkdir -p demo
