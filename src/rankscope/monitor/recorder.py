@@ -33,7 +33,6 @@ from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks
 from rankscope.sources.weights import NotFinite, not_finite
 from rankscope.verdict import judge
-from rankscope.verdict.falls import NO_STATES
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -120,13 +119,10 @@ class CollapseMonitor:
         ill = not_finite(model)
         about = {"dtype": str(dtype_of(model)).removeprefix("torch.")} | table.sections["scan"]
         about["not finite"] = [asdict(one) for one in ill]
-        verdict = judge(table)
-        if ill:  # fused attention can hide them from the states
-            words = f"No numbers to trust: {_some(ill)}. {verdict['words']}"
-            verdict |= {"verdict": NO_STATES, "words": words}
-        judged = {"scan": about, "verdict": verdict}
+        table = replace(table, sections=table.sections | {"scan": about})
+        judged = replace(table, sections=table.sections | {"verdict": judge(table)})
         self._go_back_to(step)
-        self._history.add(step, replace(table, sections=table.sections | judged))
+        self._history.add(step, judged)
         self._write()
         self._warn(step, ill)
         return self.latest

@@ -71,7 +71,7 @@ def test_numbers_that_are_none_are_logged_as_such() -> None:
     assert len(numbers) == 16
     assert {name for name, value in logs.items() if math.isnan(value)} == numbers | {"rankscope/collapsing"}
     assert (logs["rankscope/not_finite"], logs["rankscope/step"]) == (1.0, 1)
-    assert monitor.verdict["verdict"] == "no numbers"
+    assert monitor.verdict["verdict"] == "ill"
     assert "'layers.1.linear2.bias' holds NaN in 1 of 16 numbers" in monitor.verdict["words"]
 
 
