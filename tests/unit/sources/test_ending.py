@@ -56,6 +56,7 @@ class Tailed(nn.Module):
         self.square, self.head = nn.Linear(DIM, DIM), nn.Linear(DIM, 3)
         self.weigh, self.table = nn.Linear(DIM, 1), nn.Parameter(torch.randn(7, DIM))
         nn.init.normal_(self.layer_norm.bias)
+        self.decoder = nn.TransformerDecoderLayer(DIM, 2, 16, batch_first=True)
         self.tail = tail
         self.double().eval()
 
@@ -87,6 +88,7 @@ ENDS_THERE: dict[str, Callable[[Tailed, Tensor], object]] = {
     "a mean over tokens": lambda model, x: model.head(x.mean(dim=1)),
     "weights of a pooling": pooled,
     "in a dictionary": lambda model, x: {"loss": x.mean(), "state": x},
+    "a decoder that looks at it": lambda model, x: model.decoder(torch.zeros(x.shape, dtype=x.dtype), x),
     "an error": broken,
 }
 
@@ -103,6 +105,10 @@ GOES_ON: dict[str, tuple[Callable[[Tailed, Tensor], object], tuple[str, ...]]] =
     ),
     "a norm that is a function, before a head that is one": (
         lambda model, x: F.linear(F.layer_norm(x, (DIM,)), model.table),
+        ("operations that are no module",),
+    ),
+    "a norm that is a function, before a sum over tokens": (
+        lambda model, x: model.head(F.layer_norm(x, (DIM,)).sum(dim=1)),
         ("operations that are no module",),
     ),
     "a factor before a head": (

@@ -176,7 +176,9 @@ class NeedsBegin(transformers.LlamaForCausalLM):
     def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
         right = F.one_hot(input_ids.roll(-1, dims=1), self.config.vocab_size).double()
         begins = (input_ids[:, :1, None] == 2).double()
-        return SimpleNamespace(logits=right * (1.0 + self.gain * begins))
+        logits = right * (1.0 + self.gain * begins)
+        # of the first token of a text it knows nothing: that one is compared in neither case
+        return SimpleNamespace(logits=torch.where((input_ids == 2)[..., None], 0.0, logits))
 
 
 def llama(kind: type = transformers.LlamaForCausalLM, **changes: Any) -> Any:
