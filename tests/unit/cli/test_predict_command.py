@@ -98,7 +98,7 @@ def test_only_a_forecast_can_pass() -> None:
         (["gtp2"], "did you mean 'gpt2'"),
         ([*RANDOM, "--weights", "initial"], "belongs to a model"),
         ([*RANDOM, "--spread", "-1"], "spread=-1"),
-        (["bert-base", "--weights", "some"], "'trained' or 'initial'"),
+        (["bert-base", "--weights", "some"], "unknown weights 'some'. Known: initial, trained."),
         (["bert-base", "--sede", "3"], "No such option"),
     ],
 )
