@@ -40,7 +40,7 @@ def paths(
         int | None, Option(help="How many single paths; 0 for none.", show_default="20, or all")
     ] = None,
     score: Annotated[str, Option(help="Rank single paths by norm or residual.")] = "norm",
-    seconds: Annotated[float, Option(help="Time for proving the list of single paths complete.")] = 60.0,
+    seconds: Annotated[float, Option(help="Time for proving the list of single paths complete.")] = 3.0,
     pairs: Annotated[
         bool, Option("--pairs", help="All paths through every two heads; the strongest are told.")
     ] = False,

@@ -187,6 +187,11 @@ class Search:
         return max(self._lost_most, max((node.most for node in self.frontier), default=-math.inf))
 
     @property
+    def waiting(self) -> int:
+        """How many prefixes may still lead to a better path."""
+        return sum(self._hopeful(node.priority) for node in self.frontier)
+
+    @property
     def is_proven(self) -> bool:
         """Whether no path outside the list has a larger score than the last one, as far as rounding can tell."""
         if len(self.found) < self.count:

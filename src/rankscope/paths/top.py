@@ -73,6 +73,10 @@ class Top:
         expanded: how many prefixes were carried one step further.
         of: how many paths there are.
         seconds: how much time was allowed for the search.
+        waiting: how many prefixes might still have led to a better path when time was over; 0 if the list is exact.
+        seconds_more: about how long it takes to carry these one step further, at the pace of the search; a proof takes
+            at least that, because what they lead to may have to be looked at too. None where nothing waits, or where
+            there was no time to find out the pace.
     """
 
     paths: tuple[Ranked, ...]
@@ -83,6 +87,8 @@ class Top:
     expanded: int
     of: int
     seconds: float
+    waiting: int
+    seconds_more: float | None
 
 
 @torch.no_grad()
@@ -93,7 +99,7 @@ def top_paths(
     *,
     count: int = 20,
     score: Score = "norm",
-    seconds: float = 60.0,
+    seconds: float = 3.0,
     beam: int | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -114,7 +120,7 @@ def top_paths(
         context: padding and positions.
         count: how many paths.
         score: ``"norm"`` or ``"residual"``.
-        seconds: for the search; 0 is a beam alone.
+        seconds: for the search itself, once gains are bounded; 0 is a beam alone.
         beam: how many prefixes of each depth are followed when time is over, at least ``count``; by default twice
             that, but no fewer than 32.
         progress: told how many prefixes were carried on so far.
@@ -132,16 +138,19 @@ def top_paths(
     """
     _check(score, seconds)
     frozen = frozen_with(network, x, context, dtype=dtype, mlps=mlps, final_norm=final_norm)
-    start = clock()
+    pace: float | None = None
     with threads_for(frozen.states[0].numel()):
         problem = problem_of(frozen, score)
         paths = number_of_paths(problem.steps)
         width = _width(count, beam, paths)
         search = Search(problem, count)
-        is_over = _deadline(search, start + seconds, clock, progress)
+        is_over = _deadline(search, clock() + seconds, clock, progress)  # the bounds are there now
         if not is_over():
             search.guess(GUESS)
+            begun, guessed = clock(), search.expanded
             search.run(is_over)
+            pace = (clock() - begun) / max(search.expanded - guessed, 1)
+        waiting = 0 if search.is_proven else search.waiting
         if not search.is_proven:
             search.finish(width)
         ranked = tuple(_ranked(one, problem, frozen) for one in sorted(search.found, reverse=True))
@@ -154,6 +163,8 @@ def top_paths(
         expanded=search.expanded,
         of=paths,
         seconds=seconds,
+        waiting=0 if search.is_proven else waiting,
+        seconds_more=None if search.is_proven or not pace else pace * waiting,
     )
 
 

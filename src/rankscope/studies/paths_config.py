@@ -28,7 +28,7 @@ class PathsConfig(Config):
         default=None, ge=0, description="how many single paths; 0: none; None: 20, or all if there are fewer"
     )
     score: Literal["norm", "residual"] = "norm"
-    seconds: float = Field(default=60.0, ge=0, description="for the search of the top paths")
+    seconds: float = Field(default=3.0, ge=0, description="for the search of the top paths")
     vectors: bool | None = Field(
         default=None, description="norms of what passes each head; None: if that is cheap enough"
     )

@@ -121,6 +121,9 @@ def search(one: Found) -> dict[str, Any]:
         "gap": gap,
         "tells": held.exact or (gap is not None and gap <= USELESS),
         "expanded": held.expanded,
+        "seconds": held.seconds,
+        "waiting": held.waiting,
+        "seconds_more": held.seconds_more,
         "text": one.sample,
         "seed": one.seed,
     }

@@ -1,5 +1,6 @@
 """What a decomposition into paths found, in sentences."""
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -132,10 +133,25 @@ def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str
     if search["exact"]:
         return f"{sentence}; the list of {len(top)} is proven complete."
     if not search["tells"]:
-        return (
-            f"{sentence}; the list of {len(top)} is the best that was found, nothing is proven of the others."
-        )
+        known = "is the best that was found, nothing is proven of the others"
+    else:
+        known = f"is not proven complete: a path left out could score up to {1 + search['gap']:.2g} times the last one"
+    return f"{sentence}; the list of {len(top)} {known}. {more_words(search)}".rstrip()
+
+
+def more_words(search: dict[str, Any]) -> str:
+    """What a proof of the list would cost, at least.
+
+    >>> more_words({"seconds": 3.0, "waiting": 1200, "seconds_more": 6.4})
+    'After 3 s 1,200 prefixes wait, and one more step for each takes about 7 s: a proof needs --seconds 10 at least.'
+    """
+    if not search["waiting"]:
+        return ""
+    waits = f"{search['waiting']:,} prefix{'es wait' if search['waiting'] != 1 else ' waits'}"
+    if search["seconds_more"] is None:
+        return f"{waits}; --seconds N gives the proof N seconds."
+    needed = max(math.ceil(search["seconds"] + search["seconds_more"]), math.ceil(search["seconds"]) + 1)
     return (
-        f"{sentence}; the list of {len(top)} is not proven complete: a path left out could score up to "
-        f"{1 + search['gap']:.2g} times the last one."
+        f"After {search['seconds']:g} s {waits}, and one more step for each takes about "
+        f"{math.ceil(search['seconds_more'])} s: a proof needs --seconds {needed} at least."
     )

@@ -1,5 +1,6 @@
 """The top paths against all paths one by one; what is said when time runs out against the same."""
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rankscope.paths.freeze import freeze
 from rankscope.paths.path import Path
 from rankscope.paths.term import path_term
 from rankscope.paths.top import Score, Top, problem_of, top_paths
+from rankscope.studies.paths_config import PathsConfig
 from reference import path_terms as loops
 from top_trees import BLOCKS, CONSENSUS, DIM, heads, plain, small
 from trees import DIM as TREE_DIM
@@ -140,6 +142,32 @@ def test_when_time_runs_out_the_gap_is_true(name: str, score: Score, calls: int)
         assert found.bound < COLLAPSED
     else:
         assert outside <= (1 + found.gap) * own[-1] * (1 + 1e-9) + COLLAPSED
+
+
+def test_what_more_would_cost_is_told() -> None:
+    network = build(Spec(layers=6, heads=4, dim=16), torch.Generator().manual_seed(0))
+    frozen = freeze(network, Draws(0)(6, 16))
+    times = map(float, itertools.count())
+    found = top_paths(frozen, count=3, seconds=6, beam=3, clock=lambda: next(times))
+    assert not found.exact
+    assert found.waiting > 0
+    assert found.seconds_more is not None
+    each = found.seconds_more / found.waiting
+    assert 5 / found.expanded <= each <= 8, (
+        "a second for every call of the clock, divided by what was done in it"
+    )
+    proven = top_paths(frozen, count=3, clock=never())
+    assert proven.exact
+    assert (proven.waiting, proven.seconds_more) == (0, None)
+    alone = top_paths(frozen, count=3, seconds=0, beam=3)
+    assert alone.waiting == 1, "nothing was looked at yet"
+    assert alone.seconds_more is None
+    assert alone.seconds == 0
+
+
+def test_the_search_is_given_three_seconds() -> None:
+    assert inspect.signature(top_paths).parameters["seconds"].default == 3
+    assert PathsConfig().seconds == 3
 
 
 def test_without_time_there_is_a_beam_alone() -> None:
