@@ -14,13 +14,14 @@ from rankscope.studies.certify_table import Found, table_of
 HOSTILE = "</style><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202e" + "model" * 30
 METHODS = ("row sums", "stacked operator", "skip minus branch")
 LOST = "branch below its skip"
+GROWS = "the block contracts"
 
 
 def number(value):
     return torch.tensor(float(value), dtype=torch.float64)
 
 
-def layer_of(layer, lower, measured, upper, trivial, *, failed=(), definitions=CERTIFIED):
+def layer_of(layer, lower, measured, upper, trivial, *, failed=(), no_upper=(), definitions=CERTIFIED):
     """One layer with the same numbers, shifted a little, in every definition."""
     shift = {name: 0.3 * place for place, name in enumerate(definitions)}
 
@@ -39,15 +40,18 @@ def layer_of(layer, lower, measured, upper, trivial, *, failed=(), definitions=C
         lower_by={name: torch.tensor(2) for name in gains},
         upper_by={name: torch.tensor(1) for name in gains},
         methods=METHODS,
-        failed=tuple(failed),
+        no_lower=tuple(failed),
+        no_upper=tuple(no_upper),
         error=number(1e-13 * 10**layer),
     )
 
 
-def certificate_of(lowers, measured, uppers, trivials, failed=None, notes=()):
-    """Layers in order; ``failed`` maps a layer to its failed assumptions."""
+def certificate_of(lowers, measured, uppers, trivials, failed=None, notes=(), no_upper=None):
+    """Layers in order; ``failed`` and ``no_upper`` map a layer to what its lower and its upper bound lacked."""
     layers = [
-        layer_of(place, *values, failed=(failed or {}).get(place, ()))
+        layer_of(
+            place, *values, failed=(failed or {}).get(place, ()), no_upper=(no_upper or {}).get(place, ())
+        )
         for place, values in enumerate(zip(lowers, measured, uppers, trivials, strict=True))
     ]
     return Certificate(layers=tuple(layers), notes=tuple(notes))
@@ -79,7 +83,8 @@ def lost_midway(layers=6, until=3):
     measured = [2.5] * (layers + 1)
     lowers = [2.5 - 0.4 * layer if layer <= until else -math.inf for layer in range(layers + 1)]
     uppers = [2.5 + 0.9 * layer if layer <= until else math.inf for layer in range(layers + 1)]
-    return certificate_of(lowers, measured, uppers, [3.0] * (layers + 1), lost(until + 1))
+    grows = {layer: (Assumption.at_most(GROWS, 2.5, 1.0),) for layer in range(1, layers + 1)}
+    return certificate_of(lowers, measured, uppers, [3.0] * (layers + 1), lost(until + 1), no_upper=grows)
 
 
 def printed_of(layers, base=2.0, failing_from=1, name="dong-2.3"):

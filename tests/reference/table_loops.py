@@ -7,13 +7,13 @@ Row = dict[str, object]
 
 
 def filled(value: float, floor: float) -> dict[str, object]:
-    """What a row must say about one number: null if not finite, log10 of its size, above the floor."""
+    """What a row must say about one number: null if not finite, log10 if it is positive, above the floor."""
     finite = not (math.isnan(value) or math.isinf(value))
     floor_finite = not (math.isnan(floor) or math.isinf(floor))
     return {
         "value": value if finite else None,
         "floor": floor if floor_finite else None,
-        "log10_value": math.log10(abs(value)) if finite and value != 0 else None,
+        "log10_value": math.log10(value) if finite and value > 0 else None,
         "resolved": finite and floor_finite and abs(value) > floor,
     }
 
@@ -32,9 +32,11 @@ def _summary(rows: list[Row]) -> dict[str, float | None]:
     for row in rows:
         if row["value"] is None:
             continue
-        size = abs(row["value"]) if row["value"] != 0 else row["floor"]
-        if size:
+        size = row["value"] if row["value"] != 0 else row["floor"]
+        if size > 0:
             logs.append(math.log10(size))
+    if any(value < 0 for value in values):
+        logs = []  # there is no geometric mean
     mean = sum(values) / len(values) if values else None
     spread = None
     if len(values) > 1:

@@ -157,7 +157,7 @@ def _skip(part: Skip, region: Region, norms: Norms) -> Effect:
         high=torch.minimum(high, product_up(upper, region.high)),
         size=log_sum(product_up(most, region.size), inner.after.size),
     )
-    reason = Assumption.at_most(
+    reason = Assumption.below(
         f"{_about(part)} branch smaller than its skip",
         inner.upper.exp(),
         lowered(least).exp(),

@@ -1,11 +1,14 @@
 """What a statement needs to be true, as a condition that can be looked at."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 ARITHMETIC = "arithmetic fine enough"
+
+Relation = Literal["<=", "<", ">="]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -18,6 +21,7 @@ class Assumption:
         holds: ``*batch``, boolean.
         value: ``*batch``, the number found; NaN where there is none.
         limit: what it was compared with; NaN where there is none.
+        relation: how the number has to stand to its limit.
     """
 
     name: str
@@ -25,6 +29,7 @@ class Assumption:
     holds: Tensor
     value: Tensor
     limit: Tensor
+    relation: Relation = "<="
 
     @classmethod
     def at_most(
@@ -33,6 +38,24 @@ class Assumption:
         """The condition ``value <= limit``; it fails for NaN."""
         found, most = (torch.as_tensor(one, dtype=torch.float64) for one in (value, limit))
         return cls(name=name, says=says, holds=torch.le(found, most), value=found, limit=most)
+
+    @classmethod
+    def below(
+        cls, name: str, value: Tensor | float, limit: Tensor | float, *, says: str = ""
+    ) -> "Assumption":
+        """The condition ``value < limit``; it fails for NaN, and where the two are equal."""
+        found, least = (torch.as_tensor(one, dtype=torch.float64) for one in (value, limit))
+        return cls(name=name, says=says, holds=torch.lt(found, least), value=found, limit=least, relation="<")
+
+    @classmethod
+    def at_least(
+        cls, name: str, value: Tensor | float, limit: Tensor | float, *, says: str = ""
+    ) -> "Assumption":
+        """The condition ``value >= limit``; it fails for NaN."""
+        found, least = (torch.as_tensor(one, dtype=torch.float64) for one in (value, limit))
+        return cls(
+            name=name, says=says, holds=torch.ge(found, least), value=found, limit=least, relation=">="
+        )
 
     @classmethod
     def of(cls, name: str, holds: Tensor | bool, *, says: str = "") -> "Assumption":
@@ -63,4 +86,5 @@ class Assumption:
             holds=cut(self.holds),
             value=cut(self.value),
             limit=cut(self.limit),
+            relation=self.relation,
         )

@@ -35,7 +35,8 @@ class LayerBounds:
         lower_by: how the block's lower gain was found, one of ``methods``, as an index ``*batch``.
         upper_by: the same for the upper gain.
         methods: names that ``lower_by`` and ``upper_by`` point to.
-        failed: what kept the bounds of this block from saying more, the first one first.
+        no_lower: what kept the lower bound of this block from saying more, the first one first.
+        no_upper: the same of the upper bound.
         enclosed_lower: of the state as it was computed, minus how far rounding may have moved it: what is proven of
             this input by running the network, and explains nothing.
         enclosed_upper: the same, plus.
@@ -52,10 +53,16 @@ class LayerBounds:
     lower_by: Mapping[str, Tensor] = field(default_factory=dict)
     upper_by: Mapping[str, Tensor] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
-    failed: tuple[Assumption, ...] = ()
+    no_lower: tuple[Assumption, ...] = ()
+    no_upper: tuple[Assumption, ...] = ()
     enclosed_lower: Mapping[str, Tensor] = field(default_factory=dict)
     enclosed_upper: Mapping[str, Tensor] = field(default_factory=dict)
     error: Tensor | None = None
+
+    @property
+    def failed(self) -> tuple[Assumption, ...]:
+        """What kept either bound from saying more."""
+        return (*self.no_lower, *self.no_upper)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -90,25 +97,27 @@ def side_by_side(layers: Sequence[LayerBounds]) -> LayerBounds:
         lower_by=stacked("lower_by"),
         upper_by=stacked("upper_by"),
         methods=first.methods,
-        failed=_failed_somewhere(layers),
+        no_lower=_failed_somewhere([one.no_lower for one in layers]),
+        no_upper=_failed_somewhere([one.no_upper for one in layers]),
         enclosed_lower=stacked("enclosed_lower"),
         enclosed_upper=stacked("enclosed_upper"),
         error=torch.stack([one.error for one in layers if one.error is not None]),
     )
 
 
-def _failed_somewhere(layers: Sequence[LayerBounds]) -> tuple[Assumption, ...]:
+def _failed_somewhere(texts: Sequence[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
     """What failed in some text; in the others it holds, and its number is not known."""
-    names = dict.fromkeys(one.name for layer in layers for one in layer.failed)
+    names = dict.fromkeys(one.name for failed in texts for one in failed)
     found = []
     for name in names:
-        own = [next((one for one in layer.failed if one.name == name), None) for layer in layers]
-        says = next(one.says for one in own if one is not None)
+        own = [next((one for one in failed if one.name == name), None) for failed in texts]
+        first = next(one for one in own if one is not None)
         nothing = torch.tensor(torch.nan, dtype=torch.float64)
         found.append(
             Assumption(
                 name=name,
-                says=says,
+                says=first.says,
+                relation=first.relation,
                 holds=torch.stack([torch.tensor(True) if one is None else one.holds for one in own]),
                 value=torch.stack([nothing if one is None else one.value for one in own]),
                 limit=torch.stack([nothing if one is None else one.limit for one in own]),

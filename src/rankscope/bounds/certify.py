@@ -190,24 +190,35 @@ def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains |
         lower_by=named["lower_by"],
         upper_by=named["upper_by"],
         methods=METHODS,
-        failed=_missing(gains, upper[FROBENIUS], most[FROBENIUS]),
+        no_lower=blamed(gains),
+        no_upper=_no_upper(gains, upper[FROBENIUS], most[FROBENIUS]),
         enclosed_lower=around[0],
         enclosed_upper=around[1],
         error=error,
     )
 
 
-def _missing(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ...]:
-    """What failed somewhere in the batch: below, and where the upper bound is no better than the trivial one."""
+def _no_upper(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ...]:
+    """What failed somewhere in the batch where the upper bound is no better than the trivial one.
+
+    Either the block lets the residual grow, or the state itself shrinks faster than the bound does.
+    """
+    says_something = upper < most - VACUOUS
     contracts = Assumption.at_most(
         "the block contracts",
         gains.upper[F].exp(),
         1.0,
         says="the residual may grow by this factor, so no upper bound follows from the one before",
     )
-    says_something = upper < most - VACUOUS
-    contracts = replace(contracts, holds=contracts.holds | says_something)
-    return (*blamed(gains), *(() if bool(contracts.holds.all()) else (contracts,)))
+    small = Assumption.below(
+        "upper bound below the size of the state",
+        (upper - most).exp(),
+        1.0,
+        says="what is known of the residual from the blocks before is this many times the size of the state",
+    )
+    grows = replace(contracts, holds=contracts.holds | says_something)
+    stays = replace(small, holds=says_something | ~contracts.holds)
+    return tuple(one for one in (grows, stays) if not bool(one.holds.all()))
 
 
 def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:

@@ -187,7 +187,7 @@ def _beside(own: Terms, branch: Passed, at: At) -> Gains:
     lower = torch.maximum(log_difference(alone.lower, gains.upper), log_difference(gains.lower, alone.upper))
     failed = (
         *(one for one in gains.failed if one.name == ARITHMETIC),
-        Assumption.at_most(
+        Assumption.below(
             "branch weaker than its skip",
             gains.upper[F].exp(),
             alone.lower[F].exp(),
@@ -239,7 +239,7 @@ def _side_by_side(gains: list[Gains]) -> Gains:
     others = [one.upper[F] for place, one in enumerate(gains) if place != strongest]
     failed = (
         *(one for each in gains for one in each.failed if one.name == ARITHMETIC),
-        Assumption.at_most(
+        Assumption.below(
             "branches do not cancel",
             log_sum(*others).exp() if others else torch.zeros_like(upper[F]),
             gains[strongest].lower[F].exp(),
@@ -318,17 +318,17 @@ def _norm_gains(part: Norm, at: At) -> Gains:
     lower = [(TOKENS, per_size(f=frobenius, d2=diameter)), *((SIZE, one) for one in back)]
     failed = (
         Assumption.arithmetic(found.error.amax(dim=-1) / found.size.amin(dim=-1), 0.5),
-        Assumption.at_most(
+        Assumption.below(
             "norm keeps tokens apart",
             share,
             1.0,
             says="tokens that differ in length or mean alone are the same behind a norm: this share of the squared "
             "residual may be lost",
         ),
-        Assumption.at_most(
+        Assumption.at_least(
             "norm weights away from zero",
-            -found.weight[0],
-            -torch.finfo(torch.float64).tiny,
+            found.weight[0],
+            torch.finfo(torch.float64).tiny,
             says="a channel whose norm weight is zero is removed",
         ),
     )

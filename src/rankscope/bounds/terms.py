@@ -236,7 +236,7 @@ def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ..
     if terms.scale is None and terms.channels is None:
         return (
             Assumption.of(
-                "a skip connection",
+                "attention has a skip around it",
                 torch.zeros_like(branch[F], dtype=torch.bool),
                 says="without one, attention may map different tokens to the same",
             ),
@@ -244,7 +244,7 @@ def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ..
     radius = torch.stack([one.maps.radius.amax(dim=(-2, -1)) for one in terms.heads]).amax(dim=0)
     return (
         Assumption.arithmetic(radius, 1.0),
-        Assumption.at_most(
+        Assumption.below(
             "attention weaker than its skip",
             branch[F].exp(),
             least[F].exp(),
@@ -256,7 +256,7 @@ def _failed(least: Tensor, branch: Tensor, terms: Terms) -> tuple[Assumption, ..
 
 def _failed_alike(middle: Tensor, loose: Tensor) -> tuple[Assumption, ...]:
     return (
-        Assumption.at_most(
+        Assumption.below(
             "MLP keeps tokens apart",
             loose,
             middle.clamp(min=0.0),

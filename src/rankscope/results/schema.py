@@ -52,7 +52,7 @@ EXTRA_DTYPES: Mapping[str, Dtype] = MappingProxyType(
 def conform(frame: pl.DataFrame) -> pl.DataFrame:
     """``frame`` with all fixed columns in order, then the added ones; defaults filled in.
 
-    - ``log10_value`` defaults to ``log10(|value|)``, null for zero;
+    - ``log10_value`` defaults to ``log10(value)``, null for zero and for negative numbers, which have none;
     - ``resolved`` defaults to ``|value| > floor``. A value that underflowed to zero and carries its logarithm
       is compared in logarithms;
     - non-finite numbers become null, and a row without a finite value or floor is never resolved.
@@ -69,9 +69,9 @@ def conform(frame: pl.DataFrame) -> pl.DataFrame:
     return _with_defaults(pl.DataFrame(columns))
 
 
-def log10_size(series: pl.Series) -> pl.Series:
-    """``log10(|series|)``, null for zero and for null; numpy's is exact at powers of ten, polars' is not."""
-    size = np.abs(series.fill_null(0.0).to_numpy())
+def log10_of(series: pl.Series) -> pl.Series:
+    """``log10(series)``, null where that is no number; numpy's is exact at powers of ten, polars' is not."""
+    size = series.fill_null(0.0).to_numpy()
     logs = np.full(size.shape, np.nan)
     np.log10(size, out=logs, where=size > 0)
     return pl.Series(series.name, logs, nan_to_null=True)
@@ -136,8 +136,8 @@ def _with_defaults(frame: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(
         pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in floats
     )
-    frame = frame.with_columns(pl.col("log10_value").fill_null(log10_size(frame["value"])))
-    value, floor, log_floor = pl.col("value").abs(), pl.col("floor"), pl.lit(log10_size(frame["floor"]))
+    frame = frame.with_columns(pl.col("log10_value").fill_null(log10_of(frame["value"])))
+    value, floor, log_floor = pl.col("value").abs(), pl.col("floor"), pl.lit(log10_of(frame["floor"]))
     underflowed = (value == 0) & pl.col("log10_value").is_not_null()
     above = (
         pl.when(underflowed).then((floor == 0) | (pl.col("log10_value") > log_floor)).otherwise(value > floor)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results.schema import log10_size, unknown_column
+from rankscope.results.schema import log10_of, unknown_column
 from rankscope.results.table import Table
 
 UNRESOLVED_MARK = "*"
@@ -29,13 +29,14 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
     ``layer``; ``count`` of rows; ``mean``, ``min``, ``max``, ``std`` (``n - 1`` in the denominator) of the
     values that are not null; ``share_resolved`` of all rows; ``floor``, their mean. In logarithms to base ten
     of the sizes: ``log10_mean`` (of the geometric mean), ``log10_min``, ``log10_max``, ``log10_floor``.
-    There a zero stands at its floor, since no more is known of it; with a floor of zero too it is left out.
+    There a zero stands at its floor, since no more is known of it; with a floor of zero too it is left out. Negative
+    values have no logarithms, so where there is one these columns are null.
     ``log10_most``: the same mean with the floor in place of every number below it, null where a row has no number.
     Columns added to a table are averaged over unless ``by`` names them.
     """
     _check(table, by)
     frame, value = _with_sizes(table.frame), pl.col("value")
-    most = pl.max_horizontal("size", "log10_floor")
+    most, has_logs = pl.max_horizontal("size", "log10_floor"), (value >= 0).all()
     return (
         frame.sort("layer", maintain_order=True)
         .group_by(*GROUP, *by, "layer", maintain_order=True)
@@ -47,18 +48,18 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
             value.std().alias("std"),
             pl.col("resolved").mean().alias("share_resolved"),
             pl.col("floor").mean(),
-            pl.col("size").mean().alias("log10_mean"),
-            pl.col("size").min().alias("log10_min"),
-            pl.col("size").max().alias("log10_max"),
+            pl.when(has_logs).then(pl.col("size").mean()).alias("log10_mean"),
+            pl.when(has_logs).then(pl.col("size").min()).alias("log10_min"),
+            pl.when(has_logs).then(pl.col("size").max()).alias("log10_max"),
             pl.col("log10_floor").mean(),
-            pl.when(pl.col("value").is_not_null().all()).then(most.mean()).alias("log10_most"),
+            pl.when(has_logs & value.is_not_null().all()).then(most.mean()).alias("log10_most"),
         )
     )
 
 
 def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     """With ``size``, the logarithm of a value or, of a zero, of its floor, and ``log10_floor``."""
-    floor = log10_size(frame["floor"])
+    floor = log10_of(frame["floor"])
     size = pl.col("log10_value").fill_null(pl.when(pl.col("value") == 0).then(floor))
     return frame.with_columns(size.alias("size"), floor.alias("log10_floor"))
 

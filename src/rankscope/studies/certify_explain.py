@@ -120,7 +120,8 @@ def _first(layer: int, printed: Mapping[str, Printed], lines: list[Line]) -> str
     known = [words for words in failing if words]
     if known:
         return known[0][0]
-    return next((line.failed[0] for line in lines if line.layer == layer and line.failed), "")
+    own = ((*line.no_lower, *line.no_upper) for line in lines if line.layer == layer)
+    return next((failed[0] for failed in own if failed), "")
 
 
 def _listed(values: Tensor) -> list[float]:

@@ -37,6 +37,8 @@ class Line:
             explanation.
         enclosed_upper: the same, plus.
         lacking: what fails, first that of the printed bound, then what kept the certificate from saying more.
+        no_lower: what kept the lower bound of the certificate from saying more.
+        no_upper: the same of the upper bound.
     """
 
     layer: int
@@ -55,7 +57,8 @@ class Line:
     enclosed_lower: float | None = None
     enclosed_upper: float | None = None
     lacking: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    no_lower: tuple[str, ...] = ()
+    no_upper: tuple[str, ...] = ()
     error: float | None = None
 
     @property
@@ -106,7 +109,10 @@ def trivial_of(layer: LayerBounds, shape: tuple[int, int]) -> dict[str, float]:
 
 
 def _line(layer: LayerBounds, definition: str, printed: Printed, trivial: float) -> Line:
-    failed = tuple(assumption_text(one) for one in layer.failed if not holds(one))
+    no_lower, no_upper = (
+        tuple(assumption_text(one) for one in failed if not holds(one))
+        for failed in (layer.no_lower, layer.no_upper)
+    )
     has_bound = 0 < layer.layer < len(printed.log_bounds)
     failing = printed.failing[layer.layer] if 0 < layer.layer < len(printed.failing) else ()
     return Line(
@@ -125,8 +131,12 @@ def _line(layer: LayerBounds, definition: str, printed: Printed, trivial: float)
         gain_upper=_number(layer.gain_upper.get(definition)),
         enclosed_lower=_number(layer.enclosed_lower.get(definition)),
         enclosed_upper=_number(layer.enclosed_upper.get(definition)),
-        lacking=(*(f"{printed.name}: {one}" for one in failing), *(f"certificate: {one}" for one in failed)),
-        failed=failed,
+        lacking=(
+            *(f"{printed.name}: {one}" for one in failing),
+            *(f"certificate: {one}" for one in (*no_lower, *no_upper)),
+        ),
+        no_lower=no_lower,
+        no_upper=no_upper,
         error=_number(layer.error),
     )
 

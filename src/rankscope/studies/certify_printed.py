@@ -99,4 +99,18 @@ def assumption_text(one: Assumption) -> str:
     value, limit = float(one.value), float(one.limit)
     if math.isnan(value):
         return one.name
-    return f"{one.name} (found {value:.4g}" + ("" if math.isnan(limit) else f", limit {limit:.4g}") + ")"
+    if math.isnan(limit):
+        return f"{one.name} (found {value:.4g})"
+    found, most = told_apart(value, limit)
+    needs = {"<=": "limit", "<": "limit" if found != most else "must be below", ">=": "must be at least"}
+    return f"{one.name} (found {found}, {needs[one.relation]} {most})"
+
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """Two numbers in as few digits as show which is the larger; in the same digits only if they are equal.
+
+    >>> told_apart(3.25, 1.256), told_apart(1.0000000021, 1.0), told_apart(1.0, 1.0)
+    (('3.25', '1.256'), ('1.000000002', '1'), ('1', '1'))
+    """
+    digits = next((n for n in range(4, 18) if f"{value:.{n}g}" != f"{limit:.{n}g}"), 4)
+    return f"{value:.{digits}g}", f"{limit:.{digits}g}"

@@ -15,9 +15,6 @@ COLLAPSED = 0.01
 CLOSE = 0.01
 """What was measured counts as proven where the bounds of its rounding are no farther apart than this part of it."""
 
-CONTRACTS = "the block contracts"
-"""The one assumption of upper bounds alone; all others are those of lower ones."""
-
 NAMES = {
     FROBENIUS: "residual (Frobenius)",
     COMPOSITE: "residual (composite)",
@@ -38,10 +35,11 @@ class Standing:
         upper_vacuous: whether the size of the last state says as much.
         collapse_layer: the first layer from which on every state is proven to have collapsed.
         lower_until: the last layer up to which every layer has a lower bound.
+        upper_until: the last layer with an upper bound beyond the trivial.
         proven_until: the last layer of which anything beyond the trivial is proven.
         enclosed_until: the last layer up to which what was measured is itself proven, to ``CLOSE``.
-        why: what failed in the block after ``lower_until``; empty where nothing did.
-        why_nothing: what failed in the block after ``proven_until``.
+        why_lower: what the lower bound lacked in the block after ``lower_until``; empty where nothing did.
+        why_upper: what the upper bound lacked in the block after ``upper_until``.
     """
 
     definition: str
@@ -52,10 +50,11 @@ class Standing:
     upper_vacuous: bool
     collapse_layer: int | None
     lower_until: int
+    upper_until: int
     proven_until: int
     enclosed_until: int
-    why: str = ""
-    why_nothing: str = ""
+    why_lower: str = ""
+    why_upper: str = ""
 
     def told(self) -> dict[str, Any]:
         """For a section of the table, which holds no infinities and no NaN.
@@ -76,6 +75,7 @@ def standing_of(lines: Sequence[Line]) -> Standing:
     low = [line.upper == -math.inf or line.upper - line.trivial <= math.log(COLLAPSED) for line in lines]
     collapse = next((line.layer for at, line in enumerate(lines) if line.layer and all(low[at:])), None)
     kept = next((line.layer - 1 for line in lines if line.lower_vacuous), last.layer)
+    bounded = max((line.layer for line in lines if not line.upper_vacuous), default=0)
     proven = max((line.layer for line in lines if not line.vacuous), default=0)
     return Standing(
         definition=first.definition,
@@ -86,10 +86,13 @@ def standing_of(lines: Sequence[Line]) -> Standing:
         upper_vacuous=last.upper_vacuous,
         collapse_layer=collapse,
         lower_until=max(kept, 0),
+        upper_until=bounded,
         proven_until=proven,
         enclosed_until=max(0, next((line.layer - 1 for line in lines if not _is_close(line)), last.layer)),
-        why=_why([line for line in lines if line.layer > kept], below=True),
-        why_nothing=_why([line for line in lines if line.layer > proven], below=False),
+        why_lower=next((line.no_lower[0] for line in lines if line.layer == kept + 1 and line.no_lower), ""),
+        why_upper=next(
+            (line.no_upper[0] for line in lines if line.layer == bounded + 1 and line.no_upper), ""
+        ),
     )
 
 
@@ -98,8 +101,8 @@ def together(standings: Sequence[Standing]) -> Standing:
     first = standings[0]
     ends = [one.collapse_layer for one in standings]
     known = [one for one in ends if one is not None]
-    least = min(standings, key=lambda one: one.lower_until)
-    nothing = min(standings, key=lambda one: one.proven_until)
+    least = min(standings, key=lambda one: (one.lower_until, not one.why_lower))
+    highest = min(standings, key=lambda one: (one.upper_until, not one.why_upper))
     return Standing(
         definition=first.definition,
         layers=first.layers,
@@ -109,10 +112,11 @@ def together(standings: Sequence[Standing]) -> Standing:
         upper_vacuous=any(one.upper_vacuous for one in standings),
         collapse_layer=max(known) if len(known) == len(ends) else None,
         lower_until=least.lower_until,
-        proven_until=nothing.proven_until,
+        upper_until=highest.upper_until,
+        proven_until=min(one.proven_until for one in standings),
         enclosed_until=min(one.enclosed_until for one in standings),
-        why=least.why,
-        why_nothing=nothing.why_nothing,
+        why_lower=least.why_lower,
+        why_upper=highest.why_upper,
     )
 
 
@@ -124,18 +128,21 @@ def _least(bounds: Sequence[float]) -> float:
 def sentences(standings: Sequence[Standing]) -> list[str]:
     """The verdict: what is proven of the whole network in each definition, then where it ends and why."""
     told = [words for one in standings for words in _proven(one)]
-    ends: dict[tuple[str, int, str], list[str]] = {}
+    ends: dict[tuple[str, ...], list[str]] = {}
     for one in standings:
+        lower = f"no lower bound{{}} beyond layer {one.lower_until}{_because(one.why_lower)}"
+        upper = f"no upper bound beyond layer {one.upper_until}{_because(one.why_upper)}"
         if one.proven_until < one.layers:
-            end = ("Blocks prove nothing", one.proven_until, one.why_nothing)
+            ends.setdefault((f"nothing{{}} beyond layer {one.proven_until}: ", lower, upper), []).append(
+                one.definition
+            )
         elif one.lower_until < one.layers and one.upper > -math.inf:
-            end = ("Blocks prove no lower bound", one.lower_until, one.why)
-        else:
-            continue
-        ends.setdefault(end, []).append(NAMES[one.definition])
-    for (what, layer, why), names in ends.items():
+            ends.setdefault((lower,), []).append(one.definition)
+    for end, definitions in ends.items():
+        names = [NAMES[definition] for definition in definitions]
         of = "" if len(names) == len(standings) else f" of the {' and the '.join(names)}"
-        told.append(f"{what}{of} beyond layer {layer}{f', because this fails: {why}' if why else ''}.")
+        first, *others = end
+        told.append(f"Blocks prove {first.replace('{}', of)}{'; '.join(others).replace('{}', '')}.")
     known = min(one.enclosed_until for one in standings)
     if known and ends:
         of = "of every layer" if known == standings[0].layers else f"up to layer {known}"
@@ -144,6 +151,10 @@ def sentences(standings: Sequence[Standing]) -> list[str]:
             "done is bounded. That gives the number and no reason for it."
         )
     return told
+
+
+def _because(why: str) -> str:
+    return f", because this does not hold: {why}" if why else ""
 
 
 def _is_close(line: Line) -> bool:
@@ -170,12 +181,6 @@ def _proven(one: Standing) -> list[str]:
 def _relative(bound: float, of: float) -> float:
     """A difference of logarithms in which nothing proven stays nothing proven."""
     return bound if math.isinf(bound) else bound - of if math.isfinite(of) else math.nan
-
-
-def _why(lines: Sequence[Line], *, below: bool) -> str:
-    """What failed in the first of these layers; ``below``: what a lower bound lacked."""
-    failed = lines[0].failed if lines else ()
-    return next((words for words in failed if not (below and words.startswith(CONTRACTS))), "")
 
 
 def _times(log: float, toward: int) -> str:

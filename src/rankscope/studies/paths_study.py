@@ -17,7 +17,7 @@ from rankscope.studies.ablate_study import memory_words
 from rankscope.studies.paths_config import PathsConfig
 from rankscope.studies.paths_found import Found, found_in
 from rankscope.studies.paths_sections import sections
-from rankscope.studies.paths_words import words
+from rankscope.studies.paths_words import elsewhere, words
 from rankscope.studies.rows import Rows
 
 Progress = Callable[[str, int, int | None], None]
@@ -194,4 +194,5 @@ def _table(
     told["identity"] |= end_of(
         about["proof"], has_norm=frozen.network.final_norm is not None, with_norm=frozen.has_final_norm
     )
-    return replace(table, sections=table.sections | told | {"finding": {"words": words(told)}})
+    finding = {"words": words(told), "elsewhere": elsewhere(told["sources"])}
+    return replace(table, sections=table.sections | told | {"finding": finding})

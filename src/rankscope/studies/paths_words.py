@@ -56,8 +56,10 @@ def _lengths(spectrum: list[dict[str, Any]]) -> str:
         return f"All paths have length {known[0]['length']}: without skips every path takes a head of every layer."
     total = sum(entry["paths"] for entry in spectrum)
     largest = max(known, key=lambda entry: abs(entry["share"]))
+    sign = "" if largest["share"] >= 0 else " of either sign"
     sentence = (
-        f"Length {largest['length']} carries the largest share of the output's residual, {percent(largest['share'])}, "
+        f"Length {largest['length']} carries the largest share{sign} of the output's residual, "
+        f"{percent(largest['share'])}, "
         f"with {percent(largest['paths'] / total)} of all paths"
     )
     reached, count, part = 0.0, 0, None
@@ -93,20 +95,42 @@ def _heads(heads: list[dict[str, Any]]) -> str:
     named = [f"{entry['layer']}.{entry['head']} ({percent(entry['share'])})" for entry in largest]
     if len(named) == 1:
         return f"The only head, {named[0]}, is told as layer.head."
+    sign = "" if all(entry["share"] >= 0 for entry in largest) else " of either sign"
     return (
-        f"The heads whose paths carry most, as layer.head: {', '.join(named)}; a path passes several heads."
+        f"The heads whose paths carry the largest shares{sign}, as layer.head: {', '.join(named)}; "
+        "a path passes several heads."
     )
 
 
-def _sources(sources: list[dict[str, Any]]) -> str:
+def elsewhere(sources: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What paths carry that do not start at the input: in all, and the largest single source of either sign.
+
+    Shares have signs, so that the largest need not be most of the sum: ``is_most`` where it is, of the same sign.
+    None where shares are not defined, or nothing starts elsewhere.
+    """
     biases = [entry for entry in sources if entry["source"] != "input" and entry["share"] is not None]
-    own = next((entry["share"] for entry in sources if entry["source"] == "input"), None)
     largest = max(biases, key=lambda entry: abs(entry["share"]), default=None)
+    own = next((entry["share"] for entry in sources if entry["source"] == "input"), None)
     if own is None or largest is None or not largest["share"]:
+        return None
+    share = sum(entry["share"] for entry in biases)
+    return {
+        "input": own,
+        "share": share,
+        "largest": {name: largest[name] for name in ("source", "layer", "share")},
+        "is_most": share != 0 and largest["share"] / share > 0.5,
+    }
+
+
+def _sources(sources: list[dict[str, Any]]) -> str:
+    found = elsewhere(sources)
+    if found is None:
         return ""
+    one = found["largest"]
+    much = "most of it" if found["is_most"] else "the largest single share"
     return (
-        f"Paths from the input carry {percent(own)}, those that start elsewhere the rest, most of it at the "
-        f"{largest['source']} of layer {largest['layer']} ({percent(largest['share'])})."
+        f"Paths from the input carry {percent(found['input'])}, those that start elsewhere {percent(found['share'])}, "
+        f"{much} at the {one['source']} of layer {one['layer']} ({percent(one['share'])})."
     )
 
 

@@ -1,6 +1,7 @@
 """The table of certificates: what the library proves, what papers print by slow loops, and sentences that fit both."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,13 +10,27 @@ from torch import nn
 
 import certify_tables as made
 from checkpoint_folders import bert, save, word_tokenizer
+from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify as prove
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError, UnknownNameError
-from rankscope.network import Chain, Network, Spec, TokenMap, build, gaussian_tokens, generators
+from rankscope.network import (
+    Attention,
+    Chain,
+    Fixed,
+    Network,
+    Skip,
+    Spec,
+    TokenMap,
+    Values,
+    build,
+    gaussian_tokens,
+    generators,
+)
 from rankscope.network.parts import leaves
 from rankscope.results import Table
 from rankscope.studies.certify_config import CertifyConfig
+from rankscope.studies.certify_printed import assumption_text
 from rankscope.studies.certify_study import certify
 from rankscope.studies.certify_words import sentences, standing_of
 
@@ -269,7 +284,8 @@ def standings_of(certificate):
             [
                 "Proven: from layer 2 on the residual (Frobenius) is below 1% of the tokens' own size, at layer 4 at "
                 "most 1.08e-31 of the input's.",
-                f"Blocks prove no lower bound beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+                f"Blocks prove no lower bound beyond layer 0, because this does not hold: {made.LOST} "
+                "(found inf, limit 1).",
             ],
         ),
         (
@@ -279,14 +295,17 @@ def standings_of(certificate):
         (
             made.lost_midway(),
             [
-                "Blocks prove nothing beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+                "Blocks prove nothing beyond layer 3: no lower bound beyond layer 3, because this does not hold: "
+                "branch below its skip (found 1.7, limit 1); no upper bound beyond layer 0, because this does not "
+                "hold: the block contracts (found 2.5, limit 1)."
             ],
         ),
         (
             made.collapsing(layers=1),
             [
                 "Proven: at layer 1 the residual (Frobenius) is at most 0.138 of the input's.",
-                f"Blocks prove no lower bound beyond layer 0, because this fails: {made.LOST} (found inf, limit 1).",
+                f"Blocks prove no lower bound beyond layer 0, because this does not hold: {made.LOST} "
+                "(found inf, limit 1).",
             ],
         ),
     ],
@@ -297,10 +316,55 @@ def test_sentences(certificate, wanted):
     assert [words for words in told if "l2" not in words and "composite" not in words] == wanted
 
 
+@pytest.mark.parametrize("layers", [2, 5])
+def test_each_bound_has_its_own_reason(layers):
+    """The upper bound is lost at layer 1 already, the lower one later; what one lacked does not explain the other."""
+    one = standing_of(made.found_of(made.lost_midway(layers=layers, until=1)).of(F))
+    assert (one.lower_until, one.upper_until, one.proven_until) == (1, 0, 1)
+    assert one.why_lower.startswith(made.LOST)
+    assert one.why_upper.startswith(made.GROWS)
+    told = one.told()
+    assert (told["why_lower"], told["why_upper"]) == (one.why_lower, one.why_upper)
+
+
+def test_numbers_that_fail_are_shown_to_fail():
+    above = Assumption.at_most("the block contracts", 1.0 + 3e-9, 1.0)
+    assert assumption_text(above) == "the block contracts (found 1.000000003, limit 1)"
+    equal = Assumption.below("branch weaker than its skip", 1.0, 1.0)
+    assert not bool(equal.holds)
+    assert assumption_text(equal) == "branch weaker than its skip (found 1, must be below 1)"
+    zero = Assumption.at_least("norm weights away from zero", 0.0, 2.0**-1022)
+    assert not bool(zero.holds)
+    assert assumption_text(zero) == "norm weights away from zero (found 0, must be at least 2.225e-308)"
+
+
+def test_a_network_without_skips_is_not_said_to_have_one_that_fails():
+    network, x = network_of(variant="san", layers=6)
+    words = certify(network, inputs=x).sections["finding"]["words"]
+    assert any("because this does not hold: attention has a skip around it" in sentence for sentence in words)
+    assert not any("fails" in sentence for sentence in words)
+
+
+def test_a_branch_as_strong_as_its_skip_shows_it():
+    """Tokens exchanged and added: the branch is as strong as the skip, and what is proven of it a billionth more."""
+    eye = torch.eye(8, dtype=torch.float64)
+    swap = torch.eye(6, dtype=torch.float64)[[1, 0, 3, 2, 5, 4]].unsqueeze(0)
+    network = Network([Skip(Attention(Fixed(swap), Values(eye, eye, heads=1)))])
+    table = certify(network, inputs=network_of()[1])
+    (row,) = [row for row in rows_of(table, F) if row["layer"] == 1]
+    assert row["lower_vacuous"]
+    found, limit = re.search(
+        r"weaker than its skip \(found ([\d.]+), limit ([\d.]+)\)", row["assumptions"]
+    ).groups()
+    assert float(found) > float(limit)
+
+
 def test_over_texts_the_weakest_statement_counts():
     words = made.TABLES["texts"]().sections["finding"]["words"]
     assert words == [
-        "Blocks prove nothing beyond layer 3, because this fails: branch below its skip (found 1.7, limit 1)."
+        "Blocks prove nothing beyond layer 3: no lower bound beyond layer 3, because this does not hold: branch "
+        "below its skip (found 1.7, limit 1); no upper bound beyond layer 0, because this does not hold: the "
+        "block contracts (found 2.5, limit 1)."
     ]
     both = made.table_from(made.collapsing(), made.collapsing()).sections["finding"]["definitions"][F]
     assert both["collapse_layer"] == 2

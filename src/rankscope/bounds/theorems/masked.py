@@ -127,8 +127,8 @@ def _sphere_conditions(facts: Facts) -> tuple[Assumption, ...]:
         ),
         Assumption.at_most(
             "no two tokens at an obtuse angle",
-            facts.start.diameters["l2"],
-            math.log(2) / 2 + shortest.log() + LOG_MARGIN + 1e-12,  # the diameter was raised by that margin
+            facts.start.diameters["l2"].exp(),
+            math.sqrt(2) * shortest * math.exp(LOG_MARGIN + 1e-12),  # the diameter was raised by that margin
             says="the l2 diameter of unit tokens must be at most sqrt(2)",
         ),
     )
