@@ -27,10 +27,16 @@ from rankscope.cli.rate import rate
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 from rankscope.cli.train import train
-from rankscope.errors import NotSaved, RankscopeError, is_out_of_memory
+from rankscope.errors import ConfigError, NotSaved, RankscopeError, is_out_of_memory
 
 TOO_LARGE = (
     "not enough memory for this run; ask for smaller sizes, such as --dim, --tokens, --layers, --seeds"
+)
+
+TOO_DEEP = "something that was read is nested too deeply: a JSON file of a model, a table, or an argument; name another"
+
+NOT_WHOLE = (
+    "a text, a file name or an argument holds what is no whole character of Unicode ({}); write it as UTF-8"
 )
 
 
@@ -52,6 +58,7 @@ class OneLineErrors(TyperGroup):
         if not standalone_mode:
             return run()
         try:
+            _check_characters(args)
             with _warnings_as_notes():
                 result = run()
             sys.stdout.flush()
@@ -70,6 +77,10 @@ class OneLineErrors(TyperGroup):
         except Exception as error:
             if os.environ.get("RANKSCOPE_DEBUG"):
                 raise
+            if isinstance(error, RecursionError):
+                _fail(TOO_DEEP, 2)
+            if isinstance(error, UnicodeError):
+                _fail(NOT_WHOLE.format(error.reason if isinstance(error, UnicodeEncodeError) else error), 2)
             if is_out_of_memory(error):
                 _fail(TOO_LARGE, 2)
             _fail(
@@ -78,6 +89,17 @@ class OneLineErrors(TyperGroup):
                 2,
             )
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _check_characters(args: Sequence[str]) -> None:
+    """An error for bytes that are no text: they could be neither written into a result nor handed to a library."""
+    for arg in args:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"the argument {arg!r} is not UTF-8 text; rename the file, or write the text as UTF-8"
+            ) from None
 
 
 def _prepare_processor(args: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Writing what a command found: results to stdout or a file, notes and progress to stderr."""
 
-import json
 import os
 import shlex
 import sys
@@ -62,6 +61,9 @@ def prepared(
 
 def emit(text: str, output: Path | None) -> None:
     """``text`` to the file, whole or not at all, or to stdout."""
+    from rankscope.results.plain import whole_text
+
+    text = whole_text(text)
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()  # a full disk shows itself here, while the results can still be kept elsewhere
@@ -137,7 +139,9 @@ def progress(text: str) -> Iterator[Callable[..., None]]:
 
 def command_line() -> str:
     """The command that is running, as one would type it."""
-    return shlex.join(["rankscope", *sys.argv[1:]])
+    from rankscope.results.plain import whole_text
+
+    return whole_text(shlex.join(["rankscope", *sys.argv[1:]]))
 
 
 def _page(table: "Table", title: str) -> str:
@@ -219,17 +223,10 @@ def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: Format, co
     cells = [["" if row[name] is None else _flat(row[name]) for name in header] for row in rows]
     if format_ is Format.JSON:
         from rankscope.results import provenance
+        from rankscope.results.plain import json_of
 
-        return json.dumps(
-            {
-                "schema": SCHEMA,
-                "command": command,
-                "what": what,
-                "rows": rows,
-                "provenance": provenance({"what": what}),
-            },
-            indent=1,
-        )
+        told = {"schema": SCHEMA, "command": command, "what": what, "rows": rows}
+        return json_of(told | {"provenance": provenance({"what": what})}, indent=1)
     if format_ is Format.CSV:
         import csv
         import io

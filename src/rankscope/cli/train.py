@@ -1,6 +1,5 @@
 """``rankscope train``: a small transformer on one of the tasks of the papers."""
 
-import json
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -188,8 +187,10 @@ def _parsed(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {text!r}: expected FIELD=VALUE, such as --set warmup=50")
+    from rankscope.results.plain import from_json
+
     try:
-        return name.strip(), json.loads(value)
+        return name.strip(), from_json(value)
     except ValueError:
         return name.strip(), value
 

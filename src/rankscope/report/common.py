@@ -1,11 +1,11 @@
 """What all pages share: the template engine, and values from provenance and sections brought to text."""
 
-import json
 import re
 from typing import Any
 
 from rankscope.errors import MissingExtraError
 from rankscope.results import Table
+from rankscope.results.plain import json_of
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -58,9 +58,9 @@ def text_of(value: Any) -> str:
     """A value as a person reads it: text as it is, a flat list with commas, the rest as JSON."""
     if isinstance(value, list) and not any(isinstance(entry, list | dict) for entry in value):
         return ", ".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_of(value)
 
 
 def provenance_text(table: Table) -> str:
     """All of the provenance, as indented JSON."""
-    return json.dumps(table.provenance, indent=2, ensure_ascii=False)
+    return json_of(table.provenance, indent=2)

@@ -9,7 +9,7 @@ import polars as pl
 
 from rankscope.errors import FileError, RankscopeError
 from rankscope.results.files import read_bytes, suffix_of, write_atomically
-from rankscope.results.plain import plain
+from rankscope.results.plain import from_json, plain
 from rankscope.results.schema import COLUMNS, EXTRA_DTYPES, Dtype
 
 SCHEMA = "rankscope/1"
@@ -47,6 +47,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         TypeError,
         KeyError,
         AttributeError,
+        RecursionError,
     ) as error:
         reason = " ".join(str(error).split())
         raise FileError(
@@ -68,6 +69,7 @@ def json_object(frame: pl.DataFrame, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_text(frame: pl.DataFrame, about: dict[str, Any]) -> str:
+    # not by json_of: the table made its rows and sections plain at birth, and rows are many
     return json.dumps(json_object(frame, about), allow_nan=False, ensure_ascii=False)
 
 
@@ -86,13 +88,13 @@ def _from_parquet(content: bytes) -> dict[str, Any]:
     note = pl.read_parquet_metadata(io.BytesIO(content)).get(METADATA_KEY)
     if note is None:
         raise ValueError("the file metadata has no entry 'rankscope'")
-    about = _checked(json.loads(note))
+    about = _checked(from_json(note))
     frame = pl.read_parquet(io.BytesIO(content))
     return {"frame": frame, **{key: about[key] for key in ("command", "provenance", "sections")}}
 
 
 def _from_json(content: bytes) -> dict[str, Any]:
-    found = _checked(json.loads(content))
+    found = _checked(from_json(content))
     rows = found["rows"]
     extras = {name: EXTRA_DTYPES[dtype] for name, dtype in found.get("extra_columns", {}).items()}
     names = dict.fromkeys([*COLUMNS, *extras, *(name for row in rows for name in row)])

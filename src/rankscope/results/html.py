@@ -1,10 +1,11 @@
 """A table as a small static piece of HTML for notebooks: no JavaScript, everything escaped."""
 
-import json
 from html import escape
 from typing import Any
 
 import polars as pl
+
+from rankscope.results.plain import json_of
 
 ROWS_SHOWN = 10
 
@@ -18,7 +19,7 @@ def table_html(frame: pl.DataFrame, *, command: str, provenance: dict[str, Any])
     more = f", first {ROWS_SHOWN} shown" if frame.height > ROWS_SHOWN else ""
     without = f", all null: {escape(', '.join(empty))}" if empty else ""
     command_line = f"<p><code>{escape(command)}</code></p>" if command else ""
-    origin = escape(json.dumps(provenance, indent=2, ensure_ascii=False))
+    origin = escape(json_of(provenance, indent=2))
     return (
         f"<div><p>rankscope table: {frame.height} rows, {frame.width} columns{more}{without}</p>"
         f"{command_line}"

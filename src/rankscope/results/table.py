@@ -12,7 +12,7 @@ import polars as pl
 from rankscope.errors import ConfigError, MissingExtraError, ShapeError
 from rankscope.results import formats
 from rankscope.results.html import table_html
-from rankscope.results.plain import plain
+from rankscope.results.plain import plain, whole_text
 from rankscope.results.record import Record
 from rankscope.results.schema import COLUMNS, conform, unknown_column
 
@@ -207,6 +207,10 @@ def _column(name: str, entries: object) -> pl.Series:
         return pl.Series(name, entries)
     plain_entries = list(cast("Sequence[Any]", entries))
     kinds = {type(entry) for entry in plain_entries if entry is not None}
+    if kinds == {str}:
+        plain_entries = [
+            entry and whole_text(entry) for entry in plain_entries
+        ]  # polars holds whole characters only
     mixed_numbers = len(kinds) > 1 and bool not in kinds and all(issubclass(kind, Real) for kind in kinds)
     try:
         if bool in kinds and COLUMNS.get(name, pl.Boolean) != pl.Boolean:

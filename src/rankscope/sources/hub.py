@@ -23,6 +23,7 @@ from rankscope.sources.safety import (
     Weights,
     check_remote_code,
     check_settings,
+    check_sizes,
     extra_weights,
     find_weights,
     first_line,
@@ -71,6 +72,9 @@ def _load_files(folder: Path, name: str, request: Request) -> Loaded:
     config = read_config(folder)
     check_remote_code(config, name, allowed=request.trust_remote_code)
     check_settings(config, f"the config of {name!r}")
+    check_sizes(
+        config, f"the config of {name!r}", bytes_each=0.5
+    )  # the fewest bits that checkpoints are stored in
     weights = find_weights(folder, config, allow_pickle=request.allow_pickle)
     if weights.format == "gguf":
         return load_gguf(_only_one(weights.files, folder), request)

@@ -35,7 +35,7 @@ from rankscope.sources.hub import (
     timm_model,
 )
 from rankscope.sources.loaded import Loaded, Request, as_device, as_dtype, loaded
-from rankscope.sources.safety import check_remote_code, check_settings, read_config
+from rankscope.sources.safety import check_remote_code, check_settings, check_sizes, read_config
 
 WAYS = "a folder with a config.json, a Hub id (org/name), or a built-in name (rankscope list models) such as bert-base"
 MOST_SEED = 2**63
@@ -236,6 +236,7 @@ def _from_settings(folder: Path, name: str, where: str, request: Request, seed: 
     config = read_config(folder)
     check_remote_code(config, name, allowed=request.trust_remote_code)
     check_settings(config, where)
+    check_sizes(config, where, bytes_each=4)  # drawn in float32
     if is_timm(config):
         model = _drawn(lambda: timm_model(config, name, None), None, seed)
         return loaded(placed(model, request, cast=True), name)

@@ -6,9 +6,10 @@ library is ever given a folder of the user. It gets tensors that were read here 
 (:func:`read_tensors`), and for settings and tokenizers a folder that holds nothing else (:func:`only`).
 """
 
-import json
+import math
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rankscope.errors import ConfigError, FileError
+from rankscope.errors import ConfigError, FileError, OutOfMemory
+from rankscope.results.plain import from_json
 
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
@@ -68,8 +70,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileError(_no_config(folder))
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise FileError(
             f"cannot read {str(file)!r}: {first_line(error)}; save the model again with save_pretrained"
         ) from error
@@ -256,6 +258,76 @@ def check_settings(config: Mapping[str, Any], where: str) -> None:
                 )
 
 
+MOST_LAYERS = 10_000
+"""Blocks, heads, experts or stages of a model, at most; the deepest that were ever trained have a thousand."""
+
+_COUNTED = re.compile(r"(layers?|blocks?|depths?|heads?|experts?|groups?|stages?)$")
+"""How names of settings end that say how often something is built."""
+
+_WIDTHS = ("hidden_size", "d_model", "n_embd", "embed_dim", "dim", "hidden_dim")
+_INNER = ("intermediate_size", "ffn_dim", "n_inner", "d_inner", "d_ff", "encoder_ffn_dim")
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "depth")
+
+
+def check_sizes(config: Mapping[str, Any], where: str, *, bytes_each: float = 0.0) -> None:
+    """Nothing, or an error if a config asks for more than any machine could build, or this one could hold.
+
+    Building a billion blocks takes days before memory runs out, so the numbers are looked at first. ``bytes_each`` is
+    what a weight takes; what is held against the memory is less than any model of these numbers needs: the table of
+    embeddings, and of every block one square matrix and two of the MLP.
+    """
+    for settings in _mappings(config):
+        for name, value in settings.items():
+            most = max(_numbers(value), default=0)
+            if most > MOST_LAYERS and _COUNTED.search(str(name)):
+                raise ConfigError(
+                    f"{where} says {name}={most:.12g}, which no machine can build; expected at most {MOST_LAYERS}"
+                )
+        least, memory = bytes_each * _least_weights(settings), _memory()
+        if least > memory:
+            names = (*_WIDTHS, *_INNER, *_DEPTHS, "vocab_size")
+            shown = ", ".join(
+                f"{name}={max(n):.12g}" for name in names if (n := _numbers(settings.get(name)))
+            )
+            raise OutOfMemory(
+                f"{where} asks for at least {least / 2**30:.3g} GB of weights ({shown}), but this machine has "
+                f"{memory / 2**30:.3g} GB of memory; name a smaller model"
+            )
+
+
+def _least_weights(settings: Mapping[str, Any]) -> float:
+    def first(names: Iterable[str]) -> float:
+        return next((max(found) for name in names if (found := _numbers(settings.get(name)))), 0.0)
+
+    width = first(_WIDTHS)
+    shared = (
+        "num_hidden_groups" in settings or "embedding_size" in settings
+    )  # one block for many layers; small tables
+    depth = 1.0 if shared else first(_DEPTHS)
+    table = first(("vocab_size",)) * min(width, first(("embedding_size",)) or width)
+    return table + depth * (width**2 + 2 * width * first(_INNER))
+
+
+def _numbers(value: object) -> list[float]:
+    """The number, or the numbers of a list."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    known = [one for one in entries if isinstance(one, int | float) and not isinstance(one, bool)]
+    found = [abs(float(max(-HUGE, min(one, HUGE)))) for one in known]
+    return [one for one in found if not math.isnan(one)]
+
+
+HUGE = 10**90
+"""Larger numbers are as good as this one, of which products of three are still floats."""
+
+
+def _memory() -> float:
+    """Bytes of memory that this machine has; infinity where it does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * float(os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
 def _mappings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The config and all objects inside it, however deep."""
     left: list[Any] = [config]
@@ -302,8 +374,8 @@ def _sharded(folder: Path, name: str) -> tuple[Path, ...]:
 def shard_names(index: Path, *, present: bool = True) -> tuple[str, ...]:
     """The files that an index names, plain names of its own folder with its own ending; ``present``: which exist."""
     try:
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        shards = sorted(set(from_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(f"cannot read {str(index)!r}: {first_line(error)}; copy the file again") from error
     ending = Path(index.name.removesuffix(".index.json")).suffix
     for shard in shards:

@@ -1,6 +1,5 @@
 """Texts, read one at a time and fed a few at a time; which of their tokens are measured is a stated rule."""
 
-import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, Literal, final, get_args
 import torch
 
 from rankscope.errors import ConfigError, FileError
+from rankscope.results.plain import from_json, has_half_character, whole_text
 from rankscope.sources.batch import Batch, batch_of_texts, shortened
 from rankscope.sources.builtin import sample_lines
 from rankscope.sources.safety import first_line
@@ -121,6 +121,7 @@ class _Row:
 
     number: int
     text: str
+    part: str  # as much of it as the tokens need
     ids: list[int]
     added: list[int]
     types: list[int]
@@ -223,8 +224,14 @@ class TextBatches(Iterator[Batch]):
                 raise ConfigError(f"text {number} is a {type(text).__name__}; expected a string")
             if not text.strip():
                 raise ConfigError(f"text {number} is empty; leave it out")
+            if has_half_character(text):
+                raise ConfigError(
+                    f"text {number} ({whole_text(shortened(text))!r}) holds half of a character (a lone surrogate), "
+                    "which no tokenizer can read; write it as UTF-8"
+                )
+        parts = [enough_of(text, self._tokenizer, self._max_tokens) for _, text in chunk]
         found = self._tokenizer(
-            [text for _, text in chunk],
+            parts,
             truncation=True,
             max_length=self._max_tokens,
             return_special_tokens_mask=True,
@@ -233,9 +240,9 @@ class TextBatches(Iterator[Batch]):
         )
         types = found.get("token_type_ids") or [[] for _ in chunk]
         rows = [
-            _Row(number=number, text=text, ids=list(ids), added=list(added), types=list(kinds))
-            for (number, text), ids, added, kinds in zip(
-                chunk, found["input_ids"], found["special_tokens_mask"], types, strict=True
+            _Row(number=number, text=text, part=part, ids=list(ids), added=list(added), types=list(kinds))
+            for (number, text), part, ids, added, kinds in zip(
+                chunk, parts, found["input_ids"], found["special_tokens_mask"], types, strict=True
             )
         ]
         self._cut += sum(self._was_cut(row) for row in rows)
@@ -244,7 +251,53 @@ class TextBatches(Iterator[Batch]):
     def _was_cut(self, row: _Row) -> bool:
         if len(row.ids) < self._max_tokens:
             return False
-        return len(self._tokenizer(row.text, verbose=False)["input_ids"]) > self._max_tokens
+        return len(self._tokenizer(row.part, verbose=False)["input_ids"]) > self._max_tokens
+
+
+LONG = 2**14
+"""Letters of a text from which on it is not handed to the tokenizer whole: few models read that much."""
+
+LETTERS = 32
+"""Letters for each token that is read, to begin with: several times what words of any language need."""
+
+
+def enough_of(text: str, tokenizer: Any, max_tokens: int) -> str:
+    """As much of the text as its first ``max_tokens`` tokens need (the last ones, if the tokenizer cuts on the left).
+
+    A tokenizer reads a text piece by piece, so letters far behind a token have no part in it; how far is far, only the
+    tokenizer knows. So it is asked: a part counts as enough if it has more tokens than are read, and if the tokens that
+    are read stay the same when twice as many letters are there. Otherwise twice as much is tried, in the end all. A
+    part ends where a word does, if there are words.
+
+    >>> letters = lambda text, max_length=None, **_: {"input_ids": [ord(letter) for letter in text][:max_length]}
+    >>> len(enough_of("a long text " * 10_000, letters, 128)) < 2**15
+    True
+    """
+    length, from_left = (
+        max(LONG, LETTERS * max_tokens),
+        getattr(tokenizer, "truncation_side", "right") == "left",
+    )
+    before: tuple[str, list[int]] | None = None
+    while length < len(text):
+        part = _part(text, length, from_left=from_left)
+        if len(tokenizer(part, verbose=False)["input_ids"]) > max_tokens:
+            ids = list(tokenizer(part, truncation=True, max_length=max_tokens, verbose=False)["input_ids"])
+            if before is not None and ids == before[1]:
+                return before[0]
+            before = (part, ids)
+        length *= 2
+    return text
+
+
+def _part(text: str, length: int, *, from_left: bool) -> str:
+    """So many letters of the beginning, or of the end, up to the last space among them, if there is one nearby."""
+    if from_left:
+        part = text[-length:]
+        space = next((place for place, letter in enumerate(part[: length // 2]) if letter.isspace()), 0)
+        return part[space:]
+    part = text[:length]
+    space = next((place for place in range(length - 1, length // 2, -1) if part[place].isspace()), length)
+    return part[:space]
 
 
 def _batch(rows: list[_Row], tokenizer: Any, special: Special, takes: frozenset[str]) -> Batch:
@@ -288,8 +341,33 @@ def _from_stream(name: str) -> Iterator[str]:
             f"cannot read texts from {name!r}: {error.strerror or error}; name a text file, or pass a list of texts"
         ) from error
     with opened as stream:
+        if name != "-":
+            _check_end(stream, name)
         for number, line in _lines(stream, name):
             yield _json_text(line, name, number) if suffix in _JSON_LINES else line
+
+
+def _check_end(stream: BinaryIO, name: str) -> None:
+    """An error if a file ends in the middle of a character: it was cut, even if the texts that are read are whole.
+
+    In UTF-8 the first byte of a character says how many follow, three at most.
+    """
+    if not stream.seekable():
+        return
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 4))
+    end = stream.read()
+    stream.seek(0)
+    for behind, byte in enumerate(reversed(end), start=1):
+        if byte < 0x80:
+            return
+        if byte >= 0xC0:  # the first byte of the last character
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            if behind < needed:
+                raise FileError(
+                    f"cannot read {name!r}: it ends in the middle of a character, so it was cut off; copy it again"
+                )
+            return
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
@@ -307,10 +385,15 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
 
 def _json_text(line: str, name: str, number: int) -> str:
     try:
-        found = json.loads(line)
+        found = from_json(line)
     except ValueError as error:
         raise FileError(f"cannot read {name!r}: line {number} is not JSON ({first_line(error)})") from error
     text = found.get("text") if isinstance(found, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise FileError(f'cannot read {name!r}: line {number} has no "text" with words in it')
+    if has_half_character(text):
+        raise FileError(
+            f"cannot read {name!r}: line {number} holds half of a character (a lone surrogate such as \\ud800); write "
+            "the text as UTF-8"
+        )
     return text

@@ -1,11 +1,11 @@
 """The tokenizer of a model as its own files mean it: what a library makes of them is compared with what they say."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rankscope.results.plain import from_json
 from rankscope.sources.safety import first_line
 
 PROBES = (
@@ -58,7 +58,7 @@ def _ordinary(tokenizer: Any) -> dict[str, int]:
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = from_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,6 +1,5 @@
 """Plans from the configs of models: a folder, a file, a built-in name, or a Hub id. No weights are read or drawn."""
 
-import json
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -11,12 +10,13 @@ from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError, FileError, MissingExtraError
 from rankscope.network import ACTIVATIONS, Spec
 from rankscope.paths.counts import ARCHITECTURES
+from rankscope.results.plain import from_json
 from rankscope.sources import BUILTINS, load_model
 from rankscope.sources.extras import import_transformers, quiet
 from rankscope.sources.hub import reachable
 from rankscope.sources.initial import UNTRAINED
 from rankscope.sources.loaded import Request
-from rankscope.sources.safety import check_remote_code, first_line, read_config
+from rankscope.sources.safety import check_remote_code, check_sizes, first_line, read_config
 from rankscope.studies.predict_plans import ModelPlan, Plan, SpecPlan
 
 WAYS = (
@@ -175,7 +175,7 @@ def _settings(path: Path) -> dict[str, Any]:
         if path.suffix.lower() in (".yaml", ".yml"):
             found = import_module("yaml").safe_load(text)
         else:
-            found = json.loads(text)
+            found = from_json(text)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"reading {str(path)!r} needs pyyaml: pip install pyyaml; or write it as JSON"
@@ -188,6 +188,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _from_settings(name: str, settings: dict[str, Any], where: str) -> Plan:
+    check_sizes(settings, where)
     if "model_type" in settings:
         check_remote_code(settings, name, allowed=False)
         return model_plan(name, str(settings["model_type"]), settings)

@@ -152,6 +152,8 @@ def _loaded(source: str, config: PredictConfig, load: dict[str, Any]) -> tuple[s
 def _add_forecasts(rows: Rows, sections: dict[str, Any], plan: Plan, config: PredictConfig) -> None:
     """One forecast per depth at the plan's width, one at the width that keeps its weights where that is another."""
     depths = config.layers or (plan.layers,)
+    if max(depths) > MOST_DEPTH:
+        raise ConfigError(f"{plan.name} has {max(depths)} layers; a forecast goes to {MOST_DEPTH}")
     told = []
     for depth in depths:
         own = plan.sized(layers=depth)

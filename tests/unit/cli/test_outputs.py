@@ -1,5 +1,6 @@
-"""Where results go, in every command: nothing that is read is overwritten, nothing that was found is lost."""
+"""Files of every command: what is read is not overwritten, what was found is not lost, bad input is one line."""
 
+import json
 import os
 import re
 import sys
@@ -250,3 +251,83 @@ def test_a_model_with_a_memory_is_not_out_of_memory(monkeypatch: pytest.MonkeyPa
     assert "not enough memory" in failing(
         "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9"
     )
+
+
+@pytest.mark.parametrize(
+    "what", ["measures", "masks", "objectives", "thresholds", "models", "tasks", "figures"]
+)
+def test_a_listing_is_json_that_any_reader_takes(what: str) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    found = json.loads(run("list", what, "--format", "json").stdout, parse_constant=refuse)
+    assert found["rows"]
+
+
+@pytest.mark.parametrize("command", ["scan", "ablate", "compare", "collapse"])
+def test_an_argument_that_is_no_text_is_one_line(command: str) -> None:
+    line = refused(command, "caf\udce9", "--output", "x.json")
+    assert "is not UTF-8 text" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(RecursionError("deep"), "nested too deeply"), (None, "no whole character")]
+)
+def test_what_no_reader_foresaw_is_one_line(
+    error: Exception | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deep JSON and half characters may also come from the files of a model, by way of other libraries."""
+
+    def fail(*_: object, **__: object) -> None:
+        if error is not None:
+            raise error
+        "\ud800".encode()
+
+    monkeypatch.setattr("rankscope.studies.collapse", fail)
+    line = refused("collapse", *SMALL)
+    assert words in line
+    assert "fault of rankscope" not in line
+
+
+def test_deep_json_of_any_kind_is_one_line() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    Path("deep.json").write_text('{"schema": "rankscope/1", "rows": ' + deep + "}")
+    Path("model").mkdir()
+    Path("model/config.json").write_text('{"model_type": "bert", "x": ' + deep + "}")
+    for arguments in (("compare", "deep.json", "a.json"), ("predict", "deep.json"), ("predict", "model")):
+        assert "nested too deeply" in refused(*arguments), arguments
+    for arguments in (("scan", "model"), ("ablate", "model", "--weights", "initial")):
+        assert "nested too deeply" in refused(*arguments, "--random-tokens", "2x4"), arguments
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers=1000000000, which no machine can build"),
+        pytest.param("num_hidden_layers", 10**400, "which no machine can build", id="beyond floats"),
+        pytest.param("hidden_size", 10**400, "GB of weights", id="a width beyond floats"),
+        ("num_attention_heads", 10**9, "num_attention_heads=1000000000"),
+        ("hidden_size", 10**9, "GB of weights (hidden_size=1000000000"),
+        ("vocab_size", 10**13, "GB of weights (hidden_size=16, intermediate_size=32"),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_named(field: str, value: int, words: str) -> None:
+    config = {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(config | {"vocab_size": 100, field: value}))
+    Path("nested").mkdir()
+    nested = {"model_type": "clip", "text_config": config | {"vocab_size": 100, field: value}}
+    Path("nested/config.json").write_text(json.dumps(nested))
+    asked = [(name, "--weights", "initial") for name in ("scan", "ablate", "predict")]
+    for folder in ("model", "nested"):
+        Path(folder, "model.safetensors").write_bytes(b"never opened")
+        for arguments in (("scan",), *asked):
+            given = () if arguments[0] == "predict" else ("--random-tokens", "2x4")
+            assert words in refused(arguments[0], folder, *arguments[1:], *given), (folder, arguments)
+    if "build" in words:
+        assert words in refused("predict", "model")
+
+
+def test_a_forecast_of_endless_depth_is_refused() -> None:
+    Path("spec.json").write_text(json.dumps({"layers": 10**6, "heads": 1, "dim": 4}))
+    assert "layers=1000000" in refused("predict", "spec.json")

@@ -386,3 +386,126 @@ def test_shapes_and_vocabularies_that_cannot_be():
         random_token_batches(nn.Linear(2, 2), "1x4")
     with pytest.raises(ConfigError, match="a batch of 0 texts"):
         random_token_batches(10, "1x4", batch_size=0)
+
+
+def byte_pairs(**options):
+    """Bytes merged by what is frequent, as GPT-2 has them, and words split by its rule, or not at all."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(**options)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    made.train_from_iterator(sample_texts(), trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")  # noqa: S106 - not a password
+
+
+def unigram():
+    """The likeliest pieces of a whole text, as T5 has them: a piece may hold parts of two words."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, trainers
+
+    unknown = {"unk_token": "<unk>"}
+    made = tokenizers.Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, show_progress=False, special_tokens=["<unk>"], **unknown
+    )
+    made.train_from_iterator([text[:200] for text in sample_texts()], trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **unknown)
+
+
+class Counting:
+    """A tokenizer that remembers how many letters it was given at most."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.most = tokenizer, 0
+
+    def __call__(self, text, **options):
+        self.most = max([self.most, *map(len, [text] if isinstance(text, str) else text)])
+        return self.tokenizer(text, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+
+TOKENIZERS = {
+    "words": folders.word_tokenizer,
+    "bytes": lambda: byte_pairs(add_prefix_space=False),
+    "bytes, no words": lambda: byte_pairs(add_prefix_space=False, use_regex=False),
+    "unigram": unigram,
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request):
+    return TOKENIZERS[request.param]()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("space", [" ", ""])
+def test_a_long_text_has_the_tokens_that_all_of_it_has(tokenizer, side, space):
+    """And only a part of it was looked at, if its tokens are short enough."""
+    text = space.join(letter for line in sample_texts() for letter in line.split()) * 8
+    assert len(text) > 60_000
+    tokenizer.truncation_side = side
+    counting = Counting(tokenizer)
+    (batch,) = text_batches([text], counting, max_tokens=40)
+    whole = tokenizer([text], truncation=True, max_length=40)["input_ids"]
+    assert batch.inputs["input_ids"].tolist() == whole
+    if len(whole[0]) == 40:
+        assert counting.most < len(text) / 1.8
+    assert batch.labels[0].startswith("1: " + text[:10])
+
+
+def test_a_long_text_that_is_cut_is_told_and_one_that_is_not_is_not():
+    made = folders.word_tokenizer()
+    for words, cut in ((20_000, True), (30, False)):
+        batches = text_batches(["the " + " " * 20_000 + "cat " * words], made, max_tokens=64)
+        (batch,) = batches
+        assert batch.inputs["input_ids"].shape[1] == (64 if cut else words + 3)
+        assert bool(batches.notes) == cut
+
+
+def test_a_tokenizer_that_reads_the_end_first_gets_the_whole_text():
+    """Its first token counts the letters of the text: no part has the tokens of the whole."""
+
+    def counts(texts, *, truncation=False, max_length=None, **_):
+        many = [texts] if isinstance(texts, str) else texts
+        ids = [[len(text), *map(ord, text)][: max_length if truncation else None] for text in many]
+        found = {"input_ids": ids, "special_tokens_mask": [[0] * len(one) for one in ids]}
+        return {key: value[0] for key, value in found.items()} if isinstance(texts, str) else found
+
+    text = "a b c d " * 10_000
+    (batch,) = text_batches([text], counts, max_tokens=8)
+    assert batch.inputs["input_ids"][0, 0] == len(text)
+
+
+@pytest.mark.parametrize("cut", [b"caf\xc3", b"\xe6\xbc", b"\xf0\x9f\x98", b"caf\xc3\xa9\n\xe6"])
+def test_a_file_that_was_cut_in_a_character_is_told_though_its_texts_are_whole(tmp_path, cut):
+    file = tmp_path / "cut.txt"
+    file.write_bytes(b"one text\nanother text\n" + cut)
+    with pytest.raises(FileError, match="ends in the middle of a character, so it was cut off"):
+        read_texts(file)
+    for end in (b"caf\xc3\xa9", b"\xe6\xbc\xa2", b"\xf0\x9f\x98\x80", b"", b"plain"):
+        file.write_bytes(b"one text\n" + end)
+        assert len(list(read_texts(file))) == (2 if end else 1)
+
+
+def test_half_a_character_is_one_line(tmp_path):
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text('{"text": "whole"}\n{"text": "half \\ud800 of one"}\n')
+    with pytest.raises(FileError, match="line 2 holds half of a character"):
+        list(read_texts(lines))
+    with pytest.raises(ConfigError, match=r"text 1 \('half \ufffd'\) holds half of a character"):
+        next(text_batches(["half \ud800"], folders.word_tokenizer()))
+
+
+def test_deep_json_is_one_line(tmp_path):
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    with pytest.raises(FileError, match=r"line 1 is not JSON .*nested too deeply"):
+        list(read_texts(lines))

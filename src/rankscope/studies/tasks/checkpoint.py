@@ -17,6 +17,7 @@ from rankscope.errors import FileError, RankscopeError
 from rankscope.network import generators
 from rankscope.results.files import write_atomically
 from rankscope.results.origin import rankscope_version, versions
+from rankscope.results.plain import from_json
 from rankscope.studies.tasks.objectives import OBJECTIVES
 from rankscope.studies.tasks.task import TASKS, Task, TaskConfig
 
@@ -202,7 +203,7 @@ def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str,
 def _parsed(entry: str | None) -> dict[str, Any]:
     """What a file says of itself; nothing if it says nothing that can be read."""
     try:
-        found = json.loads(entry or "")
+        found = from_json(entry or "")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
