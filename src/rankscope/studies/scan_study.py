@@ -64,7 +64,7 @@ class Scan:
 
     @property
     def verdict(self) -> Verdict:
-        """``collapsing``, ``healthy`` or the name of a confounder, with its words."""
+        """``collapsing``, ``collapsed``, ``undecided``, ``healthy`` or the name of a confounder, with its words."""
         return Verdict(self.table.sections["verdict"])
 
     def report(self, path: str | os.PathLike[str]) -> None:

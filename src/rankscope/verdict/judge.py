@@ -90,7 +90,8 @@ def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thre
         found = replace(found, verdict=NO_STATES, layers=layers)
     elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
         found, facts = alone[collapsed[0]], texts[collapsed[0]]
-    words = of_stack(found, facts, precision, in_all_texts=len(collapsed) == len(texts))
+    some = "" if len(collapsed) == len(texts) else f"{len(collapsed)} of {len(texts)} texts"
+    words = of_stack(found, facts, precision, texts=some)
     words += of_texts(len(collapsed), lost, len(texts))
     votes = {"judged": len(texts), "collapse": len(collapsed), "without_numbers": lost}
     return _told(name, found, facts, precision) | {"words": words, "texts": votes}

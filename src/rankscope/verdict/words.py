@@ -143,16 +143,14 @@ def _rank(one: Facts) -> str:
     return "" if one[RANK] is None else f" and the effective rank {number(one[RANK])}"
 
 
-def of_stack(
-    found: StackVerdict, facts: Sequence[Facts], precision: Precision, *, in_all_texts: bool = True
-) -> str:
-    """What a run of layers amounts to; ``in_all_texts``: whether every text says so by itself."""
+def of_stack(found: StackVerdict, facts: Sequence[Facts], precision: Precision, *, texts: str = "") -> str:
+    """What a run of layers amounts to; ``texts`` are those that say so by themselves, if not all do."""
     last = facts[-1]
     where = [one for name, one in zip(found.names, facts, strict=True) if name == found.verdict]
     if found.verdict == COLLAPSING:
         return _collapse(found, facts, precision)
     if found.verdict == COLLAPSED:
-        return _collapsed(where, facts, precision, in_all_texts)
+        return _collapsed(where, facts, precision, texts)
     if found.verdict == HEALTHY:
         known = [(one.log10, one.layer) for one in found.points if one.log10 is not None]
         low, layer = min(known)
@@ -204,14 +202,12 @@ def _narrowing(found: StackVerdict) -> str:
     )
 
 
-def _collapsed(
-    where: Sequence[Facts], facts: Sequence[Facts], precision: Precision, in_all_texts: bool
-) -> str:
+def _collapsed(where: Sequence[Facts], facts: Sequence[Facts], precision: Precision, texts: str) -> str:
     """Equal tokens whose fall is not in the states."""
     unseen = "where and how fast they became equal is not in these states."
     last = facts[-1]
     if last[UNIT] is None:
-        some = "All tokens" if in_all_texts else "In most texts all tokens"
+        some = f"In {texts} all tokens" if texts else "All tokens"
         return f"{some} are equal to the precision of {precision.name} at {_layers(where)}; {unseen}"
     words = (
         f"Collapsed: tokens differ by {number(last[UNIT])} of their length only at {_layers(where)}; {unseen}"

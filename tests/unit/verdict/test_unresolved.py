@@ -127,7 +127,7 @@ def test_half_of_the_texts_in_rounding():
     states[:, :6] = states[:, :6, :1]
     found = rs.scan_states(states).verdict
     assert found == "collapsed"
-    assert found.words.startswith("In most texts all tokens are equal")
+    assert found.words.startswith("In 6 of 8 texts all tokens are equal")
     assert found.stacks[0]["texts"] == {"judged": 8, "collapse": 6, "without_numbers": 0}
     states = torch.randn(5, 8, 12, 16, generator=generator, dtype=torch.float64)
     states[:, :1] = states[:, :1, :1]
