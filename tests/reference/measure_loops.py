@@ -207,6 +207,11 @@ def value(definition: str, x: Matrix, linf_center: list[float] | None = None) ->
     if tags == ["massive"]:
         total = sum(v * v for row in x for v in row)
         return sum(v * v for i in massive(x) for v in x[i]) / total
+    if tags[-1] == "other_channels":
+        tags, energy = tags[:-1], [sum(v * v for v in column) for column in columns_of(unit(x))]
+        j = energy.index(max(energy))
+        is_massive = energy[j] >= len(x) / 2 and len(energy) > 1
+        x = [[0.0 if k == j and is_massive else v for k, v in enumerate(row)] for row in x]
     if tags[-1] == "others":
         x, tags = [row for i, row in enumerate(x) if i not in massive(x)], tags[:-1]
     if tags[-1] == "unit":

@@ -229,16 +229,13 @@ def _share_floor(x: Tensor, relative: float | Tensor, value: Callable[[Tensor], 
 
 def _massive() -> Iterator[Measure]:
     laws = _ORDERS | {Law.SCALE_INVARIANT, Law.ZERO_CHANNELS, Law.NOT_NEGATIVE, Law.ROTATION_INVARIANT}
-    counts, share, others = massive.MASSIVE
+    counts, share, others, channels = massive.MASSIVE
+    ratio = frozenset({Law.AT_MOST_ONE, Law.ZERO_AT_CONSENSUS})
     rows: list[tuple[str, Callable[[Tensor], Tensor], Callable[..., Tensor], frozenset[Law]]] = [
         (counts, massive.massive_tokens_of, massive.massive_tokens_floor, frozenset()),
         (share, massive.massive_share_of, massive.massive_share_floor, frozenset({Law.AT_MOST_ONE})),
-        (
-            others,
-            massive.others_ratio_of,
-            massive.others_ratio_floor,
-            frozenset({Law.AT_MOST_ONE, Law.ZERO_AT_CONSENSUS}),
-        ),
+        (others, massive.others_ratio_of, massive.others_ratio_floor, ratio),
+        (channels, massive.other_channels_of, massive.other_channels_floor, ratio),
     ]
     for definition, value, floor, more in rows:
         formula, meaning = words.MASSIVE[definition]
@@ -247,7 +244,7 @@ def _massive() -> Iterator[Measure]:
             definition=definition,
             formula=formula,
             meaning=meaning,
-            laws=laws | more,
+            laws=(laws - {Law.ROTATION_INVARIANT} if definition == channels else laws) | more,
             kind="tokens",
             value_fn=value,
             floor_fn=floor,

@@ -1,4 +1,4 @@
-"""A few tokens far longer than all others: how many, how much of the energy they hold, and how the others are.
+"""A few tokens far longer than all others, or one channel far larger: how the rest is without them.
 
 Massive are the k longest tokens if each of them is at least five times as long as the others are on average (root mean
 square), for the largest such k below half of all tokens. A single one, as many language models have at the first token,
@@ -18,7 +18,15 @@ from rankscope.measures.shares import share_floor
 LENGTH = 5.0
 """A massive token is at least so many times as long as the others."""
 
-MASSIVE = ("massive_tokens[5x_others]", "token_share[massive]", "residual_ratio[frobenius,mean,unit,others]")
+HALF = 0.5
+"""A channel is massive if it holds this share of the energy of unit tokens."""
+
+MASSIVE = (
+    "massive_tokens[5x_others]",
+    "token_share[massive]",
+    "residual_ratio[frobenius,mean,unit,others]",
+    "residual_ratio[frobenius,mean,unit,other_channels]",
+)
 """Taken once per block."""
 
 
@@ -109,3 +117,37 @@ def massive_share_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
 def others_ratio_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
     """How far directions move when every token moves by ``relative`` of its own length."""
     return turned(relative).to(x.device).expand(x.shape[:-2])
+
+
+def other_channels_of(x: TokenMatrix) -> PerMatrix:
+    """Residual ratio of unit tokens without the channel that holds half of their energy or more; of all if none does.
+
+    Tokens are scaled to length one after that channel is gone; NaN if one of them is zero then.
+    """
+    rest, _ = _without_channel(x)
+    value = residual_ratio_of(unit_tokens(rest), "frobenius", "mean")
+    has_zero = (rest == 0).all(dim=-1).any(dim=-1)
+    return torch.where(has_zero, torch.nan, value if isinstance(value, Tensor) else torch.nan)
+
+
+def other_channels_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
+    """How far the ratio moves when every token moves by ``relative`` of its own length, the channel included.
+
+    Relative to what is left of a token that is more, by the length it has lost.
+    """
+    _, share = _without_channel(x)
+    left = (1 - share).clamp(min=0).sqrt()
+    moved = torch.as_tensor(relative, dtype=torch.float64, device=x.device)[..., None] / left
+    return turned(moved.nan_to_num(nan=2.0)).square().mean(dim=-1).sqrt()
+
+
+def _without_channel(x: TokenMatrix) -> tuple[TokenMatrix, Tensor]:
+    """``x`` with the massive channel set to zero, and which share of its energy every token lost with it.
+
+    The only channel there is stays: without it nothing would be left.
+    """
+    energy = unit_tokens(x).square()
+    shares = energy.mean(dim=-2)
+    largest = torch.nn.functional.one_hot(shares.argmax(dim=-1), x.shape[-1]).bool()
+    gone = (largest & (shares.amax(dim=-1) >= HALF)[..., None])[..., None, :] & (x.shape[-1] > 1)
+    return torch.where(gone, 0.0, x), torch.where(gone, energy, 0.0).sum(dim=-1)

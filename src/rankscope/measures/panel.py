@@ -16,7 +16,7 @@ from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
 from rankscope.measures.evaluate import evaluate_many
-from rankscope.measures.massive import MASSIVE, count_floor, massive_count, massive_share, others
+from rankscope.measures.massive import HALF, MASSIVE, count_floor, massive_count, massive_share, others
 from rankscope.measures.norms import turned
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
@@ -215,8 +215,14 @@ def _from_lengths(
     is_open = count_floor(lengths, relative * squares.sum(dim=-1).sqrt())
     moved = torch.full_like(share, relative)
     shares = torch.where(is_open.cpu() > 0, 1.0, share_floor(share, moved))
-    values = torch.stack([count.cpu(), share, ratio], dim=-1)
-    floors = torch.stack([is_open.cpu(), shares, torch.full_like(share, float(turned(relative)))], dim=-1)
+    everything = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")]
+    channel = panel[0][:, PANEL.index("channel_share[largest,unit]")]
+    rest = torch.where(
+        channel < HALF - 1e-9, everything, torch.nan
+    )  # with a massive channel the catalog is asked
+    unit = torch.full_like(share, float(turned(relative)))
+    values = torch.stack([count.cpu(), share, ratio, rest], dim=-1)
+    floors = torch.stack([is_open.cpu(), shares, unit, unit], dim=-1)
     is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 

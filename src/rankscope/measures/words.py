@@ -123,6 +123,11 @@ MASSIVE = {
         "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the massive "
         "ones, tokens first scaled to length one (none may be zero)",
     ),
+    "residual_ratio[frobenius,mean,unit,other_channels]": (
+        "‖R‖/‖U‖, R = U - 1cᵀ, U = xᵢ/|xᵢ|₂ without the channel j with Σᵢ xᵢⱼ²/|xᵢ|₂² ≥ n/2, c = column means",
+        "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the channel that "
+        "holds half of the energy or more, tokens scaled to length one after that (none may be zero)",
+    ),
 }
 
 MAPS = {

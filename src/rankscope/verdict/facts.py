@@ -16,7 +16,7 @@ RAW_COMPOSITE = "residual_ratio[composite,mean]"
 UNIT_COMPOSITE = "residual_ratio[composite,mean,unit]"
 COSINE = "cosine[off_diagonal]"
 TOKEN = "token_share[largest]"  # noqa: S105 - a share, not a secret
-MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS = MASSIVE
+MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, OTHER_CHANNELS = MASSIVE
 CHANNEL = "channel_share[largest]"
 UNIT_CHANNEL = "channel_share[largest,unit]"
 RANK = "effective_rank[entropy]"
@@ -115,17 +115,6 @@ class Facts:
             return None
         few = max(count, 1.0)
         return math.sqrt(share / few * (self.tokens - few) / (1 - share)) if share < 1 else math.inf
-
-    @property
-    def without_channel(self) -> float | None:
-        """Ratio of the unit tokens without the largest channel, if that channel is the same in all of them.
-
-        The residual is then all in the other channels, which hold the rest of the energy.
-        """
-        ratio, share = self[UNIT], self[UNIT_CHANNEL]
-        if ratio is None or share is None:
-            return None
-        return min(1.0, ratio / math.sqrt(1 - share)) if share < 1 else 0.0
 
     @property
     def most_rank(self) -> float:

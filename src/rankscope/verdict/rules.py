@@ -11,6 +11,7 @@ from rankscope.verdict.facts import (
     COSINE,
     MASSIVE_SHARE,
     MASSIVE_TOKENS,
+    OTHER_CHANNELS,
     OTHERS,
     RANK,
     SMALLEST,
@@ -95,7 +96,7 @@ def judged_ratio(one: Facts, limits: Thresholds) -> Point:
         return Point.of(one.layer, one[OTHERS], one.most(OTHERS))
     ratio = one[UNIT]
     if ratio is not None and is_massive_channel(one, limits):
-        ratio = max(ratio, one.without_channel or 0.0)
+        ratio = max(ratio, one[OTHER_CHANNELS] or 0.0)
     return Point.of(one.layer, ratio, one.most(UNIT))
 
 
@@ -165,7 +166,7 @@ def confounder(one: Facts, limits: Thresholds) -> Layer:
         is_equal = one.at_least(UNIT, limits.collapsed) is False
         return Layer(name=COLLAPSED if is_equal else UNDECIDED)
     channel = _both(is_massive_channel(one, limits), one.at_least(COSINE, limits.cone_cosine))
-    is_distinct = None if one.without_channel is None else one.without_channel >= limits.distinct
+    is_distinct = one.at_least(OTHER_CHANNELS, limits.distinct)
     few = few_directions(one, limits)
     answers = {
         "massive token": is_massive_token(one, limits),

@@ -11,6 +11,7 @@ from rankscope.verdict.facts import (
     COSINE,
     MASSIVE_SHARE,
     MASSIVE_TOKENS,
+    OTHER_CHANNELS,
     OTHERS,
     RANK,
     RAW,
@@ -31,7 +32,7 @@ EVIDENCE = {
     NO_STATES: (),
     ILL: (),
     "massive token": (MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, TOKEN, RAW, UNIT, RANK, COSINE),
-    "massive channel": (CHANNEL, UNIT_CHANNEL, COSINE, UNIT, CENTERED_RANK),
+    "massive channel": (CHANNEL, UNIT_CHANNEL, OTHER_CHANNELS, COSINE, UNIT, CENTERED_RANK),
     "shared mean": (COSINE, UNIT, CENTERED_RANK, RANK),
     "clusters": (RANK, CENTERED_RANK, COSINE, UNIT),
     "cone": (COSINE, UNIT, CENTERED_RANK),
@@ -89,7 +90,7 @@ def of_layer(name: str, one: Facts, precision: Precision) -> str:
         case "massive channel":
             return (
                 f"one channel holds {number(one[UNIT_CHANNEL])} of the energy and makes the mean cosine {cosine}; "
-                f"without it tokens differ by {number(one.without_channel)} of their length"
+                f"without it tokens differ by {number(one[OTHER_CHANNELS])} of their length"
             )
         case "shared mean":
             spans = one[CENTERED_RANK]

@@ -31,6 +31,12 @@ def equal_behind_massive(x):
     return y
 
 
+def massive_channel(x):
+    y = x.clone()
+    y[:, 1] += 300
+    return y
+
+
 def zero_token(x):
     y = x.clone()
     y[0] = 0
@@ -44,6 +50,7 @@ STATES = {
     "consensus": torch.ones_like,
     "massive token": massive_token,
     "two massive tokens": two_massive_tokens,
+    "massive channel": massive_channel,
     "equal behind massive tokens": equal_behind_massive,
     "zero token": zero_token,
     "all zero": torch.zeros_like,
@@ -115,7 +122,7 @@ def test_gram_matrices_are_used_only_where_they_keep_the_digits(monkeypatch):
     monkeypatch.setattr(panel, "evaluate_many", remember)
     read_panel([normal(20, 30)], layer=1, dtype=torch.float32)
     assert asked == []
-    read_panel([STATES["steep"](normal(20, 30))], layer=1, dtype=torch.float32, sites=False)
+    read_panel([STATES["steep"](normal(20, 30))], layer=1, dtype=torch.float32, sites=False, massive=False)
     assert asked == list(RANKS)
 
 

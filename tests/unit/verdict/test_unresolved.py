@@ -16,6 +16,7 @@ from rankscope.verdict.facts import (
     COSINE,
     MASSIVE_SHARE,
     MASSIVE_TOKENS,
+    OTHER_CHANNELS,
     OTHERS,
     RANK,
     UNIT,
@@ -142,6 +143,7 @@ def panel(**numbers):
         MASSIVE_TOKENS: 0.0,
         MASSIVE_SHARE: 0.0,
         OTHERS: 0.9,
+        OTHER_CHANNELS: 0.9,
         CHANNEL: 0.05,
         UNIT_CHANNEL: 0.05,
         RANK: 30.0,
@@ -154,6 +156,7 @@ def panel(**numbers):
         "token": MASSIVE_SHARE,
         "channel": CHANNEL,
         "unit_channel": UNIT_CHANNEL,
+        "rest": OTHER_CHANNELS,
         "rank": RANK,
         "centered": CENTERED_RANK,
     }
@@ -170,7 +173,7 @@ def panel(**numbers):
     ("numbers", "name"),
     [
         ({"token": 0.99, "massive": 2.0}, "massive token"),
-        ({"channel": 0.9, "unit_channel": 0.9, "cosine": 0.9}, "massive channel"),
+        ({"channel": 0.9, "unit_channel": 0.9, "rest": 0.9, "cosine": 0.9}, "massive channel"),
         ({"cosine": 0.98}, "shared mean"),
         ({"cosine": 0.8}, "cone"),
         ({"rank": 4.0, "centered": 3.0, "cosine": 0.25}, "clusters"),

@@ -105,6 +105,24 @@ def test_a_collapse_behind_massive_tokens_is_seen(massive, tokens):
     assert "times longer than the others" in stack["words"]
 
 
+def test_equal_tokens_are_not_distinct_because_one_channel_varies():
+    """The channel scales what is left of a unit token, so that formulas on the ratio alone see a difference."""
+    generator = torch.Generator().manual_seed(4)
+    states = torch.randn(5, 2, 1, 32, generator=generator, dtype=torch.float64).repeat(1, 1, 40, 1)
+    states[..., 7] = 100 + 200 * torch.rand(5, 2, 40, generator=generator, dtype=torch.float64)
+    found = judge(scan_of_states(list(states)))
+    assert found["verdict"] != "massive channel", found["words"]
+    distinct = torch.randn(5, 2, 40, 32, generator=generator, dtype=torch.float64)
+    distinct[..., 7] = states[..., 7]
+    named = judge(scan_of_states(list(distinct)))
+    assert named["verdict"] == "massive channel"
+    rest = torch.cat([distinct[-1, ..., :7], distinct[-1, ..., 8:]], dim=-1)
+    numbers = named["stacks"][0]["layers"][-1]["numbers"]
+    assert numbers["residual_ratio[frobenius,mean,unit,other_channels]"] == pytest.approx(
+        others_alone(rest), rel=1e-9
+    )
+
+
 def test_a_table_without_the_massive_tokens_says_that_the_others_are_not_in_it():
     table = planted(lambda x: torch.cat([300 * x[:, :1], x[:, 1:]], dim=1))()
     summary = [one for one in table.sections["summary"] if one["definition"] not in MASSIVE]
