@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from checkpoints import checkpoints, loaded
 from rankscope.errors import FileError, MissingExtraError
 from rankscope.sources import builtin as module
+from rankscope.sources import loaded as loading
 from rankscope.sources.builtin import BUILTINS, sample_lines
 from rankscope.sources.character_models import CharacterTransformer, load_tensors
 from rankscope.sources.loaded import Request
@@ -261,8 +262,9 @@ def test_every_entry_can_be_listed():
 
 def test_loading_by_entry_is_loading_by_name(monkeypatch):
     asked = []
-    monkeypatch.setattr("rankscope.sources.loading.load_builtin", lambda *args: asked.append(args))
-    load_model("minilm", dtype="float64")
+    ready = loading.loaded(torch.nn.Identity(), "minilm")
+    monkeypatch.setattr("rankscope.sources.loading.load_builtin", lambda *args: asked.append(args) or ready)
+    assert load_model("minilm", dtype="float64").model is ready.model
     assert asked == [(BUILTINS["minilm"], Request(dtype=torch.float64))]
 
 
