@@ -226,6 +226,29 @@ def test_where_no_token_reads_another_the_layout_is_said_to_be_assumed() -> None
     assert "assumed" in scan.table.sections["scan"]["special rule"]
 
 
+class StartsAtZero(nn.Module):
+    """A block of tokens first whose attention is written by hand and puts out nothing yet, as many do at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(DIM, DIM, dtype=torch.float64) for _ in range(4)
+        )
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (part(x).transpose(0, 1) for part in (self.query, self.key, self.value))
+        return x + self.out(((query @ key.mT).softmax(dim=-1) @ value).transpose(0, 1))
+
+
+def test_an_attention_that_starts_at_zero_is_looked_into() -> None:
+    x = tokens().transpose(0, 1)
+    about = rs.scan(stack(StartsAtZero(), StartsAtZero()), inputs=x, blocks="layers").table.sections["scan"]
+    assert about["text axes"] == {"inputs": {"": 1}, "how": "moved"}
+    assert (about["texts"], about["tokens"]) == (TEXTS, TOKENS)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_axis_is_found_in_coarse_dtypes(dtype: torch.dtype) -> None:
     model = encoder(batch_first=False, layers=12, dtype=dtype)

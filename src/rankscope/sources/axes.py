@@ -6,7 +6,7 @@ module are not asked: a model may be written for ``(texts, tokens)``, ``(tokens,
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf, isnan, nan, sqrt
@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rankscope.core.numerics import relative_floor
 from rankscope.errors import ShapeError
@@ -21,7 +22,7 @@ from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import dtype_of
-from rankscope.sources.taps import tapped
+from rankscope.sources.taps import Receive, tapped
 
 How = Literal["moved", "stated", "one by one", "assumed"]
 """Found by moving slices; stated by the batch; pictures and sound, which lie one after the other; taken for granted."""
@@ -75,15 +76,14 @@ def find_axes(model: nn.Module, layout: Layout | None, inputs: Mapping[str, Tens
     moved = [name for name, value in inputs.items() if _holds_tokens(name, value)]
     if layout is None:
         return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
-    if (
-        not moved
-    ):  # pictures, sound: one after the other along the first axis, whatever the model makes of them
+    if not moved:
         return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
-    trial = _Trial(model, layout, moved)
-    for part in _parts(inputs, moved):
-        axis = trial.axis(part)
-        if axis is not None:
-            return Axes(inputs=_axes(inputs, axis, moved), how="moved")
+    # What blocks and sublayers put out comes first; an attention that starts at zero shows only inside that it mixes.
+    for trial in (_Trial(model, layout, moved, inside=inside) for inside in (False, True)):
+        for part in _parts(inputs, moved):
+            axis = trial.axis(part)
+            if axis is not None:
+                return Axes(inputs=_axes(inputs, axis, moved), how="moved")
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
 
 
@@ -157,8 +157,8 @@ class _Seen:
 class _Trial:
     """A model that is run on a part of its inputs, as they are and with all slices but one moved."""
 
-    def __init__(self, model: nn.Module, layout: Layout, moved: list[str]) -> None:
-        self.model, self.layout, self.moved = model, layout, moved
+    def __init__(self, model: nn.Module, layout: Layout, moved: list[str], *, inside: bool) -> None:
+        self.model, self.layout, self.moved, self.inside = model, layout, moved, inside
         self.dtype = dtype_of(model)
 
     def axis(self, inputs: dict[str, Tensor]) -> int | None:
@@ -196,7 +196,11 @@ class _Trial:
             }
             seen.append(_Seen(stack, layer, tuple(state.shape[:2]), slices))
 
-        with _at_rest(self.model), tapped(self.model, self.layout, receive, texts=None):
+        with ExitStack() as undo:
+            undo.enter_context(_at_rest(self.model))
+            undo.enter_context(tapped(self.model, self.layout, receive, texts=None))
+            for handle in _entered(self.model, self.layout, receive) if self.inside else ():
+                undo.callback(handle.remove)
             run_batch(self.model, Batch(inputs=inputs, is_token=None, labels=()))
         return seen
 
@@ -238,6 +242,21 @@ class _Trial:
                     "others along axis 0 and along axis 1, so that texts are not independent; give one text at a time"
                 )
         return texts
+
+
+def _entered(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[RemovableHandle]:
+    """Hooks that hand over what enters every module inside the blocks."""
+    for stack in layout.stacks:
+        for block in map(model.get_submodule, stack.blocks):
+
+            def enter(_: nn.Module, args: tuple[object, ...], name: str = stack.name) -> None:
+                for value in args:
+                    if isinstance(value, Tensor) and value.is_floating_point():
+                        receive(name, 1, "inside", value.detach())
+
+            for module in block.modules():
+                if module is not block:
+                    yield module.register_forward_pre_hook(enter)
 
 
 def _distance(before: Tensor, after: Tensor) -> float:
