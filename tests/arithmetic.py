@@ -1,6 +1,7 @@
 """The numeric tests under other processors' arithmetic: other kernels, other orders of sums, two threads.
 
     python tests/arithmetic.py            every setting: did it change any bits, then the numeric tests
+    python tests/arithmetic.py -n 2       the same with options for pytest
     python tests/arithmetic.py bits       the bits of this process, as one line of JSON
 
 A test that fails here holds on one processor by luck of rounding. A setting that changes no bits of this machine shows
@@ -88,7 +89,7 @@ def said(name: str, plain: dict[str, str], found: dict[str, str]) -> str:
     return f"{name}: bits of {', '.join(words)}"
 
 
-def main(chosen: list[str]) -> int:
+def main(options: list[str]) -> int:
     plain = bits_under({})
     changed, failed = [], []
     for name, variables in SETTINGS.items():
@@ -96,7 +97,7 @@ def main(chosen: list[str]) -> int:
         print(said(name, plain, found), flush=True)
         if found != plain:
             changed.append(name)
-        command = [sys.executable, "-m", "pytest", "-q", *(chosen or NUMERIC)]
+        command = [sys.executable, "-m", "pytest", "-q", *options, *NUMERIC]
         if subprocess.run(
             command, env=os.environ | PLAIN | variables, cwd=HERE.parent, check=False
         ).returncode:

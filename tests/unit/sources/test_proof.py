@@ -475,3 +475,43 @@ def test_positions_that_a_model_ignores_are_refused(name: str) -> None:
         pytest.skip("the model does not take positions")
     with pytest.raises(NotTranslated, match="the tree differs from the model"):
         translation.embed(odd)
+
+
+# subclasses of modules: read as their parents are, and then compared with what they compute
+
+
+class _LouderNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.1 * super().forward(x)
+
+
+class _Adapted(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.1 * x.mean()
+
+
+class _LouderAttention(nn.MultiheadAttention):
+    def forward(self, *args, **kwargs):
+        found, maps = super().forward(*args, **kwargs)
+        return 1.05 * found, maps
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("layers.1.norm1", _LouderNorm),
+        ("layers.0.linear1", _Adapted),
+        ("layers.1.linear2", _Adapted),
+        ("layers.0.self_attn", _LouderAttention),
+    ],
+    ids=["norm", "first map of an MLP", "second map", "attention"],
+)
+def test_a_subclass_of_a_module_is_not_taken_for_its_parent(path: str, kind: type) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    batch = Batch(inputs={"src": x}, is_token=None, labels=("0", "1"))
+    translate(model, batch)
+    model.get_submodule(path).__class__ = kind
+    with pytest.raises(NotTranslated):
+        translate(model, batch)
