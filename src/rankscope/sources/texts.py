@@ -266,7 +266,7 @@ def enough_of(text: str, tokenizer: Any, max_tokens: int) -> str:
 
     A tokenizer reads a text piece by piece, so letters far behind a token have no part in it; how far is far, only the
     tokenizer knows. So it is asked: a part counts as enough if it has more tokens than are read, and if the tokens that
-    are read stay the same when twice as many letters are there. Otherwise twice as much is tried, in the end all. A
+    are read stay the same when twice as many letters are there. Otherwise more is tried, in the end all. A
     part ends where a word does, if there are words.
 
     >>> letters = lambda text, max_length=None, **_: {"input_ids": [ord(letter) for letter in text][:max_length]}
@@ -285,7 +285,9 @@ def enough_of(text: str, tokenizer: Any, max_tokens: int) -> str:
             if before is not None and ids == before[1]:
                 return before[0]
             before = (part, ids)
-        length *= 2
+            length *= 2
+        else:
+            length *= 4  # far too short, or few long tokens: then all of it is read soon, for little more than its cost
     return text
 
 
