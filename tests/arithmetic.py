@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "two threads": {
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2"),
         "RANKSCOPE_TEST_THREADS": "2",
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take the time of other workers
     },
 }
 """Variables that the libraries read when they start, so that each setting is a process of its own."""
