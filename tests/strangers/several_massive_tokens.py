@@ -11,4 +11,8 @@ state[:21] *= (9 * others / state[:21].square().sum()).sqrt()
 assert abs(state[:21].square().sum() / state.square().sum() - 0.9) < 1e-12
 found = rs.scan_states(state.expand(1, 1, 1500, 32))
 assert found.verdict == "massive token"
-assert "21" in found.verdict.words
+numbers = found.verdict.stacks[0]["layers"][0]["numbers"]
+assert numbers["massive_tokens[5x_others]"] == 21
+unit = torch.nn.functional.normalize(state[21:], dim=-1)
+truth = float((unit - unit.mean(dim=0)).norm() / 1479**0.5)
+assert abs(numbers["residual_ratio[frobenius,mean,unit,others]"] / truth - 1) < 1e-9
