@@ -105,7 +105,8 @@ def _heads(heads: list[dict[str, Any]]) -> str:
 def elsewhere(sources: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What paths carry that do not start at the input: in all, and the largest single source of either sign.
 
-    Shares have signs, so that the largest need not be most of the sum: ``is_most`` where it is, of the same sign.
+    Shares have signs, so that the largest need not be most of the sum: it may have the other sign, or exceed the sum
+    because others cancel it. ``is_most`` where it is a part of the sum, and more than half of it.
     None where shares are not defined, or nothing starts elsewhere.
     """
     biases = [entry for entry in sources if entry["source"] != "input" and entry["share"] is not None]
@@ -118,7 +119,7 @@ def elsewhere(sources: list[dict[str, Any]]) -> dict[str, Any] | None:
         "input": own,
         "share": share,
         "largest": {name: largest[name] for name in ("source", "layer", "share")},
-        "is_most": share != 0 and largest["share"] / share > 0.5,
+        "is_most": share != 0 and 0.5 < largest["share"] / share <= 1,
     }
 
 
