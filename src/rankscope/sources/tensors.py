@@ -111,8 +111,9 @@ def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
             f"the input {entry.name!r} holds {count} numbers that are NaN or infinite, of {value.numel()}; "
             "expected finite numbers"
         )
+    # Without weights a model computes in what it is given.
     has_dtype = any(parameter.is_floating_point() for parameter in model.parameters())
-    return value.to(dtype_of(model)) if has_dtype else value  # without weights it computes in what it is given
+    return value.to(dtype_of(model)) if has_dtype else value
 
 
 def _axes_of(entry: Entry, key: str, model: nn.Module) -> int | None:
