@@ -197,4 +197,4 @@ def _without_norm(
     )
     last = logs[-1]
     origin = "the tokens of the equilibrium" if is_asked else "the first random start"
-    return [bare_note(origin, len(logs) - 1, last if math.isfinite(last) else None)]
+    return [bare_note(origin, len(logs) - 1, last)]

@@ -1,5 +1,6 @@
 """What the study of a system says in sentences."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,11 +48,13 @@ def neutral_notes(config: EquilibriaConfig, equilibria: Sequence[Equilibrium]) -
     return [NEUTRAL] if depends and any(one.stable is None and one.rank > 1 for one in equilibria) else []
 
 
-def bare_note(start: str, step: int, log10: float | None) -> str:
-    """What the same weights do without the norm."""
+def bare_note(start: str, step: int, log10: float) -> str:
+    """What the same weights do without the norm; the logarithm of 0 is minus infinity, that of 0/0 is NaN."""
     said = f"the same weights without the norm, from {start}: after {step:,} steps "
-    if log10 is None:
+    if log10 == -math.inf:
         return f"{said}all tokens are exactly equal"
+    if not math.isfinite(log10):
+        return f"{said}whether tokens differ cannot be told: their size is zero or beyond the range of floats"
     size = power_of_ten(log10)
     if 10.0**log10 < COLLAPSED:
         return (

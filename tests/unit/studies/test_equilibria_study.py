@@ -13,6 +13,7 @@ from rankscope.studies.equilibria_config import EquilibriaConfig
 from rankscope.studies.equilibria_found import recorded_starts, recorded_steps
 from rankscope.studies.equilibria_study import equilibria
 from rankscope.studies.equilibria_system import built, random_starts, value_map
+from rankscope.studies.equilibria_words import bare_note
 
 SMALL = {"starts": 12, "steps": 100, "newton": 0, "trajectories": 2, "pushes": 0}
 
@@ -360,3 +361,9 @@ def test_recorded_steps_are_few_and_end_with_the_last():
     assert steps[-1] == 100_000
     assert len(steps) <= 122
     assert recorded_steps(1) == [0, 1]
+
+
+def test_a_size_that_is_no_number_is_not_called_equal() -> None:
+    assert "exactly equal" in bare_note("the first random start", 5, -math.inf)
+    for lost in (math.nan, math.inf):
+        assert "cannot be told" in bare_note("the first random start", 5, lost)
