@@ -57,8 +57,8 @@ def computed_in(states: Iterable[Tensor], stored: torch.dtype) -> torch.dtype:
     """The dtype that states were computed in: the coarsest one that holds all of their entries, if they fill it.
 
     A network that ran in float32 leaves float32 numbers, also in an array of float64, and its rounding is that of
-    float32. Entries fill a dtype if a quarter of them need its last digit, where rounding leaves half of them with it;
-    small whole numbers fill none, and count as computed in ``stored``.
+    float32. Entries fill a dtype if a quarter of them need its last digit, where rounding leaves half of them with it.
+    Whole numbers fill none (pixels have eight digits and no rounding), and count as computed in ``stored``.
 
     >>> computed_in([torch.randn(8, 8).double()], torch.float64)
     torch.float32
@@ -66,10 +66,14 @@ def computed_in(states: Iterable[Tensor], stored: torch.dtype) -> torch.dtype:
     digits, filled = 0, False
     for state in states:
         flat = state.reshape(-1)
-        entries = flat[:: max(1, flat.numel() // SAMPLED)].double()
-        mantissas = torch.frexp(entries[torch.isfinite(entries) & (entries != 0)])[0]
+        # Widths are even: an even stride could read one channel alone, which may be constant.
+        entries = flat[:: flat.numel() // SAMPLED | 1].double()
+        entries = entries[torch.isfinite(entries) & (entries != 0)]
+        if (entries == entries.round()).all():
+            continue
+        mantissas = torch.frexp(entries)[0]
         needed = next((n for n in DIGITS.values() if _fits(mantissas, n).all()), 53)
-        if needed >= digits and mantissas.numel():
+        if needed >= digits:
             is_filled = bool((~_fits(mantissas, needed - 1)).double().mean() >= 0.25)
             digits, filled = needed, is_filled or (filled and needed == digits)
     found = next((dtype for dtype, own in DIGITS.items() if own == digits), stored)

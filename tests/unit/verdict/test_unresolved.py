@@ -253,3 +253,18 @@ def test_the_dtype_of_a_computation_shows_in_its_digits(stored, ran):
     assert computed_in([torch.full((1, 2, 3), math.nan)], stored) == stored
     mixed = [*states, torch.randn(2, 8, 16, generator=generator, dtype=torch.float64).to(stored)]
     assert computed_in(mixed, stored) == stored  # the finest layer decides
+
+
+def test_whole_numbers_are_no_sign_of_a_coarse_dtype():
+    """Pixels need eight binary digits, which is what bfloat16 has, and nothing rounded them."""
+    drawn = np.random.default_rng(0).integers(0, 256, size=(2, 3, 16, 32)).astype(np.float64)
+    assert computed_in([torch.from_numpy(state) for state in drawn], torch.float64) == torch.float64
+    equal = np.repeat(np.repeat(drawn[:1, :1, :1], 12, axis=2), 3, axis=0)
+    assert rs.scan_states(equal).verdict == "collapsed"
+
+
+def test_the_dtype_is_told_from_all_channels():
+    """With 2^24 entries one of 1024 is read: not always the same channel, which may be constant."""
+    states = torch.randn(64, 256, 1024, generator=torch.Generator().manual_seed(0))
+    states[..., 0] = 1.0
+    assert computed_in([states.double()], torch.float64) == torch.float32
