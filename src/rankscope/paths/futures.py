@@ -78,9 +78,7 @@ def futures_of(steps: Sequence[Step], frame: Frame, *, with_marks: bool | None =
 
 
 def _sums(steps: Sequence[Step], frame: Frame) -> tuple[tuple[float, ...], ...]:
-    """By how much whole terms can grow in each step, the mean token included; asked where it is not carried."""
-    if not frame.is_centered:
-        return ()
+    """By how much whole terms can grow in each step, the mean token included."""
     whole = replace(frame, is_centered=False, known={})
     leads = [through(step.lead, identity(whole), {}) for step in steps]
     behind = [

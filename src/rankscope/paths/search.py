@@ -198,6 +198,31 @@ class Search:
             return False
         return self.bound <= self.last or self.most <= _log(self.noise)
 
+    def rounding(self, ways: Ways) -> float:
+        """What rounding may have left of the term of a whole path, by a noise that is carried beside it.
+
+        Every step rounds its sums by a unit of their size. Where a later step takes nearly all of a term away, it need
+        not take the noise away with it: noise of a drawn direction goes through the same steps, which are linear.
+        """
+        problem, drawn = self.problem, torch.Generator().manual_seed(0)
+        unit = relative_floor(1, problem.start.dtype)
+
+        def fresh(size: float) -> Tensor:
+            noise = torch.randn(problem.start.shape, generator=drawn, dtype=torch.float64)
+            return (noise * (size / float(noise.norm()))).to(problem.start)
+
+        both = torch.stack([problem.start, torch.zeros_like(problem.start)])
+        sums = unit * float(problem.start.norm()) if problem.is_centered else 0.0
+        for depth in range(len(ways) + 1):
+            if depth:
+                step, way = problem.steps[depth - 1], ways[depth - 1]
+                grown = float(np.exp(self._futures.sums[depth - 1][way]))
+                sums = unit * grown * float(both[0].norm())
+                both = step.taken(way, step.led(both))
+            both[1] += fresh(sums)
+            both = problem.carried(both)
+        return float(kept_rows(both[1].double(), problem.keep).norm())
+
     def guess(self, width: int) -> None:
         """Fill the list with good paths, so that hopeless prefixes need not wait; nothing is let go."""
         self._descend([self._root], width)

@@ -153,7 +153,7 @@ def top_paths(
         waiting = 0 if search.is_proven else search.waiting
         if not search.is_proven:
             search.finish(width)
-        ranked = tuple(_ranked(one, problem, frozen) for one in sorted(search.found, reverse=True))
+        ranked = tuple(_ranked(one, search, frozen) for one in sorted(search.found, reverse=True))
     return Top(
         paths=ranked,
         score=score,
@@ -184,9 +184,9 @@ def problem_of(frozen: FrozenNetwork, score: Score) -> Problem:
     )
 
 
-def _ranked(found: Found, problem: Problem, frozen: FrozenNetwork) -> Ranked:
+def _ranked(found: Found, search: Search, frozen: FrozenNetwork) -> Ranked:
     """What is told of one path of the list."""
-    ways = found.ways
+    ways, problem = found.ways, search.problem
     plain = replace(problem, is_centered=False).after(ways).double()
     own = problem.after(ways).double() if problem.is_centered else plain
     own = centered(kept_rows(own, problem.keep), problem.keep)
@@ -200,13 +200,14 @@ def _ranked(found: Found, problem: Problem, frozen: FrozenNetwork) -> Ranked:
         size = 0.0  # the tokens of the output are equal up to rounding: there is nothing to have a share in
     along = float((own * whole).sum())
     floor = relative_floor(frozen.layers, frozen.dtype) * norm
+    least = min(floor, found.noise) if problem.is_centered else floor
     return Ranked(
         path=Path(tuple(chain(*(step.choices[way] for step, way in zip(problem.steps, ways, strict=True))))),
         norm=norm,
         residual=residual,
         share=along / size**2 if size else math.nan,
         cosine_to_output=along / (residual * size) if residual and size else math.nan,
-        floor=min(floor, found.noise) if problem.is_centered else floor,
+        floor=max(least, search.rounding(ways)),
         share_floor=floor / size if size else math.nan,
     )
 

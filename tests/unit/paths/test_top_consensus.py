@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from rankscope.network import Spec, build
+from rankscope.network import Attention, Fixed, Network, Spec, Values, build
 from rankscope.paths import top_paths
 from rankscope.paths.drawing import every_path
+from rankscope.paths.top import Score
 from reference.path_exact import path_residual
 from trees import Draws
 
@@ -55,3 +56,22 @@ def test_what_is_said_of_all_other_paths_is_true(spread: float, variant: str, se
     last = found.paths[-1]
     if found.gap is not None:
         assert outside <= (1 + found.gap) * exact[last.path] or outside - exact[last.path] <= 2 * last.floor
+
+
+@pytest.mark.parametrize("score", ["residual", "norm"])
+def test_what_a_later_step_takes_away_is_not_resolved(score: Score) -> None:
+    """The second head reads no channel of what the first one wrote: the term is zero, and all that is seen rounding."""
+    draw = Draws(3)
+    wrote = torch.tensor([1.0, 3.0, 5.0, 7.0], dtype=torch.float64)
+    x = torch.tensor([[-40.0], [13.0], [29.0], [7.0]], dtype=torch.float64) * wrote
+    unread = torch.tensor([[3, 0, 0, 0], [-1, 0, 0, 0], [0, 7, 0, 0], [0, -5, 0, 0]], dtype=torch.float64)
+    assert (wrote @ unread == 0).all()
+    moved = draw(4, 4)
+    near = 0.25 + 1e-9 * (moved - moved.mean(dim=1, keepdim=True))
+    far = torch.softmax(draw(4, 4), dim=1)
+    eye = torch.eye(4, dtype=torch.float64)
+    blocks = [
+        Attention(Fixed(map_[None]), Values(eye, out, heads=1)) for map_, out in ((near, eye), (far, unread))
+    ]
+    (found,) = top_paths(Network(blocks), x, count=1, score=score).paths
+    assert 0 < found.residual < found.floor < 1e-10
