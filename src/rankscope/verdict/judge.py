@@ -83,17 +83,17 @@ def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thre
     if len(texts) < 2:
         return _told(name, found, facts, precision)
     alone = [judge_stack(text, limits) for text in texts]
-    lost = sum(not text[-1].is_number(UNIT) for text in texts)
+    lost = [text[-1] for text in texts if not text[-1].is_number(UNIT)]
     collapsed = [place for place, one in enumerate(alone) if one.verdict in EQUAL]
-    if lost >= len(texts) / 2 and found.verdict not in EQUAL:
+    if len(lost) >= len(texts) / 2 and found.verdict not in EQUAL:
         layers = (*found.layers[:-1], Layer(name=NO_STATES))
-        found = replace(found, verdict=NO_STATES, layers=layers)
+        found, facts = replace(found, verdict=NO_STATES, layers=layers), [*facts[:-1], lost[0]]
     elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
         found, facts = alone[collapsed[0]], texts[collapsed[0]]
     some = "" if len(collapsed) == len(texts) else f"{len(collapsed)} of {len(texts)} texts"
     words = of_stack(found, facts, precision, texts=some)
-    words += of_texts(len(collapsed), lost, len(texts))
-    votes = {"judged": len(texts), "collapse": len(collapsed), "without_numbers": lost}
+    words += of_texts(len(collapsed), len(lost), len(texts))
+    votes = {"judged": len(texts), "collapse": len(collapsed), "without_numbers": len(lost)}
     return _told(name, found, facts, precision) | {"words": words, "texts": votes}
 
 

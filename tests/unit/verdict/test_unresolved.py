@@ -108,6 +108,12 @@ def test_exactly_equal_tokens_and_zeros():
     found = rs.scan_states(one_zero).verdict
     assert found == "no numbers"
     assert "some token is exactly zero" in found.words
+    one_lost = torch.randn(3, 2, 8, 16, generator=torch.Generator().manual_seed(0))
+    one_lost[-1, 1] = torch.nan
+    found = rs.scan_states(one_lost).verdict
+    assert found == "no numbers"
+    assert "NaN" in found.words
+    assert "exactly zero" not in found.words
     with pytest.raises(ShapeError, match="one token per text"):
         rs.scan_states(torch.randn(3, 2, 1, 16))
 
