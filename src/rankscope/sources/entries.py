@@ -46,8 +46,13 @@ def entries_of_source(source: Source) -> list[Entry]:
         found = [_named(name, value) for name, value in source.items()]
     elif isinstance(source, Sequence) and not isinstance(source, str):
         found = [_named(f"layer {place}", value) for place, value in enumerate(source)]
-    else:
+    elif isinstance(source, str | os.PathLike):
         found = _in_file(Path(source).expanduser())
+    else:
+        raise ShapeError(
+            f"a {type(source).__name__} is no source of tensors; expected a tensor, an array, a list or a mapping of "
+            "them, or the name of a .npy or .safetensors file"
+        )
     if not found:
         raise FileError(f"{source!r} holds no tensors" if isinstance(source, str) else "there are no tensors")
     return sorted(found, key=lambda entry: natural(entry.name))

@@ -42,7 +42,7 @@ class Reading:
     """What each axis of a tensor was taken for, and why."""
 
     axes: tuple[str, ...]
-    how: Literal["given", "counted", "one tensor per layer"]
+    how: Literal["given", "counted", "one tensor per layer", "given, one tensor per layer"]
 
     @property
     def words(self) -> str:
@@ -54,6 +54,8 @@ class Reading:
         order = f"({', '.join(self.axes)})"
         if self.how == "one tensor per layer":
             return f"one tensor per layer, axes are read as {order}"
+        if self.how == "given, one tensor per layer":
+            return f"one tensor per layer, axes are {order} as given"
         lacking = [one for one in ("layer", "text") if f"{one}s" not in self.axes]
         meant = f": one {' of one '.join(lacking)}" if lacking else ""
         return (f"axes are {order} as given" if self.how == "given" else f"axes are read as {order}") + meant
@@ -154,7 +156,7 @@ def _reading(entry: Entry, given: tuple[str, ...] | None, *, is_layer: bool) -> 
             raise ShapeError(f"{shape}, but axes {','.join(given)!r} are {len(given)}; name every axis once")
         if is_layer and "layers" in given:
             raise ShapeError(f"{shape} and are one layer of several; leave layers out of the axes")
-        return Reading(axes=given, how="given")
+        return Reading(axes=given, how="given, one tensor per layer" if is_layer else "given")
     if is_layer:
         known = {2: AXES[2:], 3: AXES[1:]}.get(len(entry.shape))
         if known is None:

@@ -217,7 +217,9 @@ def _images(loaded: Loaded, config: ScanConfig, images: Any) -> Inputs:
             pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
         ),
         total=len(pictures) if isinstance(pictures, list) else None,
-        rule="nothing is left out",
+        rule="sample images, of which nothing is left out"
+        if images is None
+        else "images, of which nothing is left out",
         source="sample images" if images is None else str(images),
     )
 
@@ -229,7 +231,9 @@ def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
             waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=config.seed
         ),
         total=len(waves) if isinstance(waves, list) else None,
-        rule="nothing is left out",
+        rule="sample sound, of which nothing is left out"
+        if audio is None
+        else "sound, of which nothing is left out",
         source="sample sound" if audio is None else str(audio),
     )
 

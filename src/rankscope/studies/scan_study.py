@@ -123,6 +123,11 @@ def scan(
     ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the path of a list
     of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
+    if not isinstance(model, str | os.PathLike | nn.Module | Loaded):
+        raise ConfigError(
+            f"a {type(model).__name__} is no model; expected a module, a folder or a name; hidden states go to "
+            "scan_states"
+        )
     config = ScanConfig.of(**_with_paths(model, options)) if config is None else config
     if config.axes is not None:
         raise ConfigError(

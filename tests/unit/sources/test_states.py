@@ -282,3 +282,19 @@ def test_the_hidden_states_of_transformers_are_taken_as_they_are(tmp_path):
         rs.scan_states(hidden, axes="layers,tokens,dim")
     with pytest.raises(ShapeError, match="'layer 0' is a list; expected a tensor or an array"):
         rs.scan_states([[1.0, 2.0]])
+
+
+def test_axes_of_one_tensor_per_layer_do_not_make_one_layer_of_it():
+    layers = [torch.randn(4, 8) for _ in range(3)]
+    words = read_states(layers, axes="tokens,dim").reading.words
+    assert words == "one tensor per layer, axes are (tokens, dim) as given"
+
+
+@pytest.mark.parametrize("source", [None, 3, (torch.randn(2, 4, 8) for _ in range(3))])
+def test_what_holds_no_tensors_is_named(source):
+    with pytest.raises(
+        ShapeError, match=r"a (NoneType|int|generator) is no source of tensors; expected a tensor"
+    ):
+        rs.scan_states(source)
+    with pytest.raises(ConfigError, match=r"a (NoneType|int|generator) is no model; .* scan_states"):
+        rs.scan(source)

@@ -66,3 +66,10 @@ def test_a_missing_begin_is_a_note_of_the_scan(monkeypatch: pytest.MonkeyPatch) 
     assert found["warnings"] == ["no begin"]
     assert found["texts"] == 3  # those that were looked at first are read all the same
     assert seen == texts[:2]
+
+
+def test_a_verdict_on_sample_images_says_so() -> None:
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
+    found = scan(model).table.sections["scan"]
+    assert found["special rule"] == "sample images, of which nothing is left out"
