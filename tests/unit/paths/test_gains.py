@@ -1,5 +1,8 @@
 """Gains are never below the norm of the explicit matrix of a choice, and equal to it where tokens and channels part."""
 
+import itertools
+
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,15 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankscope.core.operator_norms import spectral_bound
-from rankscope.network import Chain, Context, Mlp, Network, Scale, Skip, Sum
+from rankscope.network import Chain, Context, Mlp, Network, Scale, Skip, Spec, Sum, build
 from rankscope.paths import gains as module
 from rankscope.paths import row_gains
 from rankscope.paths.freeze import FrozenNetwork, freeze
 from rankscope.paths.frozen import Frozen
+from rankscope.paths.futures import futures_of
 from rankscope.paths.gains import identity, through
 from rankscope.paths.row_gains import Frame
 from rankscope.paths.steps import choices_in, number_of_choices, pushed
 from rankscope.paths.term import attention_parts, only
+from rankscope.paths.top import problem_of
 from top_trees import BLOCKS, CONSENSUS, DIM, TOKENS, heads, small
 from trees import DIM as TREE_DIM
 from trees import Draws, mlp, networks, norm
@@ -235,3 +240,44 @@ def test_one_open_gate_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = leaf.linear(eye[2].expand(3, DIM)).norm(dim=-1)
     torch.testing.assert_close(bound, reached, rtol=1e-8, atol=0)
     assert bool((bound >= reached).all())
+
+
+def test_gains_of_nearly_equal_rows_hold_for_the_maps_before_their_rounding() -> None:
+    """Rows that differ by less than a unit of their entries differ by rounding, and the exact ones may differ more."""
+    draw, tokens = Draws(5), 4
+    frame = Frame(rows=torch.ones(tokens, dtype=torch.bool), dim=2, dtype=torch.float64, is_centered=True)
+    for _ in range(20):
+        logits = draw(tokens) + 1e-15 * draw(tokens, tokens)
+        whole, token = module._map_gains(torch.softmax(logits, dim=-1), frame).exp().tolist()
+        with mpmath.workdps(50):
+            rows = [[mpmath.exp(entry) for entry in row] for row in logits.tolist()]
+            exact = mpmath.matrix([[entry / sum(row) for entry in row] for row in rows])
+            mean = [sum(exact[:, j]) / tokens for j in range(tokens)]
+            centered = mpmath.matrix(tokens, tokens)
+            for i, j in itertools.product(range(tokens), repeat=2):
+                centered[i, j] = exact[i, j] - mean[j]
+            assert max(mpmath.svd_r(centered, compute_uv=False)) <= whole
+            pairs = itertools.combinations(range(tokens), 2)
+            assert max(mpmath.norm(exact[a, :] - exact[b, :], 1) / 2 for a, b in pairs) <= token
+
+
+def test_an_error_grows_by_no_more_than_its_bound() -> None:
+    """Noise of any direction, carried through the rest of every path."""
+    draw = Draws(6)
+    network = build(Spec(layers=3, heads=2, dim=4, variant="san+skip"), torch.Generator().manual_seed(2))
+    problem = problem_of(freeze(network, draw(5, 4)), "residual")
+    assert problem.is_centered
+    futures = futures_of(problem.steps, problem.frame)
+    largest = 0.0
+    for size in (1e-16, 1.0):
+        noise = problem.carried(draw(40, 5, 4))
+        noise *= size / torch.linalg.matrix_norm(noise)[:, None, None]
+        bound = futures.of_noise(0, [0], torch.tensor([size], dtype=torch.float64).log()).exp().item()
+        for ways in itertools.product(*(range(len(step.choices)) for step in problem.steps)):
+            carried = noise
+            for step, way in zip(problem.steps, ways, strict=True):
+                carried = problem.carried(step.taken(way, step.led(carried)))
+            grown = float(torch.linalg.matrix_norm(carried).max())
+            assert grown <= bound * (1 + 1e-13)  # exp(log 1e-16) loses 37 units
+            largest = max(largest, grown / bound)
+    assert largest > 0.3  # and by not much less
