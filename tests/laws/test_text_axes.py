@@ -219,6 +219,24 @@ def test_where_texts_read_each_other_the_model_is_refused() -> None:
     assert rs.scan(model, inputs=x[:1], blocks="layers").table.sections["scan"]["texts"] == 1
 
 
+class MixesALittle(nn.Module):
+    """Every token moves by a hundredth of the mean over tokens, and as much or half as much of that over texts."""
+
+    def __init__(self, texts: float) -> None:
+        super().__init__()
+        self.texts = texts
+        self.attention = nn.Linear(DIM, DIM, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.01 * x.mean(dim=1, keepdim=True) + self.texts * x.mean(dim=0, keepdim=True)
+
+
+@pytest.mark.parametrize("texts", [0.005, 0.01])
+def test_texts_that_read_each_other_a_little_are_not_taken_for_apart(texts: float) -> None:
+    with pytest.raises(ShapeError, match="along axis 0 and along axis 1"):
+        rs.scan(stack(MixesALittle(texts), MixesALittle(texts)), inputs=tokens(5, 5), blocks="layers")
+
+
 def test_where_no_token_reads_another_the_layout_is_said_to_be_assumed() -> None:
     model = stack(*(Mixes(tokens=False, texts=False) for _ in range(2)))
     scan = rs.scan(model, inputs=tokens(), blocks="layers")
