@@ -9,6 +9,7 @@ from rankscope.core.numerics import DTYPES, relative_floor
 from rankscope.measures.massive import MASSIVE
 from rankscope.measures.norms import turned
 from rankscope.results import Table
+from rankscope.results.outcome import span_of
 
 RAW = "residual_ratio[frobenius,mean]"
 UNIT = "residual_ratio[frobenius,mean,unit]"
@@ -62,15 +63,12 @@ class Facts:
         return found is not None and found.value is not None and not math.isnan(found.value)
 
     def most(self, definition: str = UNIT) -> float | None:
-        """What a mean that is not resolved is at most; None where there is no number.
-
-        Its floor, unless a minority of the texts is above it and lifts the mean.
-        """
+        """What a mean that is not resolved is at most: its floor, more if some texts are above it; None if unknown."""
         found = self.numbers.get(definition)
-        if found is None or found.value is None or not self.is_number(definition):
+        if found is None or not self.is_number(definition):
             return None
-        ends = [found.value if found.resolved > 0 else 0.0, found.floor]
-        return max((end for end in ends if end is not None and not math.isnan(end)), default=None)
+        most = span_of(found.value, found.floor, vanishes=True, resolved=found.resolved).high
+        return most if math.isfinite(most) else None
 
     def at_least(self, definition: str, limit: float) -> bool | None:
         """Whether the number is at least ``limit``, which is above 0; None where that cannot be told."""

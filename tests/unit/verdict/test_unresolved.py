@@ -274,3 +274,12 @@ def test_the_dtype_is_told_from_all_channels():
     states = torch.randn(64, 256, 1024, generator=torch.Generator().manual_seed(0))
     states[..., 0] = 1.0
     assert computed_in([states.double()], torch.float64) == torch.float32
+
+
+def test_a_mean_of_which_some_texts_are_open_may_be_above_its_value():
+    """Two of five texts at .17, three below a floor of .05 and read as .02: the mean is .08, in truth up to .098."""
+    number = Number(value=0.08, floor=0.05, resolved=0.4)
+    one = Facts(layer=1, tokens=8.0, dim=16, numbers={UNIT: number})
+    assert one.most() >= (2 * 0.17 + 3 * 0.05) / 5
+    assert one.at_least(UNIT, 0.09) is None
+    assert one.at_least(UNIT, 0.14) is False
