@@ -197,9 +197,10 @@ class TextBatches(Iterator[Batch]):
     def _unknown_words(self) -> "Unknown":
         """What share of the tokens the tokenizer does not know: they are all the same to the model."""
         share = self._unknown / self._tokens
+        told = share if share == 1 else min(share, 0.99)  # all is said only of all
         kind = "; are these texts of the kind that the model reads?" if share > MOST_UNKNOWN else ""
         note = Unknown(
-            f"{share:.0%} of the tokens ({self._unknown} of {self._tokens}) are not in the vocabulary and are read as "
+            f"{told:.0%} of the tokens ({self._unknown} of {self._tokens}) are not in the vocabulary and are read as "
             f"{self._tokenizer.unk_token}{kind}"
         )
         note.share = share

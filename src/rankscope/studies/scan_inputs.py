@@ -162,6 +162,9 @@ def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
 
 
 def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
+    if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
+        other = {"image": "images", "audio": "audio"}[loaded.kind]
+        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: --{other} FILE or FOLDER")
     if loaded.tokenizer is None:
         raise ConfigError(
             f"{loaded.name} came without a tokenizer, so texts cannot be read; use --random-tokens 2x48, or give "

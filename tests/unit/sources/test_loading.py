@@ -713,3 +713,16 @@ def test_importing_sources_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout.strip() == "[]"
+
+
+def test_a_model_on_the_device_meta_is_asked_for_its_weights(tmp_path, monkeypatch):
+    words = r"holds no numbers in 'weight': it is on the device meta; .* load its weights first"
+    with pytest.raises(ConfigError, match=f"the model you passed {words}"):
+        load_model(nn.Linear(2, 2, device="meta"))
+    file = tmp_path / "empty_model.py"
+    file.write_text("from torch import nn\nmodel = nn.Linear(2, 2, device='meta')\n")
+    with pytest.raises(ConfigError, match=words):
+        load_model(f"{file}:model")
+    put_away = nn.Linear(2, 2, device="meta")
+    monkeypatch.setattr(put_away, "_hf_hook", object(), raising=False)
+    assert load_model(put_away).model is put_away

@@ -165,6 +165,13 @@ def test_the_share_of_unknown_tokens_is_said() -> None:
     )
 
 
+def test_nearly_all_tokens_are_not_called_all() -> None:
+    batches = text_batches(["the " + "wombat " * 999], folders.word_tokenizer(), max_tokens=2000)
+    list(batches)
+    (note,) = batches.notes
+    assert note.startswith("99% of the tokens (999 of 1000)")
+
+
 # the token that begins a text
 
 

@@ -6,6 +6,7 @@ import transformers
 
 import checkpoint_folders as folders
 from models import HALVES
+from rankscope.errors import ConfigError
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
 from rankscope.studies import scan_inputs
@@ -73,3 +74,10 @@ def test_a_verdict_on_sample_images_says_so() -> None:
     model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
     found = scan(model).table.sections["scan"]
     assert found["special rule"] == "sample images, of which nothing is left out"
+
+
+def test_texts_for_a_model_of_images_are_refused_with_what_it_reads() -> None:
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
+    with pytest.raises(ConfigError, match="does not read texts; give what it reads: --images"):
+        scan(model, ["a text"])
