@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Literal
 
 import torch
@@ -43,6 +43,9 @@ SETTINGS = (
 )
 """How the names of configs and vocabularies end; none of these is ever read as a pickle."""
 
+_OURS = "rankscope-"
+"""How the names of folders begin that are made for a library and removed again."""
+
 Format = Literal["safetensors", "pickle", "gguf"]
 
 
@@ -57,10 +60,13 @@ class Weights:
 def first_line(error: BaseException) -> str:
     """The message of an error on one line, or its type if it has none.
 
+    Files in a folder that :func:`only` made are named as the user knows them: that folder is gone when it is read.
+
     >>> first_line(ValueError("no such thing\\nsee the manual")), first_line(KeyError())
     ('no such thing', 'KeyError')
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = rf"{re.escape(gettempdir())}/{_OURS}[^/\s]+/"
+    lines = [re.sub(ours, "", line.strip()) for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
@@ -190,7 +196,7 @@ def settings_files(folder: Path) -> tuple[Path, ...]:
 @contextmanager
 def only(files: Iterable[Path], name: str) -> Iterator[Path]:
     """A folder called ``name`` that holds these files and nothing else, until the block ends."""
-    with TemporaryDirectory(prefix="rankscope-") as place:
+    with TemporaryDirectory(prefix=_OURS) as place:
         folder = Path(place) / name
         folder.mkdir()
         for file in files:

@@ -388,3 +388,11 @@ def test_a_file_that_the_config_names_is_opened_if_it_is_allowed(tmp_path):
     folders.change_config(folder, transformers_weights="adapter_model.bin")
     found = load_model(folder, allow_pickle=True)
     torch.testing.assert_close(found.model.state_dict(), dict(folders.bert().state_dict()), rtol=0, atol=0)
+
+
+def test_an_error_names_no_folder_of_ours(tmp_path):
+    """Libraries are shown a folder that is gone when their words are read."""
+    (tmp_path / "m.gguf").write_bytes(b"no such thing" * 9)
+    with pytest.raises(RankscopeError, match=r"m\.gguf") as told:
+        load_model(tmp_path / "m.gguf")
+    assert "/rankscope-" not in str(told.value)
