@@ -39,11 +39,13 @@ class Futures:
         moves: for every step, the mark behind it.
         sums: for every step and choice, by how much the sums that it takes can exceed what enters it: their rounding
             goes by their own size, not by that of what is left of them without the mean token.
+        errors: for every step and choice, by how much an error of any direction can grow: that of mark 0.
     """
 
     gains: tuple[Tensor, ...]
     moves: tuple[Moves, ...]
     sums: tuple[tuple[float, ...], ...]
+    errors: tuple[tuple[float, ...], ...]
 
     def bounds(self, depth: int, marks: Sequence[int], sizes: Tensor) -> Tensor:
         """What prefixes of that depth can reach at most over all texts, as natural logarithms, one per prefix.
@@ -52,10 +54,12 @@ class Futures:
         """
         return over_texts((sizes + self.gains[depth][:, list(marks)]).amin(dim=0))
 
-    def of_noise(self, depth: int, marks: Sequence[int], noise: Tensor) -> Tensor:
-        """What becomes of an error of that Frobenius norm over all texts at most, as natural logarithms."""
-        gains = self.gains[depth][0, list(marks)]
-        return noise + gains.reshape(len(marks), -1).amax(dim=1)
+    def of_error(self, depth: int, error: Tensor) -> Tensor:
+        """What becomes of errors of that Frobenius norm over all texts at most, as natural logarithms.
+
+        An error lies in no subspace that a mark knows, so it grows as what has mark 0.
+        """
+        return error + self.gains[depth][0, 0].max()
 
 
 def futures_of(steps: Sequence[Step], frame: Frame, *, with_marks: bool | None = None) -> Futures:
@@ -74,7 +78,8 @@ def futures_of(steps: Sequence[Step], frame: Frame, *, with_marks: bool | None =
     for table, after in zip(reversed(tables), reversed(moves), strict=True):
         ways = [own + gains[-1][:, list(behind)] for own, behind in zip(table, after, strict=True)]
         gains.append(torch.stack(ways).amax(dim=0))
-    return Futures(gains=tuple(reversed(gains)), moves=tuple(moves), sums=_sums(steps, frame))
+    errors = tuple(tuple(float(own[0, 0].max()) for own in table) for table in tables)
+    return Futures(gains=tuple(reversed(gains)), moves=tuple(moves), sums=_sums(steps, frame), errors=errors)
 
 
 def _sums(steps: Sequence[Step], frame: Frame) -> tuple[tuple[float, ...], ...]:

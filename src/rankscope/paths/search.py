@@ -4,8 +4,9 @@ A node is a prefix: one choice for each of the first steps. Its priority bounds 
 The node with the largest priority is taken next; a path whose score no priority exceeds cannot be beaten. Nodes are
 taken several at a time, because parts carry a stack of terms at the cost of few single ones.
 
-Terms are computed, so a bound of them is one of the terms themselves only together with what rounding may have taken
-away: the *noise* of a term, an absolute error. Where it is large beside the score, paths have no order.
+Terms are computed, so a bound of them is one of the terms themselves only together with the *error* of a term: what
+rounding may have taken away at most, followed through the worst case of every step. The *noise* of a term is what
+rounding has left typically, which shrinks as the term does. Where it is large beside the score, paths have no order.
 """
 
 import heapq
@@ -48,7 +49,8 @@ class Node(NamedTuple):
     mark: int
     term: Tensor | None
     noise: float  # of the term, over all texts
-    most: float  # the priority with the noise, a natural logarithm: what no path that begins so exceeds
+    error: float  # likewise, at most
+    most: float  # the priority with the error, a natural logarithm: what no path that begins so exceeds
 
     @property
     def priority(self) -> float:
@@ -62,6 +64,7 @@ class Found(NamedTuple):
     number: int
     ways: Ways
     noise: float
+    error: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -161,9 +164,8 @@ class Search:
         self._stack = max(1, min(32, STACKED // problem.start.numel()))
         first = problem.after(()).unsqueeze(0)
         before = _size(problem.start.unsqueeze(0)) * relative_floor(1, problem.start.dtype)
-        self._root = self._nodes([_Parent()], first, [0], before if problem.is_centered else torch.zeros(1))[
-            0
-        ]
+        before = before if problem.is_centered else torch.zeros(1)
+        self._root = self._nodes([_Parent()], first, [0], before, before)[0]
         self.frontier.append(self._root)
 
     @property
@@ -277,14 +279,14 @@ class Search:
             moved = problem.carried(step.taken(choice, terms))
             parents = [_Parent((*node.ways, choice), node.priority, node.most) for node in nodes]
             noise = self._noise_behind(nodes, choice, entered, moved)
+            error = self._error_behind(nodes, choice, entered)
             if depth + 1 < len(problem.steps):
-                children += self._nodes(parents, moved, [marks[node.mark] for node in nodes], noise)
+                children += self._nodes(parents, moved, [marks[node.mark] for node in nodes], noise, error)
             else:
                 noise = noise if problem.is_centered else problem.noise(moved)
-                for parent, score, off in zip(
-                    parents, problem.scores(moved).tolist(), noise.tolist(), strict=True
-                ):
-                    self._list(parent.ways, score, off)
+                scores = problem.scores(moved).tolist()
+                for parent, *found in zip(parents, scores, noise.tolist(), error.tolist(), strict=True):
+                    self._list(parent.ways, *found)
         return children
 
     def _noise_behind(self, nodes: Sequence[Node], choice: int, entered: Tensor, moved: Tensor) -> Tensor:
@@ -302,39 +304,55 @@ class Search:
         growth = torch.where(before > 0, after / before, sums)
         return carried * growth + unit * sums * before
 
+    def _error_behind(self, nodes: Sequence[Node], choice: int, entered: Tensor) -> Tensor:
+        """By how much terms behind a step may be off at most, one number per node.
+
+        What they were off by before goes through the step, and grows as nothing is known of its direction: a step may
+        take a term away and leave its error. To that comes a unit of the sums that the step takes.
+        """
+        depth, unit = len(nodes[0].ways), relative_floor(1, entered.dtype)
+        carried = torch.tensor([node.error for node in nodes], dtype=torch.float64, device=entered.device)
+        grown = torch.where(carried > 0, carried * np.exp(self._futures.errors[depth][choice]), 0.0)
+        return grown + unit * float(np.exp(self._futures.sums[depth][choice])) * _size(entered)
+
     def _nodes(
-        self, parents: Sequence["_Parent"], terms: Tensor, marks: Sequence[int], noise: Tensor
+        self,
+        parents: Sequence["_Parent"],
+        terms: Tensor,
+        marks: Sequence[int],
+        noise: Tensor,
+        error: Tensor,
     ) -> list[Node]:
         """Nodes for prefixes that may lead to a better path; none is bounded by more than its parent."""
         depth = len(parents[0].ways)
         bounds = self._futures.bounds(depth, marks, sizes_of(terms, self._frame, self._read)) + self._slack
-        most = torch.logaddexp(bounds, self._futures.of_noise(depth, marks, noise.to(bounds).log()))
+        most = torch.logaddexp(bounds, self._futures.of_error(depth, error.to(bounds).log()))
         found = list[Node]()
-        for index, (parent, bound, with_noise, off) in enumerate(
-            zip(parents, bounds.tolist(), most.tolist(), noise.tolist(), strict=True)
+        for index, (parent, bound, with_error, *off) in enumerate(
+            zip(parents, bounds.tolist(), most.tolist(), noise.tolist(), error.tolist(), strict=True)
         ):
-            priority, at_most = min(bound, parent.priority), min(with_noise, parent.most)
+            priority, at_most = min(bound, parent.priority), min(with_error, parent.most)
             if not self._hopeful(priority):
                 self._lose(priority, at_most)
                 continue
             term = terms[index].clone() if self._held < MOST_BYTES else None
             self._held += 0 if term is None else term.nbytes
-            found.append(Node(-priority, next(self._numbers), parent.ways, marks[index], term, off, at_most))
+            found.append(Node(-priority, next(self._numbers), parent.ways, marks[index], term, *off, at_most))
         return found
 
     def _lose(self, priority: float, most: float) -> None:
         self.lost, self._lost_most = max(self.lost, priority), max(self._lost_most, most)
 
-    def _list(self, ways: Ways, score: float, noise: float) -> None:
+    def _list(self, ways: Ways, score: float, noise: float, error: float) -> None:
         """Put a whole path on the list if it belongs there; one that is on it already stays once."""
         if ways in self._listed:
             return
         self._listed.add(ways)
-        heapq.heappush(self.found, Found(score, -next(self._numbers), ways, noise))
+        heapq.heappush(self.found, Found(score, -next(self._numbers), ways, noise, error))
         if len(self.found) > self.count:
             worst = heapq.heappop(self.found)
             self._listed.remove(worst.ways)
-            self._lose(worst.score, float(np.logaddexp(worst.score, _log(worst.noise))))
+            self._lose(worst.score, float(np.logaddexp(worst.score, _log(worst.error))))
 
     def _term(self, node: Node) -> Tensor:
         self._let_go(node)

@@ -272,7 +272,7 @@ def test_an_error_grows_by_no_more_than_its_bound() -> None:
     for size in (1e-16, 1.0):
         noise = problem.carried(draw(40, 5, 4))
         noise *= size / torch.linalg.matrix_norm(noise)[:, None, None]
-        bound = futures.of_noise(0, [0], torch.tensor([size], dtype=torch.float64).log()).exp().item()
+        bound = futures.of_error(0, torch.tensor([size], dtype=torch.float64).log()).exp().item()
         for ways in itertools.product(*(range(len(step.choices)) for step in problem.steps)):
             carried = noise
             for step, way in zip(problem.steps, ways, strict=True):

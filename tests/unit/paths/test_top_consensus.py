@@ -1,5 +1,8 @@
 """Near consensus maps average nearly everything away, and their own rounding remains: exact terms decide."""
 
+import math
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -75,3 +78,48 @@ def test_what_a_later_step_takes_away_is_not_resolved(score: Score) -> None:
     ]
     (found,) = top_paths(Network(blocks), x, count=1, score=score).paths
     assert 0 < found.residual < found.floor < 1e-10
+
+
+def _product(a: list[list[Fraction]], b: list[list[Fraction]]) -> list[list[Fraction]]:
+    return [
+        [
+            sum((p * q for p, q in zip(row, column, strict=True)), Fraction())
+            for column in zip(*b, strict=True)
+        ]
+        for row in a
+    ]
+
+
+def _exact(x: torch.Tensor) -> list[list[Fraction]]:
+    return [[Fraction(entry) for entry in row] for row in x.tolist()]
+
+
+def _norm(rows: list[list[Fraction]], *, is_residual: bool) -> float:
+    means = [sum(column) / len(rows) if is_residual else Fraction() for column in zip(*rows, strict=True)]
+    return math.sqrt(sum((entry - mean) ** 2 for row in rows for entry, mean in zip(row, means, strict=True)))
+
+
+@pytest.mark.parametrize("score", ["residual", "norm"])
+def test_a_step_that_takes_the_term_away_leaves_its_error(score: Score) -> None:
+    """Tokens are multiples of one row but for 2e-6 of it, and the second block sends that row to zero.
+
+    The first block leaves an error of any direction, which the second one does not send to zero. Of both paths the
+    one that is not listed must not exceed the bound; terms are exact fractions.
+    """
+    eye, kill = torch.eye(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
+    kill[0, 0], kill[1, 0], kill[2, 1], kill[3, 1] = 3, -1, 7, -5  # (1, 3, 5, 7) @ kill = 0
+    values = Values(torch.cat([eye, eye], dim=1), torch.cat([kill, 2 * kill]), heads=2)
+    for seed in range(30):
+        draw = Draws(seed)
+        nearly = draw(4, 4)
+        first = 0.25 + 1e-9 * (nearly - nearly.mean(dim=1, keepdim=True))
+        maps = torch.softmax(draw(2, 4, 4), dim=-1)
+        x = (50 * draw(4, 1)).round() * torch.tensor([1.0, 3.0, 5.0, 7.0], dtype=torch.float64) + 2e-6 * draw(
+            4, 4
+        )
+        blocks = [Attention(Fixed(first[None]), Values(eye, eye, heads=1)), Attention(Fixed(maps), values)]
+        found = top_paths(Network(blocks), x, count=1, score=score)
+        listed = found.paths[0].path.heads[-1]
+        entered = _product(_product(_exact(first), _exact(x)), _exact(kill * (2 - listed)))
+        outside = _norm(_product(_exact(maps[1 - listed]), entered), is_residual=score == "residual")
+        assert outside <= found.bound, (seed, outside, found.bound)
