@@ -328,7 +328,7 @@ class Search:
         bounds = self._futures.bounds(depth, marks, sizes_of(terms, self._frame, self._read)) + self._slack
         most = torch.logaddexp(bounds, self._futures.of_error(depth, error.to(bounds).log()))
         found = list[Node]()
-        for index, (parent, bound, with_error, *off) in enumerate(
+        for index, (parent, bound, with_error, left, off) in enumerate(
             zip(parents, bounds.tolist(), most.tolist(), noise.tolist(), error.tolist(), strict=True)
         ):
             priority, at_most = min(bound, parent.priority), min(with_error, parent.most)
@@ -337,7 +337,9 @@ class Search:
                 continue
             term = terms[index].clone() if self._held < MOST_BYTES else None
             self._held += 0 if term is None else term.nbytes
-            found.append(Node(-priority, next(self._numbers), parent.ways, marks[index], term, *off, at_most))
+            found.append(
+                Node(-priority, next(self._numbers), parent.ways, marks[index], term, left, off, at_most)
+            )
         return found
 
     def _lose(self, priority: float, most: float) -> None:
