@@ -97,6 +97,9 @@ def _of_slice(file: Path, name: str, part: Any) -> Entry:
 
 
 def _of_tensor(name: str, value: Tensor) -> Entry:
+    if value.is_meta or value.layout != torch.strided:
+        kind = "on the device meta, without numbers" if value.is_meta else "sparse"
+        raise ShapeError(f"the tensor {name!r} is {kind}; expected a plain tensor with its numbers")
     known = value.dtype if value.dtype in _SAFE_DTYPES.values() else None
     return Entry(
         name=name,

@@ -1,8 +1,10 @@
 """Hidden states that someone else computed, measured without any model: which axis is which, layer by layer."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, final, overload
 
@@ -75,8 +77,14 @@ class States:
     reading: Reading
 
     def notes(self) -> tuple[str, ...]:
-        """Which layers hold numbers that are not finite, in words; reads every layer once."""
+        """Layers that their names leave out, and numbers that are not finite, in words; reads every layer once."""
         found = []
+        places = [int(digits[-1]) for label in self.labels if (digits := re.findall(r"[0-9]+", label))]
+        if len(places) == len(self.labels) and any(b - a != 1 for a, b in pairwise(places)):
+            found.append(
+                f"the tensors are numbered {', '.join(map(str, places))}, so that layers are missing between them; layers "
+                "are counted in this order, and a factor per layer is one per tensor"
+            )
         for label, layer in zip(self.labels, self.layers, strict=True):
             count = int((~torch.isfinite(layer)).sum())
             if count:

@@ -298,3 +298,16 @@ def test_what_holds_no_tensors_is_named(source):
         rs.scan_states(source)
     with pytest.raises(ConfigError, match=r"a (NoneType|int|generator) is no model; .* scan_states"):
         rs.scan(source)
+
+
+def test_layers_that_are_missing_between_tensors_are_said():
+    for names, is_whole in (((3, 4, 5), True), ((0, 1, 10), False), ((2, 4, 6), False)):
+        notes = read_states({f"h.{number}.state": numbers(4, 8) for number in names}).notes()
+        assert not notes if is_whole else "numbered " + ", ".join(map(str, names)) in notes[0]
+    assert not read_states({"first": numbers(4, 8), "second": numbers(4, 8)}).notes()
+
+
+@pytest.mark.parametrize("x", [torch.empty(4, 8, device="meta"), torch.eye(4).to_sparse()])
+def test_tensors_without_plain_numbers_are_named(x):
+    with pytest.raises(ShapeError, match="expected a plain tensor with its numbers"):
+        rs.scan_states(x)
