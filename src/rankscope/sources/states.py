@@ -82,8 +82,8 @@ class States:
         places = [int(digits[-1]) for label in self.labels if (digits := re.findall(r"[0-9]+", label))]
         if len(places) == len(self.labels) and any(b - a != 1 for a, b in pairwise(places)):
             found.append(
-                f"the tensors are numbered {', '.join(map(str, places))}, so that layers are missing between them; layers "
-                "are counted in this order, and a factor per layer is one per tensor"
+                f"the tensors are numbered {', '.join(map(str, places))}, so that layers are missing between them; "
+                "layers are counted in this order, and a factor per layer is one per tensor"
             )
         for label, layer in zip(self.labels, self.layers, strict=True):
             count = int((~torch.isfinite(layer)).sum())
