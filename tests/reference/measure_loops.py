@@ -184,6 +184,17 @@ def massive(x: Matrix) -> list[int]:
     return []
 
 
+def massive_channels(x: Matrix) -> list[int]:
+    """Places of the massive channels of unit tokens: channels as tokens, without those that are zero throughout."""
+    columns = columns_of(unit(x))
+    used = [j for j, column in enumerate(columns) if any(column)]
+    found = [used[place] for place in massive([columns[j] for j in used])]
+    energy = [sum(v * v for v in column) for column in columns]
+    if not found and len(used) > 1 and max(energy) >= sum(energy) / 2:
+        found = [energy.index(max(energy))]
+    return found
+
+
 def of_map(a: Matrix, name: str, tag: str) -> float:
     n, keys = len(a), len(a[0])
     if name == "attention_entropy":
@@ -204,14 +215,17 @@ def value(definition: str, x: Matrix, linf_center: list[float] | None = None) ->
     tags = inside.split(",")
     if name == "massive_tokens":
         return len(massive(x))
+    if name == "massive_channels":
+        return len(massive_channels(x))
+    if definition == "channel_share[massive,unit]":
+        energy = [sum(v * v for v in column) for column in columns_of(unit(x))]
+        return sum(energy[j] for j in massive_channels(x)) / sum(energy)
     if tags == ["massive"]:
         total = sum(v * v for row in x for v in row)
         return sum(v * v for i in massive(x) for v in x[i]) / total
     if tags[-1] == "other_channels":
-        tags, energy = tags[:-1], [sum(v * v for v in column) for column in columns_of(unit(x))]
-        j = energy.index(max(energy))
-        is_massive = energy[j] >= len(x) / 2 and len(energy) > 1
-        x = [[0.0 if k == j and is_massive else v for k, v in enumerate(row)] for row in x]
+        tags, gone = tags[:-1], massive_channels(x)
+        x = [[0.0 if j in gone else v for j, v in enumerate(row)] for row in x]
     if tags[-1] == "others":
         x, tags = [row for i, row in enumerate(x) if i not in massive(x)], tags[:-1]
     if tags[-1] == "unit":

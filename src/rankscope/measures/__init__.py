@@ -15,7 +15,7 @@ from rankscope.measures.maps import (
     sink_share,
     spectral_gap,
 )
-from rankscope.measures.massive import MASSIVE, massive_tokens
+from rankscope.measures.massive import MASSIVE, massive_channels, massive_tokens
 from rankscope.measures.measure import Measure
 from rankscope.measures.norms import NORMS, matrix_norm
 from rankscope.measures.panel import PANEL, RANKS, Readings, read_panel
@@ -57,6 +57,7 @@ __all__ = [
     "evaluate_many",
     "evaluate_padded",
     "find_measure",
+    "massive_channels",
     "massive_tokens",
     "matrix_norm",
     "numerical_rank",

@@ -32,6 +32,7 @@ DEFAULTS = {
     "channel_share": "channel_share[largest]",
     "outlier_tokens": "outlier_tokens[10x_median]",
     "massive_tokens": "massive_tokens[5x_others]",
+    "massive_channels": "massive_channels[5x_others,unit]",
     "attention_entropy": "attention_entropy[mean]",
     "dobrushin": "dobrushin[map]",
     "doeblin": "doeblin[map]",
@@ -229,22 +230,31 @@ def _share_floor(x: Tensor, relative: float | Tensor, value: Callable[[Tensor], 
 
 def _massive() -> Iterator[Measure]:
     laws = _ORDERS | {Law.SCALE_INVARIANT, Law.ZERO_CHANNELS, Law.NOT_NEGATIVE, Law.ROTATION_INVARIANT}
-    counts, share, others, channels = massive.MASSIVE
+    counts, share, others, channels, channel_share, other_channels = massive.MASSIVE
     ratio = frozenset({Law.AT_MOST_ONE, Law.ZERO_AT_CONSENSUS})
     rows: list[tuple[str, Callable[[Tensor], Tensor], Callable[..., Tensor], frozenset[Law]]] = [
         (counts, massive.massive_tokens_of, massive.massive_tokens_floor, frozenset()),
         (share, massive.massive_share_of, massive.massive_share_floor, frozenset({Law.AT_MOST_ONE})),
         (others, massive.others_ratio_of, massive.others_ratio_floor, ratio),
-        (channels, massive.other_channels_of, massive.other_channels_floor, ratio),
+        (channels, massive.massive_channels_of, massive.massive_channels_floor, frozenset()),
+        (
+            channel_share,
+            massive.massive_channel_share_of,
+            massive.massive_channel_share_floor,
+            frozenset({Law.AT_MOST_ONE}),
+        ),
+        (other_channels, massive.other_channels_of, massive.other_channels_floor, ratio),
     ]
     for definition, value, floor, more in rows:
         formula, meaning = words.MASSIVE[definition]
+        of_channels = definition in (channels, channel_share, other_channels)
         yield Measure(
             name=definition.partition("[")[0],
             definition=definition,
             formula=formula,
             meaning=meaning,
-            laws=(laws - {Law.ROTATION_INVARIANT} if definition == channels else laws) | more,
+            laws=(laws - {Law.ROTATION_INVARIANT} | {Law.TOKEN_SCALE_INVARIANT} if of_channels else laws)
+            | more,
             kind="tokens",
             value_fn=value,
             floor_fn=floor,

@@ -16,7 +16,15 @@ from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
 from rankscope.measures.evaluate import evaluate_many
-from rankscope.measures.massive import HALF, MASSIVE, count_floor, massive_count, massive_share, others
+from rankscope.measures.massive import (
+    MASSIVE,
+    channel_count,
+    channel_count_floor,
+    count_floor,
+    massive_count,
+    massive_share,
+    others,
+)
 from rankscope.measures.norms import turned
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
@@ -40,6 +48,9 @@ RANKS = ("effective_rank[entropy]", "effective_rank[entropy,centered]")
 
 NEAR_CONSENSUS = 1e-5
 """Below this ratio the mean must be subtracted twice to keep its digits: the catalog does."""
+
+CHANNEL_MARGIN = 1e-9
+"""Channels that are massive when they move by this, of tokens of length one, are left to the catalog."""
 
 SAFE_SIZES = (1e-100, 1e100)
 """Squares of numbers in this range neither overflow nor vanish."""
@@ -122,10 +133,10 @@ def read_panel(
         x, work = _workspace(len(places), texts[places[0]])
         for row, place in enumerate(places):
             x[row].copy_(texts[place])
-        sums, squares = _sums(x, work)
+        sums, squares, channels = _sums(x, work)
         panel = _from_sums(sums, relative)
         columns = [panel] if sites else []
-        columns += [_from_lengths(x, squares, panel, relative)] if massive else []
+        columns += [_from_lengths(x, squares, channels, panel, relative)] if massive else []
         columns += [_from_spectra(_gram_spectra(x), sums, relative)] if ranks else []
         values[places], floors[places] = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
@@ -147,8 +158,11 @@ def _alike(texts: Sequence[Tensor]) -> Iterator[list[int]]:
         yield from (places[start : start + most] for start in range(0, len(places), most))
 
 
-def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper, and the squared lengths of its tokens."""
+def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper.
+
+    Then the squared lengths of its tokens, and those of the channels of its unit tokens.
+    """
     tokens = x.shape[-2]
     squares = torch.mul(x, x, out=work)
     lengths = squares.sum(dim=-1)
@@ -156,16 +170,16 @@ def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
     one = torch.ones_like(lengths[:, 0])
     found = [one, one * tokens, lengths.sum(dim=-1), lengths.amax(dim=-1), lengths.amin(dim=-1)]
     found += [squares.sum(dim=-2).amax(dim=-1)]
-    unit_channel = _weighted(inverse.square(), squares).amax(dim=-1)
+    channels = _weighted(inverse.square(), squares)
     sizes = torch.abs(x, out=work)
     rows = sizes.sum(dim=-1)
     found += [rows.amax(dim=-1), sizes.sum(dim=-2).amax(dim=-1)]
     unit_column = _weighted(inverse, sizes).amax(dim=-1)
     found += _residual_sums(torch.sub(x, x.mean(dim=-2, keepdim=True), out=work))
-    found += [unit_channel, (rows * inverse).amax(dim=-1), unit_column]
+    found += [channels.amax(dim=-1), (rows * inverse).amax(dim=-1), unit_column]
     mean = _weighted(inverse, x) / tokens
     found += _residual_sums(torch.addcmul(-mean[:, None], x, inverse[..., None], out=work))
-    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths
+    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths, channels
 
 
 def _weighted(weights: Tensor, x: Tensor) -> Tensor:
@@ -197,7 +211,7 @@ def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
 
 
 def _from_lengths(
-    x: Tensor, squares: Tensor, panel: tuple[Tensor, Tensor], relative: float
+    x: Tensor, squares: Tensor, channels: Tensor, panel: tuple[Tensor, Tensor], relative: float
 ) -> tuple[Tensor, Tensor]:
     """Values and floors of ``MASSIVE``, one row per text; NaN where the catalog must be asked.
 
@@ -216,13 +230,15 @@ def _from_lengths(
     moved = torch.full_like(share, relative)
     shares = torch.where(is_open.cpu() > 0, 1.0, share_floor(share, moved))
     everything = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")]
-    channel = panel[0][:, PANEL.index("channel_share[largest,unit]")]
-    rest = torch.where(
-        channel < HALF - 1e-9, everything, torch.nan
-    )  # with a massive channel the catalog is asked
     unit = torch.full_like(share, float(turned(relative)))
-    values = torch.stack([count.cpu(), share, ratio, rest], dim=-1)
-    floors = torch.stack([is_open.cpu(), shares, unit, unit], dim=-1)
+    of_channels = (channels / x.shape[-2]).sqrt()
+    # with a channel that is massive, or nearly, the catalog is asked
+    is_plain = (channel_count(of_channels, torch.full_like(count, CHANNEL_MARGIN)) == 0).cpu()
+    none = torch.where(is_plain, 0.0, torch.nan)
+    open_channels = channel_count_floor(of_channels, unit.to(x.device)).cpu()
+    channel_shares = torch.where(open_channels > 0, 1.0, share_floor(torch.zeros_like(unit), unit))
+    values = torch.stack([count.cpu(), share, ratio, none, none, everything + none], dim=-1)
+    floors = torch.stack([is_open.cpu(), shares, unit, open_channels, channel_shares, unit], dim=-1)
     is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 

@@ -123,10 +123,20 @@ MASSIVE = {
         "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the massive "
         "ones, tokens first scaled to length one (none may be zero)",
     ),
+    "massive_channels[5x_others,unit]": (
+        "max {k < d/2 : u₍ₖ₎ ≥ 5 √(Σⱼ>ₖ u₍ⱼ₎² / (d-k))}, uⱼ² = Σᵢ xᵢⱼ²/|xᵢ|₂², u₍₁₎ the largest of d that are not 0; "
+        "1 if that is 0 and u₍₁₎² ≥ Σⱼ uⱼ²/2",
+        "massive channels of tokens scaled to length one: each at least five times as long as the channels that are "
+        "not, or one with half of the energy",
+    ),
+    "channel_share[massive,unit]": (
+        "Σⱼ≤ₖ u₍ⱼ₎² / Σⱼ uⱼ², uⱼ² = Σᵢ xᵢⱼ²/|xᵢ|₂², k massive channels",
+        "share of the energy in the massive channels, tokens first scaled to length one",
+    ),
     "residual_ratio[frobenius,mean,unit,other_channels]": (
-        "‖R‖/‖U‖, R = U - 1cᵀ, U = xᵢ/|xᵢ|₂ without the channel j with Σᵢ xᵢⱼ²/|xᵢ|₂² ≥ n/2, c = column means",
-        "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the channel that "
-        "holds half of the energy or more, tokens scaled to length one after that (none may be zero)",
+        "‖R‖/‖U‖, R = U - 1cᵀ, U = xᵢ/|xᵢ|₂ without the massive channels, c = column means",
+        "Frobenius norm of the tokens minus the mean token, relative to that of the tokens; without the massive "
+        "channels, tokens scaled to length one after that (none may be zero)",
     ),
 }
 

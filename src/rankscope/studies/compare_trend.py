@@ -17,6 +17,7 @@ HIGH_IS_WORST = frozenset(
         "token_share",
         "channel_share",
         "outlier_tokens",
+        "massive_channels",
         "massive_tokens",
         "sink_share",
         "spectral_gap",

@@ -17,7 +17,7 @@ RAW_COMPOSITE = "residual_ratio[composite,mean]"
 UNIT_COMPOSITE = "residual_ratio[composite,mean,unit]"
 COSINE = "cosine[off_diagonal]"
 TOKEN = "token_share[largest]"  # noqa: S105 - a share, not a secret
-MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, OTHER_CHANNELS = MASSIVE
+MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, MASSIVE_CHANNELS, MASSIVE_CHANNEL_SHARE, OTHER_CHANNELS = MASSIVE
 CHANNEL = "channel_share[largest]"
 UNIT_CHANNEL = "channel_share[largest,unit]"
 RANK = "effective_rank[entropy]"
@@ -104,6 +104,11 @@ class Facts:
     def massive_share(self) -> float | None:
         """What they hold of the energy together."""
         return self[MASSIVE_SHARE] if MASSIVE_SHARE in self.numbers else self[TOKEN]
+
+    @property
+    def has_massive_channels(self) -> bool | None:
+        """Whether several channels are massive, not one; no in tables that hold the largest share alone."""
+        return self.at_least(MASSIVE_CHANNELS, 1.5) if MASSIVE_CHANNELS in self.numbers else False
 
     @property
     def times_longer(self) -> float | None:

@@ -9,6 +9,7 @@ from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
+    MASSIVE_CHANNEL_SHARE,
     MASSIVE_SHARE,
     MASSIVE_TOKENS,
     OTHER_CHANNELS,
@@ -91,7 +92,7 @@ def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
 
 
 def judged_ratio(one: Facts, limits: Thresholds) -> Point:
-    """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens, a channel."""
+    """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens or channels."""
     if one.at_least(MASSIVE_TOKENS, 0.5) and one.is_number(OTHERS):
         return Point.of(one.layer, one[OTHERS], one.most(OTHERS))
     ratio = one[UNIT]
@@ -110,8 +111,11 @@ def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
 
 
 def is_massive_channel(one: Facts, limits: Thresholds) -> bool | None:
-    return _both(
-        one.at_least(CHANNEL, limits.massive_channel), one.at_least(UNIT_CHANNEL, limits.massive_channel)
+    """Whether one channel, or several massive ones together, hold most of the energy."""
+    limit = limits.massive_channel
+    return _either(
+        _both(one.at_least(CHANNEL, limit), one.at_least(UNIT_CHANNEL, limit)),
+        _both(one.has_massive_channels, one.at_least(MASSIVE_CHANNEL_SHARE, limit)),
     )
 
 

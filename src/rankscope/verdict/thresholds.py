@@ -36,13 +36,13 @@ class Thresholds(Config):
         default=0.5,
         gt=0,
         lt=1,
-        description="a channel is massive if it holds this share of the energy of unit tokens",
+        description="massive channels, one or several together, hold this share of the energy of unit tokens",
     )
     distinct: float = Field(
         default=0.3,
         gt=0,
         lt=1,
-        description="tokens are distinct without a massive channel if their ratio is then at least this",
+        description="tokens are distinct without massive channels if their ratio is then at least this",
     )
     offset_cosine: float = Field(
         default=0.97,

@@ -9,6 +9,8 @@ from rankscope.verdict.facts import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
+    MASSIVE_CHANNEL_SHARE,
+    MASSIVE_CHANNELS,
     MASSIVE_SHARE,
     MASSIVE_TOKENS,
     OTHER_CHANNELS,
@@ -32,7 +34,10 @@ EVIDENCE = {
     NO_STATES: (),
     ILL: (),
     "massive token": (MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, TOKEN, RAW, UNIT, RANK, COSINE),
-    "massive channel": (CHANNEL, UNIT_CHANNEL, OTHER_CHANNELS, COSINE, UNIT, CENTERED_RANK),
+    "massive channel": (
+        *(MASSIVE_CHANNELS, MASSIVE_CHANNEL_SHARE, CHANNEL, UNIT_CHANNEL),
+        *(OTHER_CHANNELS, COSINE, UNIT, CENTERED_RANK),
+    ),
     "shared mean": (COSINE, UNIT, CENTERED_RANK, RANK),
     "clusters": (RANK, CENTERED_RANK, COSINE, UNIT),
     "cone": (COSINE, UNIT, CENTERED_RANK),
@@ -88,9 +93,16 @@ def of_layer(name: str, one: Facts, precision: Precision) -> str:
                 f"{number(one[RAW])}{_rank(one)}, with every token at unit length the ratio is {ratio}{_others(one)}"
             )
         case "massive channel":
+            rest = f"tokens differ by {number(one[OTHER_CHANNELS])} of their length"
+            if one.has_massive_channels:
+                return (
+                    f"{round(one[MASSIVE_CHANNELS] or 0.0)} of {one.dim} channels hold "
+                    f"{number(one[MASSIVE_CHANNEL_SHARE])} of the energy and make the mean cosine {cosine}; "
+                    f"without them {rest}"
+                )
             return (
                 f"one channel holds {number(one[UNIT_CHANNEL])} of the energy and makes the mean cosine {cosine}; "
-                f"without it tokens differ by {number(one[OTHER_CHANNELS])} of their length"
+                f"without it {rest}"
             )
         case "shared mean":
             spans = one[CENTERED_RANK]

@@ -37,6 +37,12 @@ def massive_channel(x):
     return y
 
 
+def two_massive_channels(x):
+    y = x.clone()
+    y[:, :2] += torch.tensor([300.0, 40.0], dtype=x.dtype)
+    return y
+
+
 def zero_token(x):
     y = x.clone()
     y[0] = 0
@@ -51,6 +57,7 @@ STATES = {
     "massive token": massive_token,
     "two massive tokens": two_massive_tokens,
     "massive channel": massive_channel,
+    "two massive channels": two_massive_channels,
     "equal behind massive tokens": equal_behind_massive,
     "zero token": zero_token,
     "all zero": torch.zeros_like,

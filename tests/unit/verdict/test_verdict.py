@@ -123,6 +123,42 @@ def test_equal_tokens_are_not_distinct_because_one_channel_varies():
     )
 
 
+@pytest.mark.parametrize("channels", [(3,), (3, 7), (3, 7, 11, 40, 63)], ids=len)
+@pytest.mark.parametrize("grows", [True, False])
+def test_massive_channels_are_counted_and_the_others_measured(channels, grows):
+    """Channels that grow with depth make all cosines 1, while the tokens stay as distinct as they are without them."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(5, 2, 40, 64, generator=generator, dtype=torch.float64)
+    sizes = torch.tensor([0.0, 30.0, 100.0, 300.0, 1000.0] if grows else [300.0] * 5, dtype=torch.float64)
+    states[..., list(channels)] += sizes[:, None, None, None]
+    found = judge(scan_of_states(list(states)))
+    assert found["verdict"] == "massive channel", found["words"]
+    numbers = found["stacks"][0]["layers"][-1]["numbers"]
+    assert numbers["massive_channels[5x_others,unit]"] == len(channels)
+    unit = states[-1] / states[-1].norm(dim=-1, keepdim=True)
+    share = unit[..., list(channels)].square().sum(dim=-1).mean()
+    assert numbers["channel_share[massive,unit]"] == pytest.approx(float(share), rel=1e-9)
+    rest = states[-1][..., [k for k in range(64) if k not in channels]]
+    assert numbers["residual_ratio[frobenius,mean,unit,other_channels]"] == pytest.approx(
+        others_alone(rest), rel=1e-9
+    )
+    words = "one channel holds" if len(channels) == 1 else f"{len(channels)} of 64 channels hold 1.00"
+    assert words in found["words"]
+
+
+@pytest.mark.parametrize("channels", [(3,), (3, 7), (3, 7, 11, 40, 63)], ids=len)
+def test_a_collapse_behind_massive_channels_is_seen(channels):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 64, generator=generator, dtype=torch.float64)
+    row = torch.randn(64, generator=generator, dtype=torch.float64)
+    states = torch.stack([0.5**k * x + (1 - 0.5**k) * row for k in range(9)])[:, None]
+    states[..., list(channels)] += 300.0
+    stack = judge(scan_of_states(list(states)))["stacks"][0]
+    assert stack["verdict"] == "collapsing", stack["words"]
+    rest = states[-1][..., [k for k in range(64) if k not in channels]]
+    assert stack["last_value"] == pytest.approx(others_alone(rest), rel=1e-9)
+
+
 def test_a_table_without_the_massive_tokens_says_that_the_others_are_not_in_it():
     table = planted(lambda x: torch.cat([300 * x[:, :1], x[:, 1:]], dim=1))()
     summary = [one for one in table.sections["summary"] if one["definition"] not in MASSIVE]
