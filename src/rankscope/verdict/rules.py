@@ -92,13 +92,21 @@ def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
 
 
 def judged_ratio(one: Facts, limits: Thresholds) -> Point:
-    """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens or channels."""
+    """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens or channels.
+
+    Tokens that are equal with massive channels, and perhaps not without them, have no ratio: coarse dtypes may leave
+    open whether channels are massive, and how far tokens differ in the others.
+    """
     if one.at_least(MASSIVE_TOKENS, 0.5) and one.is_number(OTHERS):
         return Point.of(one.layer, one[OTHERS], one.most(OTHERS))
-    ratio = one[UNIT]
-    if ratio is not None and is_massive_channel(one, limits):
-        ratio = max(ratio, one[OTHER_CHANNELS] or 0.0)
-    return Point.of(one.layer, ratio, one.most(UNIT))
+    ratio, most = one[UNIT], one.most(UNIT)
+    if is_massive_channel(one, limits) is not False and one.is_number(OTHER_CHANNELS):
+        rest = one[OTHER_CHANNELS]
+        if rest is not None:
+            ratio = max(ratio or 0.0, rest)
+        elif ratio is None or ratio <= limits.collapsed:
+            ratio, most = None, one.most(OTHER_CHANNELS)
+    return Point.of(one.layer, ratio, most)
 
 
 def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
@@ -167,7 +175,8 @@ def confounder(one: Facts, limits: Thresholds) -> Layer:
     if not one.is_number(UNIT):
         return Layer(name=NO_STATES)
     if one[UNIT] is None:
-        is_equal = one.at_least(UNIT, limits.collapsed) is False
+        most = judged_ratio(one, limits).log10_most
+        is_equal = most is not None and most < math.log10(limits.collapsed)
         return Layer(name=COLLAPSED if is_equal else UNDECIDED)
     channel = _both(is_massive_channel(one, limits), one.at_least(COSINE, limits.cone_cosine))
     is_distinct = one.at_least(OTHER_CHANNELS, limits.distinct)
