@@ -1,0 +1,152 @@
+"""The operations of one call, as nodes with their values and the user's own source lines."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the user's own code.
+
+    >>> str(Line(file="/home/me/zoo.py", number=31, code="a = a.clamp(max=50)"))
+    'zoo.py:31, `a = a.clamp(max=50)`'
+    """
+
+    file: str
+    number: int
+    code: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.number}"
+        return f"{place}, `{self.code}`" if self.code else place
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Node:
+    """One operation and its value; without an operation it is something that entered from outside.
+
+    Args:
+        args: arguments of the operation, nodes in place of tensors; ``kwargs`` likewise.
+        item: which output of an operation with several.
+        line: the first line outside of libraries that led here; ``path`` is the module it ran in.
+        name: of a parameter or buffer (``attn.q.weight``), or of an argument (``x``); empty for other constants.
+    """
+
+    id: int
+    op: torch._ops.OpOverload | None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    value: Tensor = field(default_factory=lambda: torch.empty(0))
+    item: int | None = None
+    line: Line | None = None
+    path: str = ""
+    name: str = ""
+
+    @property
+    def kind(self) -> str:
+        """``linear``, ``add``, ...: the name of the operation without its overload; ``outside`` where there is none."""
+        return "outside" if self.op is None else self.op._schema.name.removeprefix("aten::")
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.value.shape
+
+    def inputs(self) -> list["Node"]:
+        """The nodes among the arguments, in order, as often as they stand there."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs), is_leaf=_is_node) if _is_node(leaf)]
+
+    def __repr__(self) -> str:
+        return f"%{self.id} {self.kind}{tuple(self.shape)} {self.name or self.line or ''}"
+
+
+def _is_node(leaf: object) -> bool:
+    return isinstance(leaf, Node)
+
+
+def with_nodes(change: Any, args: Any) -> Any:
+    """Arguments with every node changed by a function."""
+    return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Node) else leaf, args, is_leaf=_is_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A number that left the tensors for Python (``.item()``, ``bool()``): the run holds for this branch alone."""
+
+    node: Node | None
+    what: str
+    result: object
+    line: Line | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module: the nodes of the tensors that entered and left it, as they were at that moment."""
+
+    path: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(slots=True)
+class Graph:
+    """All operations of one call, in order.
+
+    Args:
+        inputs: nodes of the tensors among the arguments of the call, by name (``x``, ``mask``, ``0.hidden``).
+        outputs: nodes of the tensors that it returned, in order.
+        calls: the modules that were called inside, in order of their returns.
+    """
+
+    nodes: list[Node]
+    inputs: dict[str, Node]
+    outputs: tuple[Node, ...]
+    calls: list[ModuleCall]
+    guards: list[Guard]
+
+    def calls_of(self, path: str) -> Iterator[ModuleCall]:
+        return (call for call in self.calls if call.path == path)
+
+
+def merged(graph: Graph) -> Graph:
+    """Equal operations on equal operands become one node: a norm written twice, a table made in every branch."""
+    first: dict[Any, Node] = {}
+    same: dict[Node, Node] = {}
+
+    def one(node: Node) -> Node:
+        return same.get(node, node)
+
+    kept = []
+    for node in graph.nodes:
+        node.args, node.kwargs = with_nodes(one, (node.args, node.kwargs))
+        key = _key(node)
+        if key is not None and key in first:
+            same[node] = first[key]
+            continue
+        if key is not None:
+            first[key] = node
+        kept.append(node)
+    return Graph(
+        nodes=kept,
+        inputs={name: one(node) for name, node in graph.inputs.items()},
+        outputs=tuple(map(one, graph.outputs)),
+        calls=[
+            ModuleCall(call.path, tuple(map(one, call.inputs)), tuple(map(one, call.outputs)))
+            for call in graph.calls
+        ],
+        guards=[
+            Guard(guard.node and one(guard.node), guard.what, guard.result, guard.line)
+            for guard in graph.guards
+        ],
+    )
+
+
+def _key(node: Node) -> tuple[Any, ...] | None:
+    """Equal for nodes that must have equal values; None for what enters from outside and for random numbers."""
+    if node.op is None or torch.Tag.nondeterministic_seeded in node.op.tags:
+        return None
+    return (node.op, repr(with_nodes(lambda leaf: f"%{leaf.id}", (node.args, node.kwargs))), node.item)

@@ -1,0 +1,201 @@
+"""A piece of a graph between the states that enter and the state that leaves: what depends on what, and run again.
+
+What does not depend on a root is a constant of the region: weights, masks, tables of angles. What has been recognised
+so far stands in ``linears`` and ``known``, and the search for structure steps over it as over one operation.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rankscope.network import Part
+from rankscope.sources.operations.graph import Graph, Line, Node, with_nodes
+
+SAME_CHANNELS = frozenset(
+    {
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "clone",
+        "contiguous",
+        "unsqueeze",
+        "squeeze",
+        "alias",
+        "detach",
+        "expand",
+    }
+    | {"lift_fresh", "transpose", "permute", "t", "_reshape_alias"}
+)
+"""Operations that move elements about and compute nothing; whether tokens keep their places has to be asked."""
+
+
+class Unread(Exception):  # noqa: N818 - reads as a sentence
+    """Something in a graph that no rule of the recogniser covers, and where it stands."""
+
+    def __init__(self, what: str, node: Node | None = None) -> None:
+        super().__init__(what)
+        self.what, self.node = what, node
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why a piece was not recognised: what stands there, in which module, on which line of the user."""
+
+    what: str
+    path: str
+    line: Line | None
+
+    @classmethod
+    def of(cls, error: Unread) -> "Note":
+        node = error.node
+        return cls(error.what, "" if node is None else node.path, None if node is None else node.line)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """``output = input @ matrix + bias`` for every token."""
+
+    input: Node
+    output: Node
+    matrix: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A recognised part: ``output = part(input)``; cross-attention reads ``memory`` as well."""
+
+    input: Node
+    output: Node
+    part: Part
+    memory: Node | None = None
+
+
+@dataclass(eq=False)
+class Region:
+    """What lies between ``roots`` (the stream first, then memories) and ``target`` in a graph."""
+
+    graph: Graph
+    roots: tuple[Node, ...]
+    target: Node
+    linears: dict[Node, Linear] = field(default_factory=dict)
+    known: dict[Node, Known] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        reached = set(self.roots)
+        for node in self.graph.nodes:
+            if node not in reached and any(leaf in reached for leaf in node.inputs()):
+                reached.add(node)
+        needed = self._above(self.target, reached)
+        self.order = [node for node in self.graph.nodes if node in needed or node in self.roots]
+        self.inside = set(self.order)
+        self.users: dict[Node, list[Node]] = {node: [] for node in self.order}
+        for node in self.order:
+            for leaf in () if node in self.roots else dict.fromkeys(node.inputs()):
+                if leaf in self.users:
+                    self.users[leaf].append(node)
+
+    def depends(self, node: object) -> bool:
+        """Whether a node depends on a root; all else is constant here."""
+        return node in self.inside
+
+    def _above(self, target: Node, within: set[Node]) -> set[Node]:
+        """What a node is computed from, itself included, up to the roots."""
+        found, waiting = set[Node](), [target]
+        while waiting:
+            node = waiting.pop()
+            if node not in found and node in within:
+                found.add(node)
+                waiting += () if node in self.roots else node.inputs()
+        return found
+
+    def replay(self, target: Node, given: Mapping[Node, Tensor]) -> Tensor:
+        """The value of ``target`` if the nodes of ``given`` had these values; shapes are those of the run."""
+        values = dict(given)
+        reached = set(given)
+        for node in self.order:
+            if (
+                node not in reached
+                and node not in self.roots
+                and any(leaf in reached for leaf in node.inputs())
+            ):
+                reached.add(node)
+        needed, waiting = set[Node](), [target]
+        while waiting:
+            node = waiting.pop()
+            if node not in needed and node not in values and node in reached:
+                needed.add(node)
+                waiting += node.inputs()
+        for node in self.order:
+            if node in needed:
+                values[node] = run_again(node, values)
+        return values.get(target, target.value)
+
+    def before(self, node: Node) -> list[Node]:
+        """The nodes a node is made from, of those that depend on a root; what is recognised is one step."""
+        if node in self.roots:
+            return []
+        if node in self.known:
+            known = self.known[node]
+            return [known.input] if known.memory is None else [known.input, known.memory]
+        if node in self.linears:
+            return [self.linears[node].input]
+        return [leaf for leaf in dict.fromkeys(node.inputs()) if leaf in self.inside]
+
+    def waist(self, start: Node, end: Node) -> list[Node]:
+        """The nodes that every way from ``start`` to ``end`` passes, both included, in order: dominators of the end.
+
+        Ways that do not begin at ``start`` do not count; an error if none begins there.
+        """
+        place = {node: number for number, node in enumerate(self.order)}
+        between, waiting = set[Node](), [end]
+        while waiting:
+            node = waiting.pop()
+            if node in between or place[node] < place[start]:
+                continue
+            between.add(node)
+            waiting += () if node is start else self.before(node)
+        if start not in between:
+            raise Unread("does not read the stream", end)
+        dominators: dict[Node, set[Node]] = {start: {start}}
+        for node in sorted(between - {start}, key=place.__getitem__):
+            above = [dominators[leaf] for leaf in self.before(node) if leaf in dominators]
+            if above:
+                dominators[node] = {node} | set.intersection(*above)
+        return sorted(dominators[end], key=place.__getitem__)
+
+    def stripped(self, node: Node) -> Node:
+        """Up through operations that only move rows about and leave the channels of each row together."""
+        while (
+            node.kind in SAME_CHANNELS
+            and node not in self.roots
+            and node not in self.known
+            and (source := node.args[0]) in self.inside
+            and source.shape[-1:] == node.shape[-1:]
+            and source.value.numel() == node.value.numel()
+        ):
+            node = source
+        return node
+
+
+def run_again(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
+    """One operation on other values; views of the run become reshapes, because layouts in memory may differ."""
+
+    def value(leaf: Node) -> Tensor:
+        found = values.get(leaf, leaf.value)
+        return found.clone() if found.is_inference() and not torch.is_inference_mode_enabled() else found
+
+    args, kwargs = with_nodes(value, (node.args, node.kwargs))
+    if node.op is None:
+        return value(node)
+    is_view = node.kind in ("view", "_unsafe_view")
+    found = args[0].reshape(args[1]) if is_view else node.op(*args, **kwargs)
+    return found if node.item is None else found[node.item]  # type: ignore[no-any-return]  # operations are untyped
+
+
+def values_of(region: Region, given: Mapping[Node, Tensor], wanted: Iterable[Node]) -> dict[Node, Tensor]:
+    """Several values of one replay."""
+    return {node: region.replay(node, given) for node in wanted}
