@@ -35,7 +35,7 @@ from rankscope.network import Context
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of
 from rankscope.sources.extras import import_timm
-from rankscope.sources.recording import Recording, recorded
+from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 
@@ -186,9 +186,9 @@ class Case:
         """Its tree, proven on the batch that is padded on the right."""
         return _translation(self, dtype)
 
-    def recording(self, dtype: torch.dtype, side: Side = "right") -> tuple[Recording, Context]:
+    def plain_run(self, dtype: torch.dtype, side: Side = "right") -> tuple[PlainRun, Context]:
         """What the model computes on a batch, and what its blocks know besides."""
-        return _recording(self, dtype, side)
+        return _plain_run(self, dtype, side)
 
 
 @cache
@@ -220,10 +220,10 @@ def _translation(case: Case, dtype: torch.dtype) -> Translation:
 
 
 @cache
-def _recording(case: Case, dtype: torch.dtype, side: Side) -> tuple[Recording, Context]:
+def _plain_run(case: Case, dtype: torch.dtype, side: Side) -> tuple[PlainRun, Context]:
     batch = case.batch(dtype, side)
-    recording = recorded(case.model(dtype), case.translation(dtype).stack, batch)
-    return recording, context_of(batch, recording.states[0], case.translation(dtype).stack.name)
+    plain = plain_run(case.model(dtype), case.translation(dtype).stack, batch)
+    return plain, context_of(batch, plain.states[0], case.translation(dtype).stack.name)
 
 
 # encoders

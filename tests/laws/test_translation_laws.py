@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rankscope.errors import ConfigError, NotTranslated
 from rankscope.network import Attention, Context, Network, Softmax
 from rankscope.sources.contexts import context_of
+from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import ALLOWED_CASTS, prove
-from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.translate import translate, translated_kinds
 from rankscope.sources.translation import Translation
 from rankscope.sources.trial import trial_batch
@@ -57,7 +57,7 @@ def test_the_tree_equals_the_model(case: Case, dtype: torch.dtype) -> None:
     exact = 2e-4 if dtype == torch.float32 else ALLOWED_CASTS if case.casts else 1e-9
     assert translation.casts == case.casts
     for side in SIDES if case.masked else SIDES[:1]:
-        proof = prove(translation.network, *case.recording(dtype, side), dtype=dtype, casts=case.casts)
+        proof = prove(translation.network, *case.plain_run(dtype, side), dtype=dtype, casts=case.casts)
         assert len(proof.blocks) == translation.stack.calls
         assert proof.allowed == exact
         assert proof.worst < exact
@@ -71,12 +71,12 @@ def test_the_tree_equals_the_model(case: Case, dtype: torch.dtype) -> None:
 def test_only_families_with_casts_cast(case: Case) -> None:
     translation = case.translation(torch.float64)
     with CastsCounted() as mode:
-        recorded(translation.model, translation.stack, case.batch(torch.float64))
+        plain_run(translation.model, translation.stack, case.batch(torch.float64))
     if case.casts and not mode.found:  # some do in their own attention, and not in torch's
         eager = copy.deepcopy(translation.model)
         eager.set_attn_implementation("eager")
         with mode:
-            recorded(eager, translation.stack, case.batch(torch.float64))
+            plain_run(eager, translation.stack, case.batch(torch.float64))
     assert bool(mode.found) == case.casts, mode.found
 
 
@@ -89,16 +89,16 @@ def test_without_its_casts_a_model_equals_the_tree_to_the_last_digits(case: Case
     translation, batch = case.translation(torch.float64), case.batch(torch.float64)
     # the tree runs in the same mode: buckets of distances are found in float32 by both or by neither
     with CastsRemoved():
-        recording = recorded(translation.model, translation.stack, batch)
-        context = context_of(batch, recording.states[0], translation.stack.name)
-        proof = prove(translation.network, recording, context, dtype=torch.float64, casts=False)
+        plain = plain_run(translation.model, translation.stack, batch)
+        context = context_of(batch, plain.states[0], translation.stack.name)
+        proof = prove(translation.network, plain, context, dtype=torch.float64, casts=False)
     assert proof.worst < 1e-9
 
 
 @every_case
 def test_what_sublayers_put_out_is_compared_as_well(case: Case) -> None:
-    translation, (recording, _) = case.translation(torch.float64), case.recording(torch.float64)
-    found = {site: {layer for layer, one in recording.sites if one == site} for _, site in recording.sites}
+    translation, (plain, _) = case.translation(torch.float64), case.plain_run(torch.float64)
+    found = {site: {layer for layer, one in plain.sites if one == site} for _, site in plain.sites}
     assert found == {site: set(range(1, translation.stack.calls + 1)) for site in case.sites}
 
 
@@ -164,9 +164,9 @@ def test_a_padded_batch_equals_its_texts_one_by_one(case: Case, side: Side) -> N
 @dtypes_in_turn
 def test_planted_faults_are_refused(case: Case, dtype: torch.dtype) -> None:
     translation, layers = case.translation(dtype), (1, 2) if dtype == torch.float32 else (2, 1)
-    runs = {"right": case.recording(dtype)}
+    runs = {"right": case.plain_run(dtype)}
     # A causal mask hides padding behind a text; what reads padding shows where it stands before one.
-    runs["left"] = case.recording(dtype, "left") if case.masked else runs["right"]
+    runs["left"] = case.plain_run(dtype, "left") if case.masked else runs["right"]
     missed = {
         name: found
         for (name, fault), layer in zip(_faults(dtype).items(), cycle(layers), strict=False)
@@ -187,8 +187,8 @@ def test_planted_faults_are_refused_on_random_inputs(name: str, dtype: torch.dty
     translation = CASES[name].translation(dtype)
     overflows = name == "gemma2" and dtype == torch.float64  # its own attention, on padding
     batch = trial_batch(translation.model, translation.stack, padded=not overflows)
-    recording = recorded(translation.model, translation.stack, batch)
-    run = recording, context_of(batch, recording.states[0], translation.stack.name)
+    plain = plain_run(translation.model, translation.stack, batch)
+    run = plain, context_of(batch, plain.states[0], translation.stack.name)
     prove(translation.network, *run, dtype=dtype, casts=translation.casts)
     missed = {
         fault: found
@@ -203,17 +203,17 @@ def _faults(dtype: torch.dtype) -> dict[str, Fault]:
     return FAULTS if dtype == torch.float32 else FAULTS | FINE_FAULTS
 
 
-Run = tuple[Recording, Context]
+Run = tuple[PlainRun, Context]
 
 
 def _missed(translation: Translation, name: str, fault: Fault, layer: int, run: Run) -> str:
     """What was wrong with the answer to a fault; empty if it was refused for the right reason, or does not apply."""
     planting = planted(translation.network, fault, layer=layer)
-    recording, context = run
+    plain, context = run
     if planting is None or (name in NEEDS and getattr(context, NEEDS[name]) is None):
         return ""
     network, layer, sites = planting
-    shown = [*(site for site in sites if (layer, site) in recording.sites), "block"]
+    shown = [*(site for site in sites if (layer, site) in plain.sites), "block"]
     said = _answer(translation, network, run)
     found, dtype = _SAID.search(said), next(translation.model.parameters()).dtype
     is_right = (
@@ -236,7 +236,7 @@ def _answer(translation: Translation, network: Network, run: Run) -> str:
 
 @dtypes_in_turn
 def test_a_final_norm_that_is_slightly_off_is_refused(case: Case, dtype: torch.dtype) -> None:
-    assert not _missed_final_norm(case.translation(dtype), case.recording(dtype))
+    assert not _missed_final_norm(case.translation(dtype), case.plain_run(dtype))
 
 
 def _missed_final_norm(translation: Translation, run: Run) -> str:
@@ -261,7 +261,7 @@ def test_every_fault_applies_somewhere() -> None:
     for name, fault in (FAULTS | FINE_FAULTS).items():
         assert applies(fault), name
     assert any(louder_final_norm(case.translation(torch.float64).network) is not None for case in some)
-    contexts = [case.recording(torch.float64)[1] for case in some]
+    contexts = [case.plain_run(torch.float64)[1] for case in some]
     assert all(any(getattr(context, needed) is not None for context in contexts) for needed in NEEDS.values())
 
 
@@ -279,8 +279,8 @@ def test_a_key_bias_alone_has_no_effect(case: Case) -> None:
         mixer._parameters["key_bias"] = None
     if not idle:
         pytest.skip("no key bias, or one that has an effect: keys are turned or normed")
-    recording, context = case.recording(torch.float64)
-    prove(network, recording, context, dtype=torch.float64, casts=case.casts)
+    plain, context = case.plain_run(torch.float64)
+    prove(network, plain, context, dtype=torch.float64, casts=case.casts)
 
 
 # the model

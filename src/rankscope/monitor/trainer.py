@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rankscope.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from rankscope.monitor.recorder import CollapseMonitor
+    from rankscope.monitor.collapse_monitor import CollapseMonitor
 
 
 def trainer_callback(monitor: "CollapseMonitor") -> Any:

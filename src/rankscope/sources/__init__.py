@@ -9,9 +9,9 @@ from rankscope.sources.images import image_batches, read_images, sample_images
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import Loaded
 from rankscope.sources.loading import load_attribute, load_drawn, load_model
+from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
-from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.states import States, read_states
 from rankscope.sources.tensors import tensor_batches
 from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
@@ -27,8 +27,8 @@ __all__ = [
     "Layout",
     "Loaded",
     "Names",
+    "PlainRun",
     "Proof",
-    "Recording",
     "Stack",
     "States",
     "Translation",
@@ -42,13 +42,13 @@ __all__ = [
     "load_families",
     "load_model",
     "parse_shape",
+    "plain_run",
     "prove",
     "random_token_batches",
     "read_audio",
     "read_images",
     "read_states",
     "read_texts",
-    "recorded",
     "register",
     "sample_audio",
     "sample_images",

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankscope.errors import NotTranslated
 from rankscope.network import Context, Network, Rotary, Trace
 from rankscope.network.parts import Part, TokenMap
-from rankscope.sources.recording import Recording
+from rankscope.sources.plain_run import PlainRun
 from rankscope.split.run import in_float64
 
 ALLOWED = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -102,38 +102,36 @@ def allowed_deviation(dtype: torch.dtype, *, casts: bool) -> float:
     return max(allowed, ALLOWED_CASTS) if casts else allowed
 
 
-def prove(
-    network: Network, recording: Recording, context: Context, *, dtype: torch.dtype, casts: bool
-) -> Proof:
+def prove(network: Network, plain: PlainRun, context: Context, *, dtype: torch.dtype, casts: bool) -> Proof:
     """The deviations of a tree from what was recorded, or an error that names the first block and site that differ."""
     most = allowed_deviation(dtype, casts=casts)
     is_token = context.is_token
-    if not all(bool(_kept(state, is_token).isfinite().all()) for state in recording.states):
+    if not all(bool(_kept(state, is_token).isfinite().all()) for state in plain.states):
         raise NotTranslated(
             "the model's own states are not finite on these inputs: there is nothing to compare with"
             + (" (eager attention may overflow on padding in float64; try sdpa)" if casts else "")
         )
     with torch.no_grad():
         blocks = [
-            _proven_block(part, recording, context, layer, most, dtype, casts=casts)
+            _proven_block(part, plain, context, layer, most, dtype, casts=casts)
             for layer, part in enumerate(network.blocks, start=1)
         ]
-        if recording.final is not None:
-            last, final = recording.states[-1], recording.final
+        if plain.final is not None:
+            last, final = plain.states[-1], plain.final
             blocks[-1] = max(blocks[-1], _proven_final(network, last, final, is_token, most, dtype))
-        ending, after = _ending(network, recording, is_token, most, dtype)
-        last = network.states(recording.states[0], context)[-1]
-        end_to_end = _deviation(last, recording.states[-1], recording.states[-2], is_token)
+        ending, after = _ending(network, plain, is_token, most, dtype)
+        last = network.states(plain.states[0], context)[-1]
+        end_to_end = _deviation(last, plain.states[-1], plain.states[-2], is_token)
         in_a_row = most * sqrt(len(blocks))
         if not end_to_end <= in_a_row:
-            grown = _grown(network, recording, context, last, max(blocks))
+            grown = _grown(network, plain, context, last, max(blocks))
             in_a_row = max(in_a_row, min(grown, CHAOS))
     if not end_to_end <= in_a_row:
         raise NotTranslated(
             f"every block of the tree equals the model's, but all in a row differ by {end_to_end:.1e} relative to the "
             f"token, where rounding in {_short(dtype)} explains {in_a_row:.0e}: something happens between the blocks"
         )
-    texts, tokens = recording.states[0].shape[:2]
+    texts, tokens = plain.states[0].shape[:2]
     lengths = torch.full((texts,), tokens) if is_token is None else is_token.sum(dim=-1)
     return Proof(
         blocks=tuple(blocks),
@@ -151,7 +149,7 @@ def prove(
 
 def _proven_block(
     part: Part,
-    recording: Recording,
+    plain: PlainRun,
     context: Context,
     layer: int,
     most: float,
@@ -160,9 +158,9 @@ def _proven_block(
     casts: bool,
 ) -> float:
     """The largest deviation of one block on the model's own state before it, or an error that names the site."""
-    before, after = recording.states[layer - 1 : layer + 1]
+    before, after = plain.states[layer - 1 : layer + 1]
     ours = Network([part]).trace(before, context, sites=SITES)
-    found = _deviations(ours, recording.sites, layer, after, before, context.is_token)
+    found = _deviations(ours, plain.sites, layer, after, before, context.is_token)
     worst = max(found.values())
     if worst <= LEAST.get(dtype, most):
         return worst
@@ -190,16 +188,16 @@ def _proven_final(
 
 
 def _ending(
-    network: Network, recording: Recording, is_token: Tensor | None, most: float, dtype: torch.dtype
+    network: Network, plain: PlainRun, is_token: Tensor | None, most: float, dtype: torch.dtype
 ) -> tuple[float | None, tuple[str, ...]]:
     """How far the end of the tree is from the model's own last state, and what the model does in between."""
-    after = recording.after_blocks if network.final_norm is None else recording.after_norm
-    if recording.last is None:
+    after = plain.after_blocks if network.final_norm is None else plain.after_norm
+    if plain.last is None:
         return None, after
-    found, allowed = _finished(network, recording.states[-1], recording.last, is_token, most, dtype)
+    found, allowed = _finished(network, plain.states[-1], plain.last, is_token, most, dtype)
     if found <= allowed:
         return found, ()
-    if network.final_norm is not None and recording.final is None:
+    if network.final_norm is not None and plain.final is None:
         raise _differs("the final norm, as its family builds it", found, allowed, dtype)
     return found, after or ("operations that are no module",)
 
@@ -261,12 +259,12 @@ def _turns(part: Part) -> bool:
     return any(isinstance(module, Rotary) for module in part.modules())
 
 
-def _grown(network: Network, recording: Recording, context: Context, last: Tensor, deviation: float) -> float:
+def _grown(network: Network, plain: PlainRun, context: Context, last: Tensor, deviation: float) -> float:
     """How far the last state moves if what enters is off by a block's deviation, times the number of blocks.
 
     Deep networks without training can be chaotic: then rounding grows, and says nothing about the tree.
     """
-    first = recording.states[0]
+    first = plain.states[0]
     noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(first)
     noise = noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
     moved = first + deviation * torch.linalg.vector_norm(first, dim=-1, keepdim=True) * noise

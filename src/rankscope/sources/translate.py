@@ -17,8 +17,8 @@ from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.layout import Match, family_runs, layout_of
+from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import FinalNormDiffers, Proof
-from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
 from rankscope.sources.trees import Builder, Place, norm
@@ -43,7 +43,7 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     own = None if batch is None else batch.first(PROVEN_ON)
     # A mask between tokens is laid by the user's inputs, so it can only be seen on those.
     tried = None if is_masked else _trial(model, found, own)
-    given = None if own is None else (own, recorded(model, found, own))
+    given = None if own is None else (own, plain_run(model, found, own))
     runs = [run for run in (tried, given) if run is not None]
     network = _network(model, found, match, tree, runs[0][1].calls)
     network = with_mask(network, Causal()) if is_masked else network
@@ -73,23 +73,23 @@ def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None
     )
 
 
-def _trial(model: nn.Module, stack: Stack, own: Batch | None) -> tuple[Batch, Recording] | None:
+def _trial(model: nn.Module, stack: Stack, own: Batch | None) -> tuple[Batch, PlainRun] | None:
     """Random inputs and what the model makes of them; None where none can be made, as long as the user gave some."""
     try:
         batch = trial_batch(model, stack)
-        recording = recorded(model, stack, batch)
-        if not _is_finite(recording, batch):  # eager attention of some models overflows on padding in float64
+        plain = plain_run(model, stack, batch)
+        if not _is_finite(plain, batch):  # eager attention of some models overflows on padding in float64
             batch = trial_batch(model, stack, padded=False)
-            recording = recorded(model, stack, batch)
+            plain = plain_run(model, stack, batch)
     except RankscopeError:
         if own is None:
             raise
         return None
-    return batch, recording
+    return batch, plain
 
 
-def _is_finite(recording: Recording, batch: Batch) -> bool:
-    last, keep = recording.states[-1], batch.is_token
+def _is_finite(plain: PlainRun, batch: Batch) -> bool:
+    last, keep = plain.states[-1], batch.is_token
     return bool((last if keep is None or keep.shape != last.shape[:2] else last[keep]).isfinite().all())
 
 

@@ -14,8 +14,8 @@ from rankscope.sources.contexts import context_of, has_own_positions, is_causal_
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.loaded import dtype_of, text_config
 from rankscope.sources.paths import resolve
+from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import Proof, prove
-from rankscope.sources.recording import Recording, first_state, recorded
 from rankscope.sources.weights import refuse_not_finite
 
 PROVEN_ON = 2
@@ -90,8 +90,8 @@ class Translation:
         self._check_unchanged()
         refuse_not_finite(self.model)
         texts = self._located(batch).first(PROVEN_ON)
-        recording = recorded(self.model, self.stack, texts)
-        proof = proven(self.model, self.stack, self.network, texts, recording, casts=self.casts)
+        plain = plain_run(self.model, self.stack, texts)
+        proof = proven(self.model, self.stack, self.network, texts, plain, casts=self.casts)
         return replace(self, proof=self.proof.joined(proof))
 
     def _located(self, batch: Batch) -> Batch:
@@ -105,10 +105,10 @@ class Translation:
 
 
 def proven(
-    model: nn.Module, stack: Stack, network: Network, batch: Batch, recording: Recording, *, casts: bool
+    model: nn.Module, stack: Stack, network: Network, batch: Batch, plain: PlainRun, *, casts: bool
 ) -> Proof:
-    context = context_of(batch, recording.states[0], stack.name)
-    return prove(network, recording, context, dtype=dtype_of(model), casts=casts)
+    context = context_of(batch, plain.states[0], stack.name)
+    return prove(network, plain, context, dtype=dtype_of(model), casts=casts)
 
 
 def _windows(network: Network, model: nn.Module) -> set[int]:

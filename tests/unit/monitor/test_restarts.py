@@ -120,7 +120,7 @@ def test_a_copy_that_cannot_be_made_does_not_end_the_training(
     def full(*_: object) -> None:
         raise FileError("no space left")
 
-    monkeypatch.setattr("rankscope.monitor.recorder.write_atomically", full)
+    monkeypatch.setattr("rankscope.monitor.collapse_monitor.write_atomically", full)
     with pytest.warns(RankscopeWarning) as told:
         again.step(0)
     assert "the earlier record could not be copied: no space left" in [str(one.message) for one in told]
@@ -156,7 +156,7 @@ def test_the_record_of_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_other_processes_read_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     run(path, 0)
-    monkeypatch.setattr("rankscope.monitor.recorder.is_first_process", lambda: False)
+    monkeypatch.setattr("rankscope.monitor.collapse_monitor.is_first_process", lambda: False)
     assert len(monitored(path).table) == 0
 
 

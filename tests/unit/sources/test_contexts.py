@@ -11,7 +11,7 @@ from rankscope.masks import Causal, Full
 from rankscope.network import Attention, Context
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import UNREAD, context_of, is_causal_input
-from rankscope.sources.recording import recorded
+from rankscope.sources.plain_run import plain_run
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from translation_decoders import CASES as DECODERS
@@ -35,7 +35,7 @@ def assert_replayed(translation: Translation, batch: Batch) -> None:
     """The tree computes what the model does on every token that is no padding."""
     x, known = translation.embed(batch)
     ours = translation.network.states(x, known)
-    theirs = recorded(translation.model, translation.stack, batch).states
+    theirs = plain_run(translation.model, translation.stack, batch).states
     keep = torch.ones(x.shape[:2], dtype=torch.bool) if known.is_token is None else known.is_token
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own[keep], other[keep], rtol=1e-9, atol=1e-9)

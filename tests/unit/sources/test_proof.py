@@ -17,8 +17,8 @@ from rankscope.network import ACTIVATIONS, Context, Mlp, Network, Part, RMSNorm,
 from rankscope.sources import trial
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of
+from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import ALLOWED, CHAOS, Proof, prove
-from rankscope.sources.recording import Recording, recorded
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Compared, Translation
 from rankscope.sources.trees.mlps import activation_name
@@ -32,10 +32,10 @@ DEPTH = 24
 translating = importlib.import_module("rankscope.sources.translate")  # the function has the same name
 
 
-def answer(network: Network, recording: Recording, context: Context, dtype: torch.dtype) -> str:
+def answer(network: Network, plain: PlainRun, context: Context, dtype: torch.dtype) -> str:
     """What a proof without casts says: nothing, or why it refuses."""
     try:
-        prove(network, recording, context, dtype=dtype, casts=False)
+        prove(network, plain, context, dtype=dtype, casts=False)
     except NotTranslated as error:
         return str(error)
     return ""
@@ -80,11 +80,11 @@ def deep(kind: str, spread: float) -> nn.Module:
 
 
 @cache
-def chaotic(kind: str) -> tuple[Translation, Recording, Context]:
+def chaotic(kind: str) -> tuple[Translation, PlainRun, Context]:
     translation = translate(deep(kind, 0.8))
     batch = trial.trial_batch(translation.model, translation.stack)
-    recording = recorded(translation.model, translation.stack, batch)
-    return translation, recording, context_of(batch, recording.states[0])
+    plain = plain_run(translation.model, translation.stack, batch)
+    return translation, plain, context_of(batch, plain.states[0])
 
 
 each_chaotic = pytest.mark.parametrize("kind", BUILD)
@@ -99,24 +99,24 @@ def test_a_correct_tree_of_a_chaotic_network_is_accepted(kind: str) -> None:
 
 @each_chaotic
 def test_faults_in_a_chaotic_network_are_refused(kind: str) -> None:
-    translation, recording, context = chaotic(kind)
+    translation, plain, context = chaotic(kind)
     for name, fault in FAULTS.items():
         planting = planted(translation.network, fault, layer=DEPTH // 2)
         if planting is not None:
-            said = answer(planting[0], recording, context, torch.float32)
+            said = answer(planting[0], plain, context, torch.float32)
             assert f"block {planting[1]}, " in said, name
 
 
 @each_chaotic
 def test_a_final_norm_and_an_order_of_blocks_are_refused_in_a_chaotic_network(kind: str) -> None:
-    translation, recording, context = chaotic(kind)
+    translation, plain, context = chaotic(kind)
     spoiled = louder_final_norm(translation.network)
     assert spoiled is not None
-    assert "the final norm, by 5." in answer(spoiled, recording, context, torch.float32)
+    assert "the final norm, by 5." in answer(spoiled, plain, context, torch.float32)
     blocks = list(translation.network.blocks)
     for order in ([*blocks[:-2], blocks[-1], blocks[-2]], blocks[::-1], [*blocks[1:], blocks[0]]):
         assert "differs from the model: block" in answer(
-            translation.network.with_blocks(order), recording, context, torch.float32
+            translation.network.with_blocks(order), plain, context, torch.float32
         )
 
 
@@ -134,10 +134,10 @@ def test_a_state_that_is_far_off_at_the_end_is_refused_however_chaotic(
     dtype: torch.dtype, off: float
 ) -> None:
     """Blocks that are right one by one and wrong in a row, and that amplify every change of what enters."""
-    network, recording = handmade(dtype)
+    network, plain = handmade(dtype)
     wrong = network.with_blocks([_Later(block, factor=1 + off, after=1) for block in network.blocks])
     assert "every block of the tree equals the model's, but all in a row differ" in answer(
-        wrong, recording, Context(), dtype
+        wrong, plain, Context(), dtype
     )
 
 
@@ -157,7 +157,7 @@ class _Later(Part):
 # numbers that are none
 
 
-def handmade(dtype: torch.dtype, *, massive: float = 1.0) -> tuple[Network, Recording]:
+def handmade(dtype: torch.dtype, *, massive: float = 1.0) -> tuple[Network, PlainRun]:
     """Two blocks of an MLP without norms, and what they do to tokens of which one is much longer."""
     generator = torch.Generator().manual_seed(0)
 
@@ -174,11 +174,11 @@ def handmade(dtype: torch.dtype, *, massive: float = 1.0) -> tuple[Network, Reco
     return network, of_tree(network, x)
 
 
-def of_tree(network: Network, x: Tensor) -> Recording:
-    """A recording of a tree in place of a model."""
+def of_tree(network: Network, x: Tensor) -> PlainRun:
+    """A plain of a tree in place of a model."""
     with torch.no_grad():
         trace = network.trace(x, sites=("attention", "mlp"))
-    return Recording(
+    return PlainRun(
         states=trace.states, sites=dict(trace.sites), final=trace.final, calls=tuple(network.blocks)
     )
 
@@ -190,8 +190,8 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["block 1", "block 2", "the final norm"])
 def test_numbers_that_are_none_are_refused(dtype: torch.dtype, value: float, where: str) -> None:
-    network, recording = handmade(dtype)
-    assert answer(network, recording, Context(), dtype) == ""
+    network, plain = handmade(dtype)
+    assert answer(network, plain, Context(), dtype) == ""
     spoiled = network.owned()
     held = (
         spoiled.final_norm.weight
@@ -200,23 +200,23 @@ def test_numbers_that_are_none_are_refused(dtype: torch.dtype, value: float, whe
     )
     with torch.no_grad():
         held[3] = value
-    said = answer(spoiled, recording, Context(), dtype)
+    said = answer(spoiled, plain, Context(), dtype)
     assert said.startswith(f"the tree differs from the model: {where}, ")
     assert "by inf relative to the token" in said
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_numbers_that_are_none_at_the_end_alone_are_refused(dtype: torch.dtype) -> None:
-    network, recording = handmade(dtype)
+    network, plain = handmade(dtype)
     wrong = network.with_blocks([_Later(block, factor=torch.nan, after=1) for block in network.blocks])
     # below float64 the second call may be the one in float64 that says what rounding explains
-    assert "differ" in answer(wrong, recording, Context(), dtype)
+    assert "differ" in answer(wrong, plain, Context(), dtype)
 
 
 def test_a_model_whose_states_are_none_is_refused() -> None:
-    network, recording = handmade(torch.float64)
-    states = (*recording.states[:1], recording.states[1] * torch.nan, recording.states[2])
-    assert answer(network, replace(recording, states=states), Context(), torch.float64) == (
+    network, plain = handmade(torch.float64)
+    states = (*plain.states[:1], plain.states[1] * torch.nan, plain.states[2])
+    assert answer(network, replace(plain, states=states), Context(), torch.float64) == (
         "the model's own states are not finite on these inputs: there is nothing to compare with"
     )
 
@@ -226,29 +226,29 @@ def test_a_model_whose_states_are_none_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_massive_token_does_not_hide_a_fault_on_the_others(dtype: torch.dtype) -> None:
-    network, recording = handmade(dtype, massive=1e4)
-    assert answer(network, recording, Context(), dtype) == ""
+    network, plain = handmade(dtype, massive=1e4)
+    assert answer(network, plain, Context(), dtype) == ""
     for layer in (1, 2):
         spoiled = network.owned()
         with torch.no_grad():
             spoiled.blocks[layer - 1].inner.down_bias[0] += 0.01
-        said = answer(spoiled, recording, Context(), dtype)
+        said = answer(spoiled, plain, Context(), dtype)
         assert f"block {layer}, site mlp, by " in said
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5", "vit"])
 def test_a_massive_token_does_not_hide_planted_faults(name: str) -> None:
-    translation, (_, context) = CASES[name].translation(torch.float32), CASES[name].recording(torch.float32)
-    x = CASES[name].recording(torch.float32)[0].states[0].clone()
+    translation, (_, context) = CASES[name].translation(torch.float32), CASES[name].plain_run(torch.float32)
+    x = CASES[name].plain_run(torch.float32)[0].states[0].clone()
     x[:, 3] *= 1e4
     with torch.no_grad():
         trace = translation.network.trace(x, context, sites=("attention", "mlp"))
-    recording = Recording(states=trace.states, sites=dict(trace.sites), final=trace.final, calls=())
-    assert answer(translation.network, recording, context, torch.float32) == ""
+    plain = PlainRun(states=trace.states, sites=dict(trace.sites), final=trace.final, calls=())
+    assert answer(translation.network, plain, context, torch.float32) == ""
     for fault, plant in FAULTS.items():
         planting = planted(translation.network, plant, layer=1)
         if planting is not None and fault not in NEEDS:
-            assert f"block {planting[1]}, " in answer(planting[0], recording, context, torch.float32), fault
+            assert f"block {planting[1]}, " in answer(planting[0], plain, context, torch.float32), fault
 
 
 # coarse dtypes
@@ -261,7 +261,7 @@ FINE = {"logit scale", "rotary base", *FINE_FAULTS}
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
 def test_coarse_dtypes_hide_fine_faults_alone(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
-    translation, run = case.translation(dtype), case.recording(dtype, "left" if case.masked else "right")
+    translation, run = case.translation(dtype), case.plain_run(dtype, "left" if case.masked else "right")
     assert translation.proof.is_coarse
     assert translation.proof.worst <= translation.proof.allowed == ALLOWED[dtype]
     assert not case.translation(torch.float32).proof.is_coarse
@@ -289,11 +289,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
     """The batches that a tree is compared on from now on."""
     seen: list[Batch] = []
 
-    def record(model: nn.Module, stack: object, batch: Batch) -> Recording:
+    def record(model: nn.Module, stack: object, batch: Batch) -> PlainRun:
         seen.append(batch)
-        return recorded(model, stack, batch)
+        return plain_run(model, stack, batch)
 
-    monkeypatch.setattr("rankscope.sources.translation.recorded", record)
+    monkeypatch.setattr("rankscope.sources.translation.plain_run", record)
     return seen
 
 
@@ -375,10 +375,10 @@ def test_a_batch_of_one_token_is_not_all_that_a_tree_is_compared_on(monkeypatch:
 
     # a token alone reads itself, whatever its logits
     translation = translate(model, batch)
-    recording = recorded(model, translation.stack, batch)
+    plain = plain_run(model, translation.stack, batch)
     wrong = planted(translation.network, FAULTS["key heads swapped"], layer=1)
     assert wrong is not None
-    assert answer(wrong[0], recording, Context(), torch.float32) == ""
+    assert answer(wrong[0], plain, Context(), torch.float32) == ""
     monkeypatch.setattr(translating, "_network", spoiled)
     with pytest.raises(NotTranslated, match="block 1, site attention"):
         translate(model, batch)

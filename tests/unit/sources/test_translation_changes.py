@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import NotTranslated
 from rankscope.network import TokenMap
-from rankscope.sources.recording import recorded
+from rankscope.sources.plain_run import plain_run
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from translation_decoders import CASES as DECODERS
@@ -33,8 +33,8 @@ def last_states(case: Case, translation: Translation) -> tuple[Tensor, Tensor]:
     x, context = translation.embed(batch)
     with torch.no_grad():
         trace = translation.network.trace(x, context)
-    recording = recorded(translation.model, translation.stack, batch)
-    theirs = recording.states[-1] if recording.final is None else recording.final
+    plain = plain_run(translation.model, translation.stack, batch)
+    theirs = plain.states[-1] if plain.final is None else plain.final
     keep = torch.ones(x.shape[:2], dtype=torch.bool) if context.is_token is None else context.is_token
     return trace.final[keep], theirs[keep]
 

@@ -21,7 +21,7 @@ class _Seen(Exception):  # noqa: N818 - a signal, not an error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recording:
+class PlainRun:
     """One pass of a live model.
 
     Args:
@@ -61,7 +61,7 @@ def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
     return _taped(unwrapped(model), stack, batch, None).states[0]
 
 
-def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
+def plain_run(model: nn.Module, stack: Stack, batch: Batch) -> PlainRun:
     """Every state of the stack on one batch, and the last state of the model.
 
     What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
@@ -71,7 +71,7 @@ def recorded(model: nn.Module, stack: Stack, batch: Batch) -> Recording:
     ending = Ending(model, stack)
     tape = _taped(model, stack, batch, ending)
     norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
-    return Recording(
+    return PlainRun(
         states=tuple(tape.states),
         sites=tape.sites,
         final=tape.final,

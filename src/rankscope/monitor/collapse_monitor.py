@@ -1,4 +1,4 @@
-"""A small recorder for a training loop: scans fixed texts every so many steps and leaves everything as it was."""
+"""A monitor for a training loop: it scans fixed texts every so many steps and leaves everything as it was."""
 
 import hashlib
 import itertools
