@@ -3,6 +3,7 @@ the model makes of the tokens after them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from rankscope.errors import ModelError, RankscopeError
 from rankscope.sources.axes import oriented
 from rankscope.sources.batch import Batch
+from rankscope.sources.block_calls import BlockCall, kept_call
 from rankscope.sources.ending import Ending
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.live import quiet, run_batch
@@ -33,6 +35,7 @@ class PlainRun:
             width of the blocks, or it could not be seen.
         after_blocks: the modules on the way from the last block to ``last``, each with its class.
         after_norm: those of them after the final norm.
+        arguments: what every call of a block was given, in order; empty unless it was asked for.
     """
 
     states: tuple[Tensor, ...]
@@ -42,6 +45,7 @@ class PlainRun:
     last: Tensor | None = None
     after_blocks: tuple[str, ...] = ()
     after_norm: tuple[str, ...] = ()
+    arguments: tuple[BlockCall, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class _Tape:
     sites: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     final: Tensor | None = None
     calls: list[nn.Module] = field(default_factory=list)
+    arguments: list[BlockCall] | None = None
 
     def is_whole(self, stack: Stack) -> bool:
         """Whether all that belongs to the stack has been seen."""
@@ -61,15 +66,21 @@ def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
     return _taped(unwrapped(model), stack, batch, None).states[0]
 
 
-def plain_run(model: nn.Module, stack: Stack, batch: Batch) -> PlainRun:
-    """Every state of the stack on one batch, and the last state of the model.
+def first_call(model: nn.Module, stack: Stack, batch: Batch) -> tuple[Tensor, BlockCall]:
+    """What enters the first block, and all else that it is called with; the blocks themselves do not run."""
+    tape = _taped(unwrapped(model), stack, batch, None, with_arguments=True)
+    return tape.states[0], (tape.arguments or [])[0]
+
+
+def plain_run(model: nn.Module, stack: Stack, batch: Batch, *, with_arguments: bool = False) -> PlainRun:
+    """Every state of the stack on one batch, and the last state of the model; if asked, copies of what the blocks got.
 
     What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
     was seen until there.
     """
     model = unwrapped(model)
     ending = Ending(model, stack)
-    tape = _taped(model, stack, batch, ending)
+    tape = _taped(model, stack, batch, ending, with_arguments=with_arguments)
     norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
     return PlainRun(
         states=tuple(tape.states),
@@ -79,16 +90,19 @@ def plain_run(model: nn.Module, stack: Stack, batch: Batch) -> PlainRun:
         last=ending.last,
         after_blocks=ending.named(ending.passed),
         after_norm=ending.named(ending.passed[norm:]),
+        arguments=tuple(tape.arguments or ()),
     )
 
 
-def _taped(model: nn.Module, stack: Stack, batch: Batch, ending: Ending | None) -> _Tape:
-    tape = _Tape()
+def _taped(
+    model: nn.Module, stack: Stack, batch: Batch, ending: Ending | None, *, with_arguments: bool = False
+) -> _Tape:
+    tape = _Tape(arguments=[] if with_arguments else None)
     try:
         _run(model, stack, batch, tape, ending)
     except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
         (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
-        tape = _Tape()
+        tape = _Tape(arguments=[] if with_arguments else None)
         _run(model, stack, batch, tape, ending)
     return tape
 
@@ -110,10 +124,12 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Endi
         else:
             tape.sites[layer, site] = state
 
-    def called(block: nn.Module, _: object) -> None:
+    def called(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tape.calls.append(block)
+        if tape.arguments is not None:
+            tape.arguments.append(kept_call(block, args, kwargs, stack, texts=len(batch)))
 
-    handles = [block.register_forward_pre_hook(called) for block in blocks]
+    handles = [block.register_forward_pre_hook(called, with_kwargs=True) for block in blocks]
     try:
         with (
             torch.random.fork_rng(devices=()),  # some models draw a number even at rest

@@ -167,7 +167,7 @@ def _by_text(state: Tensor, progress: _Progress, site: str, texts: int, width: i
         rows = state.reshape(*sizes, state.shape[-1])
         state = rows.transpose(0, 1) if progress.is_turned else rows
     else:
-        is_turned = state.ndim == 3 and _has_tokens_first(state, progress.stack, site, texts)
+        is_turned = state.ndim == 3 and has_tokens_first(state, progress.stack, site, texts)
         state = state.transpose(0, 1) if is_turned else state
         if site == "input":
             progress.is_turned = is_turned
@@ -177,7 +177,7 @@ def _by_text(state: Tensor, progress: _Progress, site: str, texts: int, width: i
     return state
 
 
-def _has_tokens_first(state: Tensor, stack: Stack, site: str, texts: int) -> bool:
+def has_tokens_first(state: Tensor, stack: Stack, site: str, texts: int) -> bool:
     """Whether a state has tokens before texts: the axis of texts has as many entries as there are texts."""
     is_first, is_second = (size == texts for size in state.shape[:2])
     if is_first and is_second:

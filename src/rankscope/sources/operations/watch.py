@@ -38,7 +38,7 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             undo.callback(handle.remove)
         undo.enter_context(watch)
         leaves, _ = tree_flatten_with_path((args, dict(kwargs)))
-        inputs = {_name(path): watch.node_of(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)}
+        inputs = {leaf_name(path): watch.node_of(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)}
         for name, node in inputs.items():
             node.name = name
         result = module(*args, **kwargs)
@@ -48,7 +48,7 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     )
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def leaf_name(path: tuple[Any, ...]) -> str:
     """``0`` for the first positional argument, ``mask`` for a keyword, ``0.x`` for an entry of a dict in the first."""
     return (
         keystr(path[1:])
