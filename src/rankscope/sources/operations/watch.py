@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, merged
 
@@ -50,14 +50,8 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 def leaf_name(path: tuple[Any, ...]) -> str:
     """``0`` for the first positional argument, ``mask`` for a keyword, ``0.x`` for an entry of a dict in the first."""
-    return (
-        keystr(path[1:])
-        .replace("']['", ".")
-        .replace("][", ".")
-        .strip("[]'")
-        .replace("['", "")
-        .replace("']", "")
-    )
+    keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path[1:])
+    return ".".join(map(str, keys))
 
 
 class _Watch(TorchDispatchMode):
