@@ -80,6 +80,6 @@ def test_tokens_before_texts_are_told_and_names_are_those_of_the_graph() -> None
     (call,) = run.arguments
     assert call.tokens_first
     assert call.state().shape == (2, 5, DIM)
-    graph = watched(call.block, call.args, call.kwargs)
+    graph = watched(call.block.double(), (call.args[0].double(),), call.kwargs)
     assert list(graph.inputs) == list(call.tensors())
     assert call.stream in graph.inputs
