@@ -1,10 +1,12 @@
 """What a module really computes: the graph of its ATen operations on one call, and pieces of it run again."""
 
-from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node
+from rankscope.sources.operations.captured import Captured, captured
+from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, NotCaptured
 from rankscope.sources.operations.region import Known, Linear, Note, Region, Unread
 from rankscope.sources.operations.watch import watched
 
 __all__ = [
+    "Captured",
     "Graph",
     "Guard",
     "Known",
@@ -12,8 +14,10 @@ __all__ = [
     "Linear",
     "ModuleCall",
     "Node",
+    "NotCaptured",
     "Note",
     "Region",
     "Unread",
+    "captured",
     "watched",
 ]

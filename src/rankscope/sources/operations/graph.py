@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from rankscope.errors import RankscopeError
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -24,6 +26,15 @@ class Line:
     def __str__(self) -> str:
         place = f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.number}"
         return f"{place}, `{self.code}`" if self.code else place
+
+
+class NotCaptured(RankscopeError):  # noqa: N818 - reads as a sentence
+    """A call whose operations cannot be written down: what stands in the way, in which module, on whose line."""
+
+    def __init__(self, what: str, *, operation: str = "", path: str = "", line: Line | None = None) -> None:
+        place = f" ({path})" if path else ""
+        super().__init__(f"{line}{place}: {what}" if line else f"{what}{place}")
+        self.what, self.operation, self.path, self.line = what, operation, path, line
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -1,9 +1,9 @@
 """A dispatch mode that writes down every ATen operation of a call, in one normal form.
 
-In inference mode composite operations arrive whole, so that each can be kept or opened: ``linear``, the norms, softmax
-and products are kept, scaled dot-product attention becomes products and a softmax whatever kernel would have run it,
-everything else that is made of simpler operations is opened. Operations that write into their argument are written
-down as ones that do not. Private names of torch stand in this file alone.
+Below autograd composite operations arrive whole, as in inference mode but with ordinary tensors, so that each can be
+kept or opened: ``linear``, the norms, softmax and products are kept, scaled dot-product attention becomes products and
+a softmax whatever kernel would have run it, everything else that is made of simpler operations is opened. Operations
+that write into their argument are written down as ones that do not. Private names of torch stand in this file alone.
 """
 
 import linecache
@@ -32,7 +32,9 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     watch = _Watch(module)
     with ExitStack() as undo:
         undo.enter_context(_without_fast_path())
-        undo.enter_context(torch.inference_mode())
+        undo.enter_context(torch.no_grad())
+        undo.enter_context(torch._C._AutoDispatchBelowAutograd())
+        undo.enter_context(torch.compiler.set_stance("force_eager"))
         undo.enter_context(sdpa_kernel(SDPBackend.MATH))
         for handle in watch.hooks(module):
             undo.callback(handle.remove)
@@ -52,6 +54,21 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     """``0`` for the first positional argument, ``mask`` for a keyword, ``0.x`` for an entry of a dict in the first."""
     keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path[1:])
     return ".".join(map(str, keys))
+
+
+class Exact(TorchDispatchMode):
+    """Nothing but casts to less than float64 undone."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = _in_float64(args, dict(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class _Watch(TorchDispatchMode):

@@ -1,0 +1,97 @@
+"""One call of a block as a graph: a copy of the block in float64 runs, never the user's own."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankscope.sources.operations.graph import Graph
+from rankscope.sources.operations.raised import Copies, Memory
+from rankscope.sources.operations.watch import Exact, watched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """The graph of one call of a block, and the way back to the block's own weights.
+
+    Args:
+        module: the copy of the block in float64; it has not run itself, so that its buffers are those of the model.
+        dtype: of the block's own weights.
+        hooked: paths of modules inside whose hooks of others did not run in the copy.
+    """
+
+    graph: Graph
+    module: nn.Module
+    dtype: torch.dtype
+    hooked: tuple[str, ...]
+    _memories: tuple[Memory, Memory]
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The same numbers as a view of the model's own memory; a copy in the model's dtype where there is none."""
+        found = self.view(tensor)
+        if found is None:
+            return tensor.detach().to(_lowered(tensor.dtype, self.dtype), copy=True)
+        return found
+
+    def view(self, tensor: Tensor) -> Tensor | None:
+        """The same numbers as a view of the model's own memory; None where there is none."""
+        first, second = self._memories
+        with torch.inference_mode(False), torch.no_grad():
+            between = second.own(tensor)  # of a buffer, which was copied once more for the run
+            return first.own(tensor if between is None else between)
+
+    def again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, exact: bool = True) -> Any:
+        """What a fresh copy in float64 returns for other arguments: an ordinary call, without anything watching.
+
+        Args:
+            exact: undo the block's own casts to fewer digits; otherwise they cost about 1e-7.
+        """
+        copies = Copies(self.module, shared=True)
+        with left_as_found():
+            given, named = copies.copied((args, dict(kwargs)))
+            with Exact() if exact else nullcontext():
+                return copies.module(*given, **named)
+
+
+def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    """The operations of one call of a block, in float64.
+
+    Arguments are copied and raised to float64 too, so that a block that writes into them leaves the caller's alone.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        copies = Copies(module)
+        running = Copies(
+            copies.module, shared=True
+        )  # a call may change buffers; those of the first copy stay
+        with left_as_found():
+            given, named = running.copied(copies.copied((args, dict(kwargs))))
+            graph = watched(running.module, given, named)
+    floating = (one.dtype for one in module.parameters() if one.is_floating_point())
+    dtype = next(floating, torch.get_default_dtype())
+    return Captured(graph, copies.module, dtype, tuple(copies.hooked), (copies.memory, running.memory))
+
+
+def _lowered(dtype: torch.dtype, model: torch.dtype) -> torch.dtype:
+    """The dtype in which a number of the copy stands in the model."""
+    if dtype == torch.float64:
+        return model
+    return model.to_complex() if dtype == torch.complex128 else dtype
+
+
+@contextmanager
+def left_as_found() -> Iterator[None]:
+    """No gradients, float64 where code names no dtype; all switches and random states afterwards as before."""
+    dtype, python, numbers = torch.get_default_dtype(), random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()), torch.inference_mode(False), torch.no_grad():
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            random.setstate(python)
+            np.random.set_state(numbers)

@@ -1,0 +1,265 @@
+"""Copies in float64 of modules and arguments, and the way back from a copy's numbers to the model's own memory.
+
+Memory is copied in spans, not tensor by tensor: tensors that share memory in the model (tied weights, views of one
+buffer) share it in the copy, at the same strides, so that a view of the copy names a view of the model.
+"""
+
+import copy
+import types
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from rankscope.errors import is_out_of_memory
+from rankscope.sources.operations.graph import NotCaptured
+
+RAISED = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex32: torch.complex128,
+}
+"""The dtypes that are too coarse to compare by, and what they become."""
+
+_NUMBERS_OF = {
+    torch.complex128: torch.float64,
+    torch.complex64: torch.float32,
+    torch.complex32: torch.float16,
+}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_OTHER_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Span:
+    """A piece of the model's memory, from element ``start`` on, and the same numbers in a row of their own."""
+
+    model: Tensor
+    start: int
+    copy: Tensor
+
+
+class Memory:
+    """What has been copied so far: from tensors of the model to their twins, and back.
+
+    Once it ``is_whole``, what is copied further (arguments) is not the model's and has no way back.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], raised: Mapping[torch.dtype, torch.dtype] = RAISED) -> None:
+        self._raised = raised
+        self.is_whole = False
+        self._spans: dict[tuple[int, torch.dtype], list[_Span]] = {}
+        self._back: dict[int, _Span] = {}
+        wanted: dict[tuple[int, torch.dtype], list[tuple[int, int, Tensor]]] = {}
+        for tensor in tensors:
+            if _checked(tensor).numel():
+                wanted.setdefault(_place(tensor), []).append((*_extent(tensor), tensor))
+        for pieces in wanted.values():
+            start, end, model = min(pieces, key=lambda piece: piece[0])
+            for first, last, tensor in sorted(pieces, key=lambda piece: piece[0]):
+                if first >= end:  # nothing so far reaches as far as this one begins
+                    self._add(model, start, end)
+                    start, model = first, tensor
+                end = max(end, last) if first < end else last
+            self._add(model, start, end)
+
+    def _add(self, model: Tensor, start: int, end: int) -> _Span:
+        row = _plain(model).as_strided((end - start,), (1,), start)
+        span = _Span(model, start, row.to(self._raised.get(row.dtype, row.dtype), copy=True))
+        self._spans.setdefault(_place(model), []).append(span)
+        if not self.is_whole:
+            self._back[span.copy.untyped_storage().data_ptr()] = span
+        return span
+
+    def twin(self, tensor: Tensor) -> Tensor:
+        """The same numbers in the copy, in float64 where they are floating; parameters stay parameters."""
+        if not _checked(tensor).numel():
+            found = _plain(tensor).to(self._raised.get(tensor.dtype, tensor.dtype), copy=True)
+        else:
+            start, end = _extent(tensor)
+            spans = self._spans.get(_place(tensor), ())
+            inside = (one for one in spans if one.start <= start and end <= one.start + len(one.copy))
+            span = next(inside, None) or self._add(tensor, start, end)
+            found = span.copy.as_strided(tensor.shape, tensor.stride(), start - span.start)
+        if type(tensor) is not Tensor:
+            found = Tensor._make_subclass(type(tensor), found, tensor.requires_grad)
+            found.__dict__.update(tensor.__dict__)
+        return found
+
+    def own(self, tensor: Tensor) -> Tensor | None:
+        """The model's own numbers at the place of a view of the copy; None where there are no such, or others now."""
+        if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+            return None
+        span = self._back.get(tensor.untyped_storage().data_ptr())
+        if span is None:
+            return None
+        row = _plain(span.model).as_strided((len(span.copy),), (1,), span.start)
+        if span.copy.is_complex() and tensor.dtype == _NUMBERS_OF[span.copy.dtype]:
+            row = torch.view_as_real(row).flatten()
+        elif tensor.dtype != span.copy.dtype:
+            return None
+        offset = row.storage_offset() + tensor.storage_offset()
+        found = row.as_strided(tensor.shape, tensor.stride(), offset)
+        return found if torch.equal(found.to(tensor.dtype), tensor) else None
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        return tensor.detach()
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.dtype]:
+    return tensor.untyped_storage().data_ptr(), tensor.dtype
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The first element of its memory that a tensor reads, and the first after the last."""
+    start = tensor.storage_offset()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return int(start), int(start + sum((size - 1) * stride for size, stride in steps) + 1)
+
+
+def _checked(tensor: Tensor) -> Tensor:
+    """The tensor itself, if its numbers lie in ordinary memory."""
+    kind = type(tensor).__name__
+    if tensor.is_meta or is_lazy(tensor):
+        raise NotCaptured(f"a tensor without numbers ({kind}, shape {_shape(tensor)})")
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        raise NotCaptured(f"a tensor of the class {kind}, which is not held as ordinary numbers")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise NotCaptured(f"a tensor with the layout {tensor.layout} and dtype {tensor.dtype}")
+    return tensor
+
+
+def _shape(tensor: Tensor) -> str:
+    with suppress(RuntimeError):
+        return str(tuple(tensor.shape))
+    return "not known yet"
+
+
+class _Raising(TorchFunctionMode):
+    """Tensors that ``deepcopy`` meets, wherever they hide, become twins."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.__deepcopy__, Tensor.clone):  # a parameter copies itself by a clone
+            return self._memory.twin(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def kept(arguments: Any) -> Any:
+    """A copy of the arguments of a call, caches and other objects included, that no later write reaches."""
+    with torch.no_grad(), _Raising(Memory((), raised={})):
+        return copy.deepcopy(arguments)
+
+
+class Copies:
+    """A module and arguments copied with one memory: what they share is shared in the copies.
+
+    Hooks of others stay behind, because they would write into what belongs to others; hooks of torch itself
+    (``weight_norm``, ``spectral_norm``, pruning) are part of what a module computes and come along. What cannot be
+    copied (locks, files, handles) is shared.
+
+    Args:
+        shared: whether parameters stay the same tensors: a copy of a copy, for one more call.
+        hooked: paths of the modules whose hooks stayed behind.
+    """
+
+    def __init__(self, module: nn.Module, *, shared: bool = False) -> None:
+        scripted = [path for path, one in module.named_modules() if isinstance(one, torch.jit.ScriptModule)]
+        if scripted:
+            raise NotCaptured("a TorchScript module; give the module it was made from", path=scripted[0])
+        held = {id(one): one for one in module.parameters()} if shared else {}
+        self.memory = Memory(one for one in _tensors(module) if id(one) not in held)
+        self.hooked: list[str] = []
+        self._memo: dict[int, Any] = dict(held)
+        self.module = self._module(module)
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        named = dict(module.named_modules())
+        for one in named.values():
+            self._memo[id(one)] = object.__new__(type(one))
+        for tensor in _tensors(module):
+            if id(tensor) not in self._memo:
+                self._memo[id(tensor)] = self.memory.twin(tensor)
+        for path, one in named.items():
+            inside = dict(vars(one)) | {"_compiled_call_impl": None}
+            inside |= {name: self._hooks(inside.get(name), path) for name in _HOOKS}
+            inside |= {name: OrderedDict() for name in _OTHER_HOOKS}
+            for name, value in inside.items():
+                self._memo[id(one)].__dict__[name] = self.copied(value)
+        self.memory.is_whole = True
+        found: nn.Module = self._memo[id(module)]
+        return found
+
+    def _hooks(self, hooks: Any, path: str) -> Any:
+        kept = OrderedDict[int, Any]()
+        for key, hook in (hooks or {}).items():
+            home = getattr(hook, "__module__", None) or type(hook).__module__
+            if home.startswith("torch."):
+                kept[key] = hook
+            elif path not in self.hooked:
+                self.hooked.append(path)
+        return kept
+
+    def copied(self, value: Any) -> Any:
+        """A copy with twins in place of tensors; the thing itself where it cannot be copied."""
+        known = len(self._memo)
+        self._replaced(value)
+        try:
+            with _Raising(self.memory):
+                return copy.deepcopy(value, self._memo)
+        except Exception as error:
+            if isinstance(error, NotCaptured) or is_out_of_memory(error):
+                raise
+            for key in list(self._memo)[known:]:  # half-made copies
+                del self._memo[key]
+            return value
+
+    def _replaced(self, value: Any) -> None:
+        """A function put in place of a method keeps its way to the model in a closure, which copies do not enter."""
+        if not isinstance(value, types.FunctionType) or id(value) in self._memo:
+            return
+        cells = value.__closure__ or ()
+        if not any(_leads_to_module(cell) for cell in cells):
+            return
+        fresh = tuple(types.CellType() for _ in cells)
+        twin = types.FunctionType(
+            value.__code__, value.__globals__, value.__name__, value.__defaults__, fresh
+        )
+        twin.__kwdefaults__ = value.__kwdefaults__
+        self._memo[id(value)] = twin
+        for cell, new in zip(cells, fresh, strict=True):
+            with suppress(ValueError):  # an empty cell
+                new.cell_contents = self.copied(cell.cell_contents)
+
+
+def _leads_to_module(cell: Any) -> bool:
+    try:
+        inside = cell.cell_contents
+    except ValueError:
+        return False
+    owner = getattr(inside, "__self__", inside)
+    return isinstance(owner, nn.Module | Tensor | types.FunctionType)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, buffers and tensors that are plain attributes, each once."""
+    seen = set[int]()
+    for one in module.modules():
+        for value in tree_leaves([one._parameters, one._buffers, vars(one)]):
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
