@@ -9,6 +9,7 @@ from rankscope.network import (
     Alibi,
     Attention,
     Chain,
+    CrossAttention,
     LayerNorm,
     LogBuckets,
     Mlp,
@@ -97,10 +98,31 @@ def attention(
     return Attention(mixer, values(draw, groups=groups, heads=heads, dim=dim))
 
 
-def values(draw: Draws, *, groups: int = HEADS, heads: int = HEADS, dim: int = DIM) -> Values:
-    narrow = groups * (dim // heads)
+MEMORY_DIM = 6
+
+
+def cross(draw: Draws, *, place: str = "none", groups: int = HEADS, normed: bool = False) -> CrossAttention:
+    """Cross-attention to a memory of ``MEMORY_DIM`` channels."""
+    width = DIM // HEADS
+    mixer = Softmax(
+        draw(DIM, DIM) * DIM**-0.5,
+        draw(MEMORY_DIM, groups * width) * MEMORY_DIM**-0.5,
+        heads=HEADS,
+        key_heads=groups,
+        query_bias=0.3 * draw(DIM),
+        key_bias=0.3 * draw(groups * width),
+        position=position(place, draw),
+    )
+    reads = norm("layer", draw, MEMORY_DIM) if normed else None
+    return CrossAttention(mixer, values(draw, groups=groups, reads=MEMORY_DIM), memory_norm=reads)
+
+
+def values(
+    draw: Draws, *, groups: int = HEADS, heads: int = HEADS, dim: int = DIM, reads: int | None = None
+) -> Values:
+    narrow, reads = groups * (dim // heads), dim if reads is None else reads
     return Values(
-        draw(dim, narrow) * dim**-0.5,
+        draw(reads, narrow) * reads**-0.5,
         draw(dim, dim) * dim**-0.5,
         heads=heads,
         value_heads=groups,

@@ -28,9 +28,10 @@ def attention(
     turn: Callable[[Vector, int], Vector] = lambda v, position: v,
     bias: Callable[[int, int, int, Vector], float] = lambda head, i, j, q: 0.0,
     softcap: float | None = None,
+    memory: Matrix | None = None,
 ) -> Matrix:
     """Sum over heads of map times values times that head's rows of ``out``, plus the output bias."""
-    tokens = len(x)
+    tokens, read = len(x), x if memory is None else memory
     width = query.shape[1] // heads
     result = np.zeros((tokens, out.shape[1]))
     for head in range(heads):
@@ -39,15 +40,15 @@ def attention(
         for i in range(tokens):
             q = norm_query(x[i] @ query[:, own] + query_bias[own])
             logits = []
-            for j in range(tokens):
-                k = norm_key(x[j] @ key[:, shared] + key_bias[shared])
+            for j in range(len(read)):
+                k = norm_key(read[j] @ key[:, shared] + key_bias[shared])
                 logit = float(turn(q, i) @ turn(k, j)) / math.sqrt(width) + bias(head, i, j, q)
                 logit = logit if softcap is None else softcap * math.tanh(logit / softcap)
                 logits.append(logit if allowed[i, j] else -math.inf)
             top = max(logits)
             powers = [math.exp(logit - top) for logit in logits]
-            for j in range(tokens):
-                carried = x[j] @ value[:, shared] + value_bias[shared]
+            for j in range(len(read)):
+                carried = read[j] @ value[:, shared] + value_bias[shared]
                 result[i] += powers[j] / sum(powers) * (carried @ out[own])
     return result + out_bias
 

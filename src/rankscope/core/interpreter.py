@@ -63,7 +63,8 @@ class Interpreter:
     def _why(self, thing: object) -> str:
         parent = next((kind for kind in type(thing).__mro__[1:] if kind in self._known), None)
         if parent is None:
-            return self.hint
+            refused = getattr(thing, "refused", None)  # some things know best why nobody has a rule for them
+            return self.hint if refused is None else str(refused())
         return f"it is a subclass of {parent.__name__}, whose rule need not hold for it; register a rule of its own"
 
 

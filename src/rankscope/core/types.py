@@ -11,10 +11,14 @@ AttentionMap = Float[Tensor, "*batch heads tokens keys"]  # rows are queries and
 SquareMap = Float[Tensor, "*batch tokens tokens"]  # one head's attention map
 MaskMatrix = Bool[Tensor, "*batch tokens tokens"]  # True where query (row) may read key (column)
 IsToken = Bool[Tensor, "*batch tokens"]  # False on padding
+IsMemoryToken = Bool[
+    Tensor, "*memories memory_tokens"
+]  # the same of a memory, which is another batch of states
 
 __all__ = [
     "AttentionMap",
     "CenterRow",
+    "IsMemoryToken",
     "IsToken",
     "MaskMatrix",
     "PerMatrix",

@@ -6,11 +6,13 @@ Axis letters: b batch, h head, i query token, j key token, d e model dim.
 from rankscope.network.activations import ACTIVATIONS, Activation
 from rankscope.network.attention import Attention, Values
 from rankscope.network.context import Context
+from rankscope.network.cross import CrossAttention
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
 from rankscope.network.initial import INITS, Init
-from rankscope.network.mixers import Fixed, Mixer, Softmax, Uniform
+from rankscope.network.mixers import Fixed, Mixer, Observed, Softmax, Uniform
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import LayerNorm, Norm, RMSNorm, Sphere
+from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap
 from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
 from rankscope.network.positions import (
@@ -42,8 +44,8 @@ from rankscope.network.tree import Network, Trace
 PARTS: dict[str, type] = {
     part.__name__: part
     for part in (
-        *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed),
-        *(Mlp, LayerNorm, RMSNorm, Sphere, TokenMap),
+        *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed, Observed),
+        *(CrossAttention, Mlp, LayerNorm, RMSNorm, Sphere, TokenMap, Opaque),
         *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments),
     )
 }
@@ -63,6 +65,7 @@ __all__ = [
     "Chain",
     "ClippedBuckets",
     "Context",
+    "CrossAttention",
     "Fixed",
     "Init",
     "LayerNorm",
@@ -72,6 +75,8 @@ __all__ = [
     "Network",
     "NoPosition",
     "Norm",
+    "Observed",
+    "Opaque",
     "Part",
     "Position",
     "RMSNorm",

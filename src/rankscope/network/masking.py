@@ -21,6 +21,16 @@ def allowed_keys(rule: MaskRule, tokens: int, context: Context, device: torch.de
     )
 
 
+def allowed_memory(context: Context, device: torch.device) -> Tensor | None:
+    """Boolean ``*batch 1 1 memory_tokens``: every query may read every token of the memory; None where all are such."""
+    is_token = context.memory_is_token
+    if is_token is None or bool(is_token.all()):
+        return None
+    if not bool(is_token.any(dim=-1).all()):
+        raise MaskError("the memory of a text of the batch has no token that is not padding; drop that text")
+    return is_token.to(device)[..., None, None, :]
+
+
 def _allowed(rule: MaskRule, tokens: int, is_token: IsToken | None, device: torch.device) -> Tensor | None:
     if is_token is None or bool(is_token.all()):
         return None if rule == Full() else _matrix(rule, tokens, device)

@@ -15,10 +15,20 @@ from torch import nn
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.network.attention import Attention
+from rankscope.network.cross import CrossAttention
 from rankscope.network.mixers import Softmax
 from rankscope.network.mlp import Mlp
 from rankscope.network.parts import Chain, Part, Scale, Skip, leaves, shallow_copy, weight
-from rankscope.network.surgery import VARIANTS, Rewrite, is_mlp, rewriter, rewritten, without
+from rankscope.network.surgery import (
+    VARIANTS,
+    Rewrite,
+    is_attention,
+    is_mlp,
+    makes_sublayer,
+    rewriter,
+    rewritten,
+    without,
+)
 from rankscope.network.tree import Network
 
 PAPER_KINDS = ("bert", "albert", "xlnet")
@@ -51,17 +61,19 @@ def with_temperature(network: Network, temperature: float) -> Network:
 
     Above one attention is flatter, below one sharper; two temperatures multiply. What positions do to queries and
     keys, and biases made from queries (Transformer-XL), are part of the products; biases added beside them (ALiBi,
-    T5) stay as they are, and so do mixers other than softmax.
+    T5) stay as they are, and so do mixers other than softmax and regions that are run as they are.
     """
     if not (math.isfinite(temperature) and temperature > 0):
         raise ConfigError(f"a temperature must be a positive number, got {temperature}; 1 changes nothing")
 
     def tempered(part: Part) -> Part:
-        if not (isinstance(part, Attention) and isinstance(part.mixer, Softmax)):
+        if not (isinstance(part, Attention | CrossAttention) and isinstance(part.mixer, Softmax)):
             return part
         mixer = shallow_copy(part.mixer)
         mixer.scale = mixer.scale / temperature
-        return Attention(mixer, part.values, part.site)
+        twin = shallow_copy(part)
+        twin.mixer = mixer
+        return twin
 
     return rewritten(network, tempered)
 
@@ -105,8 +117,8 @@ def without_attention_skip(network: Network) -> Network:
     def unwrapped(part: Part) -> Part:
         if not isinstance(part, Skip):
             return part
-        held = [leaf for leaf in leaves(part) if isinstance(leaf, Attention) or is_mlp(leaf)]
-        return part.inner if len(held) == 1 and isinstance(held[0], Attention) else part
+        held = list(filter(makes_sublayer, leaves(part)))
+        return part.inner if len(held) == 1 and is_attention(held[0]) else part
 
     return rewritten(network, unwrapped)
 

@@ -10,12 +10,16 @@ from rankscope.core.types import TokenMatrix
 from rankscope.errors import NotUnderstood
 from rankscope.network.attention import Attention
 from rankscope.network.context import Context
+from rankscope.network.cross import CrossAttention
 from rankscope.network.known import NORMS, check_tree, interpreter
+from rankscope.network.mixers import Observed
 from rankscope.network.mlp import Mlp
+from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, leaves, scaled
-from rankscope.network.surgery import is_mlp
+from rankscope.network.surgery import is_mlp, makes_sublayer
 
 STAGES = interpreter("stages")
+STAGES.admit(Observed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -46,11 +50,16 @@ def stages(block: Part, x: TokenMatrix, context: Context) -> list[Stage]:
 
 
 def kind_of(part: Part) -> str:
-    """``attention``, ``mlp``, ``norm``, ``scale``, ``skip``, ``sum``, or ``map`` for a token map that is no MLP."""
-    if is_mlp(part):
+    """``attention``, ``cross``, ``mlp``, ``norm``, ``scale``, ``skip``, ``sum``, ``map`` or ``opaque``.
+
+    A ``map`` is a token map that is no MLP. A region run as it is, is ``opaque`` wherever it stands: at the site of an
+    MLP it may mix tokens.
+    """
+    if is_mlp(part) and type(part) is not Opaque:
         return "mlp"
     kinds: dict[type, str] = {
-        **{Attention: "attention", Scale: "scale", Skip: "skip", Sum: "sum", TokenMap: "map"},
+        **{Attention: "attention", CrossAttention: "cross", Scale: "scale", Skip: "skip", Sum: "sum"},
+        **{TokenMap: "map", Opaque: "opaque"},
         **dict.fromkeys(NORMS, "norm"),
     }
     if type(part) not in kinds:
@@ -60,13 +69,15 @@ def kind_of(part: Part) -> str:
 
 def stage_name(part: Part) -> str:
     """What the step of a part is called: its site if it has one, otherwise its kind."""
-    return part.site if isinstance(part, Attention | Mlp | TokenMap) else kind_of(part)
+    if isinstance(part, Attention | CrossAttention | Mlp | TokenMap | Opaque):
+        return part.site
+    return kind_of(part)
 
 
 def branch_label(part: Part, label: Callable[[Part], str]) -> str:
-    """Name or kind of a branch of a sum: that of its attention and MLP, else of its parts; of nothing, a skip."""
+    """Name or kind of a branch of a sum: that of what makes a sublayer, else of its parts; of nothing, a skip."""
     held = list(leaves(part))
-    telling = [leaf for leaf in held if isinstance(leaf, Attention) or is_mlp(leaf)] or held
+    telling = list(filter(makes_sublayer, held)) or held
     return "+".join(dict.fromkeys(label(leaf) for leaf in telling)) or "skip"
 
 
@@ -97,7 +108,7 @@ def _sum(part: Sum, x: Tensor, context: Context) -> list[Stage]:
     return [Stage(name=stage_name(part), part=part, state=total, branches=outputs)]
 
 
-@_walk.register(Scale, Attention, Mlp, TokenMap, *NORMS)
+@_walk.register(Scale, Attention, CrossAttention, Mlp, TokenMap, Opaque, *NORMS)
 def _leaf(part: Part, x: Tensor, context: Context) -> list[Stage]:
     return [Stage(name=stage_name(part), part=part, state=part(x, context))]
 

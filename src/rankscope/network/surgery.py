@@ -1,8 +1,8 @@
 """The same network with something taken out or replaced: a rewritten copy of the tree.
 
-A *sublayer* is the largest subtree that holds exactly one Attention or Mlp, together with a norm that directly
-follows it in a chain. Copies share the weights of the original and its sharing: a block used twice stays one block.
-Norms of queries and keys belong to the mixer, not to the stream, and are left alone.
+A *sublayer* is the largest subtree that holds exactly one attention, MLP or region run as it is, together with a norm
+that directly follows it in a chain. Copies share the weights of the original and its sharing: a block used twice stays
+one block. Norms of queries and keys belong to the mixer, not to the stream, and are left alone.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,20 @@ from collections.abc import Callable
 from torch import Tensor
 
 from rankscope.core.registry import unknown_name
+from rankscope.errors import ConfigError
 from rankscope.masks import MaskRule
 from rankscope.network.attention import Attention
+from rankscope.network.cross import CrossAttention
 from rankscope.network.known import NORMS, interpreter
+from rankscope.network.mixers import Observed
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import Norm
+from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, children, leaves
 from rankscope.network.tree import Network
 
 SURGERY = interpreter("surgery")
-SURGERY.admit(Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap, *NORMS)
+SURGERY.admit(*(Chain, Sum, Skip, Scale, Attention, Observed, CrossAttention, Mlp, TokenMap, Opaque, *NORMS))
 
 Rewrite = Callable[[Part], Part]
 """A part rewritten, its children already done."""
@@ -46,9 +50,13 @@ def with_skip_scale(network: Network, scale: float | Tensor) -> Network:
 
 
 def with_mask(network: Network, rule: MaskRule) -> Network:
-    """A copy in which every mixer uses ``rule``."""
+    """A copy in which every mixer uses ``rule``; what reads a memory is left alone, which is no token of the text."""
 
     def masked(part: Part) -> Part:
+        if isinstance(part, Opaque) and not part.tokenwise:
+            raise ConfigError(
+                f"what mixes tokens in a way that is not known cannot take the mask {rule}: {part.words}"
+            )
         if not isinstance(part, Attention):
             return part
         return Attention(part.mixer.with_rule(rule), part.values, part.site)
@@ -91,14 +99,24 @@ _REMOVALS: dict[str, Callable[[Network], Network]] = {
 
 
 def _is_mlp_sublayer(part: Part) -> bool:
-    """Whether the subtree holds exactly one Attention or Mlp, and that is an Mlp."""
-    held = [leaf for leaf in leaves(part) if isinstance(leaf, Attention) or is_mlp(leaf)]
+    """Whether the subtree holds exactly one leaf that makes a sublayer, and that is an Mlp."""
+    held = list(filter(makes_sublayer, leaves(part)))
     return len(held) == 1 and is_mlp(held[0])
 
 
+def makes_sublayer(leaf: Part) -> bool:
+    """An attention, an MLP, or a region run as it is, which may be or hold either."""
+    return is_attention(leaf) or is_mlp(leaf) or isinstance(leaf, Opaque)
+
+
+def is_attention(leaf: Part) -> bool:
+    """An attention, to the tokens or to a memory, or an opaque one: a region at the site ``attention``."""
+    return isinstance(leaf, Attention | CrossAttention) or (type(leaf) is Opaque and leaf.site == "attention")
+
+
 def is_mlp(leaf: Part) -> bool:
-    """An Mlp, or an unusual one: a TokenMap at the site ``mlp``."""
-    return type(leaf) is Mlp or (type(leaf) is TokenMap and leaf.site == "mlp")
+    """An Mlp, or an unusual one: a TokenMap or an opaque region at the site ``mlp``."""
+    return type(leaf) is Mlp or (type(leaf) in (TokenMap, Opaque) and leaf.site == "mlp")
 
 
 def _never(part: Part) -> bool:

@@ -13,6 +13,7 @@ from rankscope.core.types import AttentionMap, TokenMatrix
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.network.attention import Attention
 from rankscope.network.context import Context
+from rankscope.network.cross import CrossAttention
 from rankscope.network.norms import Norm
 from rankscope.network.parts import Part, Parts, shallow_copy
 
@@ -41,13 +42,17 @@ class Trace:
 class Network(nn.Module):
     """Blocks applied one after the other. Layer 0 is what enters block 1, layer l is after ``blocks[l-1]``.
 
-    The final norm is outside the layers: ``states`` end before it, ``forward`` applies it.
+    The final norm is outside the layers: ``states`` end before it, ``forward`` applies it. ``longest`` is the number
+    of tokens up to which the tree was seen to be that of a model; more are refused. None is any number.
     """
 
-    def __init__(self, blocks: Iterable[Part], final_norm: Norm | None = None) -> None:
+    def __init__(
+        self, blocks: Iterable[Part], final_norm: Norm | None = None, *, longest: int | None = None
+    ) -> None:
         super().__init__()
         self.blocks = Parts(blocks)
         self.final_norm = final_norm
+        self.longest = longest
         self.borrows = False
         self.training = (
             False  # parts do nothing else in training; whoever calls train() says that weights move
@@ -132,9 +137,18 @@ class Network(nn.Module):
             raise ShapeError(
                 f"tokens are {names[0]} and the network is {names[1]}; use x.to(torch.{names[1]})"
             )
+        self.check_length(x.shape[-2])
         context = Context() if context is None else context
         context.check(x)
         return context
+
+    def check_length(self, tokens: int) -> None:
+        """Raise if the tree was not seen to hold for so many tokens."""
+        if self.longest is not None and tokens > self.longest:
+            raise ShapeError(
+                f"this tree was seen to hold up to {self.longest} tokens, got {tokens}; shorten the texts, or make "
+                "the tree from texts as long as these"
+            )
 
 
 @contextmanager
@@ -151,7 +165,7 @@ def _tapped(
         site = getattr(part, "site", None)
         if isinstance(part, Part) and site in wanted:
             handles.append(part.register_forward_hook(_Tap(seen, layer, str(site))))
-        if isinstance(part, Attention) and seen_maps is not None:
+        if isinstance(part, Attention | CrossAttention) and seen_maps is not None:
             handles.append(part.mixer.register_forward_hook(_Tap(seen_maps, layer, part.site)))
     try:
         yield

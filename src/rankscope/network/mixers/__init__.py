@@ -2,7 +2,8 @@
 
 from rankscope.network.mixers.base import Mixer
 from rankscope.network.mixers.fixed import Fixed
+from rankscope.network.mixers.observed import Observed
 from rankscope.network.mixers.softmax import Softmax
 from rankscope.network.mixers.uniform import Uniform
 
-__all__ = ["Fixed", "Mixer", "Softmax", "Uniform"]
+__all__ = ["Fixed", "Mixer", "Observed", "Softmax", "Uniform"]

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from rankscope.core.types import AttentionMap, TokenMatrix
+from rankscope.errors import ShapeError
 from rankscope.masks import MaskRule
 from rankscope.network.context import Context
 from rankscope.network.parts import shallow_copy
@@ -29,3 +31,13 @@ class Mixer(nn.Module, ABC):
     if TYPE_CHECKING:
 
         def __call__(self, x: Tensor, context: Context) -> Tensor: ...
+
+
+def check_maps(maps: Tensor, told: str = "") -> None:
+    """Raise unless every row is non-negative and sums to one; ``told`` stands before the message."""
+    off, least = float((maps.sum(dim=-1) - 1).abs().max()), float(maps.min())
+    if not off <= 1e3 * torch.finfo(maps.dtype).eps or not least >= 0:
+        raise ShapeError(
+            f"{told}rows of a mixing map must be non-negative and sum to one; smallest entry {least:.1e}, "
+            f"row sums miss one by up to {off:.1e}; divide each row by its sum"
+        )

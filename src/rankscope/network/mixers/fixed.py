@@ -1,13 +1,12 @@
 """Fixed mixing: maps that do not depend on the tokens."""
 
-import torch
 from torch import Tensor
 
 from rankscope.core.types import AttentionMap, TokenMatrix
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.masks import Full, MaskRule
 from rankscope.network.context import Context
-from rankscope.network.mixers.base import Mixer
+from rankscope.network.mixers.base import Mixer, check_maps
 from rankscope.network.parts import weight
 
 
@@ -20,12 +19,7 @@ class Fixed(Mixer):
             raise ShapeError(f"expected maps (*seeds, heads, tokens, tokens), got shape {tuple(maps.shape)}")
         if not maps.is_floating_point():
             raise ShapeError(f"expected floating-point maps, got {maps.dtype}; use maps.double()")
-        off = float((maps.sum(dim=-1) - 1).abs().max())
-        if not off <= 1e3 * torch.finfo(maps.dtype).eps or float(maps.min()) < 0:
-            raise ShapeError(
-                f"rows of a mixing map must be non-negative and sum to one; smallest entry {float(maps.min()):.1e}, "
-                f"row sums miss one by up to {off:.1e}; divide each row by its sum"
-            )
+        check_maps(maps)
         self.maps = weight(maps)
         self.heads = maps.shape[-3]
         self.rule = Full()

@@ -1,10 +1,10 @@
 """Softmax attention: logits from queries and keys, a position rule, a mask rule.
 
 Logits of head h: ``a_ij = scale * q_i . k_j + position_ij``, then the soft-cap ``c tanh(a / c)`` if there is one,
-then the mask, then softmax over the keys j.
+then the mask, then softmax over the keys j. Keys are those of the tokens themselves, or of a memory that is given.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +14,12 @@ from rankscope.errors import ConfigError
 from rankscope.masks import Full, MaskRule
 from rankscope.network.context import Context
 from rankscope.network.heads import repeat_groups, split_heads
-from rankscope.network.masking import allowed_keys
+from rankscope.network.masking import allowed_keys, allowed_memory
 from rankscope.network.mixers.base import Mixer
 from rankscope.network.norms import Norm
 from rankscope.network.parts import affine, held_bias, held_matrix, weight
 from rankscope.network.positions import NoPosition, Position
+from rankscope.network.positions.base import memory_distances
 
 
 class Softmax(Mixer):
@@ -99,28 +100,42 @@ class Softmax(Mixer):
         norms = (self.query_norm, self.key_norm)
         return (self.position, *(norm for norm in norms if norm is not None))
 
-    def queries_and_keys(self, x: TokenMatrix, context: Context) -> tuple[Tensor, Tensor]:
+    def queries_and_keys(
+        self, x: TokenMatrix, context: Context, memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Queries and keys ``*batch heads tokens head_dim``, normed, before positions enter."""
         query = self._heads(affine(x, self.query, self.query_bias), self.heads, self.query_norm)
-        key = self._heads(affine(x, self.key, self.key_bias), self.key_heads, self.key_norm)
+        read = x if memory is None else memory
+        key = self._heads(affine(read, self.key, self.key_bias), self.key_heads, self.key_norm)
         return query, repeat_groups(key, self.heads)
 
-    def logits(self, x: TokenMatrix, context: Context) -> AttentionMap:
+    def logits(self, x: TokenMatrix, context: Context, memory: Tensor | None = None) -> AttentionMap:
         """Logits of every query and key, before the mask."""
-        query, key = self.queries_and_keys(x, context)
-        rotated, turned = self.position.rotate(query, key, context)
+        query, key = self.queries_and_keys(x, context, memory)
+        if memory is None:
+            rotated, turned = self.position.rotate(query, key, context)
+            bias = self.position.bias(query, context, self.scale)
+        else:
+            rotated, turned = query, key
+            bias = self.position.at_distances(memory_distances(query, memory, context), query.dtype)
         logits = (rotated * self.scale) @ turned.transpose(-1, -2)
-        bias = self.position.bias(query, context, self.scale)
         if bias is not None:
             logits = logits + bias
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
-    def forward(self, x: TokenMatrix, context: Context) -> AttentionMap:
-        logits = self.logits(x, context)
-        allowed = allowed_keys(self.rule, x.shape[-2], context, x.device)
+    def forward(self, x: TokenMatrix, context: Context, memory: Tensor | None = None) -> AttentionMap:
+        logits = self.logits(x, context, memory)
+        if memory is None:
+            allowed = allowed_keys(self.rule, x.shape[-2], context, x.device)
+        else:
+            allowed = allowed_memory(context, x.device)
         if allowed is not None:
             logits = logits.masked_fill(~allowed, -torch.inf)
         return torch.softmax(logits, dim=-1)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, context: Context, memory: Tensor | None = None) -> Tensor: ...
 
     def _heads(self, flat: Tensor, heads: int, norm: Norm | None) -> Tensor:
         if norm is None:

@@ -25,4 +25,7 @@ class Alibi(Position):
         return cls(2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float64) / heads))
 
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
-        return -self.slopes[..., None, None].to(query.dtype) * distances(query, context).abs()
+        return self.at_distances(distances(query, context), query.dtype)
+
+    def at_distances(self, distance: Tensor, dtype: torch.dtype) -> Tensor | None:
+        return -self.slopes[..., None, None].to(dtype) * distance.abs()

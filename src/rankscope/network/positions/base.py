@@ -1,7 +1,9 @@
 """How positions enter the logits: by turning queries and keys, by adding to the logits, or not at all."""
 
+import torch
 from torch import Tensor, nn
 
+from rankscope.errors import ConfigError
 from rankscope.network.context import Context
 
 
@@ -14,9 +16,30 @@ class Position(nn.Module):
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
         return None
 
+    def at_distances(self, distance: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """The bias at ``position(i) - position(j)``, ``*batch 1 i j`` or ``i j``, where that is all the rule asks."""
+        raise ConfigError(
+            f"{type(self).__name__} asks for more than distances, and reads no memory; use NoPosition"
+        )
+
 
 class NoPosition(Position):
     """Positions do not enter: attention without a mask cannot tell the order of tokens."""
+
+    def at_distances(self, distance: Tensor, dtype: torch.dtype) -> Tensor | None:
+        return None
+
+
+def memory_distances(query: Tensor, memory: Tensor, context: Context) -> Tensor:
+    """``position(i) - place(j)`` of tokens i and tokens j of the memory, whose places are counted from zero."""
+
+    def make() -> Tensor:
+        position = context.token_positions(query.shape[-2], query.device)
+        place = Context(is_token=context.memory_is_token).token_positions(memory.shape[-2], memory.device)
+        difference = position.unsqueeze(-1) - place.unsqueeze(-2)
+        return difference if difference.ndim == 2 else difference.unsqueeze(-3)
+
+    return context.shared(("memory distances", query.shape[-2], memory.shape[-2], query.device), make)
 
 
 def distances(query: Tensor, context: Context) -> Tensor:

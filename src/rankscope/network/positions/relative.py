@@ -69,15 +69,20 @@ class RelativeBias(Position):
 
     def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
         key = ("buckets", self.buckets, query.shape[-2], query.device)
-        index = context.shared(key, lambda: self.buckets(distances(query, context)))
+        return self._read(context.shared(key, lambda: self.buckets(distances(query, context))), query.dtype)
+
+    def at_distances(self, distance: Tensor, dtype: torch.dtype) -> Tensor | None:
+        return self._read(self.buckets(distance), dtype)
+
+    def _read(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         index = index.squeeze(-3) if index.ndim > 2 else index
         table = self.table.transpose(-1, -2)  # *seeds heads buckets
         if index.ndim == 2:
-            return table[..., index].to(query.dtype)
+            return table[..., index].to(dtype)
         if table.ndim == 2:
-            return table[:, index].movedim(0, -3).to(query.dtype)
+            return table[:, index].movedim(0, -3).to(dtype)
         batch = torch.broadcast_shapes(table.shape[:-2], index.shape[:-2])
-        tokens = index.shape[-1]
-        flat = index.flatten(-2).unsqueeze(-2).expand(*batch, table.shape[-2], tokens * tokens)
+        flat = index.flatten(-2).unsqueeze(-2)
+        flat = flat.expand(*batch, table.shape[-2], flat.shape[-1])
         found = torch.gather(table.expand(*batch, *table.shape[-2:]), -1, flat)
-        return found.reshape(*found.shape[:-1], tokens, tokens).to(query.dtype)
+        return found.reshape(*found.shape[:-1], *index.shape[-2:]).to(dtype)
