@@ -168,17 +168,32 @@ class Region:
         return sorted(dominators[end], key=place.__getitem__)
 
     def stripped(self, node: Node) -> Node:
-        """Up through operations that only move rows about and leave the channels of each row together."""
+        """Up through operations that only move rows about and leave the channels of each row together, in order.
+
+        Whether they do is seen on numbered channels: where tokens and channels are equally many, shapes tell nothing.
+        """
+        found, at, moves = node, node, list[Node]()
         while (
-            node.kind in SAME_CHANNELS
-            and node not in self.roots
-            and node not in self.known
-            and (source := node.args[0]) in self.inside
-            and source.shape[-1:] == node.shape[-1:]
-            and source.value.numel() == node.value.numel()
+            at.kind in SAME_CHANNELS
+            and at not in self.roots
+            and at not in self.known
+            and (source := at.args[0]) in self.inside
+            and source.value.numel() == at.value.numel()
         ):
-            node = source
-        return node
+            moves.append(at)
+            at = source
+            if at.shape[-1:] == node.shape[-1:] and _keeps_channels(at, moves):
+                found = at
+        return found
+
+
+def _keeps_channels(source: Node, moves: list[Node]) -> bool:
+    """Whether moves, the last one first, leave every channel of ``source`` in its place of the last axis."""
+    label = torch.arange(source.shape[-1])
+    found = label.expand(source.shape)
+    for node in reversed(moves):
+        found = run_again(node, {node.args[0]: found})
+    return torch.equal(found, label.expand(found.shape))
 
 
 def run_again(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
