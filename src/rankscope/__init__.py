@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from rankscope.network import with_temperature as with_temperature
     from rankscope.network import without as without
     from rankscope.results import Table as Table
+    from rankscope.sources import Batch as Batch
+    from rankscope.sources import Seen as Seen
+    from rankscope.sources import record as record
+    from rankscope.sources.translate import translate as translate
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
@@ -73,6 +77,7 @@ _HOME = {
         *("with_skip_scale", "with_temperature", "without"),
     ),
     "results": ("Table",),
+    "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
         *(
@@ -98,6 +103,7 @@ __all__ = [
     "MEASURES",
     "TASKS",
     "AblateConfig",
+    "Batch",
     "CertifyConfig",
     "CollapseConfig",
     "CollapseMonitor",
@@ -113,6 +119,7 @@ __all__ = [
     "RateConfig",
     "Scan",
     "ScanConfig",
+    "Seen",
     "Spec",
     "Split",
     "Table",
@@ -137,12 +144,14 @@ __all__ = [
     "parse_mask",
     "predict",
     "rate",
+    "record",
     "reproduce",
     "scan",
     "scan_states",
     "split_states",
     "stack",
     "train",
+    "translate",
     "variant",
     "with_branch_scale",
     "with_mask",

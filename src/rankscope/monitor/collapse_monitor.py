@@ -22,12 +22,13 @@ from rankscope.errors import (
 from rankscope.monitor.headlines import headlines
 from rankscope.monitor.history import History
 from rankscope.monitor.inputs import Probes, fixed_batches
-from rankscope.monitor.undisturbed import is_first_process, refuse_sharded, undisturbed
+from rankscope.monitor.undisturbed import is_first_process, undisturbed
 from rankscope.probe import probe, unwrapped
 from rankscope.results import TABLE_FORMATS, Table, check_output
 from rankscope.results.files import write_atomically
 from rankscope.sources import Batch, Layout, layout_of
 from rankscope.sources.axes import located
+from rankscope.sources.given import refuse_sharded
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks

@@ -9,22 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError
-
-
-def refuse_sharded(model: nn.Module) -> None:
-    """Nothing, or an error if no single process holds the weights."""
-    is_wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
-    is_split = any(
-        type(parameter).__name__ == "DTensor" or hasattr(parameter, "ds_shape")
-        for parameter in model.parameters()
-    )
-    if is_wrapped or is_split:
-        raise ConfigError(
-            f"the weights of {type(model).__name__} are sharded over processes (FSDP, ZeRO-3), so no single one can "
-            "scan it while it trains; save checkpoints and compare their scans: rankscope compare A B ..."
-        )
-
 
 def is_first_process() -> bool:
     """Whether this process is the one that scans; without distributed training it always is."""

@@ -119,6 +119,8 @@ def probe_into(
 
 
 def _run(model: nn.Module, batch: Batch, layout: Layout, panel: Panel, dtype: torch.dtype) -> "_Measured":
+    if batch.autocast is not None:
+        dtype = max(dtype, batch.autocast[1], key=unit_roundoff)
     measured = _Measured([], batch, panel, dtype, is_only=len(layout.stacks) == 1)
     with (
         quiet(model),

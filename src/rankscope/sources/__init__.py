@@ -3,6 +3,7 @@
 from rankscope.sources.audio import audio_batches, read_audio, sample_audio
 from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.builtin import BUILTINS
+from rankscope.sources.calls import batches_of_call
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack, Tree, register
 from rankscope.sources.images import image_batches, read_images, sample_images
@@ -12,6 +13,7 @@ from rankscope.sources.loading import load_attribute, load_drawn, load_model
 from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import Proof, prove
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
+from rankscope.sources.seen import Seen, record
 from rankscope.sources.states import States, read_states
 from rankscope.sources.tensors import tensor_batches
 from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
@@ -29,12 +31,14 @@ __all__ = [
     "Names",
     "PlainRun",
     "Proof",
+    "Seen",
     "Stack",
     "States",
     "Translation",
     "Tree",
     "audio_batches",
     "batch_of_texts",
+    "batches_of_call",
     "image_batches",
     "layout_of",
     "load_attribute",
@@ -49,6 +53,7 @@ __all__ = [
     "read_images",
     "read_states",
     "read_texts",
+    "record",
     "register",
     "sample_audio",
     "sample_images",

@@ -6,9 +6,9 @@ module are not asked: a model may be written for ``(texts, tokens)``, ``(tokens,
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, product
 from math import inf, isnan, nan, sqrt
 from typing import Literal
 
@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rankscope.core.numerics import relative_floor
 from rankscope.errors import ShapeError
+from rankscope.sources.arguments import Form
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
@@ -32,6 +33,9 @@ CORNER = 4
 
 MOST = 2**14
 """Tokens of the largest trial."""
+
+MOST_CHOICES = 16
+"""So many ways of cutting masks and the like are tried."""
 
 CONTRAST = 30.0
 """Where tokens read each other, the held token moves so many times as much as rounding moves the held text."""
@@ -71,19 +75,24 @@ class Axes:
         return f"texts are axis {self.axis} of the inputs ({reason[self.how]})"
 
 
-def find_axes(model: nn.Module, layout: Layout | None, inputs: Mapping[str, Tensor]) -> Axes:
-    """Where texts lie in the inputs of a model, found on a small part of them; an error if both axes mix."""
+def find_axes(
+    model: nn.Module, layout: Layout | None, inputs: Mapping[str, Tensor], form: Form | None = None
+) -> Axes:
+    """Where texts lie in the inputs of a model, found on a small part of them; an error if both axes mix.
+
+    ``form`` is that of the call which the inputs belong to, where they are not simply passed under their names.
+    """
     moved = [name for name, value in inputs.items() if _holds_tokens(name, value)]
     if layout is None:
         return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
     if not moved:
         return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
     # What blocks and sublayers put out comes first; an attention that starts at zero shows only inside that it mixes.
-    for trial in (_Trial(model, layout, moved, inside=inside) for inside in (False, True)):
+    for trial in (_Trial(model, layout, moved, form, inside=inside) for inside in (False, True)):
         for part in _parts(inputs, moved):
             axis = trial.axis(part)
             if axis is not None:
-                return Axes(inputs=_axes(inputs, axis, moved), how="moved")
+                return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
 
 
@@ -95,7 +104,7 @@ def located(model: nn.Module, layout: Layout, batch: Batch, known: Axes | None =
     if batch.text_axes is not None:
         return batch, Axes(inputs=batch.text_axes, how="stated")
     fits = known is not None and set(known.inputs) == set(batch.inputs)
-    found = known if known is not None and fits else find_axes(model, layout, batch.inputs)
+    found = known if known is not None and fits else find_axes(model, layout, batch.inputs, batch.form)
     if found.how == "assumed" and len(batch):  # then the number of labels tells, where only one axis has it
         moved = [name for name, value in batch.inputs.items() if _holds_tokens(name, value)]
         stated = [axis for axis in (0, 1) if batch.inputs[moved[0]].shape[axis] == len(batch)]
@@ -119,7 +128,7 @@ def as_read(model: nn.Module, layout: Layout, batches: Iterable[Batch]) -> Itera
     first = next(waiting, None)
     if first is None:
         return
-    axes = find_axes(model, layout, first.inputs)
+    axes = find_axes(model, layout, first.inputs, first.form)
     for batch in chain([first], waiting):
         yield _turned(batch) if axes.axis == 1 else batch
 
@@ -157,8 +166,10 @@ class _Seen:
 class _Trial:
     """A model that is run on a part of its inputs, as they are and with all slices but one moved."""
 
-    def __init__(self, model: nn.Module, layout: Layout, moved: list[str], *, inside: bool) -> None:
-        self.model, self.layout, self.moved, self.inside = model, layout, moved, inside
+    def __init__(
+        self, model: nn.Module, layout: Layout, moved: list[str], form: Form | None, *, inside: bool
+    ) -> None:
+        self.model, self.layout, self.moved, self.form, self.inside = model, layout, moved, form, inside
         self.dtype = dtype_of(model)
 
     def axis(self, inputs: dict[str, Tensor]) -> int | None:
@@ -183,6 +194,52 @@ class _Trial:
             return None
         return None
 
+    def settled(self, inputs: Mapping[str, Tensor], axes: dict[str, int | None]) -> dict[str, int | None]:
+        """The same axes, those of masks and the like changed where the first text alone is not what it is among others.
+
+        Sizes alone do not tell whether a mask of 4 x 4 belongs to 4 texts of 4 tokens one by one or to all of them.
+        """
+        texts = _texts(inputs, axes)
+        open_ = {
+            name: [axes[name], *(one for one in (0, 1, None) if one != axes[name])]
+            for name, value in inputs.items()
+            if name not in self.moved and name not in _FOR_EACH and texts in value.shape[:2]
+        }
+        open_ = {
+            name: [one for one in some if one is None or inputs[name].shape[one : one + 1] == (texts,)]
+            for name, some in open_.items()
+        }
+        if texts == 1 or not open_ or inputs[self.moved[0]].shape[:2].numel() > MOST:
+            return axes
+        try:
+            among = self._run(dict(inputs))
+        except Exception:  # its own words come when it runs in earnest
+            return axes
+        for choice in islice(product(*open_.values()), MOST_CHOICES):
+            tried = axes | dict(zip(open_, choice, strict=True))
+            alone = {
+                name: value if tried[name] is None else value.narrow(tried[name] or 0, 0, 1)
+                for name, value in inputs.items()
+            }
+            with suppress(Exception):
+                if self._is_same(among, self._run(alone), texts):
+                    return tried
+        return axes
+
+    def _is_same(self, among: list[_Seen], alone: list[_Seen], texts: int) -> bool:
+        """Whether the first text of a run of all has the states of a run of it alone, along the axis of texts."""
+        clear = CLEARLY.get(self.dtype, 0.1)
+        for one, other in zip(among, alone, strict=True):
+            held = [place for place, end in one.slices if end == 0 and one.sizes[place] == texts]
+            moves = [
+                _distance(one.slices[place, 0], other.slices[place, 0])
+                for place in held
+                if other.sizes[place] == 1
+            ]
+            if held and not min(moves, default=inf) <= clear:
+                return False
+        return True
+
     def _run(self, inputs: dict[str, Tensor]) -> list[_Seen]:
         seen: list[_Seen] = []
 
@@ -201,7 +258,7 @@ class _Trial:
             undo.enter_context(tapped(self.model, self.layout, receive, texts=None))
             for handle in _entered(self.model, self.layout, receive) if self.inside else ():
                 undo.callback(handle.remove)
-            run_batch(self.model, Batch(inputs=inputs, is_token=None, labels=()))
+            run_batch(self.model, Batch(inputs=inputs, is_token=None, labels=(), form=self.form))
         return seen
 
     def _moves(self, inputs: dict[str, Tensor], before: list[_Seen], axis: int, end: int) -> list[float]:
@@ -322,7 +379,9 @@ def _cut(value: Tensor, sizes: tuple[int, int], wanted: tuple[int, int]) -> Tens
 
 def _axes(inputs: Mapping[str, Tensor], axis: int, moved: Sequence[str]) -> dict[str, int | None]:
     """Along which axis of every input texts lie, from the axis of those that hold tokens."""
-    main = inputs[moved[0]] if moved else next(iter(inputs.values()))
+    main = inputs[moved[0]] if moved else max(inputs.values(), key=lambda value: value.ndim > 1, default=None)
+    if main is None or not main.ndim:
+        return dict.fromkeys(inputs)
     if not moved and main.ndim == 2 and POSITIONAL in inputs:  # a lone text, (tokens, dim)
         return dict.fromkeys(inputs)
     texts = main.shape[axis]
@@ -350,9 +409,19 @@ def _axis(name: str, value: Tensor, texts: int, axis: int) -> int | None:
         return 0 if value.ndim > 2 or "padding" in name else axis
     if fitting == [1] and len(value) == 1:  # one row that all texts share
         return None
-    is_for_each = value.ndim == 2 and 1 != value.shape[0] != value.shape[1]
+    # What belongs to tokens by its name must have as many texts; anything else without them is shared.
+    is_for_each = name in _FOR_EACH and value.ndim == 2 and 1 != value.shape[0] != value.shape[1]
     return fitting[0] if fitting else 0 if is_for_each else None
 
+
+_FOR_EACH = (
+    "attention_mask",
+    "token_type_ids",
+    "position_ids",
+    "decoder_attention_mask",
+    "src_key_padding_mask",
+)
+"""Inputs that say something about every token of every text."""
 
 _BETWEEN = ("mask", "src_mask", "tgt_mask", "memory_mask", "attn_mask")
 """Inputs that say which token reads which, in all texts."""

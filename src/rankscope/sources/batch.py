@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rankscope.sources.arguments import Form, filled
 
 POSITIONAL = ""
 """The key of an input that is passed by position: ``model(x)`` for modules without named inputs."""
@@ -15,7 +18,8 @@ class Batch:
     """Inputs of one forward pass and which of their tokens are measured."""
 
     inputs: dict[str, Tensor]
-    """Keyword arguments of the model; the key ``""`` is the one positional argument."""
+    """Keyword arguments of the model; the key ``""`` is the one positional argument. With a ``form``: the tensors of
+    the call, each under the name by which the form puts it in its place."""
 
     is_token: Tensor | None
     """Boolean ``(texts, tokens)``, True where a token is measured; None: every token the blocks see."""
@@ -26,6 +30,24 @@ class Batch:
     text_axes: Mapping[str, int | None] | None = None
     """Along which axis of each input texts lie, None for an input that they share, such as a causal mask; None where
     that is not known: it is then found by moving texts (``sources.axes``)."""
+
+    form: Form | None = None
+    """The arguments of the call as somebody made it, with the names of ``inputs`` in place of tensors; None: every
+    input is a keyword argument, and ``""`` the positional one."""
+
+    autocast: tuple[str, torch.dtype] | None = None
+    """The kind of device and the dtype of the autocast under which the call was made; None: there was none."""
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the model is called with: ``model(*args, **kwargs)``. Inputs that the form does not name go by keyword.
+
+        >>> Batch(inputs={"": torch.ones(2), "mask": torch.ones(1)}, is_token=None, labels=()).arguments()
+        ((tensor([1., 1.]),), {'mask': tensor([1.])})
+        """
+        if self.form is not None:
+            return filled(self.form, self.inputs)
+        named = {name: value for name, value in self.inputs.items() if name != POSITIONAL}
+        return (self.inputs[POSITIONAL],) if POSITIONAL in self.inputs else (), named
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,11 +73,11 @@ class Batch:
                 return value.narrow(axis, picked[0], len(picked))
             return value.index_select(axis, texts.to(value.device))
 
-        return Batch(
+        return replace(
+            self,
             inputs=self._each(take, axes),
             is_token=None if self.is_token is None else take(self.is_token, 0),
             labels=tuple(self.labels[text] for text in picked),
-            text_axes=self.text_axes,
         )
 
     def by_text(self, name: str) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,15 +12,22 @@ from rankscope.sources.batch import Batch
 
 
 def run_batch(model: nn.Module, batch: Batch) -> object:
-    """The model's own answer to one batch, moved to where the model is."""
+    """The model's own answer to one batch, moved to where the model is.
+
+    It is given copies: some models write into their inputs. A batch of a call under autocast runs under the same one.
+    """
     devices = (parameter.device for parameter in model.parameters())
     device = next(
         (found for found in devices if found.type != "meta"), torch.device("cpu")
     )  # meta: offloaded
-    inputs = {name: value.to(device) for name, value in batch.inputs.items()}
-    positional = inputs.pop("", None)
-    with safe_products(model):
-        return model(**inputs) if positional is None else model(positional, **inputs)
+    inputs = {name: value.to(device, copy=True) for name, value in batch.inputs.items()}
+    args, kwargs = replace(batch, inputs=inputs).arguments()
+    with ExitStack() as undo:
+        undo.enter_context(safe_products(model))
+        if batch.autocast is not None:
+            undo.enter_context(safe_products(torch.empty(0, dtype=batch.autocast[1])))
+            undo.enter_context(torch.autocast(batch.autocast[0], dtype=batch.autocast[1]))
+        return model(*args, **kwargs)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import nn
 
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
+from rankscope.sources.given import check_filled
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only, without_trained
 from rankscope.sources.loaded import Drawn, Loaded, Request, as_device, as_dtype, dtype_of, loaded
@@ -113,7 +114,7 @@ def load_drawn(
 def _given(model: nn.Module, request: Request) -> Loaded:
     """The caller's own module, untouched: changing its dtype or device would change it for the caller too."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    _check_filled(model, "the model you passed")
+    check_filled(model, "the model you passed")
     if request.dtype is not None and request.dtype != dtype_of(model):
         raise ConfigError(
             f"the model you passed is in {_short(dtype_of(model))}, but {_short(request.dtype)} was asked for; "
@@ -125,16 +126,6 @@ def _given(model: nn.Module, request: Request) -> Loaded:
             f"call model.to({str(request.device)!r}) yourself"
         )
     return loaded(model, type(model).__name__)
-
-
-def _check_filled(model: nn.Module, words: str) -> None:
-    """A model on the device meta has shapes and no numbers, unless hooks of accelerate fetch what it put away."""
-    empty = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
-    if empty is not None and not any(hasattr(module, "_hf_hook") for module in model.modules()):
-        raise ConfigError(
-            f"{words} holds no numbers in {empty!r}: it is on the device meta; call model.to_empty(device='cpu') and "
-            "load its weights first"
-        )
 
 
 def _from_path(path: Path, request: Request) -> Loaded:
@@ -180,7 +171,7 @@ def _from_attribute(text: str, request: Request) -> Loaded:
         raise ConfigError(
             f"{text!r} is a {type(found).__name__}; expected a torch.nn.Module or a callable returning one"
         )
-    _check_filled(found, repr(text))
+    check_filled(found, repr(text))
     model = found if request.dtype is None else found.to(request.dtype)
     return loaded(model.to(request.device or torch.device("cpu")).eval(), text)
 

@@ -199,7 +199,7 @@ def _in_a_row(state: Tensor, width: int | None) -> Tensor:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside wrappers that compile or spread it: hooks on the wrapper would see nothing."""
+    """The module inside wrappers that compile, spread or adapt it: hooks on the wrapper would see nothing."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in (
@@ -208,7 +208,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
             "AveragedModel",
         ):
             inner = model.module
-        if not isinstance(inner, nn.Module):
+        if inner is None and hasattr(model, "peft_config"):  # adapters are inside of the model that it wraps
+            base = getattr(model, "get_base_model", None)
+            inner = base() if callable(base) else None
+        if not isinstance(inner, nn.Module) or inner is model:
             return model
         model = inner
 

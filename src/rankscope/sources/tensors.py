@@ -1,8 +1,9 @@
 """Ready tensors as inputs of a model."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -44,40 +45,84 @@ def tensor_batches(
     """
     if batch_size < 1:
         raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
+    ready = ready_inputs(source, model)
+    model = unwrapped(model)
+    if layout is None:
+        with suppress(RankscopeError):  # a module without blocks has no states to look at
+            layout = layout_of(model)
+    whole, axes = ready.located(model, layout)
+    return TensorBatches(whole, axes, batch_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """The inputs of one call, of which it is not known yet where texts lie."""
+
+    batch: Batch
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """What each input was read from, where it was a tensor by itself."""
+
+    def located(
+        self, model: nn.Module, layout: Layout | None, known: Axes | None = None
+    ) -> tuple[Batch, Axes]:
+        """The batch with its axes, found on the model or known from another batch of the same inputs."""
+        inputs = dict(self.batch.inputs)
+        if self.batch.text_axes is not None:
+            axes = Axes(inputs=self.batch.text_axes, how="stated")
+        else:
+            fits = known is not None and set(known.inputs) == set(inputs)
+            axes = known if known is not None and fits else find_axes(model, layout, inputs, self.batch.form)
+        for key, entry in self.entries.items():
+            if axes.axis == 1 and len(entry.shape) < inputs[key].ndim:
+                inputs[key] = inputs[key].movedim(0, 1)  # one text: its axis goes where the model wants it
+            _check_tokens(entry, key, inputs[key], axes.inputs[key])
+        texts = next((inputs[key].shape[axis] for key, axis in axes.inputs.items() if axis is not None), 1)
+        labels = self.batch.labels or tuple(f"input {number + 1}" for number in range(texts))
+        whole = replace(self.batch, inputs=inputs, labels=labels, text_axes=axes.inputs)
+        return whole if whole.is_token is not None else replace(whole, is_token=_measured(whole)), axes
+
+
+def ready_inputs(source: Source, model: nn.Module) -> Ready:
+    """Tensors under the names by which the model takes them; a single one is its first input, whatever it is called."""
     entries = entries_of_source(source)
     takes = inputs_of(model)
     found = {entry.name: entry for entry in entries}
     if len(entries) == 1 and entries[0].name not in takes:
         found = {_input_name(entries[0], model, takes): entries[0]}
     unknown = [key for key in found if key != POSITIONAL and key not in takes]
-    if unknown:
-        raise ConfigError(
-            f"the tensor {unknown[0]!r} is not an input of {type(model).__name__}; its inputs are {', '.join(takes)}"
-        )
+    if unknown and not takes_anything(model):
+        raise not_an_input(unknown[0], model)
     inputs = {key: _with_texts(entry, key, model) for key, entry in found.items()}
     inputs = with_decoder(inputs, takes)
-    model = unwrapped(model)
-    if layout is None:
-        with suppress(RankscopeError):  # a module without blocks has no states to look at
-            layout = layout_of(model)
-    axes = find_axes(model, layout, inputs)
-    for key, entry in found.items():
-        if (
-            axes.axis == 1 and len(entry.shape) < inputs[key].ndim
-        ):  # one text: its axis goes where the model wants it
-            inputs[key] = inputs[key].movedim(0, 1)
-        _check_tokens(entry, key, inputs[key], axes.inputs[key])
-    texts = next((inputs[key].shape[axis] for key, axis in axes.inputs.items() if axis is not None), 1)
-    labels = tuple(f"input {number + 1}" for number in range(texts))
-    whole = Batch(inputs=inputs, is_token=None, labels=labels, text_axes=axes.inputs)
-    return TensorBatches(replace(whole, is_token=_measured(whole)), axes, batch_size)
+    return Ready(batch=Batch(inputs=inputs, is_token=None, labels=()), entries=found)
+
+
+def not_an_input(name: str, model: nn.Module) -> ConfigError:
+    """What is said about a tensor under a name that the model does not know."""
+    return ConfigError(
+        f"the tensor {name!r} is not an input of {type(model).__name__}; its inputs are {', '.join(inputs_of(model))}"
+    )
+
+
+def takes_anything(model: nn.Module) -> bool:
+    """Whether ``forward`` names none of its inputs and takes keyword arguments of any name.
+
+    Models of transformers name theirs, and pass what else they are given on to nothing.
+    """
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (ValueError, TypeError):
+        return False
+    is_open = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return is_open and not inputs_of(model)
 
 
 def _measured(batch: Batch) -> Tensor | None:
     """Which tokens are measured, ``(texts, tokens)``, as the inputs tell; None if they do not."""
     mask = batch.by_text("attention_mask")
-    if mask is not None:
-        return mask != 0
+    if mask is not None and mask.ndim == 2:
+        is_added = mask.is_floating_point() and bool((mask < 0).any())  # to logits: minus infinity on padding
+        return mask == 0 if is_added else mask != 0
     padding = batch.by_text("src_key_padding_mask")
     if padding is not None:
         return padding == 0  # true, or minus infinity, on padding
@@ -111,9 +156,13 @@ def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
             f"the input {entry.name!r} holds {count} numbers that are NaN or infinite, of {value.numel()}; "
             "expected finite numbers"
         )
-    # Without weights a model computes in what it is given.
+    return as_computed(value, model)
+
+
+def as_computed(value: Tensor, model: nn.Module) -> Tensor:
+    """Floating-point numbers in the dtype of the model; without weights it computes in what it is given."""
     has_dtype = any(parameter.is_floating_point() for parameter in model.parameters())
-    return value.to(dtype_of(model)) if has_dtype else value
+    return value.to(dtype_of(model)) if has_dtype and value.is_floating_point() else value
 
 
 def _axes_of(entry: Entry, key: str, model: nn.Module) -> int | None:

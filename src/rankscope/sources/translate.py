@@ -16,9 +16,11 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
+from rankscope.sources.given import checked_module
 from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import FinalNormDiffers, Proof
+from rankscope.sources.seen import Seen
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
 from rankscope.sources.trees import Builder, Place, norm
@@ -26,15 +28,24 @@ from rankscope.sources.trial import trial_batch
 from rankscope.sources.weights import refuse_not_finite
 
 
-def translate(model: nn.Module, batch: Batch | None = None, *, stack: str | None = None) -> Translation:
+def translate(
+    model: nn.Module | Seen, batch: Batch | None = None, *, stack: str | None = None
+) -> Translation:
     """The tree of a model's blocks, or an error that says what stands in the way.
+
+    Of a recording (``rs.record``) it is the tree of the recorded model, on the first of its calls.
 
     The tree is compared with the model on random inputs, padded on either side, and on the first texts of ``batch``:
     every block on the model's own state before it, then all blocks one after the other, and the end of the tree with
     the model's own last state. ``stack`` names the run of blocks, where there are several; else it is the first one
     that can be translated.
     """
-    model = unwrapped(model)
+    if isinstance(model, Seen):
+        seen = model.closed()
+        model, batch = seen.model, seen.batches[0] if batch is None else batch
+    model = unwrapped(checked_module(model))
+    if batch is not None:
+        batch = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
     found, match, tree = _chosen(model, stack)
     _check(model, found)
     if batch is not None:

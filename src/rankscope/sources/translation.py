@@ -95,7 +95,8 @@ class Translation:
         return replace(self, proof=self.proof.joined(proof))
 
     def _located(self, batch: Batch) -> Batch:
-        return located(self.model, Layout(family=self.family, stacks=(self.stack,)), batch)[0]
+        plain = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
+        return located(self.model, Layout(family=self.family, stacks=(self.stack,)), plain)[0]
 
     def _check_unchanged(self) -> None:
         if pointers(self.model, self.stack, self.network) != self.weights:

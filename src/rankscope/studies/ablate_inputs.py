@@ -13,7 +13,8 @@ from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
-from rankscope.sources import Batch, Loaded, layout_of, load_drawn, load_model
+from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
+from rankscope.sources.given import not_a_model
 from rankscope.sources.initial import without_trained
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
@@ -23,11 +24,12 @@ from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import chosen_inputs
+from rankscope.studies.scan_inputs import asked_of, chosen_inputs
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
-Source = Model | Spec
-"""What can be ablated: what ``load_model`` takes or gives, a translated model, a tree, a random network's spec."""
+Source = Model | Spec | Seen
+"""What can be ablated: what ``load_model`` takes or gives, a translated model, a tree, a random network's spec, or
+calls of a model that were recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,9 @@ def subjects(
     model: Source, config: AblateConfig, given: dict[str, Any], load: dict[str, Any], tokenizer: Any
 ) -> Iterator[Subject]:
     """The model of every seed, one at a time; trained weights are loaded once."""
+    model, given = asked_of(model, given)
+    if not isinstance(model, str | os.PathLike | nn.Module | Loaded | Translation | Spec):
+        raise not_a_model(model)
     if isinstance(model, Spec | Network):
         yield from _random(model, config, given)
         return

@@ -12,6 +12,7 @@ from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, OutOfMemory, is_out_of_memory
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
 from rankscope.results import Table
+from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
 from rankscope.studies.ablate_config import AblateConfig
 from rankscope.studies.ablate_cuts import Cut, cuts
@@ -62,6 +63,7 @@ def ablate(
     images: Any = None,
     audio: Any = None,
     inputs: Any = None,
+    call: Call | None = None,
     tokenizer: Any = None,
     config: AblateConfig | None = None,
     load: dict[str, Any] | None = None,
@@ -81,7 +83,7 @@ def ablate(
     """
     config = AblateConfig.of(**options) if config is None else config
     config.check()
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
     gathered = _Gathered()
     with memory_words("ablation", ADVICE):
         for subject in subjects(model, config, given, load or {}, tokenizer):

@@ -9,6 +9,7 @@ from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError
 from rankscope.network import Spec
 from rankscope.results import Table
+from rankscope.sources.seen import Call
 from rankscope.studies.ablate_cuts import Cut, cuts
 from rankscope.studies.ablate_inputs import Source, Subject, subjects
 from rankscope.studies.ablate_study import memory_words
@@ -29,6 +30,7 @@ def certify(
     images: Any = None,
     audio: Any = None,
     inputs: Any = None,
+    call: Call | None = None,
     tokenizer: Any = None,
     config: CertifyConfig | None = None,
     load: dict[str, Any] | None = None,
@@ -55,7 +57,7 @@ def certify(
     if model is None:
         raise ConfigError("no model was given; give a name, a folder, a model, a tree of parts or a Spec")
     config = CertifyConfig.of(**options) if config is None else config
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
     asked = config.as_ablation(is_random=isinstance(model, Spec))
     found: list[Found] = []
     about: dict[str, Any] = {}

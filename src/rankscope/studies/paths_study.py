@@ -11,6 +11,7 @@ from rankscope.network import Spec
 from rankscope.paths import Reading
 from rankscope.results import Table
 from rankscope.results.tree_lines import end_of
+from rankscope.sources.seen import Call
 from rankscope.studies.ablate_cuts import Cut, cuts
 from rankscope.studies.ablate_inputs import Source, Subject, subjects
 from rankscope.studies.ablate_study import memory_words
@@ -47,6 +48,7 @@ def decompose(
     images: Any = None,
     audio: Any = None,
     inputs: Any = None,
+    call: Call | None = None,
     tokenizer: Any = None,
     config: PathsConfig | None = None,
     load: dict[str, Any] | None = None,
@@ -66,7 +68,7 @@ def decompose(
     ``samples``, ``gaps`` and ``pruning`` speak of the first text.
     """
     config = PathsConfig.of(**options) if config is None else config
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
     is_random = isinstance(model, Spec)
     asked = config.as_ablation(is_random=is_random)
     found: list[Found] = []

@@ -13,6 +13,7 @@ from rankscope.errors import ConfigError
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network
 from rankscope.results import Table
+from rankscope.sources.seen import Call
 from rankscope.split import Split, log_measure, predict_rate, split_states
 from rankscope.studies.ablate_config import AblateConfig
 from rankscope.studies.ablate_cuts import cuts
@@ -35,6 +36,7 @@ def rate_model(
     images: Any = None,
     audio: Any = None,
     inputs: Any = None,
+    call: Call | None = None,
     layers: int | None = None,
     config: AblateConfig | None = None,
     load: dict[str, Any] | None = None,
@@ -54,7 +56,7 @@ def rate_model(
     rows, found, names = Rows(), [], dict[str, Any]()
     places: list[dict[str, int]] = []
     depth = 0
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
     for subject in subjects(model, config, given, load or {}, None):
         chosen = list(cuts(subject.network, config, subject.kind))
         if len(chosen) > 1:

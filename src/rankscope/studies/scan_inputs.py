@@ -13,7 +13,9 @@ from rankscope.sources import (
     Batch,
     Layout,
     Loaded,
+    Seen,
     audio_batches,
+    batches_of_call,
     image_batches,
     parse_shape,
     random_token_batches,
@@ -23,7 +25,6 @@ from rankscope.sources import (
     sample_audio,
     sample_images,
     sample_texts,
-    tensor_batches,
     text_batches,
     tokens_per_text,
 )
@@ -95,9 +96,19 @@ def _marks(path: Path) -> Iterator[str]:
         yield str(path)
 
 
+def asked_of(model: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model and the inputs of a study; of a recording the model that was recorded, and its calls as inputs."""
+    if not isinstance(model, Seen):
+        return model, given
+    used = [name for name, value in given.items() if value is not None]
+    if used:
+        raise ConfigError(f"a recording brings its own inputs; leave out {', '.join(used)}")
+    return model.closed().model, given | {"inputs": model}
+
+
 def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
     """The inputs that the user gave (at most one kind), or those that fit the model, whose blocks ``layout`` names."""
-    named = [kind for kind in ("texts", "images", "audio", "inputs") if given.get(kind) is not None]
+    named = [kind for kind in ("texts", "images", "audio", "inputs", "call") if given.get(kind) is not None]
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
@@ -109,7 +120,8 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     if kind is None:
         raise ConfigError(
             f"{loaded.name} reads neither texts nor images nor sound as far as its inputs "
-            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors: --inputs FILE.npy or .safetensors"
+            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors: --inputs FILE.npy, .npz, "
+            ".safetensors or .pt, or a call of it: --call FILE.py:FUNCTION"
         )
     makers = {
         "texts": _texts,
@@ -117,8 +129,8 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
         "audio": _audio,
         "random_tokens": _random_tokens,
     }
-    if kind == "inputs":
-        made = _tensors(loaded, config, given[kind], layout)
+    if kind in ("inputs", "call"):
+        made = _calls(loaded, config, given, layout)
     else:
         made = makers[kind](loaded, config, given.get(kind))
     made = replace(made, given=given.get(kind))
@@ -241,14 +253,22 @@ def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
     )
 
 
-def _tensors(loaded: Loaded, config: ScanConfig, inputs: Any, layout: Layout) -> Inputs:
-    batches = tensor_batches(inputs, loaded.model, batch_size=config.batch_size, layout=layout)
+def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
+    inputs = given.get("inputs")
+    batches = batches_of_call(
+        loaded.model, inputs, call=given.get("call"), layout=layout, batch_size=config.batch_size
+    )
+    axes = batches.axes
+    words = "" if axes is None else f"{axes.words}; "
+    source = str(inputs) if isinstance(inputs, str) else "tensors"
+    if isinstance(inputs, Seen) or given.get("call") is not None:
+        source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
     return Inputs(
         batches=batches,
         total=None,
-        axes=batches.axes,
-        rule=f"{batches.axes.words}; what a mask of padding leaves out is not measured",
-        source=str(inputs) if isinstance(inputs, str) else "tensors",
+        axes=axes,
+        rule=f"{words}what a mask of padding leaves out is not measured",
+        source=source,
     )
 
 

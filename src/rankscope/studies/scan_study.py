@@ -19,18 +19,21 @@ from rankscope.sources import (
     Batch,
     Layout,
     Loaded,
+    Seen,
     States,
     layout_of,
     load_attribute,
     load_drawn,
     read_states,
 )
+from rankscope.sources.given import not_a_model
+from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import block_paths
 from rankscope.sources.weights import not_finite
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, chosen_inputs
+from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs
 from rankscope.studies.scan_partial import Partial, weights_digest
 from rankscope.verdict import judge
 
@@ -101,12 +104,13 @@ class Scan:
 
 
 def scan(
-    model: str | os.PathLike[str] | nn.Module | Loaded,
+    model: str | os.PathLike[str] | nn.Module | Loaded | Seen,
     texts: Any = None,
     *,
     images: Any = None,
     audio: Any = None,
     inputs: Any = None,
+    call: Call | None = None,
     tokenizer: Any = None,
     loss: Callable[[nn.Module, Batch], Tensor] | None = None,
     config: ScanConfig | None = None,
@@ -118,16 +122,17 @@ def scan(
     """Point it at a live model and learn, layer by layer, whether its tokens are collapsing.
 
     ``model`` is a module, or what ``rankscope scan`` takes: a Hub id, a folder, a built-in name,
-    ``module:attribute``. ``texts`` is a list, or a file with one text per line; left out, a bundled sample is read.
+    ``module:attribute``; or a recording of its calls (``rs.record``). ``texts`` is a list, or a file with one text per
+    line; left out, a bundled sample is read. ``inputs`` is whatever the model takes: a tensor, a dict, a tuple of
+    arguments, a DataLoader or another iterable of these, a file; ``call`` is a function of the model that runs it.
     ``options`` are fields of ``ScanConfig``; ``load`` are options of loading (``dtype``, ``device``, ``revision``,
     ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the path of a list
     of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
+    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
+    model, given = asked_of(model, given)
     if not isinstance(model, str | os.PathLike | nn.Module | Loaded):
-        raise ConfigError(
-            f"a {type(model).__name__} is no model; expected a module, a folder or a name; hidden states go to "
-            "scan_states"
-        )
+        raise not_a_model(model)
     config = ScanConfig.of(**_with_paths(model, options)) if config is None else config
     if config.axes is not None:
         raise ConfigError(
@@ -141,7 +146,6 @@ def scan(
             f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
         )
     layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs}
     chosen = chosen_inputs(ready, config, given, layout)
     if len(layout.stacks) > 1:
         first = list(islice(chosen.batches, 1))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
-from rankscope.monitor.undisturbed import is_first_process, refuse_sharded, undisturbed
+from rankscope.monitor.undisturbed import is_first_process, undisturbed
+from rankscope.sources.given import refuse_sharded
 
 
 class Restless(nn.Module):
