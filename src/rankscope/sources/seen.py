@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankscope.errors import ConfigError, ModelError, RankscopeError, is_out_of_memory
 from rankscope.sources.arguments import places, positional_names, taken_apart, tensors_in
 from rankscope.sources.batch import Batch
-from rankscope.sources.given import checked_module, inside
+from rankscope.sources.given import check_filled, checked_module, inside
 from rankscope.sources.safety import first_line
 
 Call = Callable[[nn.Module], object]
@@ -80,6 +80,7 @@ def record(model: nn.Module, *, most: int = MOST) -> Iterator[Seen]:
     if most < 1:
         raise ConfigError(f"most={most}: keep 1 call or more")
     inner, words = inside(checked_module(model))
+    check_filled(inner, "the model you passed")
     seen, tape = Seen(model=inner), _Tape(inner, most)
     try:
         with ExitStack() as undo:
@@ -301,9 +302,7 @@ def check_alike(first: Batch, batch: Batch, number: int, model: nn.Module) -> No
 
 
 def _axes_words(batch: Batch, model: nn.Module) -> str:
-    stand = (
-        dict.fromkeys(batch.inputs) if batch.form is None else places(batch.form, positional_names(model))
-    )
+    stand = dict.fromkeys(batch.inputs) if batch.form is None else places(batch.form, positional_names(model))
     axes = {
         name or "the first": batch.inputs[name if leaf is None else leaf].ndim for name, leaf in stand.items()
     }
