@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from rankscope.sources.operations.graph import Graph
+from rankscope.sources.operations.graph import Graph, NotCaptured
 from rankscope.sources.operations.raised import Copies, Memory
 from rankscope.sources.operations.watch import Exact, watched
 
@@ -70,10 +71,27 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         )  # a call may change buffers; those of the first copy stay
         with left_as_found():
             given, named = running.copied(copies.copied((args, dict(kwargs))))
-            graph = watched(running.module, given, named)
+            with _alone(module):
+                graph = watched(running.module, given, named)
     floating = (one.dtype for one in module.parameters() if one.is_floating_point())
     dtype = next(floating, torch.get_default_dtype())
     return Captured(graph, copies.module, dtype, tuple(copies.hooked), (copies.memory, running.memory))
+
+
+@contextmanager
+def _alone(module: nn.Module) -> Iterator[None]:
+    """An error if a module of the model itself is called: a copy that still leads to it stands for nothing."""
+    own = {id(one) for one in module.modules()}
+
+    def hook(called: nn.Module, _: Any) -> None:
+        if id(called) in own:
+            raise NotCaptured(f"a copy of the block still calls the model's own {type(called).__name__}")
+
+    handle = register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _lowered(dtype: torch.dtype, model: torch.dtype) -> torch.dtype:

@@ -1,6 +1,6 @@
 """The operations of one call, as nodes with their values and the user's own source lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +43,10 @@ class Node:
 
     Args:
         args: arguments of the operation, nodes in place of tensors; ``kwargs`` likewise.
-        item: which output of an operation with several.
+        item: which output of an operation with several; after them come the arguments that it writes into.
         line: the first line outside of libraries that led here; ``path`` is the module it ran in.
         name: of a parameter or buffer (``attn.q.weight``), or of an argument (``x``); empty for other constants.
+        call: the same for all outputs of one operation.
     """
 
     id: int
@@ -57,6 +58,14 @@ class Node:
     line: Line | None = None
     path: str = ""
     name: str = ""
+    call: int = -1
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the operation draws random numbers; a dropout that drops nothing does not."""
+        if self.op is None or torch.Tag.nondeterministic_seeded not in self.op.tags:
+            return False
+        return self.kind != "dropout" or bool(self.args[1] and self.args[2])
 
     @property
     def kind(self) -> str:
@@ -86,7 +95,13 @@ def with_nodes(change: Any, args: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A number that left the tensors for Python (``.item()``, ``bool()``): the run holds for this branch alone."""
+    """A number that left the tensors for Python (``.item()``, ``bool()``): the run holds for this branch alone.
+
+    Args:
+        what: the operation: ``item``, ``is_nonzero`` (``bool()``), ``nonzero`` and others whose shape depends on
+            numbers, ``numpy`` and ``tolist``.
+        result: the number, or the shape; None where it is not known.
+    """
 
     node: Node | None
     what: str
@@ -121,6 +136,30 @@ class Graph:
 
     def calls_of(self, path: str) -> Iterator[ModuleCall]:
         return (call for call in self.calls if call.path == path)
+
+    def above(self, ends: Iterable[Node]) -> set[Node]:
+        """All nodes that some are computed from, they themselves included."""
+        found, waiting = set[Node](), list(ends)
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += node.inputs()
+        return found
+
+    def random(self) -> list[Node]:
+        """The operations behind the outputs that draw random numbers; a run with any of them cannot be repeated."""
+        behind = self.above(self.outputs)
+        return [node for node in self.nodes if node.is_random and node in behind]
+
+    def release(self, keep: Iterable[Node] = ()) -> None:
+        """Let go of all values but some; shapes and dtypes stay."""
+        kept = set(keep)
+        for node in self.nodes:
+            if node not in kept:
+                node.value = torch.empty_strided(
+                    node.value.shape, node.value.stride(), dtype=node.value.dtype, device="meta"
+                )
 
 
 def merged(graph: Graph) -> Graph:
@@ -158,6 +197,6 @@ def merged(graph: Graph) -> Graph:
 
 def _key(node: Node) -> tuple[Any, ...] | None:
     """Equal for nodes that must have equal values; None for what enters from outside and for random numbers."""
-    if node.op is None or torch.Tag.nondeterministic_seeded in node.op.tags:
+    if node.op is None or torch.Tag.nondeterministic_seeded in node.op.tags or node.op._schema.is_mutable:
         return None
     return (node.op, repr(with_nodes(lambda leaf: f"%{leaf.id}", (node.args, node.kwargs))), node.item)

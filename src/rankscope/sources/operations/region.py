@@ -4,14 +4,16 @@ What does not depend on a root is a constant of the region: weights, masks, tabl
 so far stands in ``linears`` and ``known``, and the search for structure steps over it as over one operation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankscope.network import Part
-from rankscope.sources.operations.graph import Graph, Line, Node, with_nodes
+from rankscope.sources.operations.forms import outcomes
+from rankscope.sources.operations.graph import Graph, Guard, Line, Node, with_nodes
 
 SAME_CHANNELS = frozenset(
     {
@@ -92,6 +94,8 @@ class Region:
         needed = self._above(self.target, reached)
         self.order = [node for node in self.graph.nodes if node in needed or node in self.roots]
         self.inside = set(self.order)
+        self._ends = frozenset(self.roots)
+        self._plans: dict[Any, list[tuple[Node, tuple[Node, ...]]]] = {}
         self.users: dict[Node, list[Node]] = {node: [] for node in self.order}
         for node in self.order:
             for leaf in () if node in self.roots else dict.fromkeys(node.inputs()):
@@ -114,25 +118,61 @@ class Region:
 
     def replay(self, target: Node, given: Mapping[Node, Tensor]) -> Tensor:
         """The value of ``target`` if the nodes of ``given`` had these values; shapes are those of the run."""
-        values = dict(given)
+        return self.replays((target,), given)[target]
+
+    def replays(self, targets: Sequence[Node], given: Mapping[Node, Tensor]) -> dict[Node, Tensor]:
+        """The values of several nodes in one go; captured values are read, never changed."""
+        key = (tuple(targets), frozenset(given))
+        if key not in self._plans:
+            self._plans[key] = self._plan(*key)
+        values, calls = dict(given), dict[int, Any]()
+        for node, done in self._plans[key]:
+            values[node] = run_again(node, values, calls)
+            for one in done:
+                del values[one]
+        return {node: values.get(node, node.value) for node in targets}
+
+    def _plan(self, targets: tuple[Node, ...], given: frozenset[Node]) -> list[tuple[Node, tuple[Node, ...]]]:
+        """The nodes that have to run, in order, each with those whose values nobody needs after it."""
         reached = set(given)
         for node in self.order:
-            if (
-                node not in reached
-                and node not in self.roots
-                and any(leaf in reached for leaf in node.inputs())
-            ):
+            if node not in self._ends and any(leaf in reached for leaf in node.inputs()):
                 reached.add(node)
-        needed, waiting = set[Node](), [target]
+        needed, waiting = set[Node](), list(targets)
         while waiting:
             node = waiting.pop()
-            if node not in needed and node not in values and node in reached:
+            if node not in needed and node not in given and node in reached:
                 needed.add(node)
                 waiting += node.inputs()
-        for node in self.order:
-            if node in needed:
-                values[node] = run_again(node, values)
-        return values.get(target, target.value)
+        steps = [node for node in self.order if node in needed]
+        last = {leaf: node for node in steps for leaf in node.inputs() if leaf in needed}
+        done: dict[Node, list[Node]] = {}
+        for leaf, node in last.items():
+            if leaf not in targets:
+                done.setdefault(node, []).append(leaf)
+        return [(node, tuple(done.get(node, ()))) for node in steps]
+
+    def constants(self) -> list[Node]:
+        """What the region reads and no root reaches: weights, masks, tables."""
+        read = (leaf for node in self.order if node not in self._ends for leaf in node.inputs())
+        return [leaf for leaf in dict.fromkeys(read) if leaf not in self.inside]
+
+    def release(self) -> None:
+        """Let go of all values of the graph but the constants of this region: it can still be run again."""
+        self.graph.release(self.constants())
+
+    def guards(self) -> list[Guard]:
+        """The numbers that left for Python and depend on a root: on other numbers another branch may be right."""
+        reached = set(self.roots)
+        for node in self.graph.nodes:
+            if any(leaf in reached for leaf in node.inputs()):
+                reached.add(node)
+        return [guard for guard in self.graph.guards if guard.node in reached]
+
+    def random(self) -> list[Node]:
+        """What draws random numbers on the way to the target, whether it depends on a root or not."""
+        behind = self.graph.above((self.target,))
+        return [node for node in self.graph.nodes if node.is_random and node in behind]
 
     def before(self, node: Node) -> list[Node]:
         """The nodes a node is made from, of those that depend on a root; what is recognised is one step."""
@@ -196,21 +236,44 @@ def _keeps_channels(source: Node, moves: list[Node]) -> bool:
     return torch.equal(found, label.expand(found.shape))
 
 
-def run_again(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
-    """One operation on other values; views of the run become reshapes, because layouts in memory may differ."""
+def run_again(node: Node, values: Mapping[Node, Tensor], calls: dict[int, Any] | None = None) -> Tensor:
+    """One operation on other values; views of the run become reshapes, because layouts in memory may differ.
+
+    Args:
+        calls: what operations with several outputs have returned so far, so that each runs once.
+    """
+    if node.op is None:
+        return values.get(node, node.value)
+    if node.item is not None and calls is not None and node.call in calls:
+        return calls[node.call][node.item]  # type: ignore[no-any-return]  # operations are untyped
 
     def value(leaf: Node) -> Tensor:
         found = values.get(leaf, leaf.value)
         return found.clone() if found.is_inference() and not torch.is_inference_mode_enabled() else found
 
     args, kwargs = with_nodes(value, (node.args, node.kwargs))
-    if node.op is None:
-        return value(node)
-    is_view = node.kind in ("view", "_unsafe_view")
-    found = args[0].reshape(args[1]) if is_view else node.op(*args, **kwargs)
-    return found if node.item is None else found[node.item]  # type: ignore[no-any-return]  # operations are untyped
+    if node.op in _RESHAPES:
+        return args[0].reshape(args[1])  # type: ignore[no-any-return]
+    if node.op._schema.is_mutable:
+        found = outcomes(node.op, args, kwargs)
+    elif node.kind == "view_as_complex":
+        found = node.op(args[0].contiguous())
+    else:
+        found = node.op(*args, **kwargs)
+    if node.item is None:
+        return found  # type: ignore[no-any-return]
+    if calls is not None:
+        calls[node.call] = found
+    return found[node.item]  # type: ignore[no-any-return]
+
+
+_RESHAPES = (
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten._reshape_alias.default,
+)
 
 
 def values_of(region: Region, given: Mapping[Node, Tensor], wanted: Iterable[Node]) -> dict[Node, Tensor]:
     """Several values of one replay."""
-    return {node: region.replay(node, given) for node in wanted}
+    return region.replays(tuple(wanted), given)

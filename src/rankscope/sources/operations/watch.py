@@ -3,11 +3,10 @@
 Below autograd composite operations arrive whole, as in inference mode but with ordinary tensors, so that each can be
 kept or opened: ``linear``, the norms, softmax and products are kept, scaled dot-product attention becomes products and
 a softmax whatever kernel would have run it, everything else that is made of simpler operations is opened. Operations
-that write into their argument are written down as ones that do not. Private names of torch stand in this file alone.
+that write into their argument are written down as ones that do not. Private names of torch stand in this file, in
+``forms.py`` and in ``raised.py`` alone.
 """
 
-import linecache
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,36 +14,59 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
-from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, merged
+from rankscope.errors import RankscopeError, is_out_of_memory
+from rankscope.sources.operations.forms import (
+    attention,
+    flex_attention,
+    grouped_product,
+    is_composite,
+    out_of_place,
+    outcome,
+    written_arguments,
+)
+from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, NotCaptured, merged
+from rankscope.sources.operations.lines import line_now
+from rankscope.sources.operations.places import Places
+from rankscope.sources.operations.raised import RAISED
 
-KEPT = frozenset({"linear", "layer_norm", "rms_norm", "softmax", "matmul", "dropout"})
+KEPT = frozenset(
+    {"linear", "layer_norm", "rms_norm", "softmax", "matmul", "dropout", "item", "is_nonzero", "take"}
+)
 """Composite operations that are not opened."""
-
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_LOW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Graph:
     """The graph of one call of a module whose weights and arguments are float64; casts to less are undone."""
     watch = _Watch(module)
-    with ExitStack() as undo:
-        undo.enter_context(_without_fast_path())
-        undo.enter_context(torch.no_grad())
-        undo.enter_context(torch._C._AutoDispatchBelowAutograd())
-        undo.enter_context(torch.compiler.set_stance("force_eager"))
-        undo.enter_context(sdpa_kernel(SDPBackend.MATH))
-        for handle in watch.hooks(module):
-            undo.callback(handle.remove)
-        undo.enter_context(watch)
-        leaves, _ = tree_flatten_with_path((args, dict(kwargs)))
-        inputs = {leaf_name(path): watch.node_of(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)}
-        for name, node in inputs.items():
-            node.name = name
-        result = module(*args, **kwargs)
-        outputs = tuple(watch.node_of(leaf) for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+    try:
+        with ExitStack() as undo:
+            undo.enter_context(_without_fast_path())
+            undo.enter_context(torch.no_grad())
+            undo.enter_context(torch._C._AutoDispatchBelowAutograd())
+            undo.enter_context(torch.compiler.set_stance("force_eager"))
+            undo.enter_context(sdpa_kernel(SDPBackend.MATH))
+            for handle in watch.hooks(module):
+                undo.callback(handle.remove)
+            leaves, _ = tree_flatten_with_path((args, dict(kwargs)))
+            inputs = {leaf_name(path): watch.argument(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)}
+            for name, node in inputs.items():
+                node.name = node.name or name
+            with watch, _Bypasses(watch):
+                result = module(*args, **kwargs)
+            outputs = watch.nodes_of(result)
+    except RankscopeError as error:
+        if isinstance(error, NotCaptured) and not (error.line or error.path):
+            raise NotCaptured(error.what, operation=watch.doing, path=watch.path, line=watch.line) from error
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        what = f"the call in float64 fails: {str(error).strip().splitlines()[0] if str(error) else type(error)}"
+        raise NotCaptured(what, operation=watch.doing, path=watch.path, line=watch.line) from error
     return merged(
         Graph(nodes=watch.nodes, inputs=inputs, outputs=outputs, calls=watch.calls, guards=watch.guards)
     )
@@ -52,12 +74,18 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 def leaf_name(path: tuple[Any, ...]) -> str:
     """``0`` for the first positional argument, ``mask`` for a keyword, ``0.x`` for an entry of a dict in the first."""
-    keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path[1:])
-    return ".".join(map(str, keys))
+    return (
+        keystr(path[1:])
+        .replace("']['", ".")
+        .replace("][", ".")
+        .strip("[]'")
+        .replace("['", "")
+        .replace("']", "")
+    )
 
 
 class Exact(TorchDispatchMode):
-    """Nothing but casts to less than float64 undone."""
+    """Nothing but casts to less than float64 undone, and products made that have no float64."""
 
     supports_higher_order_operators = True
 
@@ -68,7 +96,37 @@ class Exact(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         args, kwargs = _in_float64(args, dict(kwargs or {}))
+        if not hasattr(func, "_schema"):
+            if func.name() != "flex_attention":
+                return func(*args, **kwargs)
+            with self:
+                return flex_attention(*args, **kwargs)
+        if not func._schema.is_mutable:
+            args, kwargs = tree_map(_as_float64, (args, kwargs))
+        if func._schema.name == "aten::_grouped_mm":
+            return grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+class _Bypasses(TorchFunctionMode):
+    """Ways in which numbers leave the tensors without an operation."""
+
+    def __init__(self, watch: "_Watch") -> None:
+        super().__init__()
+        self._watch = watch
+        self._ways = {
+            Tensor.numpy: "numpy",
+            Tensor.__array__: "numpy",
+            Tensor.tolist: "tolist",
+            Tensor.__dlpack__: "numpy",
+            Tensor.data_ptr: "data_ptr",
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        what = self._ways.get(func)
+        if what is not None:
+            self._watch.leaves(what, args[0])
+        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):
@@ -79,185 +137,254 @@ class _Watch(TorchDispatchMode):
         self.nodes: list[Node] = []
         self.calls: list[ModuleCall] = []
         self.guards: list[Guard] = []
-        self._of: dict[int, Node] = {}
-        self._alive: dict[int, Tensor] = {}
+        self.doing = ""  # the operation that came last
+        self.line: Line | None = None  # where it stood
+        self._calls = 0
+        self._places = Places(lambda op, args, value: self._new(op, args, {}, value))
+        self._raised: dict[int, tuple[Tensor, Tensor]] = {}
         self._stack: list[str] = []
         held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        self._names = {id(tensor): name for name, tensor in held}
+        self._names = {id(tensor): name for name, tensor in reversed(held)}
+        self._parameters = {id(tensor): tensor for tensor in model.parameters()}
+
+    @property
+    def path(self) -> str:
+        """The module that runs."""
+        return self._stack[-1] if self._stack else ""
 
     def hooks(self, model: nn.Module) -> Iterator[Any]:
+        """Marks of the tensors that enter and leave every module, taken before the module can write into them."""
         entered: list[tuple[Node, ...]] = []
 
         def enter(path: str) -> Callable[..., None]:
             def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
                 self._stack.append(path)
-                entered.append(self._nodes_of((args, kwargs)))
+                entered.append(self.nodes_of((args, kwargs)))
 
             return hook
 
         def leave(path: str) -> Callable[..., None]:
             def hook(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
                 self._stack.pop()
-                self.calls.append(ModuleCall(path, entered.pop(), self._nodes_of(output)))
+                self.calls.append(ModuleCall(path, entered.pop(), self.nodes_of(output)))
 
             return hook
 
         for path, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                yield module.register_forward_pre_hook(enter(path), with_kwargs=True)
-                yield module.register_forward_hook(leave(path), with_kwargs=True)
+            yield module.register_forward_pre_hook(enter(path), with_kwargs=True)
+            # also called where the module raises and somebody catches it
+            yield module.register_forward_hook(leave(path), with_kwargs=True, always_call=True)
+
+    def argument(self, tensor: Tensor) -> Node:
+        """The node of an argument; what it shares with other arguments does not matter."""
+        known = next((node for node in self.nodes if node.value is tensor), None)
+        return self._outside(tensor) if known is None else known
 
     def node_of(self, tensor: Tensor) -> Node:
         """The node whose value a tensor is; a new one from outside where no operation has made it."""
-        found = self._of.get(id(tensor))
-        return (
-            self._add(None, (), {}, tensor, name=self._names.get(id(tensor), "")) if found is None else found
-        )
+        if id(tensor) in self._names and id(tensor) not in self._places:
+            return self._outside(tensor)
+        found = self._places.find(tensor)
+        return self._outside(tensor) if found is None else found
 
-    def _nodes_of(self, values: Any) -> tuple[Node, ...]:
-        return tuple(self.node_of(leaf) for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    def nodes_of(self, values: Any) -> tuple[Node, ...]:
+        """The nodes of all tensors in a nest of containers."""
+        with _disable_current_modes():
+            return tuple(self.node_of(leaf) for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
-    def _add(
-        self, op: Any, args: Any, kwargs: Any, value: Tensor, *, item: int | None = None, name: str = ""
-    ) -> Node:
-        node = self._new(op, args, kwargs, value, item=item, name=name)
-        self._of[id(value)], self._alive[id(value)] = node, value
+    def leaves(self, what: str, tensor: Tensor) -> None:
+        """A tensor's numbers leave for Python or numpy."""
+        with _disable_current_modes():
+            self._guard(self.node_of(self._high(tensor)), what, None)
+
+    def _outside(self, tensor: Tensor) -> Node:
+        return self._enter(self._new(None, (), {}, tensor, name=self._names.get(id(tensor), "")), tensor)
+
+    def _enter(self, node: Node, tensor: Tensor) -> Node:
+        self._places.enter(tensor, node)
         return node
 
     def _new(
         self, op: Any, args: Any, kwargs: Any, value: Tensor, *, item: int | None = None, name: str = ""
     ) -> Node:
-        path = self._stack[-1] if self._stack else ""
-        line = None if op is None else _line()
-        node = Node(len(self.nodes), op, tuple(args), dict(kwargs), value, item, line, path, name)
+        line = None if op is None else self.line
+        node = Node(
+            len(self.nodes), op, tuple(args), dict(kwargs), value, item, line, self.path, name, self._calls
+        )
         self.nodes.append(node)
         return node
+
+    def _guard(self, node: Node | None, what: str, result: object) -> None:
+        self.guards.append(Guard(node, what, result, line_now(watched.__code__)))
+
+    def _high(self, tensor: Tensor) -> Tensor:
+        """A tensor in float64: what comes from outside of the copy (a table in a global) is raised as it enters."""
+        if tensor.dtype not in RAISED:
+            return tensor
+        known = self._raised.get(id(tensor))
+        if known is None or not torch.equal(known[1], tensor.to(known[1].dtype)):
+            known = self._raised[id(tensor)] = (tensor, tensor.to(RAISED[tensor.dtype]))
+        return known[1]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if not hasattr(func, "_schema"):  # a higher-order operator
-            return func(*args, **kwargs)
+        self.line = line_now(watched.__code__)
+        if not hasattr(func, "_schema"):
+            return self._higher_order(func, args, kwargs)
         name = func._schema.name.removeprefix("aten::")
+        self.doing = name
         args, kwargs = _in_float64(args, kwargs)
-        if name == "scaled_dot_product_attention":
+        if func._schema.is_mutable:
+            return self._written(func, args, kwargs)
+        args, kwargs = tree_map(
+            lambda leaf: self._high(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs)
+        )
+        if name in _FORMS:
             with self:
-                return _attention(*args, **kwargs)
-        if name not in KEPT and _is_composite(func):
+                return _FORMS[name](*args, **kwargs)
+        if name not in KEPT and is_composite(func):
             with self:
                 opened = func.decompose(*args, **kwargs)
             if opened is not NotImplemented:
                 return opened
-        nodes = tree_map(
-            lambda leaf: self.node_of(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs)
-        )
-        if func._schema.is_mutable:
-            return self._written(func, args, kwargs, nodes)
+        if func is torch.ops.aten.view.dtype:
+            raise NotCaptured("numbers are read as bits of another dtype")
+        return self._computed(func, name, args, kwargs)
+
+    def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        nodes = self._as_nodes((args, kwargs))
+        if name == "native_batch_norm" and args[5]:
+            nodes = self._batch_norm(args, nodes)
         result = func(*args, **kwargs)
-        if any(result is leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)):
+        self._calls += 1
+        if any(result is leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)):
             return result
-        if isinstance(result, Tensor):
-            self._add(func, nodes[0], nodes[1], result)
+        if name == "as_strided":  # strides mean nothing on other numbers: the same elements by their places
+            self._enter(self._places.read(result), result)
+        elif isinstance(result, Tensor):
+            self._enter(self._new(func, nodes[0], nodes[1], result), result)
         elif isinstance(result, tuple | list):
             for item, one in enumerate(result):
                 if isinstance(one, Tensor):
-                    self._add(func, nodes[0], nodes[1], one, item=item)
+                    self._enter(self._new(func, nodes[0], nodes[1], one, item=item), one)
         else:
             first = next(iter(nodes[0]), None)
-            self.guards.append(Guard(first if isinstance(first, Node) else None, name, result, _line()))
+            self._guard(first if isinstance(first, Node) else None, name, result)
+        if torch.Tag.dynamic_output_shape in func.tags and _is_shaped_by_numbers(name, args):
+            self._guard(nodes[0][0], name, tuple(tree_leaves(result)[0].shape))
         return result
 
-    def _written(self, func: Any, args: Any, kwargs: Any, nodes: Any) -> Any:
-        """``x.add_(y)`` as ``add(x, y)``; other tensors in the same memory become views of what was written."""
-        target, twin = args[0], _out_of_place(func)
-        if twin is None:
-            raise NotImplementedError(f"the operation {func} writes into its argument and has no other form")
-        memory = target.untyped_storage().data_ptr()
-        sharing = [
-            one for one in self._alive.values() if one.numel() and one.untyped_storage().data_ptr() == memory
-        ]
-        for one in sharing:
-            node = self._of[id(one)]
-            if node.value is one:
-                node.value = one.clone()
-        size = target.untyped_storage().nbytes() // target.element_size()
-        new = self._new(twin, nodes[0], nodes[1], twin(*args, **kwargs))
-        others = [one for one in sharing if one is not target]
-        if others:
-            whole = self._whole(target, new, others, size)
-            for one in others:
-                place = (tuple(one.shape), tuple(one.stride()), one.storage_offset())
-                value = torch.as_strided(whole.value, *place)
-                self._of[id(one)] = self._new(torch.ops.aten.as_strided.default, (whole, *place), {}, value)
+    def _batch_norm(self, args: Any, nodes: Any) -> Any:
+        """In training the running statistics are written, which the operation does not say, and not read."""
+        for running in (one for one in args[3:5] if one is not None):
+            self._places.before_write(running)
+            self._places.write(running, self._new(None, (), {}, running.clone()))
+        return (*nodes[0][:3], None, None, *nodes[0][5:]), nodes[1]
+
+    def _as_nodes(self, values: Any) -> Any:
+        return tree_map(lambda leaf: self.node_of(leaf) if isinstance(leaf, Tensor) else leaf, values)
+
+    def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.doing = func.name()
+        if self.doing != "flex_attention":
+            raise NotCaptured(f"the operation {self.doing} runs functions of its own")
+        with self:
+            return flex_attention(*args, **kwargs)
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """``x.add_(y)`` as ``add(x, y)``, from then on the node of ``x``."""
+        targets = written_arguments(func, args, kwargs)
+        self._check(targets)
+        fixed = {id(one) for one in targets}
+        args, kwargs = tree_map(
+            lambda leaf: self._high(leaf) if isinstance(leaf, Tensor) and id(leaf) not in fixed else leaf,
+            (args, kwargs),
+        )
+        before = self._as_nodes((args, kwargs))
+        for one in targets:
+            self._places.before_write(one)
+        if torch.Tag.inplace_view in func.tags:
+            return self._turned(func, args, kwargs, before)
+        where = [(one.untyped_storage().data_ptr(), one.shape) for one in targets]
         result = func(*args, **kwargs)
-        self._of[id(target)], self._alive[id(target)] = new, target
+        self._calls += 1
+        form = out_of_place(func, before[0], before[1], targets[0])
+        for number, one in enumerate(targets):
+            if (one.untyped_storage().data_ptr(), one.shape) != where[number]:  # out= made room for the result
+                self._places.forget(one)
+            item = number if len(targets) > 1 else None
+            if form is None:
+                if len(targets) > sum(one is not None for one in outcome(func)):
+                    raise NotCaptured(f"the operation {func} writes into several tensors")
+                item = outcome(func).index(number)
+                node = self._new(func, before[0], before[1], one.clone(), item=item)
+            else:
+                node = self._new(form[0], form[1], form[2], one.clone(), item=item)
+            if one in self._places:
+                self._places.write(one, node)
+            else:
+                self._enter(node, one)
+        self._returned(func, result, targets, before)
         return result
 
-    def _whole(self, target: Tensor, new: Node, others: list[Tensor], size: int) -> Node:
-        """The memory that several tensors share as one row, after a write into one of them."""
+    def _returned(self, func: Any, result: Any, targets: list[Tensor], before: Any) -> None:
+        """What an operation that also writes returns besides."""
+        for item, one in enumerate(result if isinstance(result, tuple | list) else [result]):
+            if isinstance(one, Tensor) and not any(one is target for target in targets):
+                if one in self._places:
+                    continue
+                self._enter(self._new(func, before[0], before[1], one, item=item), one)
 
-        def fills(one: Tensor) -> bool:
-            return one.is_contiguous() and one.numel() == size
+    def _turned(self, func: Any, args: Any, kwargs: Any, before: Any) -> Any:
+        """``x.unsqueeze_(0)``: the same numbers seen in another way."""
+        target, name = args[0], func._schema.name.removeprefix("aten::")
+        if name in ("resize_", "set_", "resize_as_", "swap_"):
+            if target.numel() == 0:
+                result = func(*args, **kwargs)
+                self._places.forget(target)
+                return result
+            raise NotCaptured("the memory of a tensor is exchanged or cut")
+        result = func(*args, **kwargs)
+        self._places.forget(target)
+        node = self._new(getattr(torch.ops.aten, name[:-1]).default, before[0], before[1], target)
+        self._enter(node, target)
+        return result
 
-        reshape = torch.ops.aten.reshape.default
-        if fills(target):
-            return self._new(reshape, (new, (size,)), {}, new.value.reshape(size))
-        full = next((one for one in others if fills(one)), None)
-        if full is None:
-            raise NotImplementedError("an operation writes into memory of which no tensor is the whole")
-        before = self._of[id(full)]
-        flat = self._new(reshape, (before, (size,)), {}, before.value.reshape(size))
-        place = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
-        value = torch.as_strided_scatter(flat.value, new.value, *place)
-        return self._new(torch.ops.aten.as_strided_scatter.default, (flat, new, *place), {}, value)
+    def _check(self, targets: list[Tensor]) -> None:
+        for one in targets:
+            if id(one) in self._parameters:
+                raise NotCaptured(f"the call writes into its own weight {self._names[id(one)]}")
+            if one.dtype in RAISED:
+                raise NotCaptured("the call writes into a tensor that is kept outside of the module")
+
+
+def _is_shaped_by_numbers(name: str, args: Any) -> bool:
+    """Whether the shape of what an operation returns depends on numbers; an index does if it is a mask."""
+    if name != "index":
+        return True
+    return any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+
+
+def _as_float64(leaf: Any) -> Any:
+    return leaf.to(RAISED[leaf.dtype]) if isinstance(leaf, Tensor) and leaf.dtype in RAISED else leaf
 
 
 def _in_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of an operation with requests for less than float64 undone."""
 
     def raised(leaf: Any) -> Any:
-        return torch.float64 if isinstance(leaf, torch.dtype) and leaf in _LOW else leaf
+        return RAISED.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
     return tuple(map(raised, args)), {name: raised(value) for name, value in kwargs.items()}
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    """Scaled dot-product attention by its definition; a boolean mask becomes zero and minus infinity first."""
-    more = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False), **kwargs)
-    mask = more.get("attn_mask")
-    if mask is not None and mask.dtype == torch.bool:
-        zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
-        more["attn_mask"] = zeros.masked_fill(~mask, -torch.inf)
-    found: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(query, key, value, **more)[0]
-    return found
-
-
-def _is_composite(func: Any) -> bool:
-    return func.namespace != "prim" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), _COMPOSITE
-    )
-
-
-def _out_of_place(func: Any) -> Any:
-    """The twin of an operation that does not write into its argument; None where there is none."""
-    base = func._schema.name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, base.removesuffix("_"), None)
-    return None if packet is None else getattr(packet, func._overloadname, None)
-
-
-_LIBRARIES = ("/torch/", "/einops/", "/rankscope/sources/")
-
-
-def _line() -> Line | None:
-    """The first line on the way here that is no library's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith("<") and not any(part in file.replace("\\", "/") for part in _LIBRARIES):
-            return Line(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+_FORMS: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": attention,
+    "_grouped_mm": grouped_product,
+}
+"""Operations that are replaced by ours."""
 
 
 @contextmanager
