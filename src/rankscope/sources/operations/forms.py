@@ -51,9 +51,7 @@ def grouped_product(
     if x.ndim == 2 and matrices.ndim == 3:
         return torch.cat([x[start:end] @ matrices[group] for group, (start, end) in enumerate(pieces)])
     if x.ndim == 3:
-        return torch.cat(
-            [x[group] @ matrices[:, start:end] for group, (start, end) in enumerate(pieces)], -1
-        )
+        return torch.cat([x[group] @ matrices[:, start:end] for group, (start, end) in enumerate(pieces)], -1)
     return torch.stack([x[:, start:end] @ matrices[start:end] for start, end in pieces])
 
 
@@ -63,7 +61,9 @@ def written_arguments(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[number] if number < len(args) else kwargs.get(argument.name)
-            found += [one for one in (given if isinstance(given, list | tuple) else [given]) if one is not None]
+            found += [
+                one for one in (given if isinstance(given, list | tuple) else [given]) if one is not None
+            ]
     return found
 
 

@@ -144,7 +144,9 @@ class Places:
             for held in memory.held[:1]:
                 first = held.memory
                 if first > 0 and first <= start < first + held.tensor.untyped_storage().nbytes():
-                    raise NotCaptured("a tensor comes back by way of memory that numpy or another library shares")
+                    raise NotCaptured(
+                        "a tensor comes back by way of memory that numpy or another library shares"
+                    )
 
     def read(self, tensor: Tensor) -> Node:
         """The node of a view, made by no operation or by ``as_strided``, in terms of a tensor that covers it."""

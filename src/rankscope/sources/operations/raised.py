@@ -7,7 +7,7 @@ buffer) share it in the copy, at the same strides, so that a view of the copy na
 import copy
 import types
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -54,8 +54,7 @@ class Memory:
     Once it ``is_whole``, what is copied further (arguments) is not the model's and has no way back.
     """
 
-    def __init__(self, tensors: Iterable[Tensor], raised: Mapping[torch.dtype, torch.dtype] = RAISED) -> None:
-        self._raised = raised
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.is_whole = False
         self._spans: dict[tuple[int, torch.dtype], list[_Span]] = {}
         self._back: dict[int, _Span] = {}
@@ -74,7 +73,7 @@ class Memory:
 
     def _add(self, model: Tensor, start: int, end: int) -> _Span:
         row = _plain(model).as_strided((end - start,), (1,), start)
-        span = _Span(model, start, row.to(self._raised.get(row.dtype, row.dtype), copy=True))
+        span = _Span(model, start, row.to(RAISED.get(row.dtype, row.dtype), copy=True))
         self._spans.setdefault(_place(model), []).append(span)
         if not self.is_whole:
             self._back[span.copy.untyped_storage().data_ptr()] = span
@@ -83,7 +82,7 @@ class Memory:
     def twin(self, tensor: Tensor) -> Tensor:
         """The same numbers in the copy, in float64 where they are floating; parameters stay parameters."""
         if not _checked(tensor).numel():
-            found = _plain(tensor).to(self._raised.get(tensor.dtype, tensor.dtype), copy=True)
+            found = _plain(tensor).to(RAISED.get(tensor.dtype, tensor.dtype), copy=True)
         else:
             start, end = _extent(tensor)
             spans = self._spans.get(_place(tensor), ())
@@ -157,12 +156,6 @@ class _Raising(TorchFunctionMode):
         if func in (Tensor.__deepcopy__, Tensor.clone):  # a parameter copies itself by a clone
             return self._memory.twin(args[0])
         return func(*args, **(kwargs or {}))
-
-
-def kept(arguments: Any) -> Any:
-    """A copy of the arguments of a call, caches and other objects included, that no later write reaches."""
-    with torch.no_grad(), _Raising(Memory((), raised={})):
-        return copy.deepcopy(arguments)
 
 
 class Copies:

@@ -254,6 +254,7 @@ def run_again(node: Node, values: Mapping[Node, Tensor], calls: dict[int, Any] |
     args, kwargs = with_nodes(value, (node.args, node.kwargs))
     if node.op in _RESHAPES:
         return args[0].reshape(args[1])  # type: ignore[no-any-return]
+    found: Any
     if node.op._schema.is_mutable:
         found = outcomes(node.op, args, kwargs)
     elif node.kind == "view_as_complex":

@@ -52,7 +52,9 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             for handle in watch.hooks(module):
                 undo.callback(handle.remove)
             leaves, _ = tree_flatten_with_path((args, dict(kwargs)))
-            inputs = {leaf_name(path): watch.argument(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)}
+            inputs = {
+                leaf_name(path): watch.argument(leaf) for path, leaf in leaves if isinstance(leaf, Tensor)
+            }
             for name, node in inputs.items():
                 node.name = node.name or name
             with watch, _Bypasses(watch):
@@ -65,7 +67,9 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        what = f"the call in float64 fails: {str(error).strip().splitlines()[0] if str(error) else type(error)}"
+        what = (
+            f"the call in float64 fails: {str(error).strip().splitlines()[0] if str(error) else type(error)}"
+        )
         raise NotCaptured(what, operation=watch.doing, path=watch.path, line=watch.line) from error
     return merged(
         Graph(nodes=watch.nodes, inputs=inputs, outputs=outputs, calls=watch.calls, guards=watch.guards)
@@ -312,7 +316,9 @@ class _Watch(TorchDispatchMode):
         self._calls += 1
         form = out_of_place(func, before[0], before[1], targets[0])
         for number, one in enumerate(targets):
-            if (one.untyped_storage().data_ptr(), one.shape) != where[number]:  # out= made room for the result
+            if (one.untyped_storage().data_ptr(), one.shape) != where[
+                number
+            ]:  # out= made room for the result
                 self._places.forget(one)
             item = number if len(targets) > 1 else None
             if form is None:
