@@ -1,6 +1,7 @@
 """One call of a block as a graph: a copy of the block in float64 runs, never the user's own."""
 
 import random
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -105,7 +106,13 @@ def _lowered(dtype: torch.dtype, model: torch.dtype) -> torch.dtype:
 def left_as_found() -> Iterator[None]:
     """No gradients, float64 where code names no dtype; all switches and random states afterwards as before."""
     dtype, python, numbers = torch.get_default_dtype(), random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=()), torch.inference_mode(False), torch.no_grad():
+    with (
+        torch.random.fork_rng(devices=()),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of the model's own code, which has run before
         torch.set_default_dtype(torch.float64)
         try:
             yield

@@ -87,16 +87,21 @@ def out_of_place(
         if source.value.shape == target.shape:
             return aten.clone.default, (source,), {}
         return aten.expand.default, (source, list(target.shape)), {}
-    base = name.removesuffix("_")
-    twin = getattr(getattr(aten, base, None), func._overloadname, None) if base != name else None
-    if twin is not None and _is_same_signature(twin, func):
-        return twin, args, kwargs
-    return _without_out(func, args, kwargs, target)
+    twin = without_underscore(func)
+    return _without_out(func, args, kwargs, target) if twin is None else (twin, args, kwargs)
 
 
-def _is_same_signature(twin: Any, func: Any) -> bool:
-    ours, theirs = ([argument.name for argument in one._schema.arguments] for one in (twin, func))
-    return ours == theirs and not twin._schema.is_mutable and len(twin._schema.returns) == 1
+def without_underscore(func: Any) -> Any:
+    """``add`` for ``add_``: the operation of the same arguments that does not write; None where there is none."""
+    name = func._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
+    wanted = _signature(func)
+    twins = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
+    return next((one for one in twins if not one._schema.is_mutable and _signature(one) == wanted), None)
+
+
+def _signature(func: Any) -> list[tuple[str, str]]:
+    return [(one.name, str(one.type)) for one in func._schema.arguments]
 
 
 def _without_out(
@@ -110,8 +115,11 @@ def _without_out(
     packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::"))
     for overload in packet.overloads():
         twin = getattr(packet, overload)
-        found = [(one.name, str(one.type)) for one in twin._schema.arguments]
-        if found == wanted and not twin._schema.is_mutable and len(twin._schema.returns) == len(outs):
+        if (
+            _signature(twin) == wanted
+            and not twin._schema.is_mutable
+            and len(twin._schema.returns) == len(outs)
+        ):
             return twin, args, {name: value for name, value in kwargs.items() if name not in outs}
     return None
 

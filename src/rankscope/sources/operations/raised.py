@@ -90,7 +90,7 @@ class Memory:
             span = next(inside, None) or self._add(tensor, start, end)
             found = span.copy.as_strided(tensor.shape, tensor.stride(), start - span.start)
         if type(tensor) is not Tensor:
-            found = Tensor._make_subclass(type(tensor), found, tensor.requires_grad)
+            found = Tensor._make_subclass(type(tensor), found, False)
             found.__dict__.update(tensor.__dict__)
         return found
 
@@ -184,10 +184,15 @@ class Copies:
         named = dict(module.named_modules())
         for one in named.values():
             self._memo[id(one)] = object.__new__(type(one))
+        for one in reversed(named.values()):  # of compiled modules, those inside come first
+            if type(one).__name__ == "OptimizedModule":  # its class would import the compiler
+                self._memo[id(one)] = self._memo[id(one._orig_mod)]
         for tensor in _tensors(module):
             if id(tensor) not in self._memo:
                 self._memo[id(tensor)] = self.memory.twin(tensor)
         for path, one in named.items():
+            if type(one).__name__ == "OptimizedModule":
+                continue
             inside = dict(vars(one)) | {"_compiled_call_impl": None}
             inside |= {name: self._hooks(inside.get(name), path) for name in _HOOKS}
             inside |= {name: OrderedDict() for name in _OTHER_HOOKS}

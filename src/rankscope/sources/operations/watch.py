@@ -7,6 +7,7 @@ that write into their argument are written down as ones that do not. Private nam
 ``forms.py`` and in ``raised.py`` alone.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ from rankscope.sources.operations.forms import (
     is_composite,
     out_of_place,
     outcome,
+    without_underscore,
     written_arguments,
 )
 from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, NotCaptured, merged
@@ -39,6 +41,9 @@ KEPT = frozenset(
 """Composite operations that are not opened."""
 
 
+_COMPILERS = {"torch._dynamo", "torch.nn.attention.flex_attention"}
+
+
 def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Graph:
     """The graph of one call of a module whose weights and arguments are float64; casts to less are undone."""
     watch = _Watch(module)
@@ -47,7 +52,8 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             undo.enter_context(_without_fast_path())
             undo.enter_context(torch.no_grad())
             undo.enter_context(torch._C._AutoDispatchBelowAutograd())
-            undo.enter_context(torch.compiler.set_stance("force_eager"))
+            if _COMPILERS & set(sys.modules):  # otherwise nothing is compiled, and the import takes a second
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
             undo.enter_context(sdpa_kernel(SDPBackend.MATH))
             for handle in watch.hooks(module):
                 undo.callback(handle.remove)
@@ -158,7 +164,7 @@ class _Watch(TorchDispatchMode):
 
     def hooks(self, model: nn.Module) -> Iterator[Any]:
         """Marks of the tensors that enter and leave every module, taken before the module can write into them."""
-        entered: list[tuple[Node, ...]] = []
+        entered: list[tuple[Node, ...]] = []  # as long as the stack
 
         def enter(path: str) -> Callable[..., None]:
             def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
@@ -194,7 +200,7 @@ class _Watch(TorchDispatchMode):
     def nodes_of(self, values: Any) -> tuple[Node, ...]:
         """The nodes of all tensors in a nest of containers."""
         with _disable_current_modes():
-            return tuple(self.node_of(leaf) for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+            return tuple(self.node_of(leaf) for leaf in tree_leaves(values) if _is_plain(leaf))
 
     def leaves(self, what: str, tensor: Tensor) -> None:
         """A tensor's numbers leave for Python or numpy."""
@@ -354,7 +360,7 @@ class _Watch(TorchDispatchMode):
             raise NotCaptured("the memory of a tensor is exchanged or cut")
         result = func(*args, **kwargs)
         self._places.forget(target)
-        node = self._new(getattr(torch.ops.aten, name[:-1]).default, before[0], before[1], target)
+        node = self._new(without_underscore(func), before[0], before[1], target)
         self._enter(node, target)
         return result
 
@@ -364,6 +370,11 @@ class _Watch(TorchDispatchMode):
                 raise NotCaptured(f"the call writes into its own weight {self._names[id(one)]}")
             if one.dtype in RAISED:
                 raise NotCaptured("the call writes into a tensor that is kept outside of the module")
+
+
+def _is_plain(leaf: object) -> bool:
+    """Whether something is a tensor with memory of its own; inside of ``vmap`` it is a tensor around another."""
+    return isinstance(leaf, Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
 
 
 def _is_shaped_by_numbers(name: str, args: Any) -> bool:
