@@ -1,5 +1,6 @@
-"""Libraries that name torchvision without need, imported where it is missing or does not fit."""
+"""Libraries that cannot simply be imported: they name torchvision without need, or warn of themselves."""
 
+import warnings
 from importlib import import_module
 from types import ModuleType
 
@@ -12,5 +13,12 @@ def import_vit_pytorch() -> ModuleType:
         return import_module("vit_pytorch")
 
 
-NEEDED = {"timm": import_timm, "vit_pytorch": import_vit_pytorch}
+def import_x_transformers() -> ModuleType:
+    """x-transformers, which compiles functions by TorchScript."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+        return import_module("x_transformers")
+
+
+NEEDED = {"timm": import_timm, "vit_pytorch": import_vit_pytorch, "x_transformers": import_x_transformers}
 """How libraries have to be imported first, by the name that scripts import them under."""

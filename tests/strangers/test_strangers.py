@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from standins import NEEDED
+
 SCRIPTS = sorted(
     path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith(("test_", "conftest"))
 )
@@ -18,6 +20,10 @@ SCRIPTS = sorted(
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    text = script.read_text(encoding="utf-8")
+    for library, import_first in NEEDED.items():
+        if f"from {library}" in text:
+            import_first()
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="enable_nested_tensor is True"
@@ -26,4 +32,4 @@ def test_script(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_there_are_scripts() -> None:
-    assert len(SCRIPTS) >= 15
+    assert len(SCRIPTS) >= 35
