@@ -1,5 +1,7 @@
 """Random trees of parts for property tests: any nesting, with biases, and with parts used more than once."""
 
+from typing import Any
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +17,8 @@ from rankscope.network import (
     Mlp,
     Network,
     Norm,
+    Observed,
+    Opaque,
     Part,
     Position,
     RelativeBias,
@@ -99,6 +103,29 @@ def attention(
 
 
 MEMORY_DIM = 6
+WHERE = "zoo.py:31, `a.clamp(max=0.5)` (blocks.3.attn)"
+
+
+def running_mean(x: Tensor) -> Tensor:
+    """Every token becomes the mean of all up to it: tokens mix, in a way that no part here does."""
+    count = torch.arange(1, x.shape[-2] + 1, dtype=x.dtype)
+    return x.cumsum(dim=-2) / count.unsqueeze(-1)
+
+
+def opaque(site: str = "ssm", **told: Any) -> Opaque:
+    """A region run as it is, which mixes tokens."""
+    return Opaque(running_mean, **{"site": site, "where": WHERE, "what": "a running mean", **told})
+
+
+def observed(draw: Draws, **told: Any) -> Attention:
+    """Attention whose maps come from clamped products, which no rule here describes."""
+    form = draw(HEADS, DIM, DIM) * DIM**-0.5
+
+    def run(x: Tensor) -> Tensor:
+        logits = x.unsqueeze(-3) @ form.to(x.dtype) @ x.unsqueeze(-3).mT
+        return torch.softmax(logits.clamp(max=0.5), dim=-1)
+
+    return Attention(Observed(run, HEADS, **{"where": WHERE, "what": "a clamp", **told}), values(draw))
 
 
 def cross(draw: Draws, *, place: str = "none", groups: int = HEADS, normed: bool = False) -> CrossAttention:
@@ -161,7 +188,7 @@ def leaves(choose: st.DrawFn, draw: Draws) -> Part:
             rule = parse_mask(choose(st.sampled_from(RULES)))
             return Attention(Uniform(heads=HEADS, rule=rule), values(draw))
         case "mlp":
-            activation = choose(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"]))
+            activation = choose(st.sampled_from(["relu", "relu2", "gelu", "gelu_tanh", "silu"]))
             return mlp(draw, activation=activation, gated=choose(st.booleans()))
         case "norm":
             return norm(choose(st.sampled_from(["layer", "rms", "sphere"])), draw)

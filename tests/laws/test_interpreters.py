@@ -16,11 +16,14 @@ from rankscope.network import (
     Attention,
     Chain,
     Context,
+    CrossAttention,
     Fixed,
     LayerNorm,
     Mlp,
     Network,
     NoPosition,
+    Observed,
+    Opaque,
     Part,
     Position,
     Scale,
@@ -41,7 +44,20 @@ from rankscope.network.known import NORMS, PIECES
 from rankscope.paths import Path, counts_of, run_path, spectrum, top_paths, without_heads
 from rankscope.split import Split, predict_rate, split_stages, split_states, split_tokens
 from rankscope.split.rules import split_part
-from trees import DIM, Draws, attention, mlp, norm, position, values
+from trees import (
+    DIM,
+    MEMORY_DIM,
+    WHERE,
+    Draws,
+    attention,
+    cross,
+    mlp,
+    norm,
+    observed,
+    opaque,
+    position,
+    values,
+)
 
 DRAW = Draws(0)
 MAPS = torch.softmax(DRAW(2, 5, 5), dim=-1)
@@ -58,28 +74,46 @@ PARTS: dict[str, Part] = {
     "RMSNorm": norm("rms", DRAW),
     "Sphere": norm("sphere", DRAW),
     "TokenMap": TokenMap(torch.nn.Tanh()),
+    "Opaque": opaque(),
+    "Observed": observed(DRAW),
+    "CrossAttention": cross(DRAW),
 }
+MEMORY = DRAW(3, MEMORY_DIM)
 INTERPRETERS = {
-    "forward": lambda net, x: net(x),
-    "trace": lambda net, x: net.trace(x, sites=["attention", "mlp"], maps=True),
-    "surgery": lambda net, x: without(without(without(net, "skip"), "mlp"), "norm")(x),
+    "forward": lambda net, x, context: net(x, context),
+    "trace": lambda net, x, context: net.trace(x, context, sites=["attention", "mlp"], maps=True),
+    "surgery": lambda net, x, context: without(without(without(net, "skip"), "mlp"), "norm")(x, context),
     "split": split_states,
-    "stages": lambda net, x: stages(net.blocks[0], x, Context()),
+    "stages": lambda net, x, context: stages(net.blocks[0], x, context),
     "paths": spectrum,
     "certify": certify,
+    "theorems": facts_of,
 }
-NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths"), ("TokenMap", "certify")}
+NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths"), ("TokenMap", "certify")} | {
+    (part, interpreter)
+    for part in ("Opaque", "Observed", "CrossAttention")
+    for interpreter in ("split", "certify", "theorems")
+}
 
 
 @pytest.mark.parametrize("interpreter", list(INTERPRETERS))
 @pytest.mark.parametrize("part", list(PARTS))
 def test_every_interpreter_knows_every_part_or_refuses_it_by_name(part: str, interpreter: str) -> None:
-    net, x = Network([PARTS[part]]), DRAW(5, DIM)
+    net, x, context = Network([PARTS[part]]), DRAW(5, DIM), Context(memory=MEMORY)
     if (part, interpreter) in NOT_UNDERSTOOD:
-        with pytest.raises(NotUnderstood, match=f"{interpreter} has no rule for the part {part}"):
-            INTERPRETERS[interpreter](net, x)
+        with pytest.raises(NotUnderstood, match=f"{interpreter} has no rule for the part {part}") as refused:
+            INTERPRETERS[interpreter](net, x, context)
+        assert WHY.get(part, "") in str(refused.value)
     else:
-        INTERPRETERS[interpreter](net, x)
+        INTERPRETERS[interpreter](net, x, context)
+
+
+WHY = {
+    "Opaque": f"; nothing is known inside it: a running mean at {WHERE}",
+    "Observed": f"; its maps are known as they ran, their rule is not: a clamp at {WHERE}",
+    "CrossAttention": "; at the site 'cross' it reads a memory",
+}
+"""What is said besides the name: the line of the user, or what the part reads."""
 
 
 def test_the_context_is_optional_everywhere() -> None:
@@ -108,6 +142,8 @@ ASKING = {
     "a-priori bounds": lambda net, x: apriori(net),
 }
 """Every question that is answered by rules about parts; running the parts themselves is right for any subclass."""
+
+NOWHERE = ("OddTokenMap", "OddOpaque", "OddObserved", "OddCrossAttention")
 
 
 def odd(thing):
@@ -142,6 +178,9 @@ ODD: dict[str, Callable[[], Part]] = {
     "OddAttention": lambda: odd(attention(DRAW)),
     "OddMlp": lambda: odd(mlp(DRAW)),
     "OddTokenMap": lambda: odd(TokenMap(torch.nn.Tanh())),
+    "OddOpaque": lambda: odd(opaque()),
+    "OddCrossAttention": lambda: odd(cross(DRAW)),
+    "OddObserved": lambda: Attention(odd(observed(DRAW).mixer), values(DRAW)),
     "OddLayerNorm": lambda: odd(norm("layer", DRAW)),
     "OddRMSNorm": lambda: odd(norm("rms", DRAW)),
     "OddSphere": lambda: odd(norm("sphere", DRAW)),
@@ -171,6 +210,7 @@ def segments(inner: Position) -> Segments:
 
 def test_every_class_of_the_tree_has_an_odd_subclass_here() -> None:
     classes = {*PIECES, *NORMS, Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap}
+    classes |= {Opaque, Observed, CrossAttention}
     assert {f"Odd{one.__name__}" for one in classes} == set(ODD)
 
 
@@ -179,10 +219,10 @@ def test_every_class_of_the_tree_has_an_odd_subclass_here() -> None:
 def test_a_subclass_does_not_inherit_the_rule_of_its_parent(name: str, question: str) -> None:
     block, x = ODD[name](), DRAW(5, DIM)
     net = Network([block])
-    assert net(x).shape == x.shape, "its own code runs all the same"
+    assert net(x, Context(memory=MEMORY)).shape == x.shape, "its own code runs all the same"
     with pytest.raises(NotUnderstood, match=f"has no rule for the part {name}") as refused:
         ASKING[question](net, x)
-    if name != "OddTokenMap":  # whose parent has no rule either, in some
+    if name not in NOWHERE:  # whose parent has no rule either, in some
         assert "whose rule need not hold for it; register a rule of its own" in str(refused.value)
 
 

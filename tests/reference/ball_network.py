@@ -242,6 +242,8 @@ def _activated(name: str, h: Ball) -> Ball:
     match name:
         case "relu":
             return h.max(arb(0))
+        case "relu2":
+            return h.max(arb(0)) * h.max(arb(0))
         case "gelu":
             return h * (-h / arb(2).sqrt()).erfc() / 2
         case "gelu_tanh":  # the constant is the float that stands in the definition

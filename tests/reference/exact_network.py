@@ -234,6 +234,8 @@ def _activated(name: str, h: Number) -> Number:
     match name:
         case "relu":
             return h if h > 0 else mp.zero
+        case "relu2":
+            return h * h if h > 0 else mp.zero
         case "gelu":
             return h * mp.ncdf(h)
         case "gelu_tanh":  # the constant is the float that stands in the definition

@@ -96,6 +96,8 @@ def activation(name: str, h: float) -> float:
     match name:
         case "relu":
             return max(h, 0.0)
+        case "relu2":
+            return max(h, 0.0) ** 2
         case "gelu":
             return h * 0.5 * (1 + math.erf(h / math.sqrt(2)))
         case "gelu_tanh":

@@ -23,6 +23,7 @@ from rankscope.bounds.apriori_norms import Norms
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.contraction import dobrushin_bound
 from rankscope.bounds.logs import log_difference, log_sum, log_tanh, lowered, raised
+from rankscope.bounds.slopes import lipschitz
 from rankscope.errors import NotUnderstood
 from rankscope.masks import Full
 from rankscope.network import (
@@ -210,6 +211,12 @@ def _attention(part: Attention, region: Region, norms: Norms) -> Effect:
 
 @effect.register
 def _mlp(part: Mlp, region: Region, norms: Norms) -> Effect:
+    if math.isinf(lipschitz(part.activation)):
+        raise NotUnderstood(
+            part,
+            NAME,
+            f"its activation {part.activation.name} has no largest slope; certify bounds it on tokens",
+        )
     held = norms.mlp(part)
     upper = held.lipschitz
     if held.gate is not None:

@@ -73,6 +73,7 @@ def certify(
     x = checked(x, tokens=2)
     _check_width(network, x)
     context.check(x)
+    network.check_length(x.shape[-2])
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
         return _each_text(network, x, context, joint_side)

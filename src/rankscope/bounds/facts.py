@@ -116,6 +116,7 @@ def facts_of(network: Network, x: Tensor, context: Context | None = None, *, bra
     """
     context = Context() if context is None else context
     context.check(x)
+    network.check_length(x.shape[-2])
     check_tree(STATEMENTS, network)
     state = x.double()
     is_token = None if context.is_token is None else context.is_token.expand(x.shape[:-1])

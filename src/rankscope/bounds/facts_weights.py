@@ -1,5 +1,6 @@
 """Norms of what the heads of an attention and the maps of an MLP multiply tokens by: true upper bounds."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,19 +25,19 @@ NORMS = ("l1", "linf", "composite", "spectral", "max", "sum")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MlpFacts:
-    """Logarithms of Lipschitz factors of an MLP, ``*seeds``; infinite with a gate, which has none.
+    """Logarithms of Lipschitz factors of an MLP, ``*seeds``; infinite where there is none.
 
     Args:
         l1: for column sums of a residual, and for the linf diameter.
         linf: for row sums of a residual, and for the l1 diameter.
         l2: for the Frobenius residual and the l2 diameter.
-        is_gated: whether a gate multiplies what the activation is applied to.
+        has_factor: whether there is one; an MLP with a gate has none, nor has one of squared ReLU.
     """
 
     l1: Tensor
     linf: Tensor
     l2: Tensor
-    is_gated: bool
+    has_factor: bool
 
     @property
     def composite(self) -> Tensor:
@@ -108,14 +109,15 @@ def value_condition(part: Attention) -> Tensor | None:
 
 def mlp_facts(part: Mlp) -> MlpFacts:
     """Lipschitz factors ``L |U| |D|`` in the three norms, with ``L`` the largest slope of the activation."""
-    slope, gated = lipschitz(part.activation), part.gate is not None
+    slope = lipschitz(part.activation)
+    has_factor = part.gate is None and math.isfinite(slope)
 
     def factor(norm: Tensor) -> Tensor:
-        return torch.full_like(norm, torch.inf) if gated else (norm * slope).log()
+        return (norm * slope).log() if has_factor else torch.full_like(norm, torch.inf)
 
     return MlpFacts(
         l1=factor(column_sum_bound(part.up) * column_sum_bound(part.down)),
         linf=factor(row_sum_bound(part.up) * row_sum_bound(part.down)),
         l2=factor(spectral_bound(part.up) * spectral_bound(part.down)),
-        is_gated=gated,
+        has_factor=has_factor,
     )

@@ -149,8 +149,9 @@ def reread(tokens: Tokens, base: Tensor | None, scale: Tensor) -> Tokens:
 def activated(tokens: Tokens, activation: str) -> Tokens:
     """Covariances of ``f(a_i)`` for normal ``a`` with the covariances of ``tokens``.
 
-    For ReLU in closed form (Cho, Saul 2009, the arc-cosine kernel of order one). Otherwise with the coefficients
-    ``h_m(v) = E f(sqrt(v) z) He_m(z) / sqrt(m!)`` of each kind of token: ``E f(a_i) f(a_j) = sum_m h_m h_m rho^m``.
+    For ReLU and its square in closed form (Cho, Saul 2009, the arc-cosine kernels of order one and two). Otherwise with
+    the coefficients ``h_m(v) = E f(sqrt(v) z) He_m(z) / sqrt(m!)`` of each kind of token: ``E f(a_i) f(a_j)`` is
+    ``sum_m h_m h_m rho^m``.
     """
     size = tokens.same.sqrt()
     lengths = size.unsqueeze(-1) * size
@@ -159,6 +160,11 @@ def activated(tokens: Tokens, activation: str) -> Tokens:
         angle = torch.acos(rho)
         pairs = lengths / (2 * math.pi) * (torch.sin(angle) + (math.pi - angle) * rho)
         return Tokens(same=tokens.same / 2, pairs=pairs, count=tokens.count)
+    if activation == "relu2":
+        angle = torch.acos(rho)
+        pairs = 3 * torch.sin(angle) * rho + (math.pi - angle) * (1 + 2 * rho.square())
+        pairs = lengths.square() / (2 * math.pi) * pairs
+        return Tokens(same=1.5 * tokens.same.square(), pairs=pairs, count=tokens.count)
     coefficients, same = _hermite(ACTIVATIONS[activation].fn, size)
     pairs, power = torch.zeros_like(rho), torch.ones_like(rho)
     for row in coefficients:

@@ -7,18 +7,19 @@ too, ``c = mid +- rad``; where tokens are near each other ``rad`` is small, and 
 such sums.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, linear
+from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, lengths_of, linear
 from rankscope.bounds.sizes import COL, COUNT, by_norm
 from rankscope.bounds.slopes import lipschitz, slope_range
 from rankscope.bounds.terms import Terms
 from rankscope.core.operator_norms import MARGIN, column_sum_bound, row_sum_bound, spectral_bound
-from rankscope.network import Mlp
+from rankscope.network import Activation, Mlp
 from rankscope.network.parts import affine
 
 
@@ -51,10 +52,9 @@ def inner(mlp: Mlp, state: Enclosed) -> Inner:
 
 def through_mlp(mlp: Mlp, found: Inner) -> Enclosed:
     """What leaves the MLP, with its error."""
-    steep = lipschitz(mlp.activation)
     entering = found.up if found.gate is None else found.gate
     active = mlp.activation(entering.x)
-    error = steep * entering.error + 32 * U * entering.lengths + TINY
+    error = activated_error(mlp.activation, entering) + TINY
     if found.gate is not None:
         largest = [one.abs().amax(dim=-1) for one in (active, found.up.x)]
         error = (largest[0] + error) * found.up.error + largest[1] * error
@@ -65,21 +65,40 @@ def through_mlp(mlp: Mlp, found: Inner) -> Enclosed:
     return linear(inside, y, mlp.down, mlp.down_bias, found.down_norm)
 
 
+def activated_error(activation: Activation, found: Enclosed) -> Tensor:
+    """How far the activation of the exact entries is from that of the computed ones, ``*batch tokens``, l2."""
+    carried = steepest(activation, found) * found.error + 32 * U * found.lengths
+    if math.isinf(lipschitz(activation)):  # values that outgrow their arguments have a rounding of their own
+        carried = carried + 32 * U * lengths_of(activation(found.x))
+    return known(carried)
+
+
+def steepest(activation: Activation, found: Enclosed) -> Tensor:
+    """The largest slope between computed and exact entries: anywhere, or of each token where there is no such slope."""
+    most = lipschitz(activation)
+    if math.isfinite(most):
+        return found.x.new_tensor(most)
+    error = found.error.unsqueeze(-1)
+    ends = slope_range(activation, found.x - error, found.x + error)
+    largest: Tensor = torch.maximum(*(end.abs() for end in ends)).amax(dim=-1)
+    return largest * (1 + MARGIN)
+
+
 def mlp_terms(mlp: Mlp, found: Inner) -> Terms:
     """The MLP as the matrix at its mean slopes, and how far from it the secants of these tokens can be."""
     if found.gate is None:
         low, high = slope_range(mlp.activation, *_range(found.up))
         terms = _around([(mlp.up, low, high)], mlp.down)
-        return _about_mean(replace(terms, most=_everywhere(mlp, found, low)), found.up.x.shape[-2])
+        if math.isfinite(lipschitz(mlp.activation)):
+            terms = replace(terms, most=_everywhere(mlp, found, low))
+        return _about_mean(terms, found.up.x.shape[-2])
     ups, gates = _range(found.up), _range(found.gate)
     slopes = slope_range(mlp.activation, *gates)
     corners = torch.stack([a * b for a in ups for b in slopes])
     corners = torch.where(torch.isnan(corners), torch.inf, corners)
     active = mlp.activation(found.gate.x)
     # The activation moves at most by its slope times the error of what enters it.
-    loose = (lipschitz(mlp.activation) * found.gate.error + 32 * U * found.gate.lengths).amax(
-        dim=-1, keepdim=True
-    )
+    loose = activated_error(mlp.activation, found.gate).amax(dim=-1, keepdim=True)
     opened = (active.amin(dim=-2) - loose, active.amax(dim=-2) + loose)
     branches = [(mlp.up, *opened), (mlp.gate, corners.amin(dim=0), corners.amax(dim=0))]
     return _about_mean(_around(branches, mlp.down), found.up.x.shape[-2])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.bounds.dense import Dense, of_tokens
 from rankscope.bounds.enclosure import TINY, Enclosed, U, known
-from rankscope.bounds.mlp_rules import inner
+from rankscope.bounds.mlp_rules import activated_error, inner, steepest
 from rankscope.bounds.norm_rules import view
 from rankscope.bounds.slopes import lipschitz, slope_range
 from rankscope.core.operator_norms import MARGIN, spectral_bound
@@ -66,11 +66,11 @@ def mlp_matrix(mlp: Mlp, state: Enclosed) -> Dense:
         ups, active = (found.up, middle.up), [mlp.activation(one.x) for one in (found.gate, middle.gate)]
         size = (ups[0].x + ups[1].x).abs() / 2
         off = (ups[0].error + ups[1].error).unsqueeze(-1) / 2
-        steep = lipschitz(mlp.activation)
-        moved = [steep * one.error + 32 * U * one.lengths for one in (found.gate, middle.gate)]
+        steep = torch.maximum(*(steepest(mlp.activation, one) for one in (found.gate, middle.gate)))
+        moved = [activated_error(mlp.activation, one) for one in (found.gate, middle.gate)]
         branches = [
             (mlp.up, (active[0] + active[1]) / 2, (moved[0] + moved[1]).unsqueeze(-1) / 2 + TINY),
-            (mlp.gate, slopes * (ups[0].x + ups[1].x) / 2, loose * (size + off) + steep * off),
+            (mlp.gate, slopes * (ups[0].x + ups[1].x) / 2, loose * (size + off) + steep.unsqueeze(-1) * off),
         ]
     matrices, radius = None, None
     for up, factor, unknown in branches:
@@ -97,11 +97,16 @@ def _secants(activation: Activation, found: Enclosed, middle: Enclosed) -> tuple
     low, high = torch.minimum(found.x, middle.x) - error, torch.maximum(found.x, middle.x) + error
     least, most = slope_range(activation, low, high)
     values = activation(found.x) - activation(middle.x)
-    steep = lipschitz(activation)
-    rounding = 64 * U * (found.x.abs() + middle.x.abs())
+    steep, rounding = apart.new_tensor(lipschitz(activation)), 64 * U * (found.x.abs() + middle.x.abs())
+    evaluated = rounding
+    if not bool(
+        torch.isfinite(steep)
+    ):  # then the steepest slope between these two, which values do not outgrow
+        steep = torch.maximum(least.abs(), most.abs()) * (1 + MARGIN)
+        evaluated = rounding * steep.clamp(min=1.0)
     sure = (apart.abs() - error - rounding).clamp(min=0.0)
     quotient = values / torch.where(apart == 0, 1.0, apart)
-    by_quotient = known((2 * steep * error + 2 * rounding) / sure)
+    by_quotient = known((2 * steep * error + 2 * evaluated) / sure)
     by_range = (most - least) / 2 * (1 + MARGIN)
     use = torch.lt(by_quotient, by_range)
     middle_slope = torch.where(torch.isfinite(least + most), (least + most) / 2, 0.0)

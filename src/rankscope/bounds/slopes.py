@@ -38,8 +38,12 @@ BENDS: dict[str, tuple[float, ...]] = {
 """Points at which the second derivative of an activation vanishes: there alone a slope can turn."""
 
 
+STRAIGHT = ("relu", "relu2", "identity")
+"""Activations whose slope has no turning point, and is known over every interval without looking for one."""
+
+
 def lipschitz(activation: Activation | str) -> float:
-    """The largest absolute slope of an activation, rounded up.
+    """The largest absolute slope of an activation, rounded up; infinite for squared ReLU, which has none.
 
     >>> round(lipschitz("gelu"), 6), lipschitz("relu")
     (1.128904, 1.0)
@@ -47,6 +51,8 @@ def lipschitz(activation: Activation | str) -> float:
     name = _known(activation).name
     if name in ("relu", "tanh", "identity"):
         return 1.0
+    if name == "relu2":
+        return math.inf
     low, high = slope_range(name, torch.tensor(-torch.inf), torch.tensor(torch.inf))
     return max(-float(low), float(high))
 
@@ -74,6 +80,8 @@ def slope_range(activation: Activation | str, low: Tensor, high: Tensor) -> tupl
         return torch.ones_like(low), torch.ones_like(high)
     if known.name == "relu":
         return (low > 0).double(), (high > 0).double()
+    if known.name == "relu2":  # the slope 2 max(h, 0) only grows
+        return known.slope(low), known.slope(high)
     return _smooth_range(known, low, high)
 
 
@@ -94,6 +102,6 @@ def _smooth_range(activation: Activation, low: Tensor, high: Tensor) -> tuple[Te
 def _known(activation: Activation | str) -> Activation:
     """The activation of that name, if its bends are known."""
     found = ACTIVATIONS[activation] if isinstance(activation, str) else activation
-    if found.name not in BENDS and found.name not in ("relu", "identity"):
-        raise unknown_name("activation with known slopes", found.name, [*BENDS, "relu", "identity"])
+    if found.name not in BENDS and found.name not in STRAIGHT:
+        raise unknown_name("activation with known slopes", found.name, [*BENDS, *STRAIGHT])
     return found

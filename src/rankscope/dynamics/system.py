@@ -5,7 +5,7 @@ map ``W``, and ``D`` bringing every token back to the unit sphere. Any block of 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -39,11 +39,13 @@ class System:
         block: the part that step t applies, counted from 0.
         is_steady: whether all steps apply the same part, so that equilibria and cycles are properties of it.
         per_start: whether weights carry a leading axis over starts, as maps frozen at each start do.
+        longest: how many tokens there may be; None for any number.
     """
 
     block: Callable[[int], Part]
     is_steady: bool = True
     per_start: bool = False
+    longest: int | None = None
 
     def step(self, x: Tensor, number: int = 0) -> Tensor:
         """Tokens ``*starts tokens dim`` after that step; nothing is checked, derivatives can be taken."""
@@ -69,13 +71,14 @@ class System:
                 Attention(Fixed(next(seen)), part.values, part.site) if isinstance(part, Attention) else part
             )
 
-        return repeat(rewriter(fixed)(self.block(0)), per_start=x.ndim > 2)
+        return replace(repeat(rewriter(fixed)(self.block(0)), per_start=x.ndim > 2), longest=self.longest)
 
     def check(self, x: Tensor) -> None:
         """Raise unless tokens ``starts tokens dim`` can be run: float64, as wide and as many as the weights."""
         if x.dtype != torch.float64:
             name = str(x.dtype).removeprefix("torch.")
             raise ShapeError(f"dynamics runs in float64, the start is {name}; use x.double()")
+        Network([self.block(0)], longest=self.longest).check_length(x.shape[-2])
         for part in _attentions(self.block(0)):
             width = part.values.value.shape[-2]
             if width != x.shape[-1]:
@@ -120,7 +123,8 @@ class Drawn:
 def repeat(what: Part | Network, *, per_start: bool = False) -> System:
     """The block, or all blocks of the network in a row, applied again and again; a final norm is left out."""
     part = Chain(what.blocks) if isinstance(what, Network) else what
-    return System(block=lambda number: part, per_start=per_start)
+    longest = what.longest if isinstance(what, Network) else None
+    return System(block=lambda number: part, per_start=per_start, longest=longest)
 
 
 def attention_system(mixer: Mixer, values: Tensor | Drawn, norm: Norm | None = None) -> System:

@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A scalar function applied to every entry, its derivative and its secant; ReLU alone is not smooth."""
+    """A scalar function applied to every entry, its derivative and its secant; ReLU alone has no derivative at zero."""
 
     name: str
     formula: str
@@ -45,6 +45,14 @@ def _identity(h: Tensor) -> Tensor:
 
 def _step(h: Tensor) -> Tensor:
     return (h > 0).to(h.dtype)
+
+
+def _relu2(h: Tensor) -> Tensor:
+    return torch.relu(h).square()
+
+
+def _relu2_slope(h: Tensor) -> Tensor:
+    return 2 * torch.relu(h)
 
 
 def _gelu_slope(h: Tensor) -> Tensor:
@@ -95,6 +103,7 @@ def _tanh_secant(h: Tensor) -> Tensor:
 ACTIVATIONS: Registry[Activation] = Registry("activation")
 for _activation in (
     Activation("relu", "max(h, 0)", torch.relu, _step, _step),
+    Activation("relu2", "max(h, 0)^2", _relu2, _relu2_slope, torch.relu),
     Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope, _normal),
     Activation(
         "gelu_tanh",

@@ -52,6 +52,12 @@ class CrossAttention(Part):
     def pieces(self) -> tuple[object, ...]:
         return (self.mixer, self.values, *(() if self.memory_norm is None else (self.memory_norm,)))
 
+    def refused(self) -> str:
+        """Said where an interpreter has no rule for it."""
+        return (
+            f"at the site {self.site!r} it reads a memory, which is no part of the tokens that are followed"
+        )
+
     def memory(self, x: TokenMatrix, context: Context) -> Tensor:
         """The memory in the dtype of the tokens, after its norm; raises if the context has none that fits."""
         memory = context.memory

@@ -1,7 +1,7 @@
 """What the masks of a network say about its collapse, before anything is computed."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -9,7 +9,9 @@ from scipy.sparse import csr_array
 from rankscope.masks import Full, MaskGraph, union
 from rankscope.masks.patterns import Indices, SparseMask
 from rankscope.network.attention import Attention
+from rankscope.network.cross import CrossAttention
 from rankscope.network.mixers import Fixed, Mixer
+from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Part
 from rankscope.network.tree import Network
 
@@ -31,9 +33,11 @@ def mask_note(network: Network, tokens: int) -> str | None:
     mask blocks:2 on 6 tokens:
     2 components read nothing outside themselves (tokens 0-2 | 3-5), so each has a limit of its own, at any depth
     """
+    if any(isinstance(part, CrossAttention) for part in network.modules()):
+        return None  # one memory that all read can bring them to one limit
     layers = {layer: _mixers(block) for layer, block in enumerate(network.blocks, start=1)}
     layers = {layer: mixers for layer, mixers in layers.items() if mixers}
-    graph = _together([mixer for mixers in layers.values() for mixer in mixers], tokens)
+    graph = None if _mixes_unseen(network) else _together(list(chain(*layers.values())), tokens)
     if graph is None or graph.is_quasi_strongly_connected:
         return None
     apart = _self_contained(graph)
@@ -59,11 +63,16 @@ def reading_graph(what: Part | Network, tokens: int) -> MaskGraph | None:
     >>> [component.tolist() for component in reading_graph(part, 3).components()]
     [[0], [1], [2]]
     """
-    return _together([part.mixer for part in what.modules() if isinstance(part, Attention)], tokens)
+    return None if _mixes_unseen(what) else _together(_mixers(what), tokens)
 
 
-def _mixers(block: Part) -> list[Mixer]:
-    return [part.mixer for part in block.modules() if isinstance(part, Attention)]
+def _mixes_unseen(what: Part | Network) -> bool:
+    """Whether tokens may read each other in a region of which nothing is known."""
+    return any(isinstance(part, Opaque) and not part.tokenwise for part in what.modules())
+
+
+def _mixers(what: Part | Network) -> list[Mixer]:
+    return [part.mixer for part in what.modules() if isinstance(part, Attention)]
 
 
 def _together(mixers: Sequence[Mixer], tokens: int) -> MaskGraph | None:

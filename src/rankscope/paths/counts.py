@@ -17,7 +17,19 @@ from typing import Literal, TypeVar, overload
 
 from rankscope.core.registry import Registry
 from rankscope.errors import ConfigError
-from rankscope.network import Attention, Chain, Mlp, Network, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network import (
+    Attention,
+    Chain,
+    CrossAttention,
+    Mlp,
+    Network,
+    Opaque,
+    Part,
+    Scale,
+    Skip,
+    Sum,
+    TokenMap,
+)
 from rankscope.network.known import NORMS, check_tree
 from rankscope.paths.path import PATHS
 
@@ -115,7 +127,7 @@ def _mlp(part: Mlp | TokenMap, mlps: bool) -> Choices:
     return Pick(0, {(0, 1): 1}) if mlps else ONE_WAY
 
 
-@_choices.register(Scale, *NORMS)
+@_choices.register(Scale, CrossAttention, Opaque, *NORMS)
 def _leaf(part: Part, mlps: bool) -> Choices:
     return ONE_WAY
 

@@ -9,7 +9,21 @@ from torch import Tensor
 
 from rankscope.core.numerics import checked
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
-from rankscope.network import Attention, Chain, Context, Mlp, Network, Norm, Part, Scale, Skip, Sum, TokenMap
+from rankscope.network import (
+    Attention,
+    Chain,
+    Context,
+    CrossAttention,
+    Mlp,
+    Network,
+    Norm,
+    Opaque,
+    Part,
+    Scale,
+    Skip,
+    Sum,
+    TokenMap,
+)
 from rankscope.network.known import NORMS, check_tree
 from rankscope.network.parts import leaves
 from rankscope.paths.frozen import (
@@ -126,7 +140,9 @@ def freeze(
         context: padding and positions.
         dtype: float64 or float32.
         mlps: ``"through"``: paths cross MLPs, their gates held; ``"source"``: the output of an MLP is a source, and no
-            path crosses one. A token map, of which nothing is known inside, can only be a source.
+            path crosses one. A token map, of which nothing is known inside, can only be a source. Whatever is asked for
+            MLPs, a region run as it is and attention to a memory are sources: neither is linear in the stream even with
+            everything held, and no path crosses them.
         final_norm: whether the output is taken after the final norm, as ``network(x)`` is, or before it.
         keep: boolean ``*batch tokens``: the tokens of which norms, residuals and shares speak; None: all but padding.
     """
@@ -177,6 +193,7 @@ def question(
         PATHS.check(network.final_norm)
     context = Context() if context is None else context
     context.check(x)
+    network.check_length(x.shape[-2])
     _check_width(network, x)
     return Question(
         network=network,
@@ -321,6 +338,16 @@ def _mlp(part: Mlp, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
 @_freeze.register
 def _token_map(part: TokenMap, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
     return _spring(part.site, part(x, how.context), (0, 1))
+
+
+@_freeze.register
+def _opaque(part: Opaque, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
+    return _spring(f"opaque {part.site} ({part.where})", part(x, how.context), (0, 0))
+
+
+@_freeze.register
+def _cross(part: CrossAttention, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
+    return _spring(part.site, part(x, how.context), (0, 0))
 
 
 @_freeze.register(*NORMS)

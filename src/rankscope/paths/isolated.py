@@ -5,7 +5,7 @@ the scales of norms and the gates of MLPs are those of a stream in which the oth
 
 ``isolated`` takes the tree as it is. A chosen head stands alone in its attention, with its value bias and the output
 bias of the attention; where a head is chosen inside a skip the skip is gone, where none is chosen the attention is. All
-norms, scales, MLPs with their own skips, and the final norm stay.
+norms, scales, MLPs, attention to a memory and regions run as they are, with their own skips, and the final norm stay.
 
 ``official`` is what the code published with Dong, Cordonnier, Loukas (2021) does with a path (option ``no_sub_path``,
 as in all its path experiments): a layer without a chosen head is dropped whole; elsewhere the stream is replaced by the
@@ -22,13 +22,15 @@ from torch.nn import functional as F
 
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError, NumericalError
+from rankscope.errors import ConfigError, NotUnderstood, NumericalError
 from rankscope.network import (
     Attention,
     Chain,
     Context,
+    CrossAttention,
     Mlp,
     Network,
+    Opaque,
     Part,
     Scale,
     Skip,
@@ -116,6 +118,7 @@ def _checked(network: Network, x: Tensor, context: Context | None, dtype: torch.
     if not dtype.is_floating_point:
         raise ConfigError(f"paths are computed in floating-point numbers, not in {dtype}; use torch.float64")
     checked(x)
+    network.check_length(x.shape[-2])
     context = Context() if context is None else context
     context.check(x)
     return context
@@ -142,6 +145,7 @@ def _isolated(network: Network, y: Tensor, path: Path, context: Context) -> Tens
 
 def _official(network: Network, y: Tensor, path: Path, context: Context, *, with_mlps: bool) -> Tensor:
     require_path(network, path)
+    _check_official(network)
     for stored, heads in _by_block(network, path):
         if all(head is SKIP for head in heads):
             continue
@@ -153,6 +157,14 @@ def _official(network: Network, y: Tensor, path: Path, context: Context, *, with
         if with_mlps and any(is_mlp(leaf) for leaf in leaves(rest)):
             y = rest(y, context)
     return y
+
+
+def _check_official(network: Network) -> None:
+    """Raise where the published code has nothing to follow: it knows attention, norms and MLPs alone."""
+    for block in network.blocks:
+        for leaf in leaves(block):
+            if isinstance(leaf, CrossAttention | Opaque):
+                raise NotUnderstood(leaf, "paths", "the published code has no such part; use mode='isolated'")
 
 
 def _by_block(network: Network, path: Path) -> Iterator[tuple[Part, Heads]]:
@@ -233,7 +245,7 @@ def _attention(part: Attention, y: Tensor, heads: Heads, context: Context) -> Te
     return None if heads[0] is SKIP else head_alone(part, y, heads[0], context)
 
 
-@_along.register(Mlp, Scale, TokenMap, *NORMS)
+@_along.register(Mlp, CrossAttention, Scale, TokenMap, Opaque, *NORMS)
 def _leaf(part: Part, y: Tensor, heads: Heads, context: Context) -> Tensor | None:
     return part(y, context)
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.errors import ConfigError
-from rankscope.network import Attention, Network, Part
+from rankscope.network import Attention, CrossAttention, Network, Observed, Opaque, Part
 from rankscope.network.known import check_tree, interpreter
 from rankscope.network.parts import leaves
 
 PATHS = interpreter("paths")
+PATHS.admit(Observed)  # held maps are all that paths ask of a mixer
 
 SKIP = None
 """A path passes by the heads of a site."""
@@ -80,6 +81,35 @@ def named_attention(block: Part) -> list[tuple[str, Attention]]:
         if isinstance(leaf, Attention):
             met[leaf.site] += 1
             found.append((leaf.site if met[leaf.site] == 1 else f"{leaf.site}.{met[leaf.site]}", leaf))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncrossed:
+    """A part that no path crosses whatever is asked for MLPs: its whole output is a source.
+
+    Args:
+        layer: of the block it stands in.
+        site: its name.
+        what: what stands there, in words.
+        where: the user's own line and the module; None where the part is known and reads something else.
+    """
+
+    layer: int
+    site: str
+    what: str
+    where: str | None
+
+
+def uncrossed(network: Network) -> list[Uncrossed]:
+    """Regions run as they are and attention to a memory, in order of execution."""
+    found = []
+    for layer, block in enumerate(network.blocks, start=1):
+        for leaf in leaves(block):
+            if isinstance(leaf, Opaque):
+                found.append(Uncrossed(layer=layer, site=leaf.site, what=leaf.what, where=leaf.where))
+            elif isinstance(leaf, CrossAttention):
+                found.append(Uncrossed(layer=layer, site=leaf.site, what="attention to a memory", where=None))
     return found
 
 

@@ -66,6 +66,7 @@ def predict_rate(
     context: Context | None = None,
 ) -> Prediction:
     """Order and rate of collapse of ``network`` near ``tokens`` copies of the row ``common``."""
+    network.check_length(tokens)
     try:
         context = Context() if context is None else context
         check_tree(SPLIT, network)

@@ -64,6 +64,9 @@ def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, sc
         return mantissa
     if activation.name == "relu":
         return _relu_quotient(at, mantissa, scale)
+    if activation.name == "relu2":  # a difference of squares
+        both = torch.relu(at) + torch.relu(at + scale * mantissa)
+        return _relu_quotient(at, mantissa, scale) * both
     change = scale * mantissa
     largest = float(change.abs().max()) if change.numel() else 0.0
     count = next((nodes for size, nodes in NODES if largest <= size), NODES[-1][1])

@@ -34,6 +34,7 @@ def stream(network: Network, x: Tensor, context: Context | None = None) -> Itera
     context = Context() if context is None else context
     context.check(x)
     check_tree(SPLIT, network)
+    network.check_length(x.shape[-2])
     x = checked(x, tokens=1)
     state = split_tokens(x, context.is_token)
     yield _finite(state, 0)
@@ -46,6 +47,7 @@ def stream(network: Network, x: Tensor, context: Context | None = None) -> Itera
 def stream_near(network: Network, state: Split, context: Context) -> Iterator[Split]:
     """The same from a state that is split already and near consensus, all the way by the rules of the split pass."""
     check_tree(SPLIT, network)
+    network.check_length(state.residual.shape[-2])
     yield _finite(state, 0)
     for layer, block in enumerate(network.blocks, start=1):
         with torch.no_grad():

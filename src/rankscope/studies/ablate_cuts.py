@@ -9,6 +9,9 @@ from rankscope.network import (
     LayerNorm,
     Network,
     Norm,
+    Observed,
+    Opaque,
+    Part,
     RMSNorm,
     Skip,
     Sphere,
@@ -60,14 +63,20 @@ def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
 
 
 def mask_text(network: Network) -> str:
-    """The mask rule of all blocks, or all rules in order of first use with a slash between them."""
-    rules = [
-        leaf.mixer.rule.text
-        for block in network.blocks
-        for leaf in leaves(block)
-        if isinstance(leaf, Attention)
-    ]
-    return " / ".join(dict.fromkeys(rules)) or "none"
+    """The mask rule of all blocks, or all rules in order of first use with a slash between them.
+
+    Where tokens mix in a way that is not known, in observed maps or in a region run as it is, it is ``unknown``.
+    """
+    rules = [_rule_text(leaf) for block in network.blocks for leaf in leaves(block)]
+    return " / ".join(dict.fromkeys(rule for rule in rules if rule)) or "none"
+
+
+def _rule_text(leaf: Part) -> str | None:
+    if isinstance(leaf, Opaque):
+        return None if leaf.tokenwise else "unknown"
+    if not isinstance(leaf, Attention):
+        return None
+    return "unknown" if isinstance(leaf.mixer, Observed) else leaf.mixer.rule.text
 
 
 def norm_text(network: Network) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
 from rankscope.paths import Estimate, Head, Reading, length_distribution, path_lengths
+from rankscope.paths.path import uncrossed
 from rankscope.studies.paths_config import ALLOWED
 from rankscope.studies.paths_found import Found
 
@@ -27,6 +29,9 @@ def sections(found: Sequence[Found]) -> dict[str, Any]:
         "sources": sources(found),
         "sites": [{"layer": s.layer, "site": s.name, "heads": s.heads} for s in first.frozen.sites],
     }
+    not_crossed = uncrossed(first.frozen.network)
+    if not_crossed:
+        told["uncrossed"] = [asdict(one) for one in not_crossed]
     if first.mlps is not None:
         told["mlps"] = by_mlps(found)
     told["top"] = top(first)

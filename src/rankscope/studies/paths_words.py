@@ -13,6 +13,7 @@ ENOUGH = 0.9
 def words(sections: dict[str, Any]) -> list[str]:
     """A few sentences: how many paths, which lengths carry the output, which heads, what biases add, what cancels."""
     told = [_counted(sections["identity"]), sum_words(sections["identity"])]
+    told.append(_uncrossed(sections.get("uncrossed", [])))
     told += [_lengths(sections["spectrum"]), _heads(sections["heads"])]
     if all(entry["share"] is None for entry in sections["spectrum"]):
         told.append(
@@ -24,6 +25,26 @@ def words(sections: dict[str, Any]) -> list[str]:
             _top(sections["search"], sections["top"], sections["sites"], sections["identity"]["texts"])
         )
     return [sentence for sentence in told if sentence]
+
+
+def _uncrossed(parts: list[dict[str, Any]]) -> str:
+    """Where paths begin because none crosses, each place once with the layers it stands in.
+
+    >>> part = {"site": "ssm", "what": "a running sum", "where": "zoo.py:31, `x.cumsum(1)`"}
+    >>> _uncrossed([part | {"layer": 1}, part | {"layer": 2}])
+    'No path crosses a running sum at zoo.py:31, `x.cumsum(1)` (layers 1, 2); paths begin at what it puts out.'
+    """
+    places: dict[str, list[str]] = {}
+    for part in parts:
+        where = f"the site {part['site']}" if part["where"] is None else part["where"]
+        places.setdefault(f"{part['what']} at {where}", []).append(str(part["layer"]))
+    if not places:
+        return ""
+    named = [
+        f"{place} (layer{'s' * (len(layers) > 1)} {', '.join(layers)})" for place, layers in places.items()
+    ]
+    puts = "it puts" if len(named) == 1 else "they put"
+    return f"No path crosses {', nor '.join(named)}; paths begin at what {puts} out."
 
 
 def _counted(identity: dict[str, Any]) -> str:

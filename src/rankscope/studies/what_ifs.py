@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
 from rankscope.masks import MaskRule, parse_mask
-from rankscope.network import Attention, Network, Skip, Softmax, with_mask, with_skip_scale
+from rankscope.network import Attention, CrossAttention, Network, Skip, Softmax, with_mask, with_skip_scale
+from rankscope.network.foreign import Foreign
 from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
 from rankscope.network.rewrites import with_branch_scale, with_temperature
 
@@ -69,6 +71,10 @@ def _skip_scales(network: Network) -> Iterator[WhatIf]:
 
 def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
     rules = {part.mixer.rule for part in network.blocks.modules() if isinstance(part, Attention)}
+    unknown = next((part for part in network.blocks.modules() if _mixes_unseen(part)), None)
+    if unknown is not None:
+        yield WhatIf(kind="mask", reason=f"tokens mix in a way that is not known: {unknown.words}")
+        return
     if not rules:
         yield WhatIf(kind="mask", reason="the network has no attention")
         return
@@ -85,6 +91,10 @@ def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
             make=None if is_present else partial(with_mask, network, rule),
             is_moot=is_present or (width > 0 and width >= tokens - 1),
         )
+
+
+def _mixes_unseen(part: nn.Module) -> TypeGuard[Foreign]:
+    return isinstance(part, Foreign) and not part.tokenwise
 
 
 def _is_present(rule: MaskRule, own: list[np.ndarray], tokens: int) -> bool:
@@ -106,7 +116,8 @@ def _placements(network: Network) -> Iterator[WhatIf]:
 
 
 def _temperatures(network: Network) -> Iterator[WhatIf]:
-    mixers = [part.mixer for part in network.blocks.modules() if isinstance(part, Attention)]
+    held = network.blocks.modules()
+    mixers = [part.mixer for part in held if isinstance(part, Attention | CrossAttention)]
     if not any(isinstance(mixer, Softmax) for mixer in mixers):
         yield WhatIf(kind="temperature", reason="the network has no softmax attention")
         return

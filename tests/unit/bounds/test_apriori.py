@@ -363,6 +363,12 @@ def test_what_cannot_be_asked_is_refused() -> None:
         apriori(Network([TokenMap(torch.nn.Identity())]))
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_activation_without_a_largest_slope_is_refused(gated: bool) -> None:
+    with pytest.raises(NotUnderstood, match="Mlp; its activation relu2 has no largest slope"):
+        apriori(drawn(layers=1, variant="san+mlp", gated=gated, activation="relu2"))
+
+
 def test_no_gradients_and_no_changes() -> None:
     network = drawn(layers=1)
     held = [parameter.clone() for parameter in network.parameters()]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.bounds.slopes import BENDS, SLOPE_MARGIN, lipschitz, slope_range
+from rankscope.bounds.slopes import BENDS, SLOPE_MARGIN, STRAIGHT, lipschitz, slope_range
 from rankscope.errors import ShapeError, UnknownNameError
 from rankscope.network.activations import ACTIVATIONS, Activation
 
@@ -27,7 +27,7 @@ ENDS = st.one_of(st.floats(-8, 8), st.sampled_from([-math.inf, math.inf, 0.0, -1
 
 
 def test_every_activation_has_its_bends() -> None:
-    assert set(BENDS) | {"relu", "identity"} == set(ACTIVATIONS)
+    assert {*BENDS, *STRAIGHT} == set(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("name", sorted(BENDS))
@@ -50,6 +50,7 @@ def test_the_second_derivative_changes_sign_at_the_bends_and_nowhere_else(name: 
     ("name", "expected"),
     [
         ("relu", 1),
+        ("relu2", math.inf),
         ("identity", 1),
         ("tanh", 1),
         ("gelu", 1.1289041451851548),
@@ -82,7 +83,7 @@ def test_bounds_hold_and_are_tight_on_a_dense_grid(name: str, width: float) -> N
 def test_every_secant_lies_between_the_bounds(name: str, a: float, b: float, s: float, t: float) -> None:
     low, high = min(a, b), max(a, b)
     least, most = (float(end) for end in slope_range(name, torch.tensor(low), torch.tensor(high)))
-    assert -0.2 < least <= most < 1.2
+    assert -0.2 < least <= most <= (2 * max(float(torch.tensor(high)), 0.0) if name == "relu2" else 1.2)
     left, right = max(low, -40.0), min(high, 40.0)
     x, y = left + s * (right - left), left + t * (right - left)
     x, y = (min(max(point, left), right) for point in (x, y))

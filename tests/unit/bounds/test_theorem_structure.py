@@ -79,6 +79,11 @@ CASES = {
 }
 
 
+def test_squared_relu_has_no_lipschitz_factor():
+    found = failing("dong-3.2-mlp", *network(variant="san+mlp", activation="relu2"))
+    assert found == ["MLPs with a Lipschitz factor"]
+
+
 @pytest.mark.parametrize("wanted", sorted(CASES))
 @pytest.mark.parametrize("name", ["theorem-a[l2]", "theorem-b", "dong-3.2-mlp"])
 def test_the_structure_that_is_not_covered_is_named(wanted, name):

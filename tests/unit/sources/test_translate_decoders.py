@@ -9,7 +9,7 @@ from torch import nn
 from models import hub
 from rankscope.errors import NotTranslated
 from rankscope.masks import Causal, CausalWindow, Full, MaskRule, Window
-from rankscope.network import Attention, NoPosition, Rotary, Softmax
+from rankscope.network import Attention, Mlp, NoPosition, Rotary, Softmax
 from rankscope.sources import Translation, translate
 from translation_decoders import CASES, rope
 from translations import Case, Side, Texts
@@ -156,6 +156,7 @@ def test_mpt_that_clips_is_refused() -> None:
         translate(model)
 
 
-def test_an_activation_that_the_tree_does_not_know_leaves_the_mlp_whole() -> None:
+def test_squared_relu_is_an_activation_of_the_tree() -> None:
     translation = CASES["arcee"].translation(torch.float32)
-    assert {type(part).__name__ for part in translation.network.modules()} >= {"TokenMap"}
+    mlps = [part for part in translation.network.modules() if isinstance(part, Mlp)]
+    assert {part.activation.name for part in mlps} == {"relu2"}

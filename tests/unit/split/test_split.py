@@ -1,6 +1,7 @@
 """Known answers of the split pass, and how it refuses."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeEr
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure, residual_norm
 from rankscope.network import (
+    ACTIVATIONS,
     Attention,
     Chain,
     Context,
@@ -28,6 +30,7 @@ from rankscope.network import (
 )
 from rankscope.network.seeds import batches
 from rankscope.split import log_measure, log_residual, split_states, split_tokens
+from rankscope.split.quotients import activation_quotient
 from trees import DIM, Draws, attention, values
 
 CUBIC = Spec(layers=12, heads=2, dim=32)
@@ -217,3 +220,16 @@ def test_parse_and_spec_reach_the_split() -> None:
     x = gaussian_tokens(6, 8, generator=torch.Generator().manual_seed(1))
     assert parse_mask("prefix:1+causal").matrix(6).any()
     assert len(split_states(net, x)) == 3
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e-9, 1e-3, 1.0, 30.0])
+def test_the_quotient_of_squared_relu_keeps_its_digits(scale: float) -> None:
+    at, mantissa = torch.meshgrid(
+        torch.tensor([-2.0, -1e-3, 0.0, 1e-9, 0.3, 5.0]), torch.tensor([-1.0, -1e-6, 0.0, 0.7]), indexing="ij"
+    )
+    at, mantissa, size = at.double(), mantissa.double(), torch.tensor(scale, dtype=torch.float64)
+    found = activation_quotient(ACTIVATIONS["relu2"], at, mantissa, size)
+    for one, m, got in zip(at.flatten(), mantissa.flatten(), found.flatten(), strict=True):
+        h, s = Fraction(float(one)), Fraction(scale)
+        exact = (max(h + s * Fraction(float(m)), 0) ** 2 - max(h, 0) ** 2) / s
+        assert float(got) == pytest.approx(float(exact), rel=1e-13, abs=1e-300)

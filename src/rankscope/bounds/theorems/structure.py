@@ -82,11 +82,13 @@ def no_mask(facts: Facts) -> Assumption:
 def known_mlps(facts: Facts) -> Assumption:
     """That every MLP has a Lipschitz factor."""
     known = all(
-        len(layer.mlps) == layer.counts.get("mlp", 0) and not any(mlp.is_gated for mlp in layer.mlps)
+        len(layer.mlps) == layer.counts.get("mlp", 0) and all(mlp.has_factor for mlp in layer.mlps)
         for layer in facts.layers
     )
     return Assumption.of(
-        "MLPs with a Lipschitz factor", known, says="two linear maps around an activation; a gate has none"
+        "MLPs with a Lipschitz factor",
+        known,
+        says="two linear maps around an activation of bounded slope; a gate has none",
     )
 
 
