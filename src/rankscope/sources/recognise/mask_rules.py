@@ -1,0 +1,121 @@
+"""From the pattern of allowed keys to a rule: every entry has to agree, and padding is taken apart from the rule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankscope.masks import (
+    Blocks,
+    Causal,
+    CausalWindow,
+    Dilated,
+    ExplicitMask,
+    Full,
+    Longformer,
+    MaskRule,
+    Prefix,
+    Strided,
+    Window,
+    union,
+)
+
+
+def fitting_rules(allowed: Tensor) -> tuple[MaskRule, ...]:
+    """All rules that give this square pattern, the simplest first; at least the pattern itself, for its length alone.
+
+    Several rules can agree at one length, a causal mask and a long causal window say: which one it is shows only on
+    longer texts.
+    """
+    tokens = allowed.shape[-1]
+    own = ExplicitMask(allowed.numpy())
+    found = [rule for rule in _candidates(tokens) if bool((rule.matrix(tokens) == allowed.numpy()).all())]
+    return (*found, own)
+
+
+def _candidates(tokens: int) -> Iterator[MaskRule]:
+    """Rules of the grammar that can differ at this length, the simple ones first; for windows also the next longer."""
+    yield from (Full(), Causal())
+    yield from (CausalWindow(width=width) for width in range(tokens))
+    yield from (Window(width=width) for width in range(1, tokens))
+    yield from (union(Prefix(keys=keys), Causal()) for keys in range(2, tokens))
+    yield from (Prefix(keys=keys) for keys in range(1, tokens))
+    yield from (Blocks(count=count) for count in range(2, tokens))
+    for step in range(2, tokens):
+        yield from (Dilated(width=width, step=step) for width in range(1, (tokens - 1) // step + 1))
+        yield Strided(stride=step)
+    for width in range(tokens - 1):
+        yield from (Longformer(width=width, global_tokens=count) for count in range(1, tokens))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadMask:
+    """The rules that fit, the simplest first, and which positions of each text are tokens (texts tokens)."""
+
+    rules: tuple[MaskRule, ...]
+    is_token: Tensor
+
+
+def read_mask(allowed: Tensor) -> ReadMask | None:
+    """One rule for all texts (texts tokens tokens), laid on the tokens of each; None where there is none.
+
+    The rule is read from the text with the most tokens, so best from one without padding. A padded key is read by no
+    token; what padded queries read does not matter, because nobody reads them.
+    """
+    texts, tokens, _ = allowed.shape
+    readings = [(text, real) for text in range(texts) for real in _real_tokens(allowed[text])]
+    for text, real in sorted(readings, key=lambda one: -int(one[1].sum())):
+        rules = fitting_rules(allowed[text][real][:, real])
+        is_whole = bool(real.all())
+        named = rules[:-1]
+        if not named and not is_whole:
+            continue
+        for rule in named:
+            is_token = _tokens_of(allowed, rule)
+            if is_token is not None:
+                agreeing = [one for one in rules if _laid_out(allowed, one, is_token)]
+                return ReadMask(tuple(agreeing), is_token)
+        if is_whole and bool((allowed == allowed[text]).all()):
+            return ReadMask(rules, torch.ones(texts, tokens, dtype=torch.bool))
+    return None
+
+
+def _tokens_of(allowed: Tensor, rule: MaskRule) -> Tensor | None:
+    """Which positions of each text are tokens, if all texts follow one rule on their tokens."""
+    found = []
+    for text in allowed:
+        real = next((real for real in _real_tokens(text) if _is_laid(text, rule, real)), None)
+        if real is None:
+            return None
+        found.append(real)
+    return torch.stack(found)
+
+
+def _laid_out(allowed: Tensor, rule: MaskRule, is_token: Tensor) -> bool:
+    return all(_is_laid(text, rule, real) for text, real in zip(allowed, is_token, strict=True))
+
+
+def _is_laid(allowed: Tensor, rule: MaskRule, real: Tensor) -> bool:
+    count = int(real.sum())
+    if isinstance(rule, ExplicitMask) and rule.size != count:
+        return False
+    if isinstance(rule, Blocks) and count < rule.count:
+        return False
+    inside = torch.from_numpy(rule.matrix(count))
+    return torch.equal(allowed[real][:, real], inside) and not bool(allowed[real][:, ~real].any())
+
+
+def _real_tokens(allowed: Tensor) -> list[Tensor]:
+    """Ways to take padding at one end for padding, most tokens first; at least one token is left."""
+    tokens = allowed.shape[-1]
+    place = torch.arange(tokens)
+    every = [place < tokens]
+    for count in range(tokens - 1, 0, -1):
+        every += [place < count, place >= tokens - count]
+    holes = allowed.any(0)  # padding in the middle: keys that nobody reads
+    if 0 < int(holes.sum()) < tokens:
+        every.append(holes)
+    return [
+        real for real in every if not bool(allowed[real][:, ~real].any()) and bool(allowed[real].any(1).all())
+    ]

@@ -1,0 +1,230 @@
+"""From what was read of queries and keys to a softmax mixer: columns, factors, norms and the turn by position.
+
+Axis letters: t token, h head, c channel as the product sees it, a channel as the linear map gives it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankscope.masks import MaskRule
+from rankscope.network import NoPosition, Position, Softmax
+from rankscope.network.norms import Norm
+from rankscope.sources.operations.region import Linear, Unread
+from rankscope.sources.recognise.combinations import EXACT
+from rankscope.sources.recognise.head_weights import HeadWeights, Own
+from rankscope.sources.recognise.position_rules import fit_turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """Queries or keys of one text, ``norm(columns) * factors + offset``.
+
+    Args:
+        columns: t h c 2, -1 where there is none; ``factors`` likewise.
+        offset: t h c.
+        slots: t h c 2; which channel of the norm each column is.
+        norm: between columns and factors; it runs over ``width`` channels.
+    """
+
+    columns: Tensor
+    factors: Tensor
+    offset: Tensor
+    slots: Tensor
+    norm: Norm | None
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plain:
+    """A side that is the same for every token but for the rule of positions: h a."""
+
+    columns: Tensor
+    factors: Tensor
+    constants: Tensor
+
+
+def softmax_mixer(
+    query: Side,
+    key: Side,
+    *,
+    factor: Tensor,
+    position: Position,
+    rule: MaskRule,
+    softcap: float | None,
+    order: Tensor,
+    maps: Sequence[Linear],
+    own: Own,
+) -> tuple[Softmax, bool]:
+    """The mixer, and whether its angles come from a table in float32; ``factor`` (h) multiplies the products."""
+    is_single = False
+    asking, offering = _turn(query), _turn(key)
+    if asking is None and offering is None:
+        asked, offered = _plain(query, key)
+        scale = 1.0
+    elif asking is None or offering is None:
+        raise Unread("queries turn with the position and keys do not, or the other way round")
+    else:
+        if not isinstance(position, NoPosition):
+            raise Unread("queries and keys turn with the position and a bias is added as well")
+        found = fit_turn(asking[1], offering[1])
+        position, scale, is_single = found.rotary, found.factor, found.is_single
+        asked, offered = (
+            _Plain(
+                columns, torch.ones(columns.shape, dtype=torch.float64), torch.zeros(columns.shape).double()
+            )
+            for columns in (asking[0][:, found.query_order], offering[0][:, found.key_order])
+        )
+    asked = _Plain(asked.columns, asked.factors * factor[:, None], asked.constants * factor[:, None])
+    normed = _normed(query, key, asked.columns.shape[1])
+    sides, norms = [], []
+    for side, plain in ((query, asked), (key, offered)):
+        size, factors, constants = _common_factor(plain)
+        scale = scale * size
+        columns = plain.columns[order]
+        factors = None if factors is None else factors[order]
+        constants = None if constants is None else constants[order]
+        if side is key:
+            weights = HeadWeights(tuple(maps), columns, factors, constants).grouped()
+            columns, factors, constants = weights.columns, weights.factors, weights.constants
+        norm = None
+        if side.norm is not None:
+            if constants is not None:
+                raise Unread("something is added to queries or keys behind their norm")
+            norm, factors = _norm(side, side.norm, columns, factors, normed, own), None
+        sides.append(HeadWeights(tuple(maps), columns, factors, constants))
+        norms.append(norm)
+    query_map, query_bias, key_map, key_bias, per_head = _held(sides[0], sides[1], own)
+    mixer = Softmax(
+        query_map,
+        key_map,
+        heads=len(sides[0].columns),
+        key_heads=len(sides[1].columns),
+        query_bias=query_bias,
+        key_bias=key_bias,
+        rule=rule,
+        position=position,
+        query_norm=norms[0],
+        key_norm=norms[1],
+        normed=normed,
+        scale=scale,
+        softcap=softcap,
+        per_head=per_head,
+    )
+    return mixer, is_single
+
+
+def _held(
+    query: HeadWeights, key: HeadWeights, own: Own
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, bool]:
+    """Maps and biases of both, with heads apart where only so they are views of the model's weights."""
+    asked, offered = query.joined(own), key.joined(own)
+    if not asked[2] or not offered[2]:
+        first, second = query.apart(own), key.apart(own)
+        if first is not None and second is not None:
+            return *first, *second, True
+    return *asked[:2], *offered[:2], False
+
+
+def _turn(side: Side) -> tuple[Tensor, Tensor] | None:
+    """Columns (h a) and what the product sees of them (t c a), the same for all heads; None where no token turns."""
+    first = side.columns[..., 0]
+    is_single = not bool((side.columns[..., 1] >= 0).any())
+    still = side.factors[:1]
+    if (
+        is_single
+        and not bool((first != first[:1]).any())
+        and not bool(((side.factors - still).abs() > EXACT * still.abs()).any())
+    ):
+        return None
+    if bool((side.offset != 0.0).any()):
+        raise Unread("something is added to queries or keys that change with the position")
+    tokens, heads, channels, _ = side.columns.shape
+    columns = [held[held >= 0] for held in (side.columns[:, head].unique() for head in range(heads))]
+    if len({len(one) for one in columns}) != 1:
+        raise Unread("heads differ in how many channels turn")
+    table = torch.stack(columns)
+    width = table.shape[1]
+    turns = torch.zeros(heads, tokens, channels, width + 1, dtype=torch.float64)
+    for head in range(heads):
+        held = side.columns[:, head].contiguous()
+        index = torch.searchsorted(table[head], held.clamp(min=0))
+        turns[head].scatter_add_(2, torch.where(held >= 0, index, width), side.factors[:, head])
+    turns = turns[..., :width]
+    if float((turns - turns[:1]).abs().max()) > EXACT * float(turns.abs().max()):
+        raise Unread("heads turn differently with the position")
+    return table, turns[0]
+
+
+def _plain(query: Side, key: Side) -> tuple[_Plain, _Plain]:
+    """Both sides without a turn; channels that are zero on either side are left out."""
+    sides = [(side, side.columns[0, :, :, 0]) for side in (query, key)]
+    used = torch.stack([columns >= 0 for _, columns in sides]).all(0)
+    if bool((used != used[:1]).any()):
+        raise Unread("heads differ in width")
+    used = used[0]
+    for side, _ in sides:
+        constant = side.offset[:1]
+        if bool(((side.offset - constant).abs() > EXACT * constant.abs()).any()):
+            raise Unread("something that differs from token to token is added to queries or keys")
+    left_out = (query.offset != 0)[:, :, ~used].any() | (key.offset != 0)[:, :, ~used].any()
+    if bool(left_out):
+        raise Unread("queries or keys have channels that are constants")
+    found = [
+        _Plain(columns[:, used], side.factors[0, :, used, 0], side.offset[0][:, used])
+        for side, columns in sides
+    ]
+    return found[0], found[1]
+
+
+def _common_factor(plain: _Plain) -> tuple[float, Tensor | None, Tensor | None]:
+    """A factor that all channels share, those that are left, and constants divided by it."""
+    first = plain.factors[0, 0]
+    constants = plain.constants if bool(plain.constants.any()) else None
+    if bool(((plain.factors - first).abs() <= EXACT * first.abs()).all()):
+        return float(first), None, None if constants is None else constants / first
+    return 1.0, plain.factors, constants
+
+
+def _normed(query: Side, key: Side, width: int) -> Literal["head", "all"]:
+    widths = {side.width for side in (query, key) if side.norm is not None}
+    return "head" if not widths or widths == {width} else "all"
+
+
+def _norm(
+    side: Side,
+    norm: Norm,
+    columns: Tensor,
+    factors: Tensor | None,
+    normed: Literal["head", "all"],
+    own: Own,
+) -> Norm:
+    """The norm of queries or keys, its channels in the order that the columns now have, factors in its gain."""
+    slot_of = torch.full((int(side.columns.max()) + 1,), -1)
+    held = side.columns.flatten()
+    slot_of[held[held >= 0]] = side.slots.flatten()[held >= 0]
+    slots = slot_of[columns]
+    if normed == "head":
+        if bool((slots != slots[:1]).any()):
+            raise Unread("heads have their channels in different orders under a norm")
+        if factors is not None and bool((factors != factors[:1]).any()):
+            raise Unread("heads have factors of their own behind a norm of queries or keys")
+        slots, factors = slots[0], None if factors is None else factors[0]
+    else:
+        slots, factors = slots.flatten(), None if factors is None else factors.flatten()
+    if not torch.equal(slots.sort().values, torch.arange(side.width)):
+        raise Unread(
+            "a norm of queries or keys runs over other channels than those of a head, or of all heads"
+        )
+    in_order = torch.equal(slots, torch.arange(side.width))
+    if in_order and factors is None:
+        weight = None if norm.weight is None else own(norm.weight.data)
+        bias = None if norm.bias is None else own(norm.bias.data)
+        return type(norm)(weight, bias, eps=norm.eps, offset=norm.offset)
+    gain = torch.ones(side.width, dtype=torch.float64) if norm.gain is None else norm.gain
+    gain = gain[slots] * (1.0 if factors is None else factors)
+    bias = None if norm.bias is None else norm.bias[slots] * (1.0 if factors is None else factors)
+    return type(norm)(own(gain), None if bias is None else own(bias), eps=norm.eps)
