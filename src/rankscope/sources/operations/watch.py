@@ -94,13 +94,19 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     )
 
 
-class Exact(TorchDispatchMode):
-    """Nothing but casts to less than float64 undone, and products made that have no float64."""
-
+class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what would be skipped is the compiler, which takes seconds to import
+
+
+class Exact(_Mode):
+    """Nothing but casts to less than float64 undone, and products made that have no float64."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -139,11 +145,9 @@ class _Bypasses(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Watch(TorchDispatchMode):
-    supports_higher_order_operators = True
-
+class _Watch(_Mode):
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self.nodes: list[Node] = []
         self.calls: list[ModuleCall] = []
         self.guards: list[Guard] = []
