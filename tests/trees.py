@@ -25,6 +25,7 @@ from rankscope.network import (
     RMSNorm,
     Rotary,
     Scale,
+    SeenBias,
     Skip,
     Softmax,
     Sphere,
@@ -60,6 +61,8 @@ def position(name: str, draw: Draws, heads: int = HEADS, dim: int = DIM) -> Posi
             return Alibi(draw(heads).abs())
         case "relative":
             return RelativeBias(draw(8, heads), LogBuckets(count=8, max_distance=6))
+        case "seen":
+            return SeenBias(draw(heads, 5, 5))
         case "transformer-xl":
             return TransformerXL(draw(dim, dim) * dim**-0.5, draw(heads, width))
     return None

@@ -27,6 +27,7 @@ from rankscope.network import (
     Part,
     Position,
     Scale,
+    SeenBias,
     Segments,
     Skip,
     Softmax,
@@ -67,6 +68,7 @@ PARTS: dict[str, Part] = {
     "Skip": Skip(mlp(DRAW)),
     "Scale": Scale(0.5),
     "Softmax": attention(DRAW),
+    "SeenBias": attention(DRAW, place="seen"),
     "Uniform": Attention(Uniform(heads=2), values(DRAW)),
     "Fixed": Attention(Fixed(MAPS), values(DRAW)),
     "Mlp": mlp(DRAW),
@@ -193,6 +195,7 @@ ODD: dict[str, Callable[[], Part]] = {
     "OddAlibi": lambda: softmax_with(position=odd(position("alibi", DRAW))),
     "OddRelativeBias": lambda: softmax_with(position=odd(position("relative", DRAW))),
     "OddTransformerXL": lambda: softmax_with(position=odd(position("transformer-xl", DRAW))),
+    "OddSeenBias": lambda: softmax_with(position=odd(SeenBias(DRAW(2, 5, 5)))),
     "OddSegments": lambda: softmax_with(position=odd(segments(NoPosition()))),
     "OddActivation": lambda: relu_with(odd(ACTIVATIONS["relu"])),
 }

@@ -19,7 +19,7 @@ from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.network.norms import Norm
 from rankscope.network.parts import affine
-from rankscope.network.positions import Position, Segments, TransformerXL
+from rankscope.network.positions import Position, SeenBias, Segments, TransformerXL
 from rankscope.network.positions.base import distances
 from rankscope.network.positions.transformer_xl import shifted, sinusoid
 
@@ -183,7 +183,7 @@ def _bias_error(  # type: ignore[empty-body]
     """What an error ``off`` of the queries, and rounding, do to the bias of the logits."""
 
 
-@_bias_error.register(NoPosition, Rotary, Alibi, RelativeBias)
+@_bias_error.register(NoPosition, Rotary, Alibi, RelativeBias, SeenBias)
 def _constant(position: Position, query: Tensor, off: Tensor, context: Context, scale: float) -> Tensor:
     return off.new_zeros(())
 

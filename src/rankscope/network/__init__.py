@@ -23,6 +23,8 @@ from rankscope.network.positions import (
     Position,
     RelativeBias,
     Rotary,
+    SeenBias,
+    SeenDistances,
     Segments,
     TransformerXL,
 )
@@ -46,7 +48,7 @@ PARTS: dict[str, type] = {
     for part in (
         *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed, Observed),
         *(CrossAttention, Mlp, LayerNorm, RMSNorm, Sphere, TokenMap, Opaque),
-        *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments),
+        *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments, SeenBias),
     )
 }
 """Everything a tree can be made of, by name."""
@@ -83,6 +85,8 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "Scale",
+    "SeenBias",
+    "SeenDistances",
     "Segments",
     "Skip",
     "Softmax",

@@ -6,14 +6,22 @@ from rankscope.network.attention import Values
 from rankscope.network.mixers import Fixed, Softmax, Uniform
 from rankscope.network.norms import LayerNorm, RMSNorm, Sphere
 from rankscope.network.parts import Part, every_part
-from rankscope.network.positions import Alibi, NoPosition, RelativeBias, Rotary, Segments, TransformerXL
+from rankscope.network.positions import (
+    Alibi,
+    NoPosition,
+    RelativeBias,
+    Rotary,
+    SeenBias,
+    Segments,
+    TransformerXL,
+)
 from rankscope.network.tree import Network
 
 NORMS = (LayerNorm, RMSNorm, Sphere)
 
 PIECES = (
     *(Values, Softmax, Uniform, Fixed, Activation, *NORMS),
-    *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments),
+    *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments, SeenBias),
 )
 """What parts are made of; mask rules are not among them, which answer every question by their own matrix."""
 

@@ -18,6 +18,7 @@ from rankscope.network import (
     Mlp,
     RelativeBias,
     Scale,
+    SeenDistances,
     Skip,
     Softmax,
     Sphere,
@@ -244,3 +245,31 @@ def test_transformer_xl_is_cached_by_nobody() -> None:
     context = Context()
     first, second = (rule.bias(draw(HEADS, TOKENS, WIDTH), context, 1.0) for _ in range(2))
     assert not torch.allclose(first, second)
+
+
+def test_a_bias_that_was_seen_is_added_and_no_other_text_is_run() -> None:
+    draw = Draws(20)
+    part, x = attention(draw, place="seen"), draw(3, 5, DIM)
+    table = part.mixer.position.table
+    for text, row in enumerate(x):
+        expected = by_loops(part, row, bias=lambda head, i, j, q: float(table[head, i, j]))
+        assert_close(part(x, Context())[text], expected)
+    everything = Context(is_token=torch.ones(3, 5).bool())
+    assert_close(part(x, everything), part(x, Context()))
+    with pytest.raises(ShapeError, match="seen for texts of 5 tokens without padding, got 4 positions;"):
+        part(x[:, :4], Context())
+    padded = everything.is_token.clone()
+    padded[0, -1] = False
+    with pytest.raises(ShapeError, match="got 5 positions with padding"):
+        part(x, Context(is_token=padded))
+
+
+def test_no_distance_is_read_that_was_not_seen() -> None:
+    draw = Draws(21)
+    rule = RelativeBias(draw(9, HEADS), SeenDistances(4))
+    query = draw(HEADS, 5, WIDTH)
+    found = rule.bias(query, Context(), 1.0)
+    assert_close(found[:, 4, 0], rule.table[8])
+    assert_close(found[:, 0, 4], rule.table[0])
+    with pytest.raises(ShapeError, match="seen up to 4 and is asked for 5; use texts of at most 5 tokens"):
+        rule.bias(draw(HEADS, 6, WIDTH), Context(), 1.0)

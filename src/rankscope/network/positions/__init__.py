@@ -4,6 +4,7 @@ from rankscope.network.positions.alibi import Alibi
 from rankscope.network.positions.base import NoPosition, Position, distances
 from rankscope.network.positions.relative import ClippedBuckets, LogBuckets, RelativeBias
 from rankscope.network.positions.rotary import Rotary
+from rankscope.network.positions.seen import SeenBias, SeenDistances
 from rankscope.network.positions.transformer_xl import Segments, TransformerXL, sinusoid
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Position",
     "RelativeBias",
     "Rotary",
+    "SeenBias",
+    "SeenDistances",
     "Segments",
     "TransformerXL",
     "distances",

@@ -9,46 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.errors import ShapeError
-from rankscope.network import Alibi, Context, NoPosition, Position, RelativeBias, Rotary
-from rankscope.network.parts import weight
+from rankscope.network import Alibi, NoPosition, Position, RelativeBias, Rotary, SeenBias, SeenDistances
 from rankscope.sources.operations.region import Unread
 from rankscope.sources.recognise.combinations import EXACT
 
 SINGLE = 2.0**-22
 """Rounding of a table that was made in float32: of the angle and of the sine, with room for a product."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenDistances:
-    """One bucket for every distance from ``-most`` to ``most``; farther ones were never seen and are refused."""
-
-    most: int
-
-    def __call__(self, distance: Tensor) -> Tensor:
-        farthest = int(distance.abs().max())
-        if farthest > self.most:
-            raise ShapeError(
-                f"this bias by distance was seen up to {self.most} and is asked for {farthest}; use texts of at most "
-                f"{self.most + 1} tokens, or record a longer one"
-            )
-        return distance + self.most
-
-
-class SeenBias(Position):
-    """A constant ``heads tokens tokens`` added to the logits, for texts of exactly as many tokens."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        self.table = weight(table)
-
-    def bias(self, query: Tensor, context: Context, scale: float) -> Tensor | None:
-        if query.shape[-2] != self.table.shape[-1] or context.is_token is not None:
-            raise ShapeError(
-                f"this bias of the logits was seen for texts of {self.table.shape[-1]} tokens without padding, got "
-                f"{query.shape[-2]} positions; record texts of that length"
-            )
-        return self.table.to(query.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
