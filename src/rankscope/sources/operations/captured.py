@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from rankscope.sources.operations.graph import Graph, NotCaptured
 from rankscope.sources.operations.raised import Copies, Memory
-from rankscope.sources.operations.watch import Exact, watched
+from rankscope.sources.operations.watch import Exact, leaf_name, watched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +26,15 @@ class Captured:
         module: the copy of the block in float64; it has not run itself, so that its buffers are those of the model.
         dtype: of the block's own weights.
         hooked: paths of modules inside whose hooks of others did not run in the copy.
+        args: what the block was called with; ``kwargs`` likewise.
     """
 
     graph: Graph
     module: nn.Module
     dtype: torch.dtype
     hooked: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     _memories: tuple[Memory, Memory]
 
     def own(self, tensor: Tensor) -> Tensor:
@@ -46,6 +50,14 @@ class Captured:
         with torch.inference_mode(False), torch.no_grad():
             between = second.own(tensor)  # of a buffer, which was copied once more for the run
             return first.own(tensor if between is None else between)
+
+    def with_states(self, states: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the call with other tensors under the names of ``graph.inputs``."""
+        leaves, form = tree_flatten_with_path((self.args, dict(self.kwargs)))
+        changed: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(
+            [states.get(leaf_name(path), leaf) for path, leaf in leaves], form
+        )
+        return changed
 
     def again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, exact: bool = True) -> Any:
         """What a fresh copy in float64 returns for other arguments: an ordinary call, without anything watching.
@@ -76,7 +88,9 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
                 graph = watched(running.module, given, named)
     floating = (one.dtype for one in module.parameters() if one.is_floating_point())
     dtype = next(floating, torch.get_default_dtype())
-    return Captured(graph, copies.module, dtype, tuple(copies.hooked), (copies.memory, running.memory))
+    return Captured(
+        graph, copies.module, dtype, tuple(copies.hooked), args, kwargs, (copies.memory, running.memory)
+    )
 
 
 @contextmanager

@@ -30,6 +30,18 @@ def find_linears(region: Region) -> None:
             region.linears[node] = _chained(region, found)
 
 
+def last_map(region: Region, node: Node) -> Linear | None:
+    """The last of the maps that stand one after the other in ``region.linears[node]``, with its own weights."""
+    if node.kind not in ("add", "sub"):
+        return _product(region, node)
+    for source, _ in _operands(region, node):
+        below = _product(region, region.stripped(source))
+        whole = _shifted(region, node, below) if below is not None else None
+        if whole is not None:
+            return whole
+    return None
+
+
 def _product(region: Region, node: Node) -> Linear | None:
     """One operation that multiplies the last axis of what depends on the stream with a constant matrix."""
     if node.kind == "linear":
@@ -87,12 +99,12 @@ def _operands(region: Region, node: Node) -> list[tuple[Node, object]]:
     ]
 
 
-def _shifted(region: Region, node: Node) -> Linear | None:
-    """A linear map plus a constant vector."""
+def _shifted(region: Region, node: Node, map_: Linear | None = None) -> Linear | None:
+    """A linear map plus a constant vector; the map is that of ``region.linears`` unless it is given."""
     if node.kind not in ("add", "sub") or float(node.kwargs.get("alpha", 1)) != 1.0:
         return None
     for source, other in _operands(region, node):
-        below = region.linears.get(region.stripped(source))
+        below = region.linears.get(region.stripped(source)) if map_ is None else map_
         if below is None or not isinstance(other, Node) or region.depends(other):
             continue
         if source.shape != node.shape or (node.kind == "sub" and source is not node.args[0]):

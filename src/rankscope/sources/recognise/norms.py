@@ -122,6 +122,7 @@ def _only_reads(region: Region, start: Node, end: Node) -> bool:
     return (
         is_whole
         and len(between) <= _LONGEST
+        and not any(node in region.known for node in between)
         and all(node.kind in _SMOOTH or (node.kind in _FLOORS and _is_floor(node)) for node in between)
     )
 
@@ -136,8 +137,11 @@ def _is_floor(node: Node) -> bool:
 
 
 def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> None:
-    """Fit a norm from one of the bases to ``end``, or to a gain and a bias after it, and keep the best."""
-    for base in bases:
+    """Fit a norm from one of the bases to ``end``, or to a gain and a bias after it, and keep the best.
+
+    The farthest base that fits is the state: centred states are a step on the way of a LayerNorm.
+    """
+    for base in bases[::-1]:
         best: tuple[Node, Fitted] | None = None
         for last in _endings(region, base, end):
             constants = _constants(region, base, last)

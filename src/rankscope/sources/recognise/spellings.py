@@ -161,13 +161,15 @@ def _batch_norm(region: Region, node: Node, write: _Writer) -> None:
     held = [leaf for leaf in (gain, bias, mean, variance) if leaf is not None]
     if is_training or mean is None or variance is None or node.item != 0 or any(map(region.depends, held)):
         return
-    shape = [-1] + [1] * (source.value.ndim - 2)
+    axes = source.value.ndim
     spread = write(node, _ATEN.rsqrt.default, write(node, _ATEN.add.Scalar, variance, eps))
     factor = spread if gain is None else write(node, _ATEN.mul.Tensor, spread, gain)
     moved = write(node, _ATEN.neg.default, write(node, _ATEN.mul.Tensor, mean, factor))
     shift = moved if bias is None else write(node, _ATEN.add.Tensor, moved, bias)
-    factor, shift = (write(node, _ATEN.reshape.default, one, shape) for one in (factor, shift))
-    _become(node, _ATEN.add.Tensor, write(node, _ATEN.mul.Tensor, source, factor), shift)
+    turned = write(node, _ATEN.permute.default, source, [0, *range(2, axes), 1])
+    scaled = write(node, _ATEN.mul.Tensor, turned, factor)
+    shifted = write(node, _ATEN.add.Tensor, scaled, shift)
+    _become(node, _ATEN.permute.default, shifted, [0, axes - 1, *range(1, axes - 1)])
 
 
 def _product_sum(region: Region, node: Node, write: _Writer) -> None:

@@ -60,6 +60,11 @@ READ: dict[str, tuple[Callable[[Written, Tensor], Tensor], type[Norm], float]] =
         LayerNorm,
         1e-5,
     ),
+    "centred once, used twice": (
+        lambda m, x: m.g * (centred(x) * torch.rsqrt(mean_square(centred(x)) + 1e-5)),
+        LayerNorm,
+        1e-5,
+    ),
     "unbiased variance": (
         lambda m, x: m.g * centred(x) / (x.var(-1, keepdim=True) + 1e-5).sqrt() + m.b,
         LayerNorm,

@@ -1,0 +1,241 @@
+"""A captured block as a tree of parts, compared with the block itself before it is given."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from rankscope.network import Opaque, Part, TokenMap
+from rankscope.sources.operations.captured import Captured
+from rankscope.sources.operations.graph import Guard, Node
+from rankscope.sources.operations.region import Note, Region, Unread
+from rankscope.sources.recognise.attention import find_attention
+from rankscope.sources.recognise.layout import Layout, Padding
+from rankscope.sources.recognise.linear import find_linears
+from rankscope.sources.recognise.norms import find_norms
+from rankscope.sources.recognise.stream import Stream, between
+from rankscope.sources.recognise.tokenmaps import find_token_maps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Recognised:
+    """The tree of one block.
+
+    Args:
+        part: a map of ``texts tokens dim``; its weights are views of the model's own.
+        notes: why a piece of it is opaque.
+        guards: the branches of the user's code that the tree holds for.
+        covered: the share of the block's weights, in numbers, that stand in recognised parts.
+        memory: the name of the argument that cross-attention reads, as in ``graph.inputs``; None without any.
+    """
+
+    part: Part
+    notes: tuple[Note, ...]
+    guards: tuple[Guard, ...]
+    covered: float
+    memory: str | None
+
+
+@torch.no_grad()
+def recognised(
+    captured: Captured, *, stream: str, tokens_first: bool = False, padding: Padding | None = None
+) -> Recognised:
+    """The tree of a captured block, or ``Unread`` where there is none that gives what the block gives.
+
+    Args:
+        stream: the argument that is the state of the stream, as in ``captured.graph.inputs``.
+        tokens_first: whether that state is ``tokens texts dim``.
+        padding: which tokens of the captured call are none.
+    """
+    for node in captured.graph.random():
+        raise Unread(f"{node.kind} draws random numbers, so every pass is another one", node)
+    root, target = _ends(captured, stream)
+    memories = _memories(captured, root, target)
+    region, layout = _read(captured, (root, *memories), target, tokens_first, padding)
+    used = tuple(node for node in memories if any(one.memory is node for one in region.known.values()))
+    if used != memories:  # tables of positions are read by linear maps too
+        memories = used
+        region, layout = _read(captured, (root, *memories), target, tokens_first, padding)
+    names = {node: name for name, node in captured.graph.inputs.items()}
+    builder = Stream(region, layout, captured)
+    memory = names[memories[0]] if memories else None
+    try:
+        layout.declare(target, root)
+        if not layout.is_same(root, target):
+            raise Unread("the tokens leave the block in other places", target)
+        part = builder.build(root, target)
+        _compare(captured, layout, part, stream, memory)
+        covered = _covered(captured, region, builder.opaque)
+    except Unread as error:
+        region.notes.append(Note.of(error))
+        if memories:
+            raise
+        part, covered = _whole(captured, layout, stream, target, error), 0.0
+        _compare(captured, layout, part, stream, memory)
+    lower(part, captured)
+    return Recognised(
+        part=part,
+        notes=tuple(dict.fromkeys(region.notes)),
+        guards=tuple(_guards(captured, region)),
+        covered=covered,
+        memory=memory,
+    )
+
+
+def _read(
+    captured: Captured, roots: tuple[Node, ...], target: Node, tokens_first: bool, padding: Padding | None
+) -> tuple[Region, Layout]:
+    """All that is recognised by itself."""
+    region = Region(captured.graph, roots, target)
+    find_linears(region)
+    find_norms(region)
+    find_attention(region, tokens_first=tokens_first, own=lambda tensor: tensor)
+    layout = Layout(region, tokens_first=tokens_first, padding=padding)
+    find_token_maps(region, layout, captured)
+    return region, layout
+
+
+def _ends(captured: Captured, stream: str) -> tuple[Node, Node]:
+    """The state that enters and the first output of its shape that depends on it."""
+    graph = captured.graph
+    if stream not in graph.inputs:
+        raise Unread(f"the block was called without {stream!r}; its arguments are {', '.join(graph.inputs)}")
+    root = graph.inputs[stream]
+    if root.value.ndim != 3 or not root.value.is_floating_point():
+        raise Unread(f"the state has shape {tuple(root.shape)}, not texts, tokens and channels", root)
+    reached = {root}
+    for node in graph.nodes:
+        if any(leaf in reached for leaf in node.inputs()):
+            reached.add(node)
+    for output in graph.outputs:
+        if output in reached and output.shape == root.shape:
+            return root, output
+    raise Unread("no output of the block has the shape of its state and depends on it", root)
+
+
+def _memories(captured: Captured, root: Node, target: Node) -> tuple[Node, ...]:
+    """Arguments that are states themselves: tensors of three axes whose channels a linear map reads."""
+    graph = captured.graph
+    others = [
+        node
+        for node in dict.fromkeys(graph.inputs.values())
+        if node is not root and node.value.ndim == 3 and node.value.is_floating_point()
+    ]
+    if not others:
+        return ()
+    region = Region(graph, (root, *others), target)
+    find_linears(region)
+    find_norms(region)
+    read = set[Node]()
+    for linear in region.linears.values():
+        source = linear.input
+        while source in region.known:
+            source = region.stripped(region.known[source].input)
+        read.add(source)
+    return tuple(node for node in others if node in read and node in region.inside)
+
+
+def _compare(captured: Captured, layout: Layout, part: Part, stream: str, memory: str | None) -> None:
+    """Raise unless the tree gives what a plain call of the block gives, on fresh states of several sizes."""
+    generator = torch.Generator().manual_seed(41)
+    target = layout.region.target
+    for size in layout.sizes:
+        names = [stream] if memory is None else [stream, memory]
+        states = {
+            name: size
+            * torch.randn(captured.graph.inputs[name].shape, generator=generator, dtype=torch.float64)
+            for name in names
+        }
+        args, kwargs = captured.with_states(states)
+        try:
+            result = captured.again(args, kwargs)
+        except Exception as error:
+            raise Unread(f"the block fails on other states of the same shape: {error}", target) from error
+        theirs = _output(captured, result, target)
+        turned = {name: one.transpose(0, 1) if layout.tokens_first else one for name, one in states.items()}
+        try:
+            ours = part(turned[stream], layout.context(None if memory is None else turned[memory]))
+        except Exception as error:
+            raise Unread(f"the tree fails on other states: {error}", target) from error
+        off = layout.difference(ours, theirs.transpose(0, 1) if layout.tokens_first else theirs)
+        if off > layout.room:
+            raise Unread(f"the tree differs from the block by {off:.0e} on states of size {size:g}", target)
+
+
+def _output(captured: Captured, result: object, target: Node) -> Tensor:
+    """The tensor among what a block returned that a node of its graph is."""
+    found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return found[captured.graph.outputs.index(target)]
+
+
+def _covered(captured: Captured, region: Region, opaque: set[Node]) -> float:
+    """The share of the weights that ran which no opaque part reads."""
+    unread = set(opaque)
+    for known in region.known.values():
+        if type(known.part) in (TokenMap, Opaque):
+            unread |= between(region, known.input, known.output)
+    total = _weights(captured, region, region.order)
+    missed = _weights(captured, region, unread)
+    count = sum(leaf.value.numel() for leaf in total)
+    return 1.0 if not count else 1 - sum(leaf.value.numel() for leaf in missed) / count
+
+
+def _weights(captured: Captured, region: Region, nodes: Iterable[Node]) -> set[Node]:
+    """The weights that nodes read, also through what is computed from weights alone."""
+    arguments = set(captured.graph.inputs.values())
+    found, seen = set[Node](), set[Node]()
+    waiting = [leaf for node in nodes if node not in region.roots for leaf in node.inputs()]
+    while waiting:
+        leaf = waiting.pop()
+        if leaf in seen or region.depends(leaf):
+            continue
+        seen.add(leaf)
+        waiting += leaf.inputs()
+        if leaf.op is None and leaf.name and leaf not in arguments:
+            found.add(leaf)
+    return found
+
+
+def _whole(captured: Captured, layout: Layout, stream: str, target: Node, error: Unread) -> Part:
+    """The block as one opaque part, run as a plain call."""
+
+    def run(x: Tensor) -> Tensor:
+        args, kwargs = captured.with_states({stream: x.transpose(0, 1) if layout.tokens_first else x})
+        found = _output(captured, captured.again(args, kwargs), target)
+        return found.transpose(0, 1) if layout.tokens_first else found
+
+    node = error.node
+    lines = [] if node is None or node.line is None else [str(node.line)]
+    where = " ".join([*lines, *([f"({node.path})"] if node is not None and node.path else [])])
+    others = [name for name in captured.graph.inputs if name != stream]
+    return Opaque(
+        run,
+        site="attention",
+        where=where,
+        what=error.what,
+        shape=(layout.texts, layout.tokens) if others else None,
+        dtype=torch.float64,
+    )
+
+
+def _guards(captured: Captured, region: Region) -> Iterator[Guard]:
+    """Branches that depend on the states; those of other numbers are the same in every pass."""
+    for guard in captured.graph.guards:
+        if guard.node is None or region.depends(guard.node):
+            yield guard
+
+
+def lower(part: Part, captured: Captured) -> None:
+    """Put the model's own weights in place of the copy's, in every module of a tree."""
+    known = dict[int, nn.Parameter]()
+    for module in part.modules():
+        for name, held in module._parameters.items():
+            if held is not None and id(held) not in known:
+                known[id(held)] = nn.Parameter(captured.own(held.detach()), requires_grad=False)
+            if held is not None:
+                module._parameters[name] = known[id(held)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = captured.own(buffer)

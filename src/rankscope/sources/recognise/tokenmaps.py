@@ -1,0 +1,220 @@
+"""Modules that send tokens to different weights, kept whole if each token is mapped by itself."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from rankscope.network import TokenMap
+from rankscope.sources.operations.captured import Captured, left_as_found
+from rankscope.sources.operations.graph import ModuleCall, Node
+from rankscope.sources.operations.raised import Copies
+from rankscope.sources.operations.region import Known, Region
+from rankscope.sources.operations.watch import Exact
+from rankscope.sources.recognise.layout import Layout
+from rankscope.sources.recognise.linear import is_close
+
+_ROUTING = frozenset(
+    {
+        "topk",
+        "nonzero",
+        "sort",
+        "argsort",
+        "index_add",
+        "index_put",
+        "_index_put_impl",
+        "_grouped_mm",
+        "scatter",
+    }
+    | {"scatter_add", "scatter_reduce", "argmax", "bincount", "histc", "masked_select", "masked_scatter"}
+)
+_RUNS = ((False, 0.3), (False, 3.0), (False, 30.0), (True, 1.0), (True, 10.0))
+"""Samples on which it is asked what moves: independent tokens or tokens all alike, and their size."""
+
+
+class Called(nn.Module):
+    """A foreign module as a map of ``texts tokens dim``, called with the shape that it was called with before."""
+
+    def __init__(self, module: nn.Module, *, is_flat: bool = False, is_turned: bool = False) -> None:
+        super().__init__()
+        self.module, self.is_flat, self.is_turned = module, is_flat, is_turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x.transpose(0, 1) if self.is_turned else x
+        shape = given.shape
+        result: Any = self.module(given.reshape(-1, shape[-1]) if self.is_flat else given)
+        found = next(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        found = found.reshape(*shape[:-1], found.shape[-1])
+        return found.transpose(0, 1) if self.is_turned else found
+
+
+@torch.no_grad()
+def find_token_maps(region: Region, layout: Layout, captured: Captured) -> None:
+    """Add the smallest modules around an operation that routes tokens to ``region.known``, if they are tokenwise."""
+    for node in region.order:
+        if node.kind not in _ROUTING or node in region.roots:
+            continue
+        if any(node.path == path or node.path.startswith(f"{path}.") for path in _taken(region)):
+            continue
+        for call in _around(region, node):
+            source, output = call.inputs[0], call.outputs[0]
+            run = as_module(region, layout, captured, source, output)
+            if run is not None and is_tokenwise(run, layout, source.shape[-1]):
+                region.known[output] = Known(source, output, TokenMap(run))
+                inside = (call.path, f"{call.path}.")
+                region.notes[:] = [
+                    one
+                    for one in region.notes
+                    if one.path != inside[0] and not one.path.startswith(inside[1])
+                ]
+                break
+
+
+def _taken(region: Region) -> list[str]:
+    return [
+        call.path
+        for call in region.graph.calls
+        if call.outputs
+        and call.path
+        and isinstance(getattr(region.known.get(call.outputs[0]), "part", None), TokenMap)
+    ]
+
+
+def _around(region: Region, node: Node) -> Iterator[ModuleCall]:
+    """The calls of modules that a node was made in, from the inside out, of one state to one of its shape."""
+    path = node.path
+    while path:
+        for call in region.graph.calls_of(path):
+            inputs = [one for one in call.inputs if region.depends(one)]
+            if (
+                call.outputs
+                and len(inputs) == 1
+                and call.inputs[0] is inputs[0]
+                and region.depends(call.outputs[0])
+                and call.outputs[0].shape == inputs[0].shape
+            ):
+                yield call
+        path = path.rpartition(".")[0]
+
+
+def as_module(region: Region, layout: Layout, captured: Captured, start: Node, end: Node) -> Called | None:
+    """The way from one state to another as a call of one of the model's own modules, which runs at any shape.
+
+    It is given where that module, called with nothing but other states, gives what the graph gives.
+    """
+    if not layout.is_state(start):
+        return None
+    for call in region.graph.calls:
+        if not call.path or not call.outputs or len(call.inputs) != 1:
+            continue
+        source, output = call.inputs[0], call.outputs[0]
+        if not region.depends(source) or not region.depends(output):
+            continue
+        if region.stripped(output) is not region.stripped(end) or output.shape != source.shape:
+            continue
+        if region.stripped(source) is not region.stripped(start) or not layout.is_state(source):
+            continue
+        is_flat = source.value.ndim == 2
+        is_turned = not torch.equal(
+            layout.laid(source, _numbers(layout)).flatten(), _numbers(layout).flatten()
+        )
+        run = Called(
+            _borrowed(captured.module.get_submodule(call.path)),
+            is_flat=is_flat,
+            is_turned=is_turned,
+        )
+        if _gives(run, layout, captured, source, output):
+            return run
+    return None
+
+
+def _borrowed(module: nn.Module) -> nn.Module:
+    """A copy of a module around the same weights, whose experts are multiplied one by one: trees are in float64."""
+    twin = Copies(module, shared=True).module
+    for inner in twin.modules():
+        config: Any = getattr(inner, "config", None)  # copied too: the model keeps its own
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"
+    return twin
+
+
+def _numbers(layout: Layout) -> Tensor:
+    return torch.arange(layout.texts * layout.tokens).reshape(layout.texts, layout.tokens, 1)
+
+
+def _gives(run: Called, layout: Layout, captured: Captured, source: Node, output: Node) -> bool:
+    """Whether a module gives what it gave in the run, and what the graph gives where that can be run again."""
+    x = layout.state(source, source.value)
+    turned = run.is_turned
+    held = output.value.reshape(source.shape)
+    expected = layout.state(source, held)
+    try:
+        return is_close(called(run, x), expected, 1e-9) and turned == run.is_turned
+    except Exception:  # a foreign module that wants more than a state
+        return False
+
+
+def called(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What foreign code gives in float64, with random states and switches left as they were."""
+    with left_as_found(), Exact():
+        return run(x.clone())
+
+
+def is_tokenwise(run: Callable[[Tensor], Tensor], layout: Layout, dim: int) -> bool:
+    """Whether no token moves another, in any text, on several samples of several sizes.
+
+    Tokens are moved in groups, one group for each binary digit of their number and one for its opposite: for every
+    two tokens there is a group with the first and without the second.
+    """
+    generator = torch.Generator().manual_seed(29)
+    count = layout.texts * layout.tokens
+    shape = (layout.texts, layout.tokens, dim)
+    numbers = torch.arange(count).reshape(layout.texts, layout.tokens)
+    groups = [
+        ((numbers >> digit) & 1) == side for digit in range(max(count - 1, 1).bit_length()) for side in (0, 1)
+    ]
+    for is_alike, size in _RUNS:
+        x = size * torch.randn(shape, generator=generator, dtype=torch.float64)
+        if is_alike:
+            x = x[:1, :1] + 0.1 * x
+        try:
+            before = called(run, x)
+            for group in groups:
+                other = size * torch.randn(shape, generator=generator, dtype=torch.float64)
+                after = called(run, torch.where(group.unsqueeze(-1), other, x))
+                if not is_close(after[~group], before[~group], 1e-9):
+                    return False
+        except Exception:  # what runs for one batch only is not a map of tokens
+            return False
+    return True
+
+
+def is_alike_everywhere(run: Callable[[Tensor], Tensor], layout: Layout, dim: int) -> bool:
+    """Whether a map of tokens is the same for every place: tokens that change places take their results along."""
+    generator = torch.Generator().manual_seed(31)
+    for size in (0.3, 3.0, 30.0):
+        x = size * torch.randn(layout.texts, layout.tokens, dim, generator=generator, dtype=torch.float64)
+        order = torch.randperm(layout.texts * layout.tokens, generator=generator)
+        moved = x.reshape(-1, dim)[order].reshape(x.shape)
+        if not is_close(called(run, moved).reshape(-1, dim), called(run, x).reshape(-1, dim)[order], 1e-9):
+            return False
+    return True
+
+
+class RowByRow:
+    """A map of each token by itself that runs for one shape only, for any: tokens are given to it in such pieces."""
+
+    def __init__(self, run: Callable[[Tensor], Tensor], texts: int, tokens: int) -> None:
+        self.run, self.texts, self.tokens = run, texts, tokens
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows, size = x.reshape(-1, x.shape[-1]), self.texts * self.tokens
+        missing = -len(rows) % size
+        padded = torch.cat([rows, rows[-1:].expand(missing, -1)]) if missing else rows
+        pieces = [
+            self.run(piece.reshape(self.texts, self.tokens, -1)).reshape(size, -1)
+            for piece in padded.split(size)
+        ]
+        return torch.cat(pieces)[: len(rows)].reshape(x.shape)
