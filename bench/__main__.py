@@ -11,6 +11,7 @@ from bench import (
     bench_dynamics,
     bench_network,
     bench_paths,
+    bench_recognise,
     bench_scan,
     bench_split,
     bench_translate,
@@ -27,6 +28,7 @@ def main() -> None:
         "scan": bench_scan.run(),
         "translate": bench_translate.run(),
         "paths": bench_paths.run(),
+        "recognise": bench_recognise.run(),
         "bounds": bench_bounds.run(),
         "dynamics": bench_dynamics.run(),
     }

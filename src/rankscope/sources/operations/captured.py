@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
+from rankscope.sources.operations.caches import caches_kept
 from rankscope.sources.operations.graph import Graph, NotCaptured
 from rankscope.sources.operations.raised import Copies, Memory
 from rankscope.sources.operations.watch import Exact, leaf_name, watched
@@ -66,7 +67,7 @@ class Captured:
             exact: undo the block's own casts to fewer digits; otherwise they cost about 1e-7.
         """
         copies = Copies(self.module, shared=True)
-        with left_as_found():
+        with left_as_found(), caches_kept(self.module):
             given, named = copies.copied((args, dict(kwargs)))
             with Exact() if exact else nullcontext():
                 return copies.module(*given, **named)
@@ -82,7 +83,7 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         running = Copies(
             copies.module, shared=True
         )  # a call may change buffers; those of the first copy stay
-        with left_as_found():
+        with left_as_found(), caches_kept(module):
             given, named = running.copied(copies.copied((args, dict(kwargs))))
             with _alone(module):
                 graph = watched(running.module, given, named)

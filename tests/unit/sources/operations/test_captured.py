@@ -1,9 +1,10 @@
 """Copies in float64 that share what the model shares, and the way back to the model's own memory."""
 
 import copy
+import functools
 import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -193,6 +194,75 @@ def test_the_module_and_its_arguments_are_left_as_they_were() -> None:
     assert states[1] == random.getstate()
     assert np.array_equal(states[2], np.random.get_state()[1])  # type: ignore[index]
     block(x.clone().requires_grad_() * 1, held).sum().backward()
+
+
+TABLES: dict[int, Tensor] = {}
+LAST: Tensor | None = None
+
+
+@functools.cache
+def cached_table(tokens: int) -> Tensor:
+    return torch.arange(tokens) / 10
+
+
+class Caching(nn.Module):
+    """Keeps tables on its class, in globals and behind a cached function."""
+
+    tables: ClassVar[list[Tensor]] = []
+    newest: ClassVar[Tensor | None] = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        global LAST
+        table = TABLES.setdefault(x.shape[1], torch.ones(x.shape[1], dtype=x.dtype))
+        LAST = type(self).newest = table * 2
+        if not self.tables:
+            self.tables.append(torch.ones(x.shape[1], dtype=x.dtype))
+        return x + (table + cached_table(x.shape[1]) + self.tables[0])[:, None]
+
+
+def test_caches_outside_of_the_module_are_left_as_they_were() -> None:
+    block, x = Caching(), draw(2, 5, DIM)
+    found = agrees(block)
+    assert TABLES == {}
+    assert Caching.tables == []
+    assert Caching.newest is LAST is None
+    assert cached_table.cache_info().currsize == 0
+    linear = nn.Linear(DIM, DIM)
+    linear(block(x)).sum().backward()  # fills the caches with the model's own
+    assert block(x).dtype == torch.float32
+    found.again((x.double(),), {})
+    assert {TABLES[5].dtype, Caching.tables[0].dtype, cached_table(5).dtype} == {torch.float32}
+    TABLES.clear()
+    Caching.tables.clear()
+
+
+class Lora(nn.Module):
+    """A layer around another, as adapters are written."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer, self.scaling = base, {"default": 0.5}
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(DIM, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, DIM, bias=False)})
+        self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(0.3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base_layer(x)
+        for name, a in self.lora_A.items():
+            update = self.lora_B[name](a(self.lora_dropout[name](x.to(a.weight.dtype))))
+            result = result + update * self.scaling[name]
+        return result
+
+
+def test_adapters_around_layers() -> None:
+    block = nn.Sequential(Lora(nn.Linear(DIM, DIM)), nn.GELU()).eval()
+    found = agrees(block)
+    names = {
+        node.name for node in found.graph.nodes if node.op is None and found.view(node.value) is not None
+    }
+    assert names == {f"0.{name}" for name, _ in block[0].named_parameters()}
+    assert found.graph.random() == []
+    assert captured(block.train(), (draw(2, 5, DIM),), {}).graph.random()
 
 
 def test_a_script_module_is_refused_by_name() -> None:
