@@ -175,9 +175,19 @@ def mlp(draw: Draws, *, activation: str = "relu", gated: bool = False, dim: int 
 
 
 @st.composite
-def leaves(choose: st.DrawFn, draw: Draws) -> Part:
-    kind = choose(st.sampled_from(["softmax", "uniform", "mlp", "norm", "scale"]))
+def leaves(choose: st.DrawFn, draw: Draws, also: tuple[str, ...] = ()) -> Part:
+    kind = choose(st.sampled_from(["softmax", "uniform", "mlp", "norm", "scale", *also]))
     match kind:
+        case "opaque":
+            return opaque(choose(st.sampled_from(["ssm", "mlp", "attention"])))
+        case "tokenwise":
+            site = choose(st.sampled_from(["router", "mlp"]))
+            return Opaque(torch.tanh, site=site, where=WHERE, what="a table", tokenwise=True)
+        case "observed":
+            return observed(draw)
+        case "cross":
+            place = choose(st.sampled_from(["none", "alibi", "relative"]))
+            return cross(draw, place=place, normed=choose(st.booleans()))
         case "softmax":
             return attention(
                 draw,
@@ -199,29 +209,35 @@ def leaves(choose: st.DrawFn, draw: Draws) -> Part:
 
 
 @st.composite
-def parts(choose: st.DrawFn, draw: Draws, pool: list[Part], depth: int = 3) -> Part:
+def parts(
+    choose: st.DrawFn, draw: Draws, pool: list[Part], depth: int = 3, also: tuple[str, ...] = ()
+) -> Part:
     """A random subtree; now and then one that already stands elsewhere in the tree."""
     if pool and choose(st.integers(0, 4)) == 0:
         return choose(st.sampled_from(pool))
     kind = choose(st.sampled_from(["leaf", "chain", "sum", "skip"])) if depth else "leaf"
     if kind == "leaf":
-        part = choose(leaves(draw))
+        part = choose(leaves(draw, also))
     elif kind == "skip":
         scale = choose(st.sampled_from([1.0, 0.0, 0.3, draw(DIM)]))
-        part = Skip(choose(parts(draw, pool, depth - 1)), scale)
+        part = Skip(choose(parts(draw, pool, depth - 1, also)), scale)
     else:
-        inner = [choose(parts(draw, pool, depth - 1)) for _ in range(choose(st.integers(0, 3)))]
+        inner = [choose(parts(draw, pool, depth - 1, also)) for _ in range(choose(st.integers(0, 3)))]
         part = Chain(inner) if kind == "chain" else Sum(inner)
     pool.append(part)
     return part
 
 
 @st.composite
-def networks(choose: st.DrawFn, most: int = 3) -> Network:
-    """A random network of one to ``most`` blocks; blocks may be shared."""
+def networks(choose: st.DrawFn, most: int = 3, also: tuple[str, ...] = ()) -> Network:
+    """A random network of one to ``most`` blocks; blocks may be shared.
+
+    ``also`` are kinds of leaves of which not every law is true: ``opaque`` and ``observed``, which know nothing of
+    padding, ``tokenwise``, which is opaque too, and ``cross``, which needs a memory of ``MEMORY_DIM`` channels.
+    """
     draw = Draws(choose(st.integers(0, 2**16)))
     pool: list[Part] = []
-    blocks = [choose(parts(draw, pool)) for _ in range(choose(st.integers(1, most)))]
+    blocks = [choose(parts(draw, pool, also=also)) for _ in range(choose(st.integers(1, most)))]
     if choose(st.booleans()):
         blocks.append(blocks[0])
     return Network(blocks, norm("layer", draw) if choose(st.booleans()) else None)

@@ -23,18 +23,28 @@ from rankscope.network import (
     with_mask,
 )
 from rankscope.network.seeds import batches, seeds_per_chunk
-from trees import DIM, RULES, Draws, attention, mlp, networks, norm, paddings
+from trees import DIM, MEMORY_DIM, RULES, Draws, attention, mlp, networks, norm, paddings
 
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-12}  # summation order differs between batch and single runs
 
 
-@given(networks(), paddings(), st.integers(0, 2**16))
-def test_a_padded_batch_equals_its_texts_one_by_one(net: Network, is_token: torch.Tensor, seed: int) -> None:
-    x = Draws(seed)(3, 6, DIM)
-    batch = net.trace(x, Context(is_token=is_token), sites=["attention", "mlp"], maps=True)
+PADDED = ("tokenwise", "cross")
+"""What is the same on a padded text, besides attention, norms and MLPs."""
+
+
+@given(networks(also=PADDED), paddings(), paddings(), st.integers(0, 2**16))
+def test_a_padded_batch_equals_its_texts_one_by_one(
+    net: Network, is_token: torch.Tensor, real: torch.Tensor, seed: int
+) -> None:
+    draw = Draws(seed)
+    x, context = (
+        draw(3, 6, DIM),
+        Context(is_token=is_token, memory=draw(3, 6, MEMORY_DIM), memory_is_token=real),
+    )
+    batch = net.trace(x, context, sites=["attention", "mlp"], maps=True)
     for text in range(3):
-        keep = is_token[text]
-        single = net.trace(x[text][keep], sites=["attention", "mlp"], maps=True)
+        keep, alone = is_token[text], Context(memory=context.memory[text][real[text]])
+        single = net.trace(x[text][keep], alone, sites=["attention", "mlp"], maps=True)
         for layer, state in enumerate(single.states):
             assert_close(batch.states[layer][text][keep], state, **TOLERANCE)
         assert single.sites.keys() == batch.sites.keys()
@@ -42,15 +52,20 @@ def test_a_padded_batch_equals_its_texts_one_by_one(net: Network, is_token: torc
             assert_close(batch.sites[key].expand(3, 6, DIM)[text][keep], output, **TOLERANCE)
         for key, maps in single.maps.items():
             of_text = batch.maps[key].expand(3, -1, -1, -1)[text]
-            assert_close(of_text[:, keep][:, :, keep], maps, **TOLERANCE)
+            read = real[text] if key[1].startswith("cross") else keep
+            assert_close(of_text[:, keep][:, :, read], maps, **TOLERANCE)
 
 
-@given(networks(), paddings())
-def test_what_stands_on_padding_does_not_matter(net: Network, is_token: torch.Tensor) -> None:
-    x = Draws(5)(3, 6, DIM)
-    other = torch.where(is_token[..., None], x, 7.0 + x.flip(0))
-    context = Context(is_token=is_token)
-    a, b = net.states(x, context)[-1], net.states(other, Context(is_token=is_token))[-1]
+@given(networks(also=PADDED), paddings(), paddings())
+def test_what_stands_on_padding_does_not_matter(
+    net: Network, is_token: torch.Tensor, real: torch.Tensor
+) -> None:
+    x, memory = Draws(5)(3, 6, DIM), Draws(6)(3, 6, MEMORY_DIM)
+    other, others = (
+        torch.where(kept[..., None], one, 7.0 + one.flip(0)) for kept, one in ((is_token, x), (real, memory))
+    )
+    a = net.states(x, Context(is_token=is_token, memory=memory, memory_is_token=real))[-1]
+    b = net.states(other, Context(is_token=is_token, memory=others, memory_is_token=real))[-1]
     assert_close(a[is_token], b[is_token], **TOLERANCE)
 
 

@@ -17,6 +17,7 @@ from rankscope.network import (
     Mlp,
     Network,
     Norm,
+    Opaque,
     Part,
     Scale,
     Skip,
@@ -35,7 +36,7 @@ from rankscope.network import (
     without,
     without_attention_skip,
 )
-from trees import DIM, Draws, attention, mlp, networks, norm
+from trees import DIM, MEMORY_DIM, Draws, attention, cross, mlp, networks, norm, observed, opaque
 
 CUTS = {
     "skip": lambda net: without(net, "skip"),
@@ -50,15 +51,19 @@ REWRITES = {
     "attention skip": without_attention_skip,
 }
 X = Draws(99)(5, DIM)
+MEMORY = Context(memory=Draws(98)(4, MEMORY_DIM))
+EVERY = ("opaque", "tokenwise", "observed", "cross")
+MASKED = ("tokenwise", "cross")
+"""What takes another mask: nothing that mixes tokens in a way that is not known."""
 
 
 def same(a: Network, b: Network) -> None:
-    for left, right in zip(a.states(X), b.states(X), strict=True):
+    for left, right in zip(a.states(X, MEMORY), b.states(X, MEMORY), strict=True):
         assert_close(left, right, rtol=0, atol=0)
 
 
 @settings(max_examples=100)
-@given(networks(), st.sampled_from(sorted(CUTS)), st.sampled_from(sorted(CUTS)))
+@given(networks(also=MASKED), st.sampled_from(sorted(CUTS)), st.sampled_from(sorted(CUTS)))
 def test_each_cut_is_idempotent_and_any_two_commute(net: Network, first: str, second: str) -> None:
     a, b = CUTS[first], CUTS[second]
     if {first, second} != {"skip", "half"}:  # two scales of one skip: the later one holds
@@ -66,7 +71,18 @@ def test_each_cut_is_idempotent_and_any_two_commute(net: Network, first: str, se
     same(a(a(net)), a(net))
 
 
-@given(networks(), st.sampled_from(sorted(REWRITES)), st.sampled_from(["norm", "mask", "half"]))
+UNMASKED = sorted(CUTS.keys() - {"mask"})
+
+
+@given(networks(also=EVERY), st.sampled_from(UNMASKED), st.sampled_from(UNMASKED))
+def test_so_do_cuts_of_trees_with_regions_run_as_they_are(net: Network, first: str, second: str) -> None:
+    a, b = CUTS[first], CUTS[second]
+    if {first, second} != {"skip", "half"}:
+        same(a(b(net)), b(a(net)))
+    same(a(a(net)), a(net))
+
+
+@given(networks(also=MASKED), st.sampled_from(sorted(REWRITES)), st.sampled_from(["norm", "mask", "half"]))
 def test_rewrites_commute_with_cuts_that_leave_skips_and_mlps_where_they_are(
     net: Network, first: str, second: str
 ) -> None:
@@ -74,7 +90,7 @@ def test_rewrites_commute_with_cuts_that_leave_skips_and_mlps_where_they_are(
     same(a(b(net)), b(a(net)))
 
 
-@given(networks(), st.sampled_from(sorted(CUTS)))
+@given(networks(also=MASKED), st.sampled_from(sorted(CUTS)))
 def test_temperature_commutes_with_every_cut(net: Network, cut: str) -> None:
     hot = REWRITES["temperature"]
     same(hot(CUTS[cut](net)), CUTS[cut](hot(net)))
@@ -96,7 +112,7 @@ def test_rewrites_commute_on_networks_as_they_are_built(placement: str) -> None:
             assert_close(left, right, rtol=0, atol=1e-14)
 
 
-@given(networks())
+@given(networks(also=EVERY))
 def test_an_attention_without_skip_stays_without(net: Network) -> None:
     once = without_attention_skip(net)
     same(without_attention_skip(once), once)
@@ -111,25 +127,25 @@ def test_only_the_named_calls_change(net: Network, chosen: set[int]) -> None:
         assert block is (cut if number in blocks else net).blocks[number - 1]
 
 
-@given(networks())
+@given(networks(also=EVERY))
 def test_no_skip_is_skip_scale_zero(net: Network) -> None:
     same(without(net, "skip"), with_skip_scale(net, 0.0))
 
 
-@given(networks())
+@given(networks(also=MASKED))
 def test_the_original_is_untouched_and_its_weights_are_shared(net: Network) -> None:
-    before, tree = net.states(X), repr(net)
+    before, tree = net.states(X, MEMORY), repr(net)
     owned = {id(parameter) for parameter in net.parameters()}
     for name, cut in {**CUTS, **REWRITES}.items():
         copied = cut(net)
         new = [parameter for parameter in copied.parameters() if id(parameter) not in owned]
         assert all(parameter.numel() == 1 for parameter in new) if name == "branch" else not new
     assert repr(net) == tree
-    for left, right in zip(before, net.states(X), strict=True):
+    for left, right in zip(before, net.states(X, MEMORY), strict=True):
         assert_close(left, right, rtol=0, atol=0)
 
 
-@given(networks(), st.sampled_from(sorted({**CUTS, **REWRITES})))
+@given(networks(also=MASKED), st.sampled_from(sorted({**CUTS, **REWRITES})))
 def test_shared_blocks_stay_shared(net: Network, cut: str) -> None:
     after = {**CUTS, **REWRITES}[cut](net).blocks
     for i, j in combinations_with_replacement(range(len(after)), 2):
@@ -137,10 +153,12 @@ def test_shared_blocks_stay_shared(net: Network, cut: str) -> None:
             assert after[i] is after[j]
 
 
-@given(networks())
+@given(networks(also=EVERY))
 def test_nothing_of_what_was_cut_is_left(net: Network) -> None:
     assert not any(isinstance(part, Skip) for part in without(net, "skip").blocks.modules())
-    assert not any(isinstance(part, Mlp) for part in without(net, "mlp").blocks.modules())
+    for part in without(net, "mlp").blocks.modules():
+        assert not isinstance(part, Mlp)
+        assert not (isinstance(part, Opaque) and part.site == "mlp")
     streams = (part for part in without(net, "norm").blocks.modules() if isinstance(part, Chain | Sum))
     assert not any(isinstance(child, Norm) for part in streams for child in part.parts)
 
@@ -148,6 +166,7 @@ def test_nothing_of_what_was_cut_is_left(net: Network) -> None:
 DRAW = Draws(1)
 A, M, N1, N2 = attention(DRAW), mlp(DRAW), norm("layer", DRAW), norm("rms", DRAW)
 GELU = TokenMap(torch.nn.GELU())
+C, SSM, WHOLE = cross(DRAW), opaque(), opaque("mlp")
 
 
 @pytest.mark.parametrize(
@@ -169,15 +188,22 @@ GELU = TokenMap(torch.nn.GELU())
             Skip(Chain([A, Scale(0.1)])),
         ),
         (Sum([N1, A]), "norm", Skip(A)),
+        (Chain([Skip(A), Skip(Chain([N1, C])), Skip(M)]), "mlp", Chain([Skip(A), Skip(Chain([N1, C]))])),
+        (Skip(Sum([Chain([N1, C]), M])), "mlp", Skip(Chain([N1, C]))),
+        (Chain([Skip(Chain([N1, SSM])), Skip(M)]), "mlp", Skip(Chain([N1, SSM]))),
+        (Chain([Skip(Chain([SSM, M])), N1]), "mlp", Chain([Skip(SSM), N1])),
+        (Chain([Skip(A), Skip(Chain([N1, WHOLE]))]), "mlp", Skip(A)),
+        (Chain([Skip(C), N1, Skip(SSM), N2]), "skip", Chain([C, N1, SSM, N2])),
     ],
     ids=[
         *("pre", "post", "parallel", "sandwich", "post-skip", "post-norm", "only-mlp", "two-mlps"),
-        *("token-map", "macaron", "layerscale", "norm-branch"),
+        *("token-map", "macaron", "layerscale", "norm-branch", "decoder", "parallel-cross"),
+        *("state-space", "region-and-mlp", "opaque-mlp", "opaque-skips"),
     ],
 )
 def test_what_a_cut_leaves(block: torch.nn.Module, what: str, expected: torch.nn.Module) -> None:
     cut = without(Network([block]), what)
-    assert_close(cut.states(X)[-1], expected(X, Context()), rtol=0, atol=1e-15)
+    assert_close(cut.states(X, MEMORY)[-1], expected(X, MEMORY), rtol=0, atol=1e-15)
 
 
 def test_final_norm_and_query_norms_stay() -> None:
@@ -245,3 +271,18 @@ def test_a_container_of_an_unknown_kind_is_refused_by_name() -> None:
 
     with pytest.raises(NotUnderstood, match="surgery has no rule for the part Twice"):
         without(Network([Twice(Skip(A))]), "skip")
+
+
+def test_what_mixes_tokens_in_an_unknown_way_takes_no_mask() -> None:
+    with pytest.raises(ConfigError, match=r"cannot take the mask causal: a running mean at zoo.py:31"):
+        with_mask(Network([Skip(SSM)]), Causal())
+    with pytest.raises(ConfigError, match=r"observed maps cannot take the mask causal.*a clamp at zoo.py:31"):
+        with_mask(Network([Skip(observed(DRAW))]), Causal())
+
+
+def test_another_mask_leaves_the_memory_alone_and_another_temperature_does_not() -> None:
+    net = Network([Skip(C)])
+    same(with_mask(net, Causal()), net)
+    hot = with_temperature(net, 2.0)
+    assert hot.blocks[0].inner.mixer.scale == C.mixer.scale / 2
+    assert not torch.allclose(hot(X, MEMORY), net(X, MEMORY))

@@ -15,7 +15,7 @@ from rankscope.network import Chain, Context, LayerNorm, Mlp, Network, Skip, Spe
 from rankscope.paths import Head, attribute, freeze, spectrum
 from rankscope.paths.attribution import Source
 from reference import path_enumeration as loops
-from trees import DIM, Draws, attention, mlp, networks, norm
+from trees import DIM, MEMORY_DIM, Draws, attention, mlp, networks, norm
 
 PLACEMENTS = ("post", "pre")
 ALL_HEADS = [(layer, head) for layer in range(1, LAYERS + 1) for head in range(HEADS)]
@@ -170,11 +170,11 @@ def test_readings_are_the_plain_formulas() -> None:
 
 
 @settings(max_examples=60)
-@given(networks(), st.integers(0, 2**16), st.booleans())
+@given(networks(also=("opaque", "tokenwise", "observed", "cross")), st.integers(0, 2**16), st.booleans())
 def test_the_sum_over_lengths_is_the_forward_of_any_tree(network: Network, seed: int, padded: bool) -> None:
     x = Draws(seed)(2, 6, DIM)
     is_token = torch.tensor([[True] * 6, [True] * 4 + [False] * 2]) if padded else None
-    context = Context(is_token=is_token)
+    context = Context(is_token=is_token, memory=Draws(seed + 1)(2, 3, MEMORY_DIM))
     try:
         found = spectrum(network, x, context)
         counted = spectrum(network, x, context, count_mlps=True)
@@ -182,7 +182,7 @@ def test_the_sum_over_lengths_is_the_forward_of_any_tree(network: Network, seed:
         return
     keep = slice(None) if is_token is None else is_token
     size = max(float(found.terms[:, keep].norm()), float(found.output[keep].norm()))
-    off = (found.total - network(x, Context(is_token=is_token)))[keep]
+    off = (found.total - network(x, context))[keep]
     assert float(off.norm()) <= 1e-11 * size
     assert float((counted.terms.sum(dim=1) - found.terms)[:, keep].norm()) <= 1e-11 * size
 
