@@ -21,15 +21,15 @@ from rankscope.errors import (
 )
 from rankscope.monitor.headlines import headlines
 from rankscope.monitor.history import History
-from rankscope.monitor.inputs import Probes, fixed_batches
+from rankscope.monitor.inputs import Probes, fixed_calls
 from rankscope.monitor.undisturbed import is_first_process, undisturbed
 from rankscope.probe import probe, unwrapped
 from rankscope.results import TABLE_FORMATS, Table, check_output
 from rankscope.results.files import write_atomically
 from rankscope.sources import Batch, Layout, layout_of
-from rankscope.sources.axes import located
-from rankscope.sources.given import refuse_sharded
+from rankscope.sources.given import checked_module, refuse_sharded
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks
 from rankscope.sources.weights import NotFinite, not_finite
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 class CollapseMonitor:
     """Scans the same texts at step 0 and at every multiple of ``every``; weights come out bit for bit the same.
 
-    ``probes`` are the texts: a list of texts with their ``tokenizer``, a mapping of input tensors (what a tokenizer
-    returns), a tensor passed by position, a ``Batch``, or several of these. ``output`` (.parquet or .json) is
+    ``probes`` are the texts: a list of texts with their ``tokenizer``, or what every study takes as ``inputs`` (a
+    tensor, a dict such as a tokenizer returns, a tuple of arguments, a list or DataLoader of these, a recording);
+    ``call`` is a function that runs the model instead. ``output`` (.parquet or .json) is
     rewritten after every scan, whole or not at all; a record of the same texts that is there already is gone on with.
     ``spectra=False`` leaves out the effective ranks; ``blocks`` names the blocks of a model of unknown structure;
     ``name`` stands in the names of the numbers that loggers get, so that two monitors can share one.
@@ -62,8 +63,9 @@ class CollapseMonitor:
     def __init__(
         self,
         model: nn.Module,
-        probes: Probes,
+        probes: Probes | None = None,
         *,
+        call: Call | None = None,
         tokenizer: Any | None = None,
         every: int = 100,
         output: str | os.PathLike[str] | None = None,
@@ -77,7 +79,9 @@ class CollapseMonitor:
             check_output(output, [ending for ending in TABLE_FORMATS if ending != ".csv"])
         self.every, self.output, self.spectra, self.blocks = every, output, spectra, blocks
         self._model = model
-        self._batches = fixed_batches(probes, unwrapped(model), tokenizer)
+        checked_module(model)
+        self._calls_of_model = fixed_calls(probes, unwrapped(model), tokenizer, call=call)
+        self._batches = tuple(ready.batch for ready in self._calls_of_model)
         if name is not None and not name.strip("/ "):
             raise ConfigError(f"name={name!r}: expected a name with letters in it, or none")
         self._name = type(unwrapped(model)).__name__ if name is None else name
@@ -114,7 +118,7 @@ class CollapseMonitor:
         with undisturbed(model):
             if self._layout is None:
                 self._layout = layout_of(model, blocks=self.blocks)
-                self._batches = tuple(located(model, self._layout, batch)[0] for batch in self._batches)
+                self._batches = tuple(ready.located(model, self._layout)[0] for ready in self._calls_of_model)
                 self._layout = in_one_stream(model, self._layout, self._batches[0])
             table = probe(model, self._batches, layout=self._layout, name=self._name, spectra=self.spectra)
         ill = not_finite(model)

@@ -96,7 +96,9 @@ def find_axes(
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
 
 
-def located(model: nn.Module, layout: Layout, batch: Batch, known: Axes | None = None) -> tuple[Batch, Axes]:
+def located(
+    model: nn.Module, layout: Layout | None, batch: Batch, known: Axes | None = None
+) -> tuple[Batch, Axes]:
     """A batch that knows where its texts lie, and how that is known; an error if it names another number of them.
 
     ``known`` is what another batch of the same inputs has shown. A batch without labels gets as many as it has texts.

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, ModelError, RankscopeError
-from rankscope.sources.arguments import positional_names, taken_apart
+from rankscope.sources.arguments import positional_names, taken_apart, tensors_in
 from rankscope.sources.axes import Axes
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
@@ -61,7 +61,7 @@ class Calls(Iterator[Batch]):
 
         first = next(self._parts, None)
         if first is None:
-            raise ConfigError("the inputs hold no batch; a model needs at least one")
+            raise ConfigError("an empty collection of inputs was given; give at least one batch")
         self._parts = chain([first], self._parts)
 
     @property
@@ -161,6 +161,7 @@ class _Reader:
         self.takes = inputs_of(model)
         self.required, self.most = _positional_counts(model)
         self.names = positional_names(model)
+        self.whole: dict[tuple[str, ...], bool] = {}  # whether a dict with these names is one argument
 
     def read(self, value: Any) -> Given:
         value = _returned(value)
@@ -186,7 +187,7 @@ class _Reader:
     def _of_list(self, values: list[Any]) -> Iterable[Ready]:
         """One call per entry, or one call with all of them: what the model accepts, in this order."""
         if not values:
-            raise ConfigError("the list of inputs is empty; give at least one batch")
+            raise ConfigError("an empty collection of inputs was given; give at least one batch")
         if all(isinstance(one, str) for one in values):
             raise ConfigError("inputs are tensors, and these are texts; give them as texts=[...]")
         if any(isinstance(one, Batch | Mapping | tuple | list) for one in values):
@@ -252,9 +253,12 @@ class _Reader:
             raise ConfigError(
                 f"the inputs of {self.name} are an empty dict; its inputs are {', '.join(self.takes)}"
             )
-        if unknown and self.required <= 1 <= self.most:
+        if unknown and self.required <= 1 <= self.most and tensors_in(list(entries.values())):
             whole = self._built((values,), {})
-            if not self._fails(whole):
+            names = tuple(sorted(map(str, entries)))
+            if names not in self.whole:
+                self.whole[names] = not self._fails(whole)
+            if self.whole[names]:
                 self.given.tell("mapping", f"the dict was passed as the one argument of {self.name}")
                 return whole
             if len(entries) > 1:
@@ -311,7 +315,7 @@ class _Reader:
         if not tensors:
             raise ConfigError(
                 f"no tensor is among the inputs of {self.name} ({', '.join(map(_described, (*args, *kwargs.values())))}"
-                "); give its tensors, or call=lambda m: m(...)"
+                "); give tensors, as tokenizer(texts, return_tensors='pt', padding=True) does, or call=lambda m: m(...)"
             )
         return Ready(batch=Batch(inputs=tensors, is_token=None, labels=(), form=form))
 

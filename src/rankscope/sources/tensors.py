@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, RankscopeError, ShapeError
-from rankscope.sources.axes import Axes, find_axes
+from rankscope.sources.axes import Axes, find_axes, located
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.entries import Entry, Source, entries_of_source
 from rankscope.sources.family import Layout
@@ -68,17 +68,16 @@ class Ready:
         """The batch with its axes, found on the model or known from another batch of the same inputs."""
         inputs = dict(self.batch.inputs)
         if self.batch.text_axes is not None:
-            axes = Axes(inputs=self.batch.text_axes, how="stated")
-        else:
-            fits = known is not None and set(known.inputs) == set(inputs)
-            axes = known if known is not None and fits else find_axes(model, layout, inputs, self.batch.form)
+            return located(model, layout, self.batch)
+        fits = known is not None and set(known.inputs) == set(inputs)
+        axes = known if known is not None and fits else find_axes(model, layout, inputs, self.batch.form)
         for key, entry in self.entries.items():
             if axes.axis == 1 and len(entry.shape) < inputs[key].ndim:
                 inputs[key] = inputs[key].movedim(0, 1)  # one text: its axis goes where the model wants it
             _check_tokens(entry, key, inputs[key], axes.inputs[key])
-        texts = next((inputs[key].shape[axis] for key, axis in axes.inputs.items() if axis is not None), 1)
-        labels = self.batch.labels or tuple(f"input {number + 1}" for number in range(texts))
-        whole = replace(self.batch, inputs=inputs, labels=labels, text_axes=axes.inputs)
+        whole, axes = located(model, layout, replace(self.batch, inputs=inputs), axes)
+        if not self.batch.labels:
+            whole = replace(whole, labels=tuple(f"input {number + 1}" for number in range(len(whole))))
         return whole if whole.is_token is not None else replace(whole, is_token=_measured(whole)), axes
 
 

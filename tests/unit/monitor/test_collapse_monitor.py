@@ -408,13 +408,16 @@ def test_wrong_use_is_one_clear_error() -> None:
         CollapseMonitor(model, states(), every=0)
     with pytest.raises(ConfigError, match="empty collection"):
         CollapseMonitor(model, [])
-    with pytest.raises(ConfigError, match="got str"):
-        CollapseMonitor(model, "one text")
-    with pytest.raises(ConfigError, match="got str; for texts pass a list of them with tokenizer="):
-        CollapseMonitor(model, ["one text"])
-    with pytest.raises(ConfigError, match="got int"):
+    for text in ("one text", ["one text"]):
+        with pytest.raises(ConfigError, match="reads texts with their tokenizer: pass a list of them"):
+            CollapseMonitor(model, text)
+    with pytest.raises(ConfigError, match="a int is no input of TransformerEncoder; expected a tensor"):
         CollapseMonitor(model, 3)
-    with pytest.raises(ConfigError, match="input_ids is list"):
+    with pytest.raises(ConfigError, match="'input_ids' is not an input of TransformerEncoder"):
         CollapseMonitor(model, {"input_ids": [1, 2]})
+    with pytest.raises(ConfigError, match=r"no tensor is among the inputs .* return_tensors='pt'"):
+        CollapseMonitor(tiny_gpt2(), {"input_ids": [1, 2]})
+    with pytest.raises(ConfigError, match="give probes, or a call"):
+        CollapseMonitor(model)
     with pytest.raises(RankscopeError):
         CollapseMonitor(nn.Linear(2, 2), torch.ones(2, 2)).step(0)

@@ -1,20 +1,19 @@
 """The fixed texts of a monitor."""
 
 import torch
-from torch import nn
 
 from rankscope.monitor import CollapseMonitor
-from rankscope.monitor.inputs import fixed_batches
+from rankscope.monitor.inputs import fixed_calls
 from rankscope.sources import Batch
 from tiny_training import states, tiny_gpt2, tokens
 
-MODEL = nn.Identity()
+MODEL = tiny_gpt2()
 
 
 def test_special_tokens_are_left_out_where_they_are_marked() -> None:
     given = tokens(2, 5)
     given["special_tokens_mask"] = torch.tensor([[1, 0, 0, 0, 1], [1, 0, 0, 1, 1]])
-    (batch,) = fixed_batches(given, MODEL)
+    (batch,) = (ready.batch for ready in fixed_calls(given, MODEL))
     assert set(batch.inputs) == {"input_ids", "attention_mask"}
     assert batch.is_token.tolist() == [[False, True, True, True, False], [False, True, True, False, False]]
     assert batch.labels == ()  # how many texts these are is for the model to show
@@ -24,7 +23,7 @@ def test_what_happens_to_the_given_tensors_later_does_not_matter() -> None:
     given, x = tokens(2, 5), states(2, 5)
     mask = given["attention_mask"].bool()
     own = Batch(inputs={"": x}, is_token=mask, labels=("a", "b"))
-    kept = fixed_batches([given, x, own], MODEL)
+    kept = [ready.batch for ready in fixed_calls([given, x, own], MODEL)]
     before = [{name: value.clone() for name, value in batch.inputs.items()} for batch in kept]
     for tensor in (*given.values(), x):
         tensor.zero_()

@@ -12,7 +12,7 @@ from rankscope.errors import FileError, RankscopeWarning
 from rankscope.monitor import CollapseMonitor
 from rankscope.monitor.history import History
 from rankscope.results import Table
-from tiny_training import states, tiny_encoder, tokens
+from tiny_training import states, tiny_encoder, tiny_gpt2, tokens
 
 ENDINGS = ("parquet", "json")
 
@@ -163,8 +163,8 @@ def test_other_processes_read_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_ids_and_masks_tell_texts_apart() -> None:
     found = {
         CollapseMonitor(tiny_encoder(), probes)._probes
-        for probes in (states(), states(seed=3), states().bfloat16(), tokens(), states(2))
-    }
+        for probes in (states(), states(seed=3), states().bfloat16(), states(2))
+    } | {CollapseMonitor(tiny_gpt2(), tokens())._probes}
     assert len(found) == 5
     assert CollapseMonitor(tiny_encoder(), states())._probes in found
     assert torch.equal(states(), states())
