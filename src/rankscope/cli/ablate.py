@@ -7,10 +7,9 @@ from typer import Argument, Option
 
 from rankscope.cli import options
 from rankscope.cli.ablate_text import ablate_text, finding_lines
-from rankscope.cli.options import Format, listed, mask_files, seed_list
+from rankscope.cli.options import Format, given_inputs, listed, mask_files, seed_list
 from rankscope.cli.output import command_line, note, prepared, progress, write_table
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
-from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -64,10 +63,11 @@ def ablate(
     text: Annotated[list[str] | None, Option(help="A text; may be given several times.")] = None,
     images: Annotated[str | None, Option(help="Image file or folder, for vision models.")] = None,
     audio: Annotated[str | None, Option(help="Sound file or folder, for speech models.")] = None,
-    inputs: Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")] = None,
-    random_tokens: Annotated[
-        str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
-    ] = None,
+    inputs: options.Inputs = None,
+    call: options.Call = None,
+    loader: options.Loader = None,
+    random_tokens: options.DrawnTokens = None,
+    vocab: options.Vocab = None,
     seed: Annotated[
         int | None, Option(help="Of initial weights, random tokens and sample inputs.", show_default="0")
     ] = None,
@@ -118,11 +118,17 @@ def ablate(
     share their weights and read the same texts. Measured are the same tokens as in a scan; numbers below the rounding
     floor are marked. With --split there is no such floor.
     """
-    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
+    wanted = prepared(
+        format_,
+        output,
+        plot,
+        reads=(model, texts, images, audio, inputs, call, loader, *mask_files(mask)),
+    )
+    given = given_inputs(
+        texts=texts, text=text, inputs=inputs, call=call, loader=loader, images=images, audio=audio
+    )
     from rankscope.studies import AblateConfig
 
-    if texts is not None and text:
-        raise ConfigError("give --texts FILE or --text TEXT, not both")
     own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
     spec = random_spec(model, own | {"position": position, "values": values, "init": init}, norm)
     config = AblateConfig.of(
@@ -138,6 +144,7 @@ def ablate(
         blame=blame,
         suggest=suggest,
         random_tokens=random_tokens,
+        vocab=vocab,
         tokens=None if spec is None else DEFAULT_TOKENS if tokens is None else tokens,
         seeds=seed_list(seeds, seed),
         batch_size=batch_size,
@@ -150,7 +157,6 @@ def ablate(
         **({} if measure is None else {"measures": listed(measure)}),
     )
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
     _write(table, wanted, output, plot)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, listed, mask_files, seed_list
+from rankscope.cli.options import Format, given_inputs, listed, mask_files, seed_list
 from rankscope.cli.output import command_line, exit_code, note, prepared, progress, write_table
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
 from rankscope.errors import ConfigError
@@ -26,7 +26,10 @@ def certify(
     images: options.Images = None,
     audio: options.Audio = None,
     inputs: options.Inputs = None,
+    call: options.Call = None,
+    loader: options.Loader = None,
     random_tokens: options.DrawnTokens = None,
+    vocab: options.Vocab = None,
     definition: Annotated[
         str,
         Option(help="What is bounded: frobenius, composite, columns; diameters l1, l2, linf; comma list."),
@@ -85,11 +88,17 @@ def certify(
     and come from the attention maps of one forward pass. Next to them stand what was measured and the bound that the
     papers print. --require-lower and --require-upper speak of the first definition.
     """
-    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
+    wanted = prepared(
+        format_,
+        output,
+        plot,
+        reads=(model, texts, images, audio, inputs, call, loader, *mask_files(mask)),
+    )
+    given = given_inputs(
+        texts=texts, text=text, inputs=inputs, call=call, loader=loader, images=images, audio=audio
+    )
     from rankscope.studies.certify_config import CertifyConfig
 
-    if texts is not None and text:
-        raise ConfigError("give --texts FILE or --text TEXT, not both")
     limits = _limits(require_lower, require_upper)
     own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
     spec = random_spec(model, own | {"position": position, "values": values, "init": init}, norm)
@@ -102,6 +111,7 @@ def certify(
         norm="own" if is_random else norm or "own",
         weights=weights,
         random_tokens=random_tokens,
+        vocab=vocab,
         tokens=None if not is_random else DEFAULT_TOKENS if tokens is None else tokens,
         seeds=seed_list(seeds, seed),
         max_tokens=max_tokens,
@@ -112,7 +122,6 @@ def certify(
         **({} if joint_side is None else {"joint_side": joint_side}),
     )
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
     _write(table, wanted, output, plot, explain=explain)
     return exit_code(_decisions(table, limits), undecided)

@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -49,7 +49,12 @@ Text = Annotated[list[str] | None, Option(help="A text; may be given several tim
 Texts = Annotated[str | None, Option(help="File with one text per line, .jsonl, or - for stdin.")]
 Images = Annotated[str | None, Option(help="Image file or folder, for vision models.")]
 Audio = Annotated[str | None, Option(help="Sound file or folder, for speech models.")]
-Inputs = Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")]
+Inputs = Annotated[str | None, Option(help="Ready inputs: .pt, .npy, .npz or .safetensors.")]
+Call = Annotated[str | None, Option(help="file.py:function, called with the model, which it runs.")]
+Loader = Annotated[
+    str | None, Option(help="file.py:loader, a DataLoader, another iterable or a function that returns one.")
+]
+Vocab = Annotated[int | None, Option(help="Ids of random tokens.", show_default="the model's own")]
 DrawnTokens = Annotated[
     str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
 ]
@@ -178,3 +183,26 @@ def seed_list(count: int | None, one: int | None) -> tuple[int, ...]:
     if one is not None and not 0 <= one < 2**63:
         raise ConfigError(f"--seed {one}: seeds are integers from 0 to 2^63 - 1")
     return (one or 0,) if count is None else tuple(range(count))
+
+
+def given_inputs(
+    *,
+    texts: str | None,
+    text: list[str] | None,
+    inputs: str | None,
+    call: str | None,
+    loader: str | None,
+    **others: str | None,
+) -> dict[str, Any]:
+    """What a model is fed, as studies take it; functions and loaders are imported from the user's files."""
+    if texts is not None and text:
+        raise ConfigError("give --texts FILE or --text TEXT, not both")
+    if inputs is not None and loader is not None:
+        raise ConfigError("give --inputs FILE or --loader FILE.py:NAME, not both")
+    found: dict[str, Any] = {"texts": text or texts, "inputs": inputs, "call": None, **others}
+    if loader is not None or call is not None:
+        from rankscope.sources import load_attribute
+
+        found["inputs"] = inputs if loader is None else load_attribute(loader)
+        found["call"] = None if call is None else load_attribute(call)
+    return found

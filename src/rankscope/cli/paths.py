@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, mask_files, seed_list
+from rankscope.cli.options import Format, given_inputs, mask_files, seed_list
 from rankscope.cli.output import command_line, note, prepared, progress, write_table
 from rankscope.cli.paths_text import paths_text
 from rankscope.cli.random_network import DEFAULT_TOKENS, random_spec
-from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
@@ -32,10 +31,11 @@ def paths(
     texts: Annotated[str | None, Option(help="File with one text per line, .jsonl, or - for stdin.")] = None,
     images: Annotated[str | None, Option(help="Image file or folder, for vision models.")] = None,
     audio: Annotated[str | None, Option(help="Sound file or folder, for speech models.")] = None,
-    inputs: Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")] = None,
-    random_tokens: Annotated[
-        str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
-    ] = None,
+    inputs: options.Inputs = None,
+    call: options.Call = None,
+    loader: options.Loader = None,
+    random_tokens: options.DrawnTokens = None,
+    vocab: options.Vocab = None,
     top: Annotated[
         int | None, Option(help="How many single paths; 0 for none.", show_default="20, or all")
     ] = None,
@@ -128,11 +128,17 @@ def paths(
     over all sequences of heads, exactly. Sums over lengths, heads and sources cost a few passes, however many
     sequences there are. Single paths are searched best first; the list says whether it is proven complete.
     """
-    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, *mask_files(mask)))
+    wanted = prepared(
+        format_,
+        output,
+        plot,
+        reads=(model, texts, images, audio, inputs, call, loader, *mask_files(mask)),
+    )
+    given = given_inputs(
+        texts=texts, text=text, inputs=inputs, call=call, loader=loader, images=images, audio=audio
+    )
     from rankscope.studies import PathsConfig
 
-    if texts is not None and text:
-        raise ConfigError("give --texts FILE or --text TEXT, not both")
     own = {"layers": layers, "heads": heads, "dim": dim, "tokens": tokens, "placement": placement}
     spec = random_spec(model, own | {"position": position, "values": values, "init": init}, norm)
     is_random = spec is not None
@@ -152,6 +158,7 @@ def paths(
         prune=prune,
         weights=weights,
         random_tokens=random_tokens,
+        vocab=vocab,
         tokens=None if not is_random else DEFAULT_TOKENS if tokens is None else tokens,
         seeds=seed_list(seeds, seed),
         max_tokens=max_tokens,
@@ -162,7 +169,6 @@ def paths(
         device=device,
     )
     load = {"revision": revision, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     table = _run(spec or model, config, load, given)
     _write(table, wanted, output, plot)
 

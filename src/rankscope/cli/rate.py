@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import mask_files, seed_list
+from rankscope.cli.options import given_inputs, mask_files, seed_list
 from rankscope.cli.output import prepared, text_table, write_table
 from rankscope.errors import ConfigError
 
@@ -71,7 +71,11 @@ def rate(
     weights: options.Weights = None,
     texts: Annotated[str | None, Option(help="Model: file with one text per line, or - for stdin.")] = None,
     text: Annotated[list[str] | None, Option(help="Model: a text; may be given several times.")] = None,
+    inputs: options.Inputs = None,
+    call: options.Call = None,
+    loader: options.Loader = None,
     random_tokens: Annotated[str | None, Option(help="Model: TxN, T texts of N random tokens.")] = None,
+    vocab: options.Vocab = None,
     max_texts: Annotated[int | None, Option(help="Model: texts that are followed.", show_default="4")] = None,
     dtype: Annotated[str | None, Option(help="Model: load in this dtype.")] = None,
     allow_pickle: Annotated[bool, Option("--allow-pickle", help="Model: load pickles.")] = False,
@@ -89,7 +93,8 @@ def rate(
     residual divided by the growth of the common row; the absolute one is rate times value_growth. Of a model, one
     variant is followed on every text by itself.
     """
-    wanted = prepared(format_, output, plot, reads=(model, texts, *mask_files(mask)))
+    wanted = prepared(format_, output, plot, reads=(model, texts, inputs, call, loader, *mask_files(mask)))
+    fed = given_inputs(texts=texts, text=text, inputs=inputs, call=call, loader=loader)
     given: dict[str, Any] = {
         "layers": layers,
         "heads": heads,
@@ -104,7 +109,11 @@ def rate(
         asked: dict[str, Any] = {
             "--texts": texts,
             "--text": text,
+            "--inputs": inputs,
+            "--call": call,
+            "--loader": loader,
             "--random-tokens": random_tokens,
+            "--vocab": vocab,
             "--dtype": dtype,
         }
         asked |= {"--max-texts": max_texts, "--weights": weights}
@@ -114,14 +123,13 @@ def rate(
             raise ConfigError(f"{', '.join(used)} belongs to a model, but none was named; give a MODEL")
         table = _of_random(RANDOM | given, variant, seed_list(seeds, seed))
     else:
-        if texts is not None and text:
-            raise ConfigError("give --texts FILE or --text TEXT, not both")
         foreign = [f"--{name}" for name in given if name not in OF_MODELS]
         if foreign:
             raise ConfigError(f"{', '.join(foreign)} belongs to a random network, but {model!r} was named")
         own: dict[str, Any] = {
             "weights": weights,
             "random_tokens": random_tokens,
+            "vocab": vocab,
             "max_texts": 4 if max_texts is None else max_texts,
             "dtype": dtype,
         }
@@ -129,9 +137,7 @@ def rate(
         load = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
         from rankscope.studies.rate_models import rate_model
 
-        table = rate_model(
-            model, text or texts, layers=layers, load=load, seeds=seed_list(seeds, seed), **own
-        )
+        table = rate_model(model, layers=layers, load=load, seeds=seed_list(seeds, seed), **fed, **own)
     write_table(table, "Order and rate of collapse", wanted, output, plot, text=_fit_text)
 
 

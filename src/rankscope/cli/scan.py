@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from rankscope.cli import options
-from rankscope.cli.options import Format, listed
+from rankscope.cli.options import Format, given_inputs, listed
 from rankscope.cli.output import (
     command_line,
     exit_code,
@@ -40,10 +40,11 @@ def scan(
     text: Annotated[list[str] | None, Option(help="A text; may be given several times.")] = None,
     images: Annotated[str | None, Option(help="Image file or folder, for vision models.")] = None,
     audio: Annotated[str | None, Option(help="Sound file or folder, for speech models.")] = None,
-    inputs: Annotated[str | None, Option(help="Ready inputs: .npy or .safetensors.")] = None,
-    random_tokens: Annotated[
-        str | None, Option(help="TxN: T texts of N random tokens, where there is no tokenizer.")
-    ] = None,
+    inputs: options.Inputs = None,
+    call: options.Call = None,
+    loader: options.Loader = None,
+    random_tokens: options.DrawnTokens = None,
+    vocab: options.Vocab = None,
     batch_size: Annotated[int, Option(help="Texts per forward pass.")] = 8,
     max_tokens: Annotated[int | None, Option(help="Tokens read of each text.", show_default="128")] = None,
     max_texts: Annotated[int | None, Option(help="Stop after so many texts.", show_default="all")] = None,
@@ -102,12 +103,13 @@ def scan(
     Hooks reduce every state to numbers where it appears: after attention, after the MLP, after the block and after
     the final norm. Padding and special tokens are left out. Numbers below the rounding floor are marked.
     """
-    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, loss))
+    wanted = prepared(format_, output, plot, reads=(model, texts, images, audio, inputs, call, loader, loss))
+    given = given_inputs(
+        texts=texts, text=text, inputs=inputs, call=call, loader=loader, images=images, audio=audio
+    )
     from rankscope.studies import Partial, ScanConfig
     from rankscope.verdict import decided, parse_condition
 
-    if texts is not None and text:
-        raise ConfigError("give --texts FILE or --text TEXT, not both")
     conditions = [parse_condition(one) for one in listed(fail_if or "")]
     if fail_if is not None and not conditions:
         raise ConfigError("--fail-if names no condition; expected one such as 'residual_ratio<0.01'")
@@ -118,6 +120,7 @@ def scan(
         max_texts=max_texts,
         special=special,
         random_tokens=random_tokens,
+        vocab=vocab,
         seed=seed,
         weights=weights,
         spectra=spectra,
@@ -136,7 +139,6 @@ def scan(
         "allow_pickle": allow_pickle,
         "trust_remote_code": trust_remote_code,
     }
-    given = {"texts": text or texts, "images": images, "audio": audio, "inputs": inputs}
     if _is_states(model):
         live = {"blocks": blocks, "loss": loss, "weights": weights, "max_texts": max_texts}
         _refuse_unused(given, loading, **live, resume=resume or None)

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -16,7 +17,7 @@ from torch import nn
 
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
-from rankscope.sources.given import check_filled
+from rankscope.sources.given import check_filled, not_a_model
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only, without_trained
 from rankscope.sources.loaded import Drawn, Loaded, Request, as_device, as_dtype, dtype_of, loaded
@@ -26,6 +27,9 @@ WAYS = "a local folder, a .gguf file, a Hub id (org/name), a built-in name (rank
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ATTRIBUTE = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy")
+
+_USER_FILES: dict[Path, tuple[ModuleType, tuple[int, int]]] = {}
+"""Modules of the user's files, with time and size of the file when it was run."""
 
 
 def load_model(
@@ -167,6 +171,8 @@ def _from_attribute(text: str, request: Request) -> Loaded:
                 f"calling {text!r} failed with {type(error).__name__}: {first_line(error)}; it must return a "
                 "model when called without arguments"
             ) from error
+    if isinstance(found, Mapping):
+        raise ConfigError(f"{text!r}: {not_a_model(found)}")
     if not isinstance(found, nn.Module):
         raise ConfigError(
             f"{text!r} is a {type(found).__name__}; expected a torch.nn.Module or a callable returning one"
@@ -194,7 +200,7 @@ def load_attribute(text: str) -> object:
 
 
 def _import(home: str) -> ModuleType:
-    """The module with this dotted name or in this file; the folder of the command is looked in too."""
+    """The module with this dotted name or in this file; the folder of the command, or of the file, is looked in too."""
     file = Path(home).expanduser()
     if home.endswith(".py") and not file.is_file():
         raise FileError(f"there is no file {home!r}")
@@ -203,12 +209,21 @@ def _import(home: str) -> ModuleType:
             if os.getcwd() not in sys.path:
                 sys.path.insert(0, os.getcwd())
             return import_module(home)
+        file = file.resolve()
+        state = file.stat()
+        mark = (state.st_mtime_ns, state.st_size)
+        known, at = _USER_FILES.get(file, (None, None))
+        if known is not None and at == mark:  # so that a model and a call of it come from one run of the file
+            return known
         spec = spec_from_file_location(f"_rankscope_user_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"{home!r} cannot be imported as Python")
+        if str(file.parent) not in sys.path:  # as Python does for a script: it imports what lies beside it
+            sys.path.insert(0, str(file.parent))
         module = module_from_spec(spec)
         sys.modules[spec.name] = module  # pickling and dataclasses look a class up by its module
         spec.loader.exec_module(module)
+        _USER_FILES[file] = (module, mark)
     except RankscopeError:
         raise
     except Exception as error:

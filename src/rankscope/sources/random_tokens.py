@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
 from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
+from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import embedding_rows, inputs_of, position_limit, text_config
+from rankscope.sources.taps import plain_code, unwrapped
 from rankscope.sources.texts import with_decoder
 
 _SHAPE = re.compile(r"\s*(\d+)\s*[xX]\s*(\d+)\s*")
@@ -39,12 +42,14 @@ def random_token_batches(
     batch_size: int = 8,
     tokenizer: Any | None = None,
     takes: Collection[str] | None = None,
+    vocabulary: int | None = None,
 ) -> Iterator[Batch]:
     """T texts of N ids, uniform over the vocabulary without special ids; no padding, every token is measured.
 
     Special are the ids that the tokenizer or the model's config names (padding, begin, end, mask, images, ...).
     Text number t depends on the seed alone, not on the batch size. The model decides the names of the inputs;
-    for a bare vocabulary size ``takes`` does, and without it the ids are passed by position.
+    for a bare vocabulary size ``takes`` does, and without it the ids are passed by position. ``vocabulary`` is the
+    number of ids, where the model does not tell it.
     """
     texts, tokens = parse_shape(shape)
     if batch_size < 1:
@@ -55,7 +60,7 @@ def random_token_batches(
         raise ConfigError(
             f"random tokens {shape!r}: the model has positions for {limit} tokens, not {tokens}"
         )
-    ids = torch.tensor(_ordinary_ids(model_or_vocabulary, tokenizer))
+    ids = torch.tensor(_ordinary_ids(model_or_vocabulary, tokenizer, vocabulary))
     names = takes if takes is not None else () if model is None else inputs_of(model)
     return _draw(ids, texts, tokens, seed=seed, batch_size=batch_size, takes=names)
 
@@ -84,9 +89,11 @@ def _named(ids: Tensor, takes: Collection[str]) -> dict[str, Tensor]:
     return with_decoder(inputs, takes)
 
 
-def _ordinary_ids(model_or_vocabulary: nn.Module | int, tokenizer: Any | None) -> list[int]:
+def _ordinary_ids(
+    model_or_vocabulary: nn.Module | int, tokenizer: Any | None, vocabulary: int | None
+) -> list[int]:
     special = _special_ids(model_or_vocabulary, tokenizer)
-    size = _vocabulary(model_or_vocabulary, tokenizer)
+    size = _vocabulary(model_or_vocabulary, tokenizer) if vocabulary is None else vocabulary
     found = [token for token in range(size) if token not in special]
     if len(found) < 2:
         raise ConfigError(
@@ -108,12 +115,49 @@ def _vocabulary(model_or_vocabulary: nn.Module | int, tokenizer: Any | None) -> 
     if known:
         return min(known)
     tables = [module for module in model_or_vocabulary.modules() if isinstance(module, nn.Embedding)]
-    if len(tables) != 1:
+    table = tables[0] if len(tables) == 1 else _reached_table(model_or_vocabulary, tables)
+    if table is None:
         raise ConfigError(
             f"random tokens need the size of the vocabulary, and {type(model_or_vocabulary).__name__} has "
-            f"{len(tables)} embedding tables; give it the inputs as a tensor instead"
+            f"{len(tables)} embedding tables, none of which its input was seen to reach; say it (--vocab N), or give "
+            "the inputs as a tensor"
         )
-    return tables[0].num_embeddings
+    return table.num_embeddings
+
+
+def _reached_table(model: nn.Module, tables: list[nn.Embedding]) -> nn.Embedding | None:
+    """The first table that is asked for other rows when the ids that the model is given are others."""
+    if not tables:
+        return None
+    model = unwrapped(model)
+    asked = [_asked_rows(model, tables, id_) for id_ in (0, 1)]
+    for table, rows in asked[0].items():
+        other = asked[1].get(table)
+        if other is not None and (other.shape != rows.shape or not torch.equal(other, rows)):
+            return table
+    return None
+
+
+def _asked_rows(model: nn.Module, tables: list[nn.Embedding], id_: int) -> dict[nn.Embedding, Tensor]:
+    """Which rows each table is asked for first, in order of the calls, if all ids are the same."""
+    asked: dict[nn.Embedding, Tensor] = {}
+
+    def enter(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows = next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)), None)
+        if rows is not None and isinstance(table, nn.Embedding):
+            asked.setdefault(table, rows.detach().clone())
+
+    ids = torch.full((2, 4), id_)
+    batch = Batch(inputs=_named(ids, inputs_of(model)), is_token=None, labels=("", ""))
+    with ExitStack() as undo:
+        undo.enter_context(torch.random.fork_rng(devices=()))
+        undo.enter_context(quiet(model))
+        undo.enter_context(plain_code(model))
+        for table in tables:
+            undo.callback(table.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        with suppress(Exception):  # what follows the tables may want more than ids
+            run_batch(model, batch)
+    return asked
 
 
 def _special_ids(model_or_vocabulary: nn.Module | int, tokenizer: Any | None) -> set[int]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.predict_study import PredictConfig as PredictConfig
     from rankscope.studies.predict_study import predict as predict
+    from rankscope.studies.rate_models import rate as rate
     from rankscope.studies.rate_study import RateConfig as RateConfig
-    from rankscope.studies.rate_study import rate as rate
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
     from rankscope.studies.scan_partial import Partial as Partial
     from rankscope.studies.scan_study import Scan as Scan
@@ -62,10 +62,8 @@ _HOME = {
         "PredictConfig",
         "predict",
     ),
-    "rate_study": (
-        "RateConfig",
-        "rate",
-    ),
+    "rate_models": ("rate",),
+    "rate_study": ("RateConfig",),
     "scan_config": ("ScanConfig",),
     "scan_partial": ("Partial",),
     "scan_study": (

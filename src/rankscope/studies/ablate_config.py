@@ -44,6 +44,7 @@ class AblateConfig(Config):
         default=None, description="trained where there are any, if None"
     )
     random_tokens: str | None = None
+    vocab: int | None = Field(default=None, ge=2, description="ids that random tokens are drawn from")
     tokens: int | None = Field(default=None, ge=2, le=MOST_TOKENS, description="of a random network")
     stack: str | None = Field(default=None, description="which stack of a model that has several")
     split: bool = False

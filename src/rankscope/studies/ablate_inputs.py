@@ -198,7 +198,7 @@ def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
 
 
 def _scan_config(config: AblateConfig, seed: int) -> ScanConfig:
-    names = ("batch_size", "max_tokens", "max_texts", "special", "random_tokens")
+    names = ("batch_size", "max_tokens", "max_texts", "special", "random_tokens", "vocab")
     return ScanConfig.of(seed=seed, **{name: getattr(config, name) for name in names})
 
 
@@ -207,7 +207,7 @@ def _random(model: Spec | Network, config: AblateConfig, given: dict[str, Any]) 
     used = [name for name, value in given.items() if value is not None]
     used += [
         name
-        for name in ("random_tokens", "max_tokens", "max_texts", "stack")
+        for name in ("random_tokens", "vocab", "max_tokens", "max_texts", "stack")
         if getattr(config, name) is not None
     ]
     if isinstance(model, Network):

@@ -38,6 +38,7 @@ class CertifyConfig(Config):
         default=None, description="trained where there are any, if None"
     )
     random_tokens: str | None = None
+    vocab: int | None = Field(default=None, ge=2, description="ids that random tokens are drawn from")
     tokens: int | None = Field(default=None, ge=2, le=MOST_TOKENS, description="of a random network")
     stack: str | None = Field(default=None, description="which stack of a model that has several")
     device: str = "cpu"
@@ -73,7 +74,7 @@ class CertifyConfig(Config):
 
     def as_ablation(self, *, is_random: bool) -> AblateConfig:
         """The same cut and the same inputs as an ablation asks for them; a live model stays in its own dtype."""
-        names = ("norm", "seeds", "weights", "random_tokens", "tokens", "stack", "device")
+        names = ("norm", "seeds", "weights", "random_tokens", "vocab", "tokens", "stack", "device")
         shared = {name: getattr(self, name) for name in (*names, "max_tokens", "max_texts", "special")}
         return AblateConfig.of(
             **shared,

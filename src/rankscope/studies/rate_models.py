@@ -18,7 +18,7 @@ from rankscope.split import Split, log_measure, predict_rate, split_states
 from rankscope.studies.ablate_config import AblateConfig
 from rankscope.studies.ablate_cuts import cuts
 from rankscope.studies.ablate_inputs import Fed, Source, subjects
-from rankscope.studies.rate_study import MEASURE, measured, told
+from rankscope.studies.rate_study import MEASURE, RateConfig, measured, rate_random, told
 from rankscope.studies.rows import Rows, definitions
 
 
@@ -27,6 +27,21 @@ class _Ran(AblateConfig):
 
     model: str
     layers: int
+
+
+def rate(model: RateConfig | Source, texts: Any = None, **options: Any) -> Table:
+    """The residual of every layer, and in the section ``fit`` its order and rate, measured and predicted.
+
+    Of the random networks of a ``RateConfig``; or of a model, a tree or a recording, with the options of
+    :func:`rate_model`.
+    """
+    if not isinstance(model, RateConfig):
+        return rate_model(model, texts, **options)
+    if texts is not None or options:
+        raise ConfigError(
+            f"{', '.join(options) or 'texts'} belongs to a model; a RateConfig says all about its random network"
+        )
+    return rate_random(model)
 
 
 def rate_model(

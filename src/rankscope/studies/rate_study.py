@@ -52,8 +52,8 @@ class RateConfig(Config):
         return Spec.of(**fields)
 
 
-def rate(config: RateConfig) -> Table:
-    """The residual of every layer, and in the section ``fit`` its order and rate, measured and predicted."""
+def rate_random(config: RateConfig) -> Table:
+    """The residual of every layer of random networks, and in the section ``fit`` its order and rate."""
     spec = config.spec()
     parse_mask(config.mask).matrix(config.tokens)
     rows, found = Rows(), []

@@ -21,6 +21,7 @@ class ScanConfig(Config):
     max_texts: int | None = Field(default=None, ge=1)
     special: Literal["drop", "keep"] = "drop"
     random_tokens: str | None = None
+    vocab: int | None = Field(default=None, ge=2, description="ids that random tokens are drawn from")
     seed: int = Field(default=0, ge=0, lt=2**63)
     weights: Literal["trained", "initial"] | None = Field(
         default=None, description="trained where there are any, if None"

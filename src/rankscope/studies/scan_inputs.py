@@ -112,10 +112,16 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
+    if config.vocab is not None and named not in ([], ["random_tokens"]):
+        raise ConfigError(f"a vocabulary is that of random tokens; leave it out beside {named[0]}")
     is_default = not named and loaded.tokenizer is None and bool(loaded.random_tokens)
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
         named = ["random_tokens"]
+    if config.vocab is not None and not named:
+        raise ConfigError(
+            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: --random-tokens 2x48"
+        )
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
@@ -216,7 +222,12 @@ def _random_tokens(loaded: Loaded, config: ScanConfig, _: Any) -> Inputs:
     shape = config.random_tokens or ""
     return Inputs(
         batches=random_token_batches(
-            loaded.model, shape, seed=config.seed, batch_size=config.batch_size, tokenizer=loaded.tokenizer
+            loaded.model,
+            shape,
+            seed=config.seed,
+            batch_size=config.batch_size,
+            tokenizer=loaded.tokenizer,
+            vocabulary=config.vocab,
         ),
         total=parse_shape(shape)[0],
         rule="random tokens, of which nothing is left out",
@@ -260,8 +271,8 @@ def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: La
     )
     axes = batches.axes
     words = "" if axes is None else f"{axes.words}; "
-    source = str(inputs) if isinstance(inputs, str) else "tensors"
-    if isinstance(inputs, Seen) or given.get("call") is not None:
+    source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
+    if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
     return Inputs(
         batches=batches,
