@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.core.processor import without_amx
 from rankscope.errors import ConfigError
+from rankscope.sources.given import inside
 
 Kind = Literal["text", "image", "audio", "tensor"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -103,7 +104,12 @@ def loaded(
         takes=inputs_of(model),
         max_tokens=position_limit(model, tokenizer),
         texts=texts,
-        warnings=warnings + _vocabulary_warning(model, tokenizer) + _processor_warning(model),
+        warnings=(
+            *warnings,
+            *inside(model)[1],
+            *_vocabulary_warning(model, tokenizer),
+            *_processor_warning(model),
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
-from rankscope.sources.given import check_filled, not_a_model
+from rankscope.sources.given import check_filled, checked_module, not_a_model
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only, without_trained
 from rankscope.sources.loaded import Drawn, Loaded, Request, as_device, as_dtype, dtype_of, loaded
@@ -118,7 +118,7 @@ def load_drawn(
 def _given(model: nn.Module, request: Request) -> Loaded:
     """The caller's own module, untouched: changing its dtype or device would change it for the caller too."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    check_filled(model, "the model you passed")
+    check_filled(checked_module(model), "the model you passed")
     if request.dtype is not None and request.dtype != dtype_of(model):
         raise ConfigError(
             f"the model you passed is in {_short(dtype_of(model))}, but {_short(request.dtype)} was asked for; "

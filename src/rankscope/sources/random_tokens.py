@@ -117,10 +117,10 @@ def _vocabulary(model_or_vocabulary: nn.Module | int, tokenizer: Any | None) -> 
     tables = [module for module in model_or_vocabulary.modules() if isinstance(module, nn.Embedding)]
     table = tables[0] if len(tables) == 1 else _reached_table(model_or_vocabulary, tables)
     if table is None:
+        unreached = ", none of which its input was seen to reach" if tables else ""
         raise ConfigError(
             f"random tokens need the size of the vocabulary, and {type(model_or_vocabulary).__name__} has "
-            f"{len(tables)} embedding tables, none of which its input was seen to reach; say it (--vocab N), or give "
-            "the inputs as a tensor"
+            f"{len(tables)} embedding tables{unreached}; say it (--vocab N), or give the inputs as a tensor"
         )
     return table.num_embeddings
 

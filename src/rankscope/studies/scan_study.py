@@ -251,7 +251,7 @@ def _scanned(
     ill = [asdict(one) for one in not_finite(model)]
 
     def table() -> Table:
-        warnings = [*ready.warnings, *chosen.notes]
+        warnings = list(dict.fromkeys((*ready.warnings, *chosen.notes)))
         about = _about(ready, layout, chosen, warnings) | {"not finite": ill}
         return _table(tally, ready.name, about, config)
 

@@ -382,7 +382,7 @@ def test_shapes_and_vocabularies_that_cannot_be():
         random_token_batches(folders.bert(), "1x41")
     with pytest.raises(ConfigError, match="of 1 ids in the vocabulary 1 are ordinary"):
         random_token_batches(1, "1x4")
-    with pytest.raises(ConfigError, match="Linear has 0 embedding tables; give it the inputs as a tensor"):
+    with pytest.raises(ConfigError, match=r"Linear has 0 embedding tables; say it \(--vocab N\)"):
         random_token_batches(nn.Linear(2, 2), "1x4")
     with pytest.raises(ConfigError, match="a batch of 0 texts"):
         random_token_batches(10, "1x4", batch_size=0)
@@ -509,3 +509,32 @@ def test_deep_json_is_one_line(tmp_path):
     lines.write_text('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
     with pytest.raises(FileError, match=r"line 1 is not JSON .*nested too deeply"):
         list(read_texts(lines))
+
+
+def test_of_several_tables_the_one_that_the_input_reaches_first_is_the_vocabulary():
+    class Written(nn.Module):
+        """Tables in no helpful order, of which one asks for positions and one for kinds of tokens."""
+
+        def __init__(self):
+            super().__init__()
+            self.kinds, self.places, self.words = nn.Embedding(3, 4), nn.Embedding(50, 4), nn.Embedding(7, 4)
+            self.training_only = nn.Embedding(90, 4)
+
+        def forward(self, idx):
+            where = self.places(torch.arange(idx.shape[1]))
+            return self.words(idx) + where + self.kinds((idx > 0).long())
+
+    model = Written().train()
+    (batch,) = random_token_batches(model, "8x40", batch_size=8)
+    assert batch.inputs[""].unique().tolist() == list(range(7))
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    (batch,) = random_token_batches(model, "8x40", batch_size=8, vocabulary=3)
+    assert batch.inputs[""].unique().tolist() == [0, 1, 2]
+
+    class Odd(Written):
+        def forward(self, x):
+            return self.words(torch.arange(len(x)))
+
+    with pytest.raises(ConfigError, match="4 embedding tables, none of which its input was seen to reach"):
+        random_token_batches(Odd(), "1x4")
