@@ -1,6 +1,7 @@
 """Which interpreter understands which part, against a written table; subclasses are understood by none."""
 
 from collections.abc import Callable
+from pathlib import Path as FsPath
 
 import pytest
 import torch
@@ -116,6 +117,32 @@ WHY = {
     "CrossAttention": "; at the site 'cross' it reads a memory",
 }
 """What is said besides the name: the line of the user, or what the part reads."""
+
+
+def test_the_table_of_the_docs_says_the_same() -> None:
+    page = (FsPath(__file__).parents[2] / "docs" / "parts.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in page.splitlines()
+        if line[:1] == "|"
+    ]
+    header, _, *body = rows
+    told = {
+        (row[0].strip("`"), name): cell
+        for row in body
+        for name, cell in zip(header[1:], row[1:], strict=True)
+    }
+    asked = [name for name in INTERPRETERS if name != "trace"]
+    assert {part for part, _ in told} == set(PARTS)
+    assert set(header[1:]) == set(asked)
+    for (part, name), cell in told.items():
+        if name == "paths" and part in SOURCES:
+            assert cell == SOURCES[part]
+        else:
+            assert cell == ("-" if (part, name) in NOT_UNDERSTOOD else "yes"), (part, name)
+
+
+SOURCES = {"TokenMap": "mlps", "Opaque": "source", "CrossAttention": "source"}
 
 
 def test_the_context_is_optional_everywhere() -> None:

@@ -22,6 +22,7 @@ PAGES = (
     "docs/figures.md",
     "docs/train.md",
     "docs/predict.md",
+    "docs/parts.md",
 )
 
 
