@@ -61,6 +61,9 @@ def scan(
     gradients: Annotated[
         bool, Option("--gradients", help="Gradients of query, key and value weights.")
     ] = False,
+    tree: Annotated[
+        bool, Option("--tree", help="The model as a tree of parts, and how much of its weights that covers.")
+    ] = False,
     loss: Annotated[str | None, Option(help="module:function of model and batch, for --gradients.")] = None,
     measure: Annotated[
         str | None, Option(help="More measures per block, see 'rankscope list measures'; comma list.")
@@ -127,6 +130,7 @@ def scan(
         full=full,
         attention=attention,
         gradients=gradients,
+        tree=tree,
         measures=tuple(asked),
         blocks=blocks,
         axes=axes,
@@ -254,6 +258,10 @@ def _text(table: "Table") -> str:
     ]
     for stack in verdict["stacks"]:
         lines += ["", _stack_text(table, stack)]
+    if "tree" in table.sections:
+        from rankscope.results.tree_lines import tree_lines
+
+        lines += ["", *tree_lines(table.sections["tree"])]
     legend = "means over texts at the site block; * = not above the rounding floor"
     return printable("\n".join([*lines, "", legend]))
 

@@ -1,4 +1,4 @@
-"""What is proven of the tree of a model, and where the tree ends, as text for the terminal and for pages."""
+"""The tree of a model, what is proven of it, and where it ends, as text for the terminal and for pages."""
 
 from typing import Any
 
@@ -58,3 +58,53 @@ def sum_words(identity: dict[str, Any]) -> str:
         return ""
     rest = _rest(identity["after"]) if end != "before the final norm" else "the final norm was left out"
     return f"{rest[0].upper()}{rest[1:]}: below, output means {sum_name(identity)}."
+
+
+def tree_lines(tree: dict[str, Any]) -> list[str]:
+    """The tree of a model, block by block, with the weights that it covers and how far it holds.
+
+    >>> block = {"blocks": [1, 2], "tree": ["Skip", "  Mlp: gelu, width 8"], "covered": 1.0}
+    >>> limits = {"longest": 128, "fails at": None, "shape": None, "one length": False}
+    >>> print(*tree_lines({"blocks": [block], "final norm": None, "deviation": 2e-15, "limits": limits}), sep="\\n")
+    blocks 1 to 2, 100% of their weights:
+      Skip
+        Mlp: gelu, width 8
+    the tree equals the model to 2e-15; seen to hold up to 128 tokens, longer texts are compared first
+    """
+    if "refused" in tree:
+        return [f"no tree: {tree['refused']}"]
+    lines = []
+    for block in tree["blocks"]:
+        first, last = block["blocks"]
+        name = f"block {first}" if first == last else f"blocks {first} to {last}"
+        covered = block.get("covered")
+        share = "" if covered is None else f", {covered:.0%} of {'its' if first == last else 'their'} weights"
+        lines += [f"{name}{share}:", *(f"  {line}" for line in block["tree"])]
+        lines += [f"  not recognised: {words}" for words in block.get("unread", ())]
+        lines += [f"  valid for this branch: {words}" for words in block.get("branches", ())]
+    if tree["final norm"] is not None:
+        lines.append(f"final norm: {tree['final norm']}")
+    if any(block.get("unread") for block in tree["blocks"]):
+        lines.append(_UNREAD)
+    return [*lines, f"the tree equals the model to {tree['deviation']:.0e}{_limit_words(tree['limits'])}"]
+
+
+_UNREAD = (
+    "what is not recognised is run as it is: scan, ablate and paths work, certify and split refuse it; a part that "
+    "computes it would have to be added to the tree (docs/add_a_family.md)"
+)
+
+
+def _limit_words(limits: dict[str, Any]) -> str:
+    if not limits:
+        return ""
+    if limits["shape"] is not None:
+        texts, tokens = limits["shape"]
+        return f"; valid for this shape alone, {texts} texts of {tokens} tokens"
+    if limits["one length"]:
+        return f"; valid for this length, {limits['longest']} tokens: the call cannot be cut or made longer"
+    if limits["fails at"] is not None:
+        return (
+            f"; up to {limits['longest']} tokens: at {limits['fails at']} the model computes something else"
+        )
+    return f"; seen to hold up to {limits['longest']} tokens, longer texts are compared first"

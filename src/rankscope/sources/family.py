@@ -28,6 +28,11 @@ class Stack:
     tokens_first: frozenset[str] | None = None
     """Sites (``input`` is what enters the first block) whose states have tokens before texts; None: not known yet."""
 
+    enters: tuple[str, ...] = ()
+    """Where blocks are bare lists that are never called: the modules that each state enters, from layer 0 to the last;
+    the last one may be empty: then it is what leaves ``holder``, the module that runs the blocks."""
+    holder: str = ""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

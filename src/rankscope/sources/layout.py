@@ -6,12 +6,15 @@ from math import prod
 
 from torch import nn
 
+from rankscope.errors import RankscopeError
+from rankscope.sources.batch import Batch
 from rankscope.sources.families import load_families
 from rankscope.sources.family import Family, Layout, Names, Stack, family_of
 from rankscope.sources.final_norm import final_norm
 from rankscope.sources.paths import expand, is_inside, join, resolve
 from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
+from rankscope.sources.stream_layout import layout_by_run
 from rankscope.sources.structure import (
     BY_STRUCTURE,
     Blocks,
@@ -25,11 +28,12 @@ from rankscope.sources.structure import (
 from rankscope.sources.sublayers import attention_of, mlp_of
 
 
-def layout_of(model: nn.Module, *, blocks: Blocks | None = None) -> Layout:
+def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | None = None) -> Layout:
     """Where a live model keeps its blocks, attentions, MLPs and final norms.
 
     ``blocks`` names the list of blocks, or blocks one by one, which are one stack: paths separated by commas, or a list
-    of paths or modules; else the model's family tells, and where no family is known, its structure.
+    of paths or modules; else the model's family tells, and where no family is known, its structure. Where that shows no
+    blocks, a ``batch`` that the model is run on may.
 
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
     >>> layout_of(encoder).stacks[0].attention
@@ -37,7 +41,16 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None) -> Layout:
     """
     if blocks is not None:
         return layout_by_user(model, blocks)
-    return _layout_by_family(model) or layout_by_structure(model)
+    found = _layout_by_family(model)
+    if found is not None:
+        return found
+    try:
+        return layout_by_structure(model)
+    except RankscopeError:
+        ran = None if batch is None else layout_by_run(model, batch)
+        if ran is None:
+            raise
+        return ran
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

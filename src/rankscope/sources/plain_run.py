@@ -109,7 +109,8 @@ def _taped(
 
 def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None) -> None:
     """One pass; without an ``ending`` it is broken off at the first state."""
-    blocks = [model.get_submodule(path) for path in stack.blocks]
+    paths = (stack.holder,) if stack.enters else stack.blocks
+    blocks = [model.get_submodule(path) for path in paths]
 
     def receive(_: str, layer: int, site: str, state: Tensor) -> None:
         state = state.clone()  # some models add to a state in place

@@ -121,7 +121,7 @@ def prove(network: Network, plain: PlainRun, context: Context, *, dtype: torch.d
             blocks[-1] = max(blocks[-1], _proven_final(network, last, final, is_token, most, dtype))
         ending, after = _ending(network, plain, is_token, most, dtype)
         last = network.states(plain.states[0], context)[-1]
-        end_to_end = _deviation(last, plain.states[-1], plain.states[-2], is_token)
+        end_to_end = token_deviation(last, plain.states[-1], plain.states[-2], is_token)
         in_a_row = most * sqrt(len(blocks))
         if not end_to_end <= in_a_row:
             grown = _grown(network, plain, context, last, max(blocks))
@@ -207,14 +207,14 @@ def _finished(
 ) -> tuple[float, float]:
     """How far the tree's end, from the model's state after the blocks, is from a state, and what rounding allows."""
     ours = network.finish(last)
-    found = _deviation(ours, theirs, theirs, is_token)
+    found = token_deviation(ours, theirs, theirs, is_token)
     if found <= LEAST.get(dtype, most):
         return found, LEAST.get(dtype, most)
     allowed = most
     if dtype in LEAST:
         finish = None if network.final_norm is None else copy.deepcopy(network.final_norm).double()
         exact = last.double() if finish is None else finish(last.double())
-        allowed = min(most, max(LEAST[dtype], MARGIN * _deviation(ours, exact, exact, is_token)))
+        allowed = min(most, max(LEAST[dtype], MARGIN * token_deviation(ours, exact, exact, is_token)))
     return found, allowed
 
 
@@ -251,8 +251,8 @@ def _deviations(
     for site in SITES:
         theirs, own = sites.get((layer, site)), ours.sites.get((1, site))
         if theirs is not None and own is not None:
-            found[site] = _deviation(own, theirs, theirs, is_token, at_least_median=True)
-    return found | {"block": _deviation(ours.states[-1], after, before, is_token)}
+            found[site] = token_deviation(own, theirs, theirs, is_token, at_least_median=True)
+    return found | {"block": token_deviation(ours.states[-1], after, before, is_token)}
 
 
 def _turns(part: Part) -> bool:
@@ -269,10 +269,10 @@ def _grown(network: Network, plain: PlainRun, context: Context, last: Tensor, de
     noise = noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
     moved = first + deviation * torch.linalg.vector_norm(first, dim=-1, keepdim=True) * noise
     shifted = network.states(moved, context)[-1]
-    return 4 * len(network.blocks) * _deviation(shifted, last, last, context.is_token)
+    return 4 * len(network.blocks) * token_deviation(shifted, last, last, context.is_token)
 
 
-def _deviation(
+def token_deviation(
     ours: Tensor, theirs: Tensor, before: Tensor, is_token: Tensor | None, *, at_least_median: bool = False
 ) -> float:
     """The largest distance of a token from the model's, relative to its length before or after, whichever is longer.

@@ -95,7 +95,25 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int |
 
         return hook
 
-    for path in stack.blocks:
+    def enters(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if progress.calls != layer and layer < stack.calls:
+                return  # a module that runs elsewhere too
+            if layer == 0:
+                progress.shape, progress.is_turned = (1, -1), False
+            if layer < stack.calls or progress.fired["block"] == layer - 1:
+                hand_over("block", layer, entering(args, kwargs, width))
+            progress.calls = min(layer + 1, stack.calls)
+
+        return hook
+
+    if stack.enters:
+        for layer, path in enumerate(stack.enters):
+            if path:
+                yield model.get_submodule(path).register_forward_pre_hook(enters(layer), with_kwargs=True)
+            else:
+                yield model.get_submodule(stack.holder).register_forward_hook(leave("block"))
+    for path in () if stack.enters else stack.blocks:
         block = model.get_submodule(path)
         yield block.register_forward_pre_hook(enter, with_kwargs=True)
         yield block.register_forward_hook(leave("block"))

@@ -1,7 +1,7 @@
 """A live model as a tree of parts that shares its weights, proven on the model's own states."""
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
 
@@ -18,9 +18,11 @@ from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.given import checked_module
 from rankscope.sources.layout import Match, family_runs, layout_of
-from rankscope.sources.plain_run import PlainRun, plain_run
+from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import FinalNormDiffers, Proof
+from rankscope.sources.recognition import read_stack
 from rankscope.sources.seen import Seen
+from rankscope.sources.streams import in_one_stream
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import PROVEN_ON, Compared, Translation, pointers, proven
 from rankscope.sources.trees import Builder, Place, norm
@@ -46,7 +48,10 @@ def translate(
     model = unwrapped(checked_module(model))
     if batch is not None:
         batch = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
-    found, match, tree = _chosen(model, stack)
+    chosen = _chosen(model, stack, batch)
+    if chosen.match is None or chosen.tree is None:
+        return _recognised(model, chosen, batch)
+    found, match, tree = chosen.stack, chosen.match, chosen.tree
     _check(model, found)
     if batch is not None:
         batch, _ = located(model, Layout(family=match.family.name, stacks=(found,)), batch)
@@ -109,43 +114,87 @@ def kind_of_model(module: nn.Module) -> str:
     return str(getattr(getattr(module, "config", None), "model_type", None) or type(module).__name__)
 
 
-def _chosen(model: nn.Module, wanted: str | None) -> tuple[Stack, Match, Tree]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chosen:
+    """The stack to be translated; ``tree`` is how its family builds it, None where it is recognised."""
+
+    stack: Stack
+    family: str
+    kind: str
+    match: Match | None = None
+    tree: Tree | None = None
+
+
+def _chosen(model: nn.Module, wanted: str | None, batch: Batch | None) -> _Chosen:
     runs = family_runs(model)
-    if not runs:
-        raise _unknown(model)
-    named = {stack.blocks[0]: stack.name for stack in layout_of(model).stacks}  # as in a scan
-    with_trees = [
-        (replace(stack, name=named.get(stack.blocks[0], stack.name)), match, _tree(match))
+    layout = layout_of(model, batch=batch)
+    if batch is not None and len(layout.stacks) > 1:
+        layout = in_one_stream(model, layout, batch)
+    named = {stack.blocks[0]: stack.name for stack in layout.stacks}  # as in a scan
+    known = [
+        _Chosen(
+            stack=replace(stack, name=named.get(stack.blocks[0], stack.name)),
+            family=match.family.name,
+            kind=kind_of_model(match.module),
+            match=match,
+            tree=_tree(match),
+        )
         for stack, match in runs
     ]
-    for stack, match, tree in with_trees:
-        if tree is not None and wanted in (None, stack.name):
-            return stack, match, tree
-    refusal = next((match.family.refusal for _, match, _ in with_trees if match.family.refusal), "")
+    for one in known:
+        if one.tree is not None and wanted in (None, one.stack.name):
+            return one
+    refusal = next((one.match.family.refusal for one in known if one.match and one.match.family.refusal), "")
     if refusal:
         raise NotTranslated(refusal)
-    if wanted is not None:
-        names = ", ".join(stack.name for stack, _, tree in with_trees if tree is not None)
+    for stack in layout.stacks:
+        if wanted in (None, stack.name):
+            return _Chosen(stack=stack, family=layout.family, kind=kind_of_model(model))
+    names = ", ".join(stack.name for stack in layout.stacks)
+    raise NotTranslated(f"the model has no stack {wanted!r}; it has {names}")
+
+
+def _recognised(model: nn.Module, chosen: _Chosen, batch: Batch | None) -> Translation:
+    """The tree read from what ran, on the user's batch or on random inputs."""
+    stack = chosen.stack
+    _check(model, stack)
+    layout = Layout(family=chosen.family, stacks=(stack,))
+    own, _ = located(model, layout, _random(model, chosen) if batch is None else batch)
+    found = read_stack(model, stack, own)
+    return Translation(
+        network=found.network,
+        model=model,
+        family=chosen.family,
+        kind=chosen.kind,
+        stack=stack,
+        casts=found.casts,
+        is_masked=False,
+        proof=found.proof,
+        weights=pointers(model, stack, found.network),
+        compared=Compared(inputs=set(own.inputs), longest=found.longest),
+        recognition=found,
+    )
+
+
+def _random(model: nn.Module, chosen: _Chosen) -> Batch:
+    """Random inputs that the model runs on; an error that asks for the user's own where none can be made."""
+    try:
+        batch = trial_batch(model, chosen.stack, padded=False)
+        first_state(model, chosen.stack, batch)
+    except RankscopeError as error:
+        near = ", ".join(get_close_matches(chosen.kind, sorted(translated_kinds()), n=3, cutoff=0.4))
         raise NotTranslated(
-            f"the model has no stack {wanted!r} that can be written as a tree; those that can: {names or 'none'}"
-        )
-    raise _unknown(model)
+            f"no family builds the tree of {chosen.kind}{f' (near names: {near})' if near else ''}, and to read it "
+            f"from a run takes inputs, which cannot be made up here ({error}); give a batch of yours, or record a "
+            "call: with rankscope.record(model) as seen: model(...)"
+        ) from error
+    return batch
 
 
 def _tree(match: Match) -> Tree | None:
     kind = kind_of_model(match.module)
     trees = [tree for tree in match.family.trees if tree.stack == match.names.stack]
     return next((tree for tree in trees if not tree.kinds or kind in tree.kinds), None)
-
-
-def _unknown(model: nn.Module) -> NotTranslated:
-    kind = kind_of_model(model)
-    near = ", ".join(get_close_matches(kind, sorted(translated_kinds()), n=3, cutoff=0.4))
-    return NotTranslated(
-        f"{kind} cannot be written as a tree of parts yet{f' (near names: {near})' if near else ''}; "
-        "'rankscope scan' works on it all the same, 'rankscope list families' shows what can be translated, and "
-        "docs/add_a_family.md how to add a family"
-    )
 
 
 def translated_kinds() -> set[str]:

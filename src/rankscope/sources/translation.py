@@ -1,21 +1,26 @@
 """The tree of a live model, what it was compared on, and what enters it."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTranslated
+from rankscope.errors import NotTranslated, ShapeError
 from rankscope.masks import CausalWindow, Window
 from rankscope.network import Attention, Context, Network
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of, has_own_positions, is_causal_input
 from rankscope.sources.family import Layout, Stack
+from rankscope.sources.knowledge import Knowledge
 from rankscope.sources.loaded import dtype_of, text_config
 from rankscope.sources.paths import resolve
-from rankscope.sources.plain_run import PlainRun, first_state, plain_run
+from rankscope.sources.plain_run import PlainRun, first_call, first_state, plain_run
 from rankscope.sources.proof import Proof, prove
+from rankscope.sources.recognise.block import Recognised
+from rankscope.sources.recognition import Recognition, proven_on
+from rankscope.sources.variations import marks_by_shape
 from rankscope.sources.weights import refuse_not_finite
 
 PROVEN_ON = 2
@@ -59,6 +64,14 @@ class Translation:
 
     compared: "Compared" = field(repr=False)
 
+    recognition: Recognition | None = field(default=None, repr=False)
+    """What the tree was read from and how far it holds; None where a family has built it."""
+
+    @property
+    def recognised(self) -> tuple[Recognised, ...]:
+        """What was recognised of every block call: its part, what stayed unread, branches, the share of weights."""
+        return () if self.recognition is None else self.recognition.blocks
+
     def embed(self, batch: Batch) -> tuple[Tensor, Context]:
         """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.
 
@@ -67,6 +80,8 @@ class Translation:
         """
         self._check_unchanged()
         batch = self._located(batch)
+        if self.recognition is not None:
+            return self._embedded(batch, self.recognition)
         if is_causal_input(batch) != self.is_masked:
             raise NotTranslated(
                 "the model was translated under another mask than the one among these inputs; "
@@ -85,10 +100,54 @@ class Translation:
             self.compared.add(batch, longest)
         return x, context
 
+    def _embedded(self, batch: Batch, found: Recognition) -> tuple[Tensor, Context]:
+        """The same for a tree that was recognised: it is compared on some texts of every batch, because masks, flags
+        and ids may be others than those it was read from."""
+        x, call = first_call(self.model, self.stack, batch)
+        if found.shape is not None and x.shape[:2] != found.shape:
+            texts, tokens = found.shape
+            raise ShapeError(
+                f"the tree replays pieces of a run of {texts} texts of {tokens} tokens, got {x.shape[0]} of "
+                f"{x.shape[1]}; translate the model on a batch like this one"
+            )
+        knowledge = self._told(batch, x, found)
+        self.network.longest = max(self.network.longest or 0, x.shape[1])
+        return x, knowledge.context(batch, x, call)
+
+    def _told(self, batch: Batch, x: Tensor, found: Recognition) -> Knowledge:
+        """What the inputs of a batch tell, under which the tree equals the model on it.
+
+        An input that was not there before may mark padding: which of its readings is right, the model shows.
+        """
+        try:
+            self._recognised_on(batch, found.knowledge)
+        except NotTranslated as error:
+            for marks in marks_by_shape(batch, x.shape[:2]):
+                told = replace(found.knowledge, padding=marks)
+                if marks.name not in self.compared.inputs:
+                    with suppress(NotTranslated):
+                        self._recognised_on(batch, told)
+                        return told
+            raise error
+        return found.knowledge
+
+    def _recognised_on(self, batch: Batch, knowledge: Knowledge) -> Proof:
+        """The tree on all texts of a batch: any of them may hold what the others do not."""
+        network = self.network.with_blocks(self.network.blocks)
+        network.longest = None  # longer than before: that is what is asked here
+        return proven_on(
+            self.model, self.stack, network, knowledge, batch, dtype=dtype_of(self.model), casts=self.casts
+        )
+
     def proven_on(self, batch: Batch) -> "Translation":
         """The same, compared with the model on the first texts of a batch as well; an error if it differs there."""
         self._check_unchanged()
         refuse_not_finite(self.model)
+        if self.recognition is not None:
+            own = self._located(batch)
+            told = self._told(own, first_state(self.model, self.stack, own), self.recognition)
+            proof = self._recognised_on(own, told)
+            return replace(self, proof=self.proof.joined(proof))
         texts = self._located(batch).first(PROVEN_ON)
         plain = plain_run(self.model, self.stack, texts)
         proof = proven(self.model, self.stack, self.network, texts, plain, casts=self.casts)

@@ -24,7 +24,7 @@ from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import asked_of, chosen_inputs
+from rankscope.studies.scan_inputs import asked_of, chosen_inputs, found_layout
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
 Source = Model | Spec | Seen
@@ -135,7 +135,7 @@ def _live(
     ready: Loaded, known: Translation | None, config: AblateConfig, given: dict[str, Any], seed: int
 ) -> Subject:
     """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
-    layout = layout_of(unwrapped(ready.model))
+    layout = found_layout(unwrapped(ready.model), None, given)
     chosen = chosen_inputs(ready, _scan_config(config, seed), given, layout)
     first = next(chosen.batches, None)
     if first is None:
@@ -192,7 +192,7 @@ def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
     """Which tokens are measured, by the rule of a scan; a text with fewer than two of them is an error."""
     keep = batch.is_token
     fits = keep is not None and keep.shape == x.shape[:2]
-    is_only = fits or len(layout_of(found.model).stacks) == 1
+    is_only = fits or found.recognition is not None or len(layout_of(found.model).stacks) == 1
     measured_tokens(x, batch, keep, is_only=is_only)
     return keep.to(x.device) if keep is not None and fits and not bool(keep.all()) else None
 

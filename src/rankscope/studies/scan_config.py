@@ -30,6 +30,9 @@ class ScanConfig(Config):
     full: bool = False
     attention: bool = False
     gradients: bool = False
+    tree: bool = False
+    """Whether the tree of the model is told as well."""
+
     measures: tuple[str, ...] = ()
     blocks: str | tuple[str, ...] | None = None
     axes: tuple[str, ...] | None = None

@@ -8,7 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from rankscope.errors import ConfigError
+from torch import nn
+
+from rankscope.errors import ConfigError, RankscopeError
 from rankscope.sources import (
     Batch,
     Layout,
@@ -17,6 +19,7 @@ from rankscope.sources import (
     audio_batches,
     batches_of_call,
     image_batches,
+    layout_of,
     parse_shape,
     random_token_batches,
     read_audio,
@@ -30,6 +33,8 @@ from rankscope.sources import (
 )
 from rankscope.sources.axes import Axes, as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
+from rankscope.sources.calls import given_calls
+from rankscope.sources.structure import Blocks
 from rankscope.sources.taps import unwrapped
 from rankscope.studies.scan_config import ScanConfig
 
@@ -104,6 +109,26 @@ def asked_of(model: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if used:
         raise ConfigError(f"a recording brings its own inputs; leave out {', '.join(used)}")
     return model.closed().model, given | {"inputs": model}
+
+
+def found_layout(model: nn.Module, blocks: Blocks | None, given: dict[str, Any]) -> Layout:
+    """The layout of a model; where names and structure show no blocks, what one of the calls that were given shows."""
+    try:
+        return layout_of(model, blocks=blocks)
+    except RankscopeError:
+        first = None if blocks is not None else _first_call(model, given)
+        if first is None:
+            raise
+        return layout_of(model, batch=first)
+
+
+def _first_call(model: nn.Module, given: dict[str, Any]) -> Batch | None:
+    """The first call that was given, if looking at it takes nothing away."""
+    inputs, call = given.get("inputs"), given.get("call")
+    if (inputs is None) == (call is None) or isinstance(inputs, Iterator):
+        return None
+    first = next(iter(given_calls(model, inputs, call=call).calls), None)
+    return None if first is None else first.batch
 
 
 def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:

@@ -21,7 +21,6 @@ from rankscope.sources import (
     Loaded,
     Seen,
     States,
-    layout_of,
     load_attribute,
     load_drawn,
     read_states,
@@ -30,10 +29,11 @@ from rankscope.sources.given import not_a_model
 from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import block_paths
+from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs
+from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs, found_layout
 from rankscope.studies.scan_partial import Partial, weights_digest
 from rankscope.verdict import judge
 
@@ -145,15 +145,18 @@ def scan(
         raise NotTapped(
             f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
         )
-    layout = layout_of(unwrapped(ready.model), blocks=config.blocks)
+    layout = found_layout(unwrapped(ready.model), config.blocks, given)
     chosen = chosen_inputs(ready, config, given, layout)
-    if len(layout.stacks) > 1:
+    if len(layout.stacks) > 1 or config.tree:
         first = list(islice(chosen.batches, 1))
         chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
         for batch in first:
             with own_words(ready.model, batch):
                 layout = in_one_stream(unwrapped(ready.model), layout, batch)
+    trees = [tree_report(ready.model, batch) for batch in first] if config.tree else []
     table = _scanned(ready, layout, chosen, config, loss, progress, partial)
+    for tree in trees:
+        table = replace(table, sections=table.sections | {"tree": tree})
     return Scan(table=_judged(table, config))
 
 
@@ -169,7 +172,7 @@ def scan_states(
     ``axes="texts,tokens,dim"``. The tuple ``hidden_states`` of Hugging Face is taken as it is.
     """
     config = ScanConfig.of(**options) if config is None else config
-    for name in ("attention", "gradients"):
+    for name in ("attention", "gradients", "tree"):
         if getattr(config, name):
             raise ConfigError(f"{name} needs a live model; hidden states alone do not hold it")
     if config.blocks is not None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
+import rankscope
 from models import DIM, HEADS, MODELS, VISION, hub, timm_model
 from rankscope.errors import NotTranslated
 from rankscope.network import Mlp, TokenMap
@@ -38,25 +39,34 @@ def torch_encoder(**settings: object) -> nn.Module:
 # whole models
 
 
-def test_an_unknown_architecture_is_refused_with_near_names() -> None:
-    model = copy.deepcopy(MODELS["deberta-v2"].model())
-    said = refusal(model)
-    near = re.match(r"deberta-v2 cannot be written as a tree of parts yet \(near names: ([\w, -]+)\); ", said)
-    assert near is not None
-    assert set(near[1].split(", ")) <= translated_kinds()
-    assert said.endswith(
-        "; 'rankscope scan' works on it all the same, 'rankscope list families' shows what can be translated, and "
-        "docs/add_a_family.md how to add a family"
-    )
+class Odd(nn.Module):
+    """Blocks of torch in a model of one's own, which reads something that nobody can guess."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.TransformerEncoderLayer(DIM, HEADS, 48, batch_first=True) for _ in range(2))
+        self.blocks = nn.ModuleList(layers)
+
+    def forward(self, pair: tuple[Tensor, str]) -> Tensor:
+        x = pair[0]
+        for block in self.blocks:
+            x = block(x)
+        return x
 
 
-def test_a_model_of_no_family_is_refused_by_its_class() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(DIM, HEADS, 48) for _ in range(2))
+def test_a_model_whose_inputs_cannot_be_guessed_asks_for_them() -> None:
+    said = refusal(Odd().eval())
+    assert said.startswith("no family builds the tree of Odd, and to read it from a run takes inputs")
+    assert said.endswith("record a call: with rankscope.record(model) as seen: model(...)")
 
-    assert refusal(Odd().eval()).startswith("Odd cannot be written as a tree of parts yet")
+
+def test_a_model_of_no_family_is_read_from_its_own_call() -> None:
+    model = Odd().double().eval()
+    with rankscope.record(model) as seen:
+        model((torch.randn(2, 6, DIM, dtype=torch.float64), "a word"))
+    found = translate(seen)
+    assert [one.covered for one in found.recognised] == [1.0, 1.0]
+    assert found.proof.worst < 1e-12
 
 
 def test_kinds_that_can_be_translated_are_listed() -> None:
@@ -67,7 +77,7 @@ def test_kinds_that_can_be_translated_are_listed() -> None:
 
 def test_a_stack_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert refusal(MODELS["t5"].model(), stack="vision") == (
-        "the model has no stack 'vision' that can be written as a tree; those that can: encoder"
+        "the model has no stack 'vision'; it has encoder, decoder"
     )
 
 
@@ -190,10 +200,17 @@ def test_keys_of_the_attentions_own_are_refused() -> None:
     )
 
 
-def test_a_decoder_of_torch_is_refused() -> None:
+def test_a_decoder_of_torch_is_read_with_its_memory() -> None:
     layer = nn.TransformerDecoderLayer(DIM, HEADS, 48, batch_first=True)
-    said = refusal(nn.TransformerDecoder(layer, 1).eval())
-    assert said.startswith("TransformerDecoder cannot be written as a tree of parts yet")
+    model = nn.TransformerDecoder(layer, 1).double().eval()
+    states = torch.randn(2, 5, DIM, dtype=torch.float64), torch.randn(2, 7, DIM, dtype=torch.float64)
+    with rankscope.record(model) as seen:
+        model(*states)
+    found = translate(seen)
+    x, context = found.embed(seen.batches[0])
+    assert context.memory is not None
+    with torch.no_grad():
+        torch.testing.assert_close(found.network(x, context), model(*states), rtol=0, atol=1e-12)
 
 
 def test_an_unknown_activation_is_refused_where_the_mlp_is_no_module() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from rankscope.errors import RankscopeError, is_out_of_memory
 from rankscope.sources.operations.forms import (
@@ -84,14 +84,8 @@ def watched(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 def leaf_name(path: tuple[Any, ...]) -> str:
     """``0`` for the first positional argument, ``mask`` for a keyword, ``0.x`` for an entry of a dict in the first."""
-    return (
-        keystr(path[1:])
-        .replace("']['", ".")
-        .replace("][", ".")
-        .strip("[]'")
-        .replace("['", "")
-        .replace("']", "")
-    )
+    keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path[1:])
+    return ".".join(map(str, keys))
 
 
 class _Mode(TorchDispatchMode):

@@ -1,0 +1,144 @@
+"""A block of a tree against plain calls of the live block itself, in float64: large and small states, other lengths.
+
+The block is called as it is, on ordinary tensors and with nothing watching; of its arguments only the tokens are
+others. What the tree makes of them must be what the block makes of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rankscope.errors import NotTranslated, RankscopeError
+from rankscope.network import Context, Network, Part
+from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.operations import Captured
+from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, token_deviation
+from rankscope.sources.taps import first_tensor
+from rankscope.split.run import in_float64
+
+SIZES = (1.0, 0.02, 30.0)
+"""The states that a block is tried on are so many times as large as its own."""
+
+LENGTHS = (1, 3, 40, 128)
+"""Tokens that a block is tried on, where it is given nothing but tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProof:
+    """What plain calls of a block have shown.
+
+    Args:
+        worst: the largest deviation of a token, relative to its length.
+        casts: whether the block computes some steps in float32 although its weights and tokens are float64.
+        longest: the most tokens it was tried on at which it still was the same; None where it could not be called
+            with other lengths.
+        differs_at: the number of tokens from which on it computes something else; None where none was seen.
+    """
+
+    worst: float
+    casts: bool
+    longest: int | None
+    differs_at: int | None = None
+
+
+def prove_block(part: Part, captured: Captured, call: BlockCall, context: Context) -> BlockProof:
+    """How far a recognised block is from plain calls of the live one; an error if it differs on its own arguments."""
+    exact = in_float64(part)
+    state = call.state().double()
+    known = _in_float64(context)
+    worst = 0.0
+    for number, size in enumerate((None, *SIZES)):
+        x = state if size is None else _drawn(state.shape, float(state.std()) * size, number)
+        found = _off(exact, x, known, _answer(captured, call, x))
+        if not found <= ALLOWED[torch.float64]:
+            raise NotTranslated(
+                f"the tree of the block differs from the block itself by {found:.1e} relative to the token"
+                + ("" if size is None else f", on states {size:g} times as large as its own")
+            )
+        worst = max(worst, found)
+    plain = _off(exact, state, known, _answer(captured, call, state, exact=False))
+    if not plain <= ALLOWED_CASTS:
+        raise NotTranslated(
+            f"the tree of the block differs from a plain call of the block by {plain:.1e} relative to the token"
+        )
+    longest, differs_at = None, None
+    if _takes_tokens_alone(call) and context.is_token is None and context.memory is None:
+        longest, differs_at = _lengths(exact, captured, call, state)
+    return BlockProof(worst, plain > ALLOWED[torch.float64], longest, differs_at)
+
+
+def _lengths(part: Part, captured: Captured, call: BlockCall, state: Tensor) -> tuple[int | None, int | None]:
+    """The most tokens at which block and tree agree, and the fewest beyond the block's own at which they do not."""
+    own = state.shape[1]
+    longest: int | None = None
+    for number, tokens in enumerate((*LENGTHS, 2 * own + 1)):
+        texts = 1 + number % 3
+        x = _drawn((texts, tokens, state.shape[2]), float(state.std()), 10 + number)
+        try:
+            theirs: Tensor | None = _answer(captured, call, x)
+        except Exception:  # the block cannot be called so; its own words do not matter here
+            theirs = None
+        if theirs is None or theirs.shape != x.shape:
+            continue
+        try:
+            found = _off(part, x, Context(), theirs)
+        except RankscopeError:  # a piece of the tree that says it does not know this length
+            found = torch.inf
+        if found <= ALLOWED[torch.float64]:
+            longest = max(longest or 0, tokens)
+        elif tokens <= own:
+            raise NotTranslated(
+                f"the tree of the block is right for {own} tokens and differs from the block for {tokens}: it computes "
+                "something else for fewer tokens"
+            )
+        else:
+            return longest if longest is None or longest < tokens else None, tokens
+    return longest, None
+
+
+def _off(part: Part, x: Tensor, context: Context, theirs: Tensor) -> float:
+    with torch.no_grad():
+        ours = Network([part]).states(x, replace(context, cache={}))[-1]
+    return token_deviation(ours, theirs, x, context.is_token)
+
+
+def _answer(captured: Captured, call: BlockCall, x: Tensor, *, exact: bool = True) -> Tensor:
+    """What the block makes of other tokens, ``texts tokens dim``; ``exact``: its casts to less than float64 undone."""
+    given = x.transpose(0, 1) if call.tokens_first else x
+    stream = call.tensors()[call.stream]
+    args, kwargs = tree_map(lambda leaf: given if leaf is stream else leaf, (call.args, call.kwargs))
+    found = first_tensor(captured.again(args, kwargs, exact=exact))
+    if found is None:
+        raise NotTranslated("the block returns no tokens")
+    found = found.detach().double()
+    return found.transpose(0, 1) if call.tokens_first and found.ndim == 3 else found
+
+
+def _drawn(shape: tuple[int, ...] | torch.Size, size: float, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _in_float64(context: Context) -> Context:
+    memory = None if context.memory is None else context.memory.double()
+    return replace(context, memory=memory, cache={})
+
+
+def _takes_tokens_alone(call: BlockCall) -> bool:
+    """Whether nothing else among the arguments of a block counts texts or tokens."""
+    state = call.tensors()[call.stream]
+    sizes = set(state.shape[:2])
+    return state.ndim == 3 and not any(_counting(call, state, sizes))
+
+
+def _counting(call: BlockCall, state: Tensor, sizes: set[int]) -> Iterator[bool]:
+    for leaf in tree_leaves((call.args, call.kwargs)):
+        if leaf is state:
+            continue
+        if isinstance(leaf, Tensor):
+            yield bool(sizes & set(leaf.shape))
+        elif not isinstance(leaf, bool | float | str | type(None)):
+            yield not isinstance(leaf, int) or leaf in sizes

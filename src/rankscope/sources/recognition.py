@@ -1,0 +1,458 @@
+"""The tree of a stack read from what ran, block by block, and the plain runs of the model that it is compared on.
+
+Every block is captured on a short batch without padding, recognised, and compared with plain calls of itself. Then the
+whole tree is compared with plain runs of the model: on the user's own batch, shorter ones, longer ones, other numbers
+of texts, padding. What holds on short texts and fails on longer ones is captured again on longer ones; what still
+fails there carries the number of tokens up to which it was seen to hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise, product
+
+import torch
+from torch import nn
+
+from rankscope.errors import NotTranslated, RankscopeError, ShapeError, is_out_of_memory
+from rankscope.network import Chain, Context, Network, Norm, Part
+from rankscope.network.foreign import Foreign
+from rankscope.sources.batch import Batch
+from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_proof import BlockProof, prove_block
+from rankscope.sources.family import Stack
+from rankscope.sources.knowledge import Knowledge
+from rankscope.sources.loaded import dtype_of
+from rankscope.sources.operations import NotCaptured, Note, Unread, captured
+from rankscope.sources.plain_run import PlainRun, first_state, plain_run
+from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
+from rankscope.sources.recognise.block import Recognised, recognised
+from rankscope.sources.taps import unwrapped
+from rankscope.sources.variations import (
+    Marks,
+    counting_inputs,
+    lengthened,
+    marks_of,
+    padded,
+    reversed_positions,
+    shortened,
+    token_axes,
+    unpadded,
+    with_texts,
+)
+
+TEXTS, TOKENS = 2, 9
+"""What a block is captured on, where the call can be cut so."""
+
+LONG = 128
+"""Tokens that a tree is tried on, where the model reads so many; more if the user's own batch has more."""
+
+FEW = 3
+"""Tokens of the shortest batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Recognition:
+    """A tree, what it was read from, and how far it was seen to hold.
+
+    Args:
+        blocks: what was recognised, one entry per block call.
+        paths: of the live blocks, likewise.
+        longest: the most tokens that it was seen to hold for.
+        fails_at: the number of tokens at which it was seen not to hold; None where none was seen.
+        shape: the texts and tokens it is limited to, because a piece of it replays what ran; None for any.
+        can_vary: whether the call could be made shorter or longer at all.
+    """
+
+    network: Network
+    blocks: tuple[Recognised, ...]
+    paths: tuple[str, ...]
+    knowledge: Knowledge
+    casts: bool
+    proof: Proof
+    longest: int
+    shortest: int
+    fails_at: int | None
+    shape: tuple[int, int] | None
+    can_vary: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tree:
+    """A tree of blocks that each equal the live ones."""
+
+    network: Network
+    blocks: tuple[Recognised, ...]
+    paths: tuple[str, ...]
+    proofs: tuple[BlockProof, ...]
+    memory: str | None
+
+    @property
+    def casts(self) -> bool:
+        return any(one.casts for one in self.proofs)
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """The texts and tokens that some piece is limited to."""
+        found = (one.shape for one in self.network.modules() if isinstance(one, Foreign))
+        return next((one for one in found if one is not None), None)
+
+
+def read_stack(model: nn.Module, stack: Stack, own: Batch) -> Recognition:
+    """The tree of a stack on the user's own batch, which must know where its texts lie; an error if it cannot be."""
+    return _Reader(model, stack, own).read()
+
+
+class _Reader:
+    def __init__(self, model: nn.Module, stack: Stack, own: Batch) -> None:
+        self.model, self.stack, self.own = model, stack, own
+        self.dtype = dtype_of(model)
+        few = own.first(TEXTS)
+        self.counted = token_axes(model, stack, few)
+        self.marks = [] if self.counted is None else marks_of(own, self.counted)
+        self.plain = self._without_padding(few)
+        state = first_state(model, stack, self.plain)
+        self.rows, self.width = state.shape[1], state.shape[2]
+
+    def read(self) -> Recognition:
+        refusal: NotTranslated | None = None
+        best: Recognition | None = None
+        for batch in self._captures():
+            tree = self._tree(batch)  # a block that is not itself on its own call will not be on a longer one
+            if tree.shape is not None and batch is not self.own:
+                tree = self._tree(self.own)  # what replays a run is of use on that batch alone
+            try:
+                found = self._compared(tree)
+            except NotTranslated as error:
+                refusal = refusal or error
+                continue
+            if best is None or found.longest > best.longest:
+                best = found
+            if best.fails_at is None or best.shape is not None:
+                break
+        if best is None:
+            raise refusal or NotTranslated("the blocks could not be run on their own inputs")
+        return best
+
+    def _captures(self) -> Iterator[Batch]:
+        """Batches to read blocks from; a longer one is asked for where the tree fails on long texts."""
+        tokens = min(TOKENS, self.rows)
+        while tokens > FEW and tokens in (self.width, len(self.plain)):
+            tokens -= 1
+        short = self._of_length(tokens)
+        if short is not None:
+            yield short
+        if short is None or tokens < self.rows:
+            yield self.plain
+        longer = self._longest()
+        if longer is not None:
+            yield longer
+
+    def _of_length(self, tokens: int) -> Batch | None:
+        """The user's batch without padding and with so many tokens; None where the model does not run on it."""
+        if self.counted is None:
+            return None
+        try:
+            batch = (
+                shortened(self.plain, self.counted, tokens)
+                if tokens <= self.rows
+                else lengthened(self.plain, self.counted, tokens)
+            )
+            if batch is None or first_state(self.model, self.stack, batch).shape[1] != tokens:
+                return None
+        except RankscopeError:
+            return None
+        return batch
+
+    def _longest(self) -> Batch | None:
+        """The longest batch that the model reads, up to ``LONG`` tokens or as many as the user's has."""
+        if self.counted is None:
+            return None
+        low, high = self.rows, max(LONG, self.rows)
+        found = self._of_length(high)
+        while found is None and high - low > 1:
+            middle = (low + high) // 2
+            batch = self._of_length(middle)
+            low, high = (middle, high) if batch is not None else (low, middle)
+            if high - low <= 1:
+                found = self._of_length(low)
+        return found
+
+    def _without_padding(self, batch: Batch) -> Batch:
+        """The batch with every token marked as one, in every input that may mark padding."""
+        for name in dict.fromkeys(marks.name for marks in self.marks):
+            for marks in (one for one in self.marks if one.name == name):
+                changed = unpadded(batch, marks)
+                try:
+                    states = plain_run(self.model, self.stack, changed).states
+                except RankscopeError:
+                    continue
+                if bool(states[-1].isfinite().all()):
+                    batch = changed
+                    break
+        return batch
+
+    def _tree(self, batch: Batch) -> _Tree:
+        run = plain_run(self.model, self.stack, batch, with_arguments=True)
+        named = (self.stack.holder,) if self.stack.enters else self.stack.blocks
+        paths = {self.model.get_submodule(path): path for path in named}
+        read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
+        for number, call in enumerate(run.arguments, start=1):
+            if call.block not in read:
+                try:
+                    read[call.block] = _read_block(call, batch)
+                except NotTranslated as error:
+                    raise NotTranslated(f"block {number} ({paths[call.block]}): {error}") from error
+        calls = [read[block] for block in run.calls]
+        memories = {found.memory for found, _ in calls} - {None}
+        if len(memories) > 1:
+            raise NotTranslated(f"the blocks read several memories: {', '.join(sorted(map(str, memories)))}")
+        if self.stack.enters:
+            network = _cut(calls[0][0], run, batch, self.dtype)
+        else:
+            network = Network([found.part for found, _ in calls], final_norm=self._final_norm(run))
+        network.borrows = True
+        return _Tree(
+            network.requires_grad_(False),
+            tuple(found for found, _ in calls),
+            tuple(paths[block] for block in run.calls),
+            tuple(proof for _, proof in calls),
+            next(iter(memories), None),
+        )
+
+    def _final_norm(self, run: PlainRun) -> Norm | None:
+        """The final norm as it is recognised; None where it is no norm that is known: the proof says what follows."""
+        if self.stack.final_norm is None:
+            return None
+        module = unwrapped(self.model.get_submodule(self.stack.final_norm))
+        call = BlockCall(block=module, args=(run.states[-1],), kwargs={}, stream="0", tokens_first=False)
+        try:
+            part: Part = _read_block(call, None)[0].part
+        except RankscopeError:
+            return None
+        while isinstance(part, Chain) and len(part.parts) == 1:
+            (part,) = part.parts
+        return part if isinstance(part, Norm) else None
+
+    def _compared(self, tree: _Tree) -> Recognition:
+        knowledge = self._known(tree)
+        proofs = [self._proof(tree, knowledge, self.own, "the batch it was given")]
+        shape = tree.shape
+        own_rows = proofs[0].longest
+        longest = shortest = self.rows
+        fails_at: int | None = None
+        if shape is None:
+            for batch, what in self._others():
+                proofs.append(self._proof(tree, knowledge, batch, what))
+                shortest = min(shortest, proofs[-1].longest)
+            longest, fails_at, more = self._lengths(tree, knowledge)
+            proofs += more
+        reached = [one.longest for one in tree.proofs]
+        differing = [one.differs_at for one in tree.proofs if one.differs_at is not None]
+        if fails_at is None and differing and min(differing) > longest:
+            fails_at = min(differing)
+        elif shape is None and not differing and all(one is not None for one in reached):
+            longest = max(longest, min(one for one in reached if one is not None))
+        tree.network.longest = max(longest, own_rows)
+        return Recognition(
+            network=tree.network,
+            blocks=tree.blocks,
+            paths=tree.paths,
+            knowledge=knowledge,
+            casts=tree.casts,
+            proof=reduce(Proof.joined, proofs),
+            longest=tree.network.longest,
+            shortest=shortest,
+            fails_at=fails_at,
+            shape=shape,
+            can_vary=self.counted is not None or all(one is not None for one in reached),
+        )
+
+    def _others(self) -> Iterator[tuple[Batch, str]]:
+        """Batches of other shapes that are no longer than the user's."""
+        for tokens in dict.fromkeys((1, FEW, TOKENS)):
+            batch = self._of_length(tokens) if tokens < self.rows else None
+            if batch is not None and self._is_fine(batch):
+                yield batch, f"texts of {tokens} tokens"
+        for texts in (1, len(self.plain) + 1):
+            other = with_texts(self.plain, self.counted, texts)
+            if other is not None and texts != len(self.plain) and self._is_fine(other):
+                yield other, f"{texts} texts"
+
+    def _is_fine(self, batch: Batch) -> bool:
+        """Whether the model runs on a batch and gives numbers."""
+        try:
+            return bool(plain_run(self.model, self.stack, batch).states[-1].isfinite().all())
+        except RankscopeError:
+            return False
+
+    def _lengths(self, tree: _Tree, knowledge: Knowledge) -> tuple[int, int | None, list[Proof]]:
+        """The most tokens at which the tree holds, the fewest at which it was seen not to, and the proofs."""
+        longest, proofs = self.rows, list[Proof]()
+        last = self._longest()
+        if last is None:
+            return longest, None, proofs
+        most = first_state(self.model, self.stack, last).shape[1]
+        for tokens in dict.fromkeys((min(self.rows + 1, most), min(2 * self.rows, most), most)):
+            batch = last if tokens == most else self._of_length(tokens)
+            if tokens <= self.rows or batch is None or not self._is_fine(batch):
+                continue
+            try:
+                proofs.append(self._proof(tree, knowledge, batch, f"texts of {tokens} tokens"))
+            except NotTranslated:
+                return longest, tokens, proofs
+            longest = tokens
+        return longest, None, proofs
+
+    def _known(self, tree: _Tree) -> Knowledge:
+        """Which inputs tell padding and positions, by which reading of them makes the tree equal to the model."""
+        knowledge = Knowledge(memory=tree.memory)
+        if self.counted is None or tree.shape is not None:
+            return self._known_on_own(tree, knowledge)
+        for name in dict.fromkeys(marks.name for marks in self.marks):
+            knowledge = self._with_marks(tree, knowledge, [one for one in self.marks if one.name == name])
+        for name in counting_inputs(self.plain, self.counted):
+            batch = reversed_positions(self.plain, self.counted, name)
+            if self._holds(tree, knowledge, batch):
+                continue
+            told = replace(knowledge, positions=name)
+            if self._holds(tree, told, batch):
+                knowledge = told
+        return knowledge
+
+    def _with_marks(self, tree: _Tree, knowledge: Knowledge, ways: list[Marks]) -> Knowledge:
+        """What is known, and what one more input tells: padding of the tokens, of the memory, of both, or nothing."""
+        for marks in ways:
+            batch = padded(self.plain, marks)
+            if not self._runs(batch):
+                continue
+            sides = product((marks, None), (marks, None) if tree.memory is not None else (None,))
+            for padding, memory_padding in sides:
+                told = replace(
+                    knowledge,
+                    padding=padding or knowledge.padding,
+                    memory_padding=memory_padding or knowledge.memory_padding,
+                )
+                if self._holds(tree, told, batch):
+                    if padding is None and memory_padding is None:
+                        return replace(knowledge, ignored=(*knowledge.ignored, marks.name))
+                    return told
+        return knowledge
+
+    def _known_on_own(self, tree: _Tree, knowledge: Knowledge) -> Knowledge:
+        """The reading of the user's own padding that makes the tree equal, where nothing can be varied."""
+        for marks in self.marks:
+            told = replace(knowledge, padding=marks)
+            if not self._holds(tree, knowledge, self.own) and self._holds(tree, told, self.own):
+                return told
+        return knowledge
+
+    def _runs(self, batch: Batch) -> bool:
+        try:
+            plain_run(self.model, self.stack, batch)
+        except RankscopeError:
+            return False
+        return True
+
+    def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch) -> bool:
+        try:
+            self._proof(tree, knowledge, batch, "")
+        except RankscopeError:
+            return False
+        return True
+
+    def _proof(self, tree: _Tree, knowledge: Knowledge, batch: Batch, what: str) -> Proof:
+        tree.network.longest = None
+        try:
+            return proven_on(
+                self.model, self.stack, tree.network, knowledge, batch, dtype=self.dtype, casts=tree.casts
+            )
+        except (NotTranslated, ShapeError) as error:  # a tree may know by itself how far it holds
+            raise NotTranslated(f"{error} (compared on {what})" if what else str(error)) from error
+
+
+def proven_on(
+    model: nn.Module,
+    stack: Stack,
+    network: Network,
+    knowledge: Knowledge,
+    batch: Batch,
+    *,
+    dtype: torch.dtype,
+    casts: bool,
+) -> Proof:
+    """The deviations of a recognised tree from a plain run of the model, or an error that names the first block."""
+    run = plain_run(model, stack, batch, with_arguments=knowledge.memory is not None)
+    context = knowledge.context(batch, run.states[0], next(iter(run.arguments), None))
+    # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
+    # scale: states alone are compared.
+    run = replace(run, sites={}, arguments=())
+    try:
+        return prove(network, run, context, dtype=dtype, casts=casts)
+    except FinalNormDiffers:
+        network.final_norm = None  # it only looks like one that can be read
+        return prove(network, replace(run, final=None), context, dtype=dtype, casts=casts)
+
+
+def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> Network:
+    """The tree of a module that runs all blocks, cut where the model's own states were seen to be."""
+    whole = list(found.part.parts) if type(found.part) is Chain else [found.part]
+    (call,) = run.arguments
+    context = Knowledge(memory=found.memory).context(batch, run.states[0], call)
+    states = [call.state()]
+    with torch.no_grad():
+        for part in whole:
+            states.append(part(states[-1], context))
+    places = list[int]()
+    for layer, theirs in enumerate(run.states):
+        start = places[-1] if places else 0
+        off = [token_deviation(ours, theirs, theirs, None) for ours in states[start:]]
+        best = min(off)
+        if not best <= max(ALLOWED[dtype], ALLOWED_CASTS):
+            raise NotTranslated(
+                f"the state after block {layer} is none of those between the recognised parts: the nearest one is "
+                f"{best:.1e} away relative to the token"
+            )
+        places.append(start + off.index(best))
+    blocks = [
+        whole[first] if last == first + 1 else Chain(whole[first:last]) for first, last in pairwise(places)
+    ]
+    rest = whole[places[-1] :]
+    norm = rest[0] if len(rest) == 1 and isinstance(rest[0], Norm) else None
+    return Network(blocks, final_norm=norm)
+
+
+def words_of(note: Note) -> str:
+    """Where something stands that was not recognised, and what.
+
+    >>> words_of(Note("a clamp between logits and softmax", "blocks.3.attn", None))
+    'a clamp between logits and softmax (blocks.3.attn)'
+    """
+    place = f" ({note.path})" if note.path else ""
+    return f"{note.what}{place}" if note.line is None else f"{note.line}{place}: {note.what}"
+
+
+def _read_block(call: BlockCall, batch: Batch | None) -> tuple[Recognised, BlockProof]:
+    """One block captured, recognised and compared with plain calls of itself."""
+    if not call.stream or call.tensors()[call.stream].ndim != 3:
+        raise NotTranslated(
+            "the block is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which a tree needs"
+        )
+    block = unwrapped(call.block)
+    try:
+        found = captured(block, call.args, call.kwargs)
+        read = recognised(found, stream=call.stream, tokens_first=call.tokens_first)
+    except NotCaptured as error:
+        raise NotTranslated(str(error)) from error
+    except Unread as error:
+        raise NotTranslated(words_of(Note.of(error))) from error
+    except RankscopeError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        words = next(iter(str(error).splitlines()), "")
+        raise NotTranslated(f"it could not be read: {type(error).__name__}: {words}") from error
+    knowledge = Knowledge(memory=read.memory)
+    context = Context() if batch is None else knowledge.context(batch, call.state(), call)
+    return read, prove_block(read.part, found, call, context)

@@ -1,0 +1,220 @@
+"""Blocks found by running a call: modules that hand a state of one shape on to each other, or entries of a list.
+
+Names and classes are not asked. A chain of modules in which what leaves one is, number for number, what enters the
+next are blocks, whether they stand in a list, in a dict, in stages, or are attributes, and one that is called again
+counts again. Where the entries of a list are bare lists of sublayers, no module returns the state after a block: there
+the state is what enters the first sublayer of the next one.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import RankscopeError
+from rankscope.sources.batch import Batch
+from rankscope.sources.family import Layout, Stack
+from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.paths import is_inside, lists_of
+from rankscope.sources.roles import children, is_callable, is_norm, leaf, matrices
+from rankscope.sources.structure import part_in
+from rankscope.sources.sublayers import attention_of, mlp_of
+from rankscope.sources.taps import first_tensor, plain_code
+
+BY_RUN = "found by running it"
+_SAMPLE = 4096
+_MOST = 0.5
+"""A chain of several blocks is preferred to one module around them if it holds this share of its weights."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Print:
+    """Enough of a tensor to tell it from another one."""
+
+    shape: torch.Size
+    total: float
+    sample: Tensor
+
+    @classmethod
+    def of(cls, value: object) -> "_Print | None":
+        found = first_tensor(value)
+        if found is None or found.ndim < 3:
+            return None
+        flat = found.detach().reshape(-1)
+        return cls(found.shape, float(flat.double().sum()), flat[:: max(len(flat) // _SAMPLE, 1)].clone())
+
+    def equals(self, other: "_Print | None") -> bool:
+        return (
+            other is not None
+            and self.shape == other.shape
+            and self.total == other.total
+            and torch.equal(self.sample, other.sample)
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Event:
+    """One call of a module: inside which other call it was made, and the states that entered and left it."""
+
+    path: str
+    module: nn.Module
+    owner: "_Event | None"
+    entered: _Print | None
+    left: _Print | None = None
+
+
+def layout_by_run(model: nn.Module, batch: Batch) -> Layout | None:
+    """The blocks of a model that one call of it shows; None where it shows none."""
+    events = _events(model, batch)
+    chain = _best_chain(events)
+    if chain is not None:
+        return Layout(family=BY_RUN, stacks=(_of_chain(model, chain, events),))
+    found = _bare(model, events)
+    return None if found is None else Layout(family=BY_RUN, stacks=(found,))
+
+
+def _events(model: nn.Module, batch: Batch) -> list[_Event]:
+    events: list[_Event] = []
+    stack: list[_Event] = []
+
+    def enter(path: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            event = _Event(path, module, stack[-1] if stack else None, _Print.of((args, kwargs)))
+            events.append(event)
+            stack.append(event)
+
+        return hook
+
+    def leave(_: nn.Module, __: object, output: object) -> None:
+        stack.pop().left = _Print.of(output)
+
+    with ExitStack() as undo:
+        for path, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                undo.callback(module.register_forward_pre_hook(enter(path), with_kwargs=True).remove)
+                undo.callback(module.register_forward_hook(leave).remove)
+        undo.enter_context(plain_code(model))
+        undo.enter_context(torch.random.fork_rng(devices=()))
+        undo.enter_context(quiet(model))
+        try:
+            run_batch(model, batch)
+        except RankscopeError:
+            raise
+        except Exception:  # its own words come when it runs in earnest
+            return []
+    return events
+
+
+def _best_chain(events: list[_Event]) -> list[_Event] | None:
+    chains = [chain for owner in {event.owner for event in events} for chain in _chains(events, owner)]
+    if not chains:
+        return None
+    most = max(map(_weight, chains))
+    several = [chain for chain in chains if len(chain) > 1 and _weight(chain) >= _MOST * most]
+    if several:
+        return max(several, key=lambda chain: (_weight(chain), len(chain)))
+    alone = [chain for chain in chains if _weight(chain) >= _MOST * most and attention_of(chain[0].module)]
+    return min(alone, key=_weight, default=None)
+
+
+def _chains(events: list[_Event], owner: _Event | None) -> Iterator[list[_Event]]:
+    """Calls made one after the other inside one call, of which each reads what the one before has left."""
+    chain: list[_Event] = []
+    for event in events:
+        if event.owner is not owner or not _is_block(event):
+            continue
+        if chain and not (chain[-1].left is not None and chain[-1].left.equals(event.entered)):
+            yield chain
+            chain = []
+        chain.append(event)
+    if chain:
+        yield chain
+
+
+def _is_block(event: _Event) -> bool:
+    if event.entered is None or event.left is None or event.entered.shape != event.left.shape:
+        return False
+    return matrices(event.module) >= 2 and not is_norm(leaf(event.path), event.module)
+
+
+def _weight(chain: list[_Event]) -> int:
+    return sum(p.numel() for module in {event.module for event in chain} for p in module.parameters())
+
+
+def _of_chain(model: nn.Module, chain: list[_Event], events: list[_Event]) -> Stack:
+    blocks = list(dict.fromkeys(event.path for event in chain))
+    return Stack(
+        name="blocks",
+        blocks=tuple(blocks),
+        calls=len(chain),
+        attention=tuple(part_in(path, attention_of(model.get_submodule(path))) for path in blocks),
+        mlp=tuple(part_in(path, mlp_of(model.get_submodule(path))) for path in blocks),
+        final_norm=_norm_after(chain[-1], events),
+    )
+
+
+def _norm_after(last: _Event, events: list[_Event]) -> str | None:
+    """The norm that reads the last state."""
+    after = events[events.index(last) + 1 :]
+    for event in after:
+        if (
+            is_norm(leaf(event.path), event.module)
+            and last.left is not None
+            and last.left.equals(event.entered)
+        ):
+            return event.path
+    return None
+
+
+def _bare(model: nn.Module, events: list[_Event]) -> Stack | None:
+    """The stack of a list whose entries are never called themselves."""
+    found: list[Stack] = []
+    for at, holder in lists_of(model):
+        entries = [(name, child) for name, child in children(holder) if not is_callable(child)]
+        if len(entries) < 1 or len(entries) != len(list(children(holder))):
+            continue
+        stack = _of_entries([f"{at}.{name}" for name, _ in entries], events)
+        if stack is not None:
+            found.append(stack)
+    return max(
+        found, key=lambda stack: sum(map(matrices, map(model.get_submodule, stack.blocks))), default=None
+    )
+
+
+def _of_entries(entries: list[str], events: list[_Event]) -> Stack | None:
+    """The stack of bare entries: every state is what enters the first module that runs in an entry."""
+    first: list[_Event] = []
+    for entry in entries:
+        inside = [event for event in events if is_inside(event.path, entry)]
+        if not inside or inside[0].entered is None:
+            return None
+        first.append(inside[0])
+    owners = {event.owner for event in first}
+    states = [event.entered for event in first]
+    owner = next(iter(owners))
+    if len(owners) != 1 or owner is None or len({state.shape for state in states if state is not None}) != 1:
+        return None
+    shape = states[0].shape if states[0] is not None else None
+    last = max(place for place, event in enumerate(events) if is_inside(event.path, entries[-1]))
+    after = (
+        event
+        for event in events[last + 1 :]
+        if event.owner is owner and event.entered is not None and event.entered.shape == shape
+    )
+    end = next(after, None)
+    if end is None and (owner.left is None or owner.left.shape != shape):
+        return None
+    is_final = end is not None and is_norm(leaf(end.path), end.module)
+    return Stack(
+        name="blocks",
+        blocks=tuple(entries),
+        calls=len(entries),
+        attention=("",) * len(entries),
+        mlp=("",) * len(entries),
+        final_norm=end.path if end is not None and is_final else None,
+        enters=(*(event.path for event in first), "" if end is None else end.path),
+        holder=owner.path,
+    )

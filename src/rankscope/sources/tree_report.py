@@ -1,0 +1,149 @@
+"""What is said of the tree of a live model: its parts block by block, the weights they cover, and how far it holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from rankscope.errors import RankscopeError
+from rankscope.masks import Full
+from rankscope.network import (
+    Attention,
+    Chain,
+    CrossAttention,
+    Mlp,
+    NoPosition,
+    Norm,
+    Observed,
+    Opaque,
+    Part,
+    Scale,
+    Skip,
+    Softmax,
+    Sum,
+    TokenMap,
+)
+from rankscope.sources.batch import Batch
+from rankscope.sources.operations import Guard
+from rankscope.sources.recognition import Recognition, words_of
+from rankscope.sources.seen import Seen
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
+
+
+def tree_report(model: nn.Module | Seen, batch: Batch | None = None) -> dict[str, Any]:
+    """The tree of a model as plain data, or why there is none."""
+    try:
+        return told(translate(model, batch))
+    except RankscopeError as error:
+        return {"refused": str(error)}
+
+
+def told(found: Translation) -> dict[str, Any]:
+    """A tree as plain data: equal blocks one after the other are told once."""
+    recognition = found.recognition
+    blocks: list[dict[str, Any]] = []
+    for number, part in enumerate(found.network.blocks, start=1):
+        entry = {"blocks": [number, number], "tree": list(part_lines(part))} | _read(recognition, number)
+        if blocks and _alike(blocks[-1], entry):
+            blocks[-1]["blocks"][1] = number
+        else:
+            blocks.append(entry)
+    final = found.network.final_norm
+    return {
+        "family": found.family,
+        "read": "from what ran" if recognition is not None else "by its family",
+        "blocks": blocks,
+        "final norm": None if final is None else part_words(final),
+        "deviation": found.proof.worst,
+        "limits": {} if recognition is None else _limits(recognition),
+    }
+
+
+def _read(recognition: Recognition | None, number: int) -> dict[str, Any]:
+    if recognition is None or len(recognition.blocks) < number:
+        return {}
+    read = recognition.blocks[number - 1]
+    return {
+        "covered": read.covered,
+        "unread": [words_of(note) for note in read.notes],
+        "branches": [_guard_words(guard) for guard in read.guards],
+    }
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(key) == other.get(key) for key in ("tree", "covered", "unread", "branches"))
+
+
+def _guard_words(guard: Guard) -> str:
+    place = "" if guard.line is None else f"{guard.line}: "
+    return f"{place}{guard.what} gave {guard.result!r}"
+
+
+def _limits(recognition: Recognition) -> dict[str, Any]:
+    return {
+        "longest": recognition.network.longest,
+        "fails at": recognition.fails_at,
+        "shape": recognition.shape,
+        "one length": not recognition.can_vary,
+    }
+
+
+def part_lines(part: Part, depth: int = 0) -> Iterator[str]:
+    """A tree with one line per part, what is inside of another part further in."""
+    if type(part) is Chain:
+        for one in part.parts:
+            yield from part_lines(one, depth)
+        return
+    yield "  " * depth + part_words(part)
+    if type(part) is Sum:
+        for one in part.parts:
+            yield from part_lines(one, depth + 1)
+    elif type(part) is Skip:
+        yield from part_lines(part.inner, depth + 1)
+
+
+def part_words(part: Part) -> str:
+    """One part in a few words.
+
+    >>> part_words(Chain(()))
+    'the identity'
+    """
+    match part:
+        case Chain() if not part.parts:
+            return "the identity"
+        case Skip():
+            return "Skip" if isinstance(part.scale, float) and part.scale == 1.0 else "Skip, scaled"
+        case Sum():
+            return "Sum"
+        case Norm():
+            return f"{type(part).__name__}, eps {part.eps:.3g}"
+        case Attention():
+            return f"Attention: {_mixer_words(part.mixer)}"
+        case CrossAttention():
+            return f"CrossAttention: {_mixer_words(part.mixer)}"
+        case Mlp():
+            gate = "" if part.gate is None else ", gated"
+            return f"Mlp: {part.activation.name}{gate}, width {part.up.shape[-1]}"
+        case Scale():
+            per = "a number" if part.value.shape[-1] == 1 else "per channel"
+            return f"Scale: {per}"
+        case TokenMap():
+            return f"TokenMap: {type(part.module).__name__}, each token by itself"
+        case Opaque():
+            return f"Opaque: {part.words}"
+    return type(part).__name__
+
+
+def _mixer_words(mixer: Any) -> str:
+    if isinstance(mixer, Observed):
+        return f"maps as they ran, rule unknown: {mixer.words}"
+    if not isinstance(mixer, Softmax):
+        return f"{type(mixer).__name__}, {mixer.heads} heads"
+    keys = "" if mixer.key_heads == mixer.heads else f" ({mixer.key_heads} of keys)"
+    words = [f"{mixer.heads} heads{keys}"]
+    words += [] if mixer.rule == Full() else [str(mixer.rule)]
+    words += [] if isinstance(mixer.position, NoPosition) else [type(mixer.position).__name__]
+    words += [] if mixer.query_norm is None else ["query and key norms"]
+    words += [] if mixer.softcap is None else [f"soft-cap {mixer.softcap:g}"]
+    return ", ".join([*words, f"scale {mixer.scale:.4g}"])
