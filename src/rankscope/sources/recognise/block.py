@@ -156,7 +156,7 @@ def _compare(captured: Captured, layout: Layout, part: Part, stream: str, memory
         theirs = _output(captured, result, target)
         turned = {name: one.transpose(0, 1) if layout.tokens_first else one for name, one in states.items()}
         try:
-            ours = part(turned[stream], layout.context(None if memory is None else turned[memory]))
+            ours = layout.ran(part, turned[stream], None if memory is None else turned[memory])
         except Exception as error:
             raise Unread(f"the tree fails on other states: {error}", target) from error
         off = layout.difference(ours, theirs.transpose(0, 1) if layout.tokens_first else theirs)

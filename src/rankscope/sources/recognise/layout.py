@@ -5,15 +5,17 @@ numbers are given to the elements of the stream and carried through the operatio
 that computes each element from elements of the same token keeps them, any other loses them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rankscope.network import Context, Norm, TokenMap
+from rankscope.network import Context, Norm, Part, TokenMap
+from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Known, Region, run_again
+from rankscope.sources.operations.watch import Exact
 from rankscope.sources.recognise.linear import SIZES
 
 MOVES = frozenset(
@@ -268,7 +270,7 @@ class Layout:
             given[known.memory] = memory
             memory = memory.transpose(0, 1) if self.tokens_first else memory
         theirs = self.state(known.output, self.replay(known.output, given))
-        return self.difference(known.part(x, self.context(memory)), theirs)
+        return self.difference(self.ran(known.part, x, memory), theirs)
 
     def replay(self, target: Node, given: Mapping[Node, Tensor]) -> Tensor:
         """The value of a node for other states; what routes tokens is called, because a replay keeps their old ways."""
@@ -276,16 +278,17 @@ class Layout:
         for known in self.region.known.values():
             if isinstance(known.part, TokenMap) and known.output not in given:
                 state = self.state(known.input, self.region.replay(known.input, values))
-                values[known.output] = self.laid(known.output, known.part(state, Context()))
+                values[known.output] = self.laid(known.output, self.ran(known.part, state))
         return self.region.replay(target, values)
 
-    def context(self, memory: Tensor | None) -> Context:
-        """What parts know of the captured call besides the state."""
-        return Context(
+    def ran(self, part: Part, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """What a part gives for a state, with what is known of the captured call besides."""
+        context = Context(
             is_token=self.padding.stream,
             memory=memory,
             memory_is_token=None if memory is None else self.padding.memory,
         )
+        return called(lambda state: part(state, context), x)
 
     def difference(self, ours: Tensor, theirs: Tensor) -> float:
         """The largest difference on real tokens, relative to the largest entry; infinite for what is not finite."""
@@ -320,6 +323,12 @@ class Layout:
         if places is None:
             raise ValueError(f"{node} is no state of the stream")
         return places.rows[..., 0].flatten()
+
+
+def called(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What foreign code gives in float64, with random states and switches left as they were."""
+    with left_as_found(), Exact():
+        return run(x.clone())
 
 
 def _fits(order: Tensor, node: Node) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,9 @@ def contraction(live: set[Node], node: Node) -> Contraction | None:
         return None
     of_left, of_right = _numbered(left.shape), _numbered(right.shape)
     of_right = of_right if node.kind == "linear" else of_right.mT
-    lead = torch.broadcast_shapes(of_left.shape[:-2], of_right.shape[:-2])
+    lead = np.broadcast_shapes(
+        of_left.shape[:-2], of_right.shape[:-2]
+    )  # torch's own loads sympy, for seconds
     return Contraction(
         node,
         left,

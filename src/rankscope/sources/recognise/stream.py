@@ -161,7 +161,8 @@ class Stream:
     def _checked(self, start: Node, end: Node, part: Part | None) -> Part | None:
         """The part, if it gives what the graph gives."""
         memory = self.region.roots[1] if len(self.region.roots) > 1 else None
-        if part is None or self.layout.agrees(Known(start, end, part, memory)):
+        # one size is enough to tell whether it was put together rightly: the block as a whole is compared at all sizes
+        if part is None or self.layout.off(Known(start, end, part, memory), 1.0) <= self.layout.room:
             return part
         self.region.notes.append(Note("was read as something that gives other numbers", end.path, end.line))
         return None
@@ -245,14 +246,12 @@ class Stream:
         if any(node in self.region.roots for node in inside):
             raise Unread("a region that is not recognised reads more than the stream", end)
         self.opaque |= inside
-        strange = self._strange(inside, end)
-        what = f"{strange.kind} is not part of anything recognised"
-        self.region.notes.append(Note(what, strange.path, strange.line))
+        why = self._why(inside, end)
+        if why not in self.region.notes:
+            self.region.notes.append(why)
+        what = why.what
         module = as_module(self.region, self.layout, self.captured, start, end)
-        where = " ".join(
-            ([str(strange.line)] if strange.line is not None else [])
-            + ([f"({strange.path})"] if strange.path else [])
-        )
+        where = " ".join([str(one) for one in (why.line, why.path and f"({why.path})") if one])
         if module is not None:
             if is_tokenwise(module, self.layout, self.layout.dim):
                 return TokenMap(module)
@@ -270,9 +269,13 @@ class Stream:
             dtype=torch.float64,
         )
 
-    def _strange(self, inside: set[Node], end: Node) -> Node:
-        """The first operation that no rule covers."""
+    def _why(self, inside: set[Node], end: Node) -> Note:
+        """What stands in the way: something already said of these operations, else the first that no rule covers."""
         region = self.region
+        places = {(node.path, node.line) for node in inside}
+        for note in region.notes:
+            if (note.path, note.line) in places:
+                return note
         for node in region.order:
             if (
                 node in inside
@@ -281,8 +284,8 @@ class Stream:
                 and node.kind not in MOVES
                 and not is_pointwise(node)
             ):
-                return node
-        return end
+                return Note(f"{node.kind} is not part of anything recognised", node.path, node.line)
+        return Note(f"{end.kind} is not part of anything recognised", end.path, end.line)
 
 
 class Replayed:

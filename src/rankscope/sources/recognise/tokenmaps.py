@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from rankscope.network import TokenMap
-from rankscope.sources.operations.captured import Captured, left_as_found
+from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import ModuleCall, Node
 from rankscope.sources.operations.raised import Copies
 from rankscope.sources.operations.region import Known, Region
-from rankscope.sources.operations.watch import Exact
-from rankscope.sources.recognise.layout import Layout
+from rankscope.sources.recognise.layout import Layout, called
 from rankscope.sources.recognise.linear import is_close
 
 _ROUTING = frozenset(
@@ -154,12 +153,6 @@ def _gives(run: Called, layout: Layout, captured: Captured, source: Node, output
         return is_close(called(run, x), expected, 1e-9) and turned == run.is_turned
     except Exception:  # a foreign module that wants more than a state
         return False
-
-
-def called(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What foreign code gives in float64, with random states and switches left as they were."""
-    with left_as_found(), Exact():
-        return run(x.clone())
 
 
 def is_tokenwise(run: Callable[[Tensor], Tensor], layout: Layout, dim: int) -> bool:
