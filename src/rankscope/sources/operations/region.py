@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.masks import MaskRule
 from rankscope.network import Part
 from rankscope.sources.operations.forms import outcomes
 from rankscope.sources.operations.graph import Graph, Guard, Line, Node, with_nodes
@@ -67,12 +68,18 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A recognised part: ``output = part(input)``; cross-attention reads ``memory`` as well."""
+    """A recognised part: ``output = part(input)``; cross-attention reads ``memory`` as well.
+
+    Args:
+        rules: mask rules that give the same pattern at the length that was seen, that of the part first; on longer
+            texts at most one of them is right.
+    """
 
     input: Node
     output: Node
     part: Part
     memory: Node | None = None
+    rules: tuple[MaskRule, ...] = ()
 
 
 @dataclass(eq=False)

@@ -54,7 +54,8 @@ def find_attention(region: Region, *, tokens_first: bool, own: Own) -> None:
             if one.node.shape[one.axis] < 2:
                 raise Unread("one token alone: nothing can be read of attention", one.node)
             for mix in _mixes(operands, one):
-                ends.setdefault(_end(operands, mix.product.node), []).append(mix)
+                for end in _ends(operands, mix.product.node):
+                    ends.setdefault(end, []).append(mix)
         except Unread as error:
             region.notes.append(Note.of(error))
     for end, mixes in ends.items():
@@ -109,8 +110,8 @@ def _is_summed(operands: Operands, node: Node) -> bool:
     return bool(users) and all(contraction(operands.live, user) is not None for user in users)
 
 
-def _end(operands: Operands, start: Node) -> Node:
-    """Where attention ends that mixes its values at ``start``: its output map, or the last node before the stream."""
+def _ends(operands: Operands, start: Node) -> list[Node]:
+    """Where attention ends that mixes its values at ``start``: its output maps, or the last node before the stream."""
     region, seen, waiting, linears = operands.region, set[Node](), [start], list[Node]()
     last = start
     while waiting:
@@ -137,19 +138,21 @@ def _end(operands: Operands, start: Node) -> Node:
                 raise Unread(f"what attention puts out passes {error.what}", user) from None
             waiting.append(user)
     if not linears:
-        return last
-    first = min(linears, key=region.order.index)
-    source, end = region.linears[first].input, first
-    for node in region.order[
-        region.order.index(first) + 1 :
-    ]:  # a bias that is added later, a low-rank update
-        held = region.linears.get(node)
-        if held is not None and held.input is source and _is_only_way(region, end, node, source):
-            end = node
-    return end
+        return [last]
+    place = {node: number for number, node in enumerate(region.order)}
+    ends: dict[Node, Node] = {}  # by what the maps read
+    for node in sorted(set(linears), key=place.__getitem__):
+        source = region.linears[node].input
+        end = ends.get(source, node)
+        for later in region.order[place[end] + 1 :]:  # a bias that is added later, a low-rank update
+            held = region.linears.get(later)
+            if held is not None and held.input is source and _is_only_way(region, end, later, place):
+                end = later
+        ends[source] = end
+    return list(ends.values())
 
 
-def _is_only_way(region: Region, end: Node, node: Node, source: Node) -> bool:
+def _is_only_way(region: Region, end: Node, node: Node, place: dict[Node, int]) -> bool:
     """Whether everything that is made of ``end`` passes ``node``."""
     seen, waiting = set[Node](), [end]
     while waiting:
@@ -158,7 +161,7 @@ def _is_only_way(region: Region, end: Node, node: Node, source: Node) -> bool:
             continue
         seen.add(at)
         users = region.users[at]
-        if not users or region.order.index(at) > region.order.index(node):
+        if not users or place[at] > place[node]:
             return False
         waiting += users
     return True
@@ -255,7 +258,7 @@ class _Reading:
         mask = self._read_mask()
         output = self._output_node(self.state)
         self._check(self._part(mask, lambda tensor: tensor), mask, output)
-        return Known(self.state, output, self._part(mask, own), self.memory)
+        return Known(self.state, output, self._part(mask, own), self.memory, mask.rules)
 
     # --- logits
 
@@ -378,6 +381,9 @@ class _Reading:
             raise Unread("softmax also runs over keys that are constants, not tokens", one.node)
         index = torch.where(valid, place, 1.0).long() - 1
         sides = [torch.where(valid, of[index], -1) for of in (row, column)]
+        for side, rows in ((left, sides[0]), (right, sides[1])):
+            if bool((_at(side.places, rows) < 0)[valid].any()):
+                raise Unread("softmax also runs over queries or keys that are constants, not tokens", one.node)
         entry = torch.arange(one.node.value.numel()).reshape(one.node.shape)
         groups = laid(entry)
         back = torch.empty(one.node.value.numel(), dtype=torch.long)
@@ -462,8 +468,9 @@ class _Reading:
         ):
             raise Unread("a map mixes values of other tokens than its keys", product.node)
         count = product.node.value.numel()
-        lead, rows, width = product.out_places.shape
-        flat = product.out_places.reshape(-1)
+        out_places = product.out_places if mix.is_left else product.out_places.mT
+        lead, rows, width = out_places.shape
+        flat = out_places.reshape(-1)
 
         def spread(value: Tensor) -> Tensor:
             out = torch.empty(count, dtype=value.dtype)

@@ -50,12 +50,14 @@ MOVES = SAME_CHANNELS | {
     "copy",
     "unfold",
     "diagonal",
+    "take",
+    "put",
 }
 _SUMS = frozenset(
     {"add", "sub", "rsub", "neg", "sum", "view_as_complex", "view_as_real", "tril", "triu", "_conj"}
 )
 _PRODUCTS = frozenset({"mul", "matmul", "mm", "bmm", "linear"})
-_INDEXED = frozenset({"index_select", "index", "gather", "repeat_interleave"})
+_INDEXED = frozenset({"index_select", "index", "gather", "repeat_interleave", "take"})
 
 
 def live_nodes(region: Region) -> set[Node]:
@@ -72,7 +74,10 @@ def linear_inputs(live: set[Node], node: Node) -> list[Node]:
     found = [leaf for leaf in node.inputs() if leaf in live]
     kind = node.kind
     if kind in MOVES:
-        if kind not in _INDEXED or found == [node.args[0]]:
+        if kind == "put":
+            if node.args[1] not in live and not any(node.args[3:]) and not node.kwargs.get("accumulate"):
+                return found
+        elif kind not in _INDEXED or found == [node.args[0]]:
             return found
     elif kind in _SUMS:
         return found

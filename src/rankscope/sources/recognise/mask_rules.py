@@ -28,25 +28,34 @@ def fitting_rules(allowed: Tensor) -> tuple[MaskRule, ...]:
     Several rules can agree at one length, a causal mask and a long causal window say: which one it is shows only on
     longer texts.
     """
+    tokens, seen = allowed.shape[-1], allowed.numpy()
+    found = [rule for rule in dict.fromkeys(_candidates(allowed)) if bool((rule.matrix(tokens) == seen).all())]
+    return (*found, ExplicitMask(seen))
+
+
+def _candidates(allowed: Tensor) -> Iterator[MaskRule]:
+    """For every kind of rule the numbers that the pattern would have to have, simple kinds first."""
     tokens = allowed.shape[-1]
-    own = ExplicitMask(allowed.numpy())
-    found = [rule for rule in _candidates(tokens) if bool((rule.matrix(tokens) == allowed.numpy()).all())]
-    return (*found, own)
-
-
-def _candidates(tokens: int) -> Iterator[MaskRule]:
-    """Rules of the grammar that can differ at this length, the simple ones first; for windows also the next longer."""
-    yield from (Full(), Causal())
-    yield from (CausalWindow(width=width) for width in range(tokens))
-    yield from (Window(width=width) for width in range(1, tokens))
-    yield from (union(Prefix(keys=keys), Causal()) for keys in range(2, tokens))
-    yield from (Prefix(keys=keys) for keys in range(1, tokens))
-    yield from (Blocks(count=count) for count in range(2, tokens))
-    for step in range(2, tokens):
-        yield from (Dilated(width=width, step=step) for width in range(1, (tokens - 1) // step + 1))
-        yield Strided(stride=step)
-    for width in range(tokens - 1):
-        yield from (Longformer(width=width, global_tokens=count) for count in range(1, tokens))
+    place = torch.arange(tokens)
+    distance = (place[:, None] - place)[allowed].abs().unique().tolist()  # at least 0: a query reads something
+    farthest = distance[-1]
+    yield from (Full(), Causal(), CausalWindow(width=farthest))
+    if farthest:
+        yield Window(width=farthest)
+    first, last = int(allowed[0].sum()), int(allowed[-1].sum())
+    yield union(Prefix(keys=max(first, 1)), Causal())
+    yield Prefix(keys=max(last - 1, 1))
+    yield Blocks(count=len(allowed.unique(dim=0)))
+    step = next((one for one in distance if one > 0), 0)
+    if step > 1:
+        yield Dilated(width=farthest // step, step=step)
+    near = next((k for k, one in enumerate([*distance, -1]) if one != k), 0)
+    if near > 2:
+        yield Strided(stride=near - 1)
+    ruling = int((allowed.all(1) & allowed.all(0)).long().cumprod(0).sum())
+    if 0 < ruling < tokens:
+        reached = place[ruling:][allowed[-1, ruling:]]
+        yield Longformer(width=tokens - 1 - int(reached[0]), global_tokens=ruling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,6 @@
 """Queries, keys and values as they enter their products: which state, token and column every element comes from."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from rankscope.network.norms import Norm
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Linear, Region, Unread
-from rankscope.sources.recognise.combinations import EXACT, climbed, combination, live_nodes
+from rankscope.sources.recognise.combinations import EXACT, MOVES, climbed, combination, live_nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class Operands:
         self.live = live_nodes(self.region)
         self._places: dict[Node, Places] = {}
         self._sources: dict[Node, Source] = {}
-        self._starts: dict[Node, int] = {}
+        self._starts: dict[Hashable, int] = {}
 
     # --- rows of states
 
@@ -121,6 +122,18 @@ class Operands:
                 waiting += at.inputs()
         return False
 
+    def lifted(self, state: Node) -> Node:
+        """Where a state is only some rows of another (one text, some tokens), that other one."""
+        found, at = state, state
+        while at not in self.region.roots and at not in self.region.known and at not in self.region.linears:
+            above = [leaf for leaf in at.inputs() if leaf in self.live]
+            if at.kind not in MOVES or len(above) != 1 or above[0].shape[-1:] != state.shape[-1:]:
+                break
+            at = above[0]
+            if at.value.numel() > found.value.numel():
+                found = at
+        return found
+
     def rows_of(self, state: Node, node: Node) -> Tensor:
         """For every flat row of ``node``, which row of ``state`` it is a linear map of."""
         rows, width = state.shape[:-1].numel(), state.shape[-1]
@@ -164,16 +177,17 @@ class Operands:
         if linear is None:
             width = node.shape[-1]
             linear = Linear(node, node, torch.eye(width, dtype=torch.float64), None)
+        state = self.lifted(linear.input)
         rows = torch.arange(node.shape[:-1].numel())
-        if linear.input is not node:
-            rows = self.rows_of(linear.input, node)
-        places = self.places(linear.input).rows[rows]
+        if state is not node:
+            rows = self.rows_of(state, node)
+        places = self.places(state).rows[rows]
         width = node.shape[-1]
         columns = self._start(linear) + torch.arange(width)
         size = len(places)
         return Source(
             node,
-            linear.input,
+            state,
             places[:, None].expand(size, width).reshape(-1),
             columns.expand(size, width).reshape(-1),
         )
@@ -196,10 +210,12 @@ class Operands:
 
     def _start(self, linear: Linear) -> int:
         """Number of the first column of a map among the columns of all maps."""
-        if linear.output not in self._starts:
-            self._starts[linear.output] = sum(one.matrix.shape[-1] for one in self.maps)
+        held = [linear.matrix, *(() if linear.bias is None else (linear.bias,))]
+        key = tuple((one.data_ptr(), one.shape, one.stride()) for one in held)  # one module called several times
+        if key not in self._starts:
+            self._starts[key] = sum(one.matrix.shape[-1] for one in self.maps)
             self.maps.append(linear)
-        return self._starts[linear.output]
+        return self._starts[key]
 
     def read(self, node: Node, what: str) -> Operand:
         """A factor of a product, element by element."""
@@ -247,8 +263,3 @@ def is_same_norm(one: Norm, other: Norm | None) -> bool:
     pairs = ((one.gain, other.gain), (one.bias, other.bias))
     return all((a is None) == (b is None) and (a is None or b is None or torch.equal(a, b)) for a, b in pairs)
 
-
-def nearly(values: Tensor, dim: int) -> bool:
-    """Whether numbers are the same along an axis, up to rounding."""
-    first = values.select(dim, 0).unsqueeze(dim)
-    return bool(((values - first).abs() <= EXACT * first.abs()).all())
