@@ -29,7 +29,9 @@ def fitting_rules(allowed: Tensor) -> tuple[MaskRule, ...]:
     longer texts.
     """
     tokens, seen = allowed.shape[-1], allowed.numpy()
-    found = [rule for rule in dict.fromkeys(_candidates(allowed)) if bool((rule.matrix(tokens) == seen).all())]
+    found = [
+        rule for rule in dict.fromkeys(_candidates(allowed)) if bool((rule.matrix(tokens) == seen).all())
+    ]
     return (*found, ExplicitMask(seen))
 
 
@@ -37,7 +39,9 @@ def _candidates(allowed: Tensor) -> Iterator[MaskRule]:
     """For every kind of rule the numbers that the pattern would have to have, simple kinds first."""
     tokens = allowed.shape[-1]
     place = torch.arange(tokens)
-    distance = (place[:, None] - place)[allowed].abs().unique().tolist()  # at least 0: a query reads something
+    distance = (
+        (place[:, None] - place)[allowed].abs().unique().tolist()
+    )  # at least 0: a query reads something
     farthest = distance[-1]
     yield from (Full(), Causal(), CausalWindow(width=farthest))
     if farthest:

@@ -211,7 +211,9 @@ class Operands:
     def _start(self, linear: Linear) -> int:
         """Number of the first column of a map among the columns of all maps."""
         held = [linear.matrix, *(() if linear.bias is None else (linear.bias,))]
-        key = tuple((one.data_ptr(), one.shape, one.stride()) for one in held)  # one module called several times
+        key = tuple(
+            (one.data_ptr(), one.shape, one.stride()) for one in held
+        )  # one module called several times
         if key not in self._starts:
             self._starts[key] = sum(one.matrix.shape[-1] for one in self.maps)
             self.maps.append(linear)
@@ -262,4 +264,3 @@ def is_same_norm(one: Norm, other: Norm | None) -> bool:
         return False
     pairs = ((one.gain, other.gain), (one.bias, other.bias))
     return all((a is None) == (b is None) and (a is None or b is None or torch.equal(a, b)) for a, b in pairs)
-

@@ -144,21 +144,22 @@ def fit_bias(bias: Tensor, allowed: Tensor) -> Position:
     bias = torch.where(allowed, bias, 0.0)
     if float(bias.abs().max()) == 0.0:
         return NoPosition()
-    tokens, size = allowed.shape[-1], float(bias.abs().max())
-    place = torch.arange(tokens)
-    distance = place[: allowed.shape[0], None] - place
+    queries, keys = allowed.shape
+    size = float(bias.abs().max())
+    distance = torch.arange(queries)[:, None] - torch.arange(keys)
     target, shape = (_centred(one, allowed) for one in (bias, -distance.abs().double().expand_as(bias)))
     if float(target.abs().max()) <= EXACT * size:
         return NoPosition()
     slope = (target * shape).sum((-1, -2)) / shape.square().sum((-1, -2)).clamp(min=1e-300)
     if float((target - slope[:, None, None] * shape).abs().max()) <= EXACT * size:
         return Alibi(slope)
-    table = torch.zeros(2 * tokens - 1, len(bias), dtype=bias.dtype)
-    row = distance + tokens - 1
+    most = max(queries, keys) - 1
+    table = torch.zeros(2 * most + 1, len(bias), dtype=bias.dtype)
+    row = distance + most
     table[row[allowed]] = bias[:, allowed].T
     by_distance = torch.where(allowed, table[row].permute(2, 0, 1), 0.0)
     if torch.equal(by_distance, bias) or float((by_distance - bias).abs().max()) <= EXACT * size:
-        return RelativeBias(table, SeenDistances(tokens - 1))
+        return RelativeBias(table, SeenDistances(most))
     return SeenBias(bias)
 
 

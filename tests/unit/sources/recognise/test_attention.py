@@ -9,8 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rankscope.errors import ShapeError
 from rankscope.masks import Causal, CausalWindow, Full, MaskRule
-from rankscope.network import Alibi, Attention, Context, CrossAttention, NoPosition, Part, Rotary, Softmax
+from rankscope.network import (
+    Alibi,
+    Attention,
+    Context,
+    CrossAttention,
+    NoPosition,
+    Observed,
+    Part,
+    Rotary,
+    Softmax,
+)
 from rankscope.sources.operations import Region
 from rankscope.sources.operations.captured import captured
 from rankscope.sources.recognise.attention import find_attention
@@ -329,29 +340,67 @@ class Swapped(Attending):
 
 
 REFUSED: dict[type[Attending], str] = {
-    Clamped: "`clamp`",
     OverQueries: "the next product sums over another axis",
     Renormalised: "changed by `sum` after softmax",
     Talking: "after softmax",
     Gated: "passes `sigmoid`",
     Dropping: "`dropout`",
+    Sinking: "lose or repeat keys",
+    Mixing: "depend on the other texts",
+}
+STRANGE: dict[type[Attending], str] = {
+    Clamped: "`clamp`",
     Longer: "differ from token to token",
-    Sinking: "keys that are constants",
     Masking: "`masked_fill`",
     Whole: "`_to_copy`",
-    Mixing: "values of other tokens than its keys",
     Swapped: "values of other tokens than its keys",
 }
+
+
+def assert_told(region: Region, what: str) -> None:
+    """A note says what stands there, with a line of this file."""
+    assert any(what in note.what for note in region.notes), [note.what for note in region.notes]
+    assert {note.line.file for note in region.notes if note.line is not None} == {__file__}
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
 def test_what_is_no_attention_of_the_tree_is_refused_with_its_line(kind: type[Attending]) -> None:
     region = read(drawn(kind()), states())
     assert not parts(region)
-    assert any(REFUSED[kind] in note.what for note in region.notes), [note.what for note in region.notes]
-    lines = [note.line for note in region.notes if note.line is not None]
-    assert lines
-    assert all(line.file == __file__ for line in lines)
+    assert_told(region, REFUSED[kind])
+
+
+@pytest.mark.parametrize("kind", STRANGE, ids=lambda kind: kind.__name__)
+def test_strange_logits_leave_the_maps_as_they_run(kind: type[Attending]) -> None:
+    block = drawn(kind())
+    region = read(block, states())
+    assert_told(region, STRANGE[kind])
+    (part,) = parts(region)
+    assert isinstance(part, Attention)
+    assert isinstance(part.mixer, Observed)
+    other = 40 * states(seed=4)  # the clamp is reached
+    assert_same(part(other, Context()), block(other))
+    with pytest.raises(ShapeError, match="was seen for 2 texts of 7 tokens"):
+        part(states(tokens=8), Context())
+
+
+class ByNorm(nn.Module):
+    """A norm before attention, whose mask is made of the state before the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(DIM), Attending()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.attention.split(self.norm(x))
+        logits = (q @ k.mT).masked_fill((x[..., 0] == 0)[:, None, None], -torch.inf)
+        return x + self.attention.joined(logits.softmax(-1) @ v)
+
+
+def test_maps_that_read_another_state_are_refused() -> None:
+    region = read(drawn(ByNorm()), states())
+    assert not parts(region)
+    assert_told(region, "`masked_fill`")
 
 
 def test_one_token_tells_nothing() -> None:
