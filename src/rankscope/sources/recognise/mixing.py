@@ -216,13 +216,15 @@ class Mixing:
         operand = self.operands.read(values, "values")
         place, column = operand.places[value_places], operand.columns[value_places]  # l d s
         factor, constant = operand.factors[value_places], operand.offset[value_places]
+        used = column[..., 0] >= 0
+        if bool((used != used[..., :1]).any()):
+            raise Unread("values of some keys are constants, not tokens", values)
         if bool((column[..., 1] >= 0).any()) or not equal_along(factor[..., 0]):
             raise Unread("values turn or change with their position", values)
         if operand.norm is not None:
             raise Unread("a norm stands between the value map and the values", values)
         if not equal_along(constant) or bool((column[..., 0] != column[..., :1, 0]).any()):
             raise Unread("values of different tokens are different columns of a linear map", values)
-        used = column[..., 0] >= 0
         token = torch.where(used, place, -1).amax(1, keepdim=True)  # l 1 s
         if bool((used & (place != token)).any()):
             raise Unread("values of different tokens stand in one row", values)
