@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rankscope.errors import NotTranslated
 from rankscope.network import Context, Network, Rotary, Trace
+from rankscope.network.foreign import Foreign
 from rankscope.network.parts import Part, TokenMap
 from rankscope.sources.plain_run import PlainRun
 from rankscope.split.run import in_float64
@@ -230,7 +231,7 @@ def _explained(
     try:
         exact = Network([in_float64(part)]).trace(before.double(), replace(context, cache={}), sites=SITES)
     except Exception:
-        if any(isinstance(module, TokenMap) for module in part.modules()):
+        if any(isinstance(module, TokenMap | Foreign) for module in part.modules()):
             return {}
         raise
     sites = {(1, site): state for (_, site), state in exact.sites.items()}

@@ -52,7 +52,7 @@ def recognised(
     for node in captured.graph.random():
         raise Unread(f"{node.kind} draws random numbers, so every pass is another one", node)
     root, target = _ends(captured, stream)
-    memories = _memories(captured, root, target)
+    memories = states = _memories(captured, root, target)
     region, layout = _read(captured, (root, *memories), target, tokens_first, padding)
     used = tuple(node for node in memories if any(one.memory is node for one in region.known.values()))
     if used != memories:  # tables of positions are read by linear maps too
@@ -61,16 +61,22 @@ def recognised(
     names = {node: name for name, node in captured.graph.inputs.items()}
     builder = Stream(region, layout, captured)
     memory = names[memories[0]] if memories else None
+    others = {
+        node for node in states if node not in memories and layout.texts in (1, node.shape[tokens_first])
+    }
     try:
         layout.declare(target, root)
         if not layout.is_same(root, target):
             raise Unread("the tokens leave the block in other places", target)
         part = builder.build(root, target)
+        _check_reads(region, _run_as_it_is(region, builder.opaque), others)
         _compare(captured, layout, part, stream, memory)
         covered = _covered(captured, region, builder.opaque)
     except Unread as error:
         region.notes.append(Note.of(error))
-        if memories:
+        if (
+            memories or others
+        ):  # whatever is run as it is reads the stream alone, and would keep these for ever
             raise
         part, covered = _whole(captured, layout, stream, target, error), 0.0
         _compare(captured, layout, part, stream, memory)
@@ -172,14 +178,34 @@ def _output(captured: Captured, result: object, target: Node) -> Tensor:
 
 def _covered(captured: Captured, region: Region, opaque: set[Node]) -> float:
     """The share of the weights that ran which no opaque part reads."""
-    unread = set(opaque)
-    for known in region.known.values():
-        if type(known.part) in (TokenMap, Opaque):
-            unread |= between(region, known.input, known.output)
     total = _weights(captured, region, region.order)
-    missed = _weights(captured, region, unread)
+    missed = _weights(captured, region, _run_as_it_is(region, opaque))
     count = sum(leaf.value.numel() for leaf in total)
     return 1.0 if not count else 1 - sum(leaf.value.numel() for leaf in missed) / count
+
+
+def _run_as_it_is(region: Region, opaque: set[Node]) -> set[Node]:
+    """The nodes of all regions that are not recognised inside."""
+    found = set(opaque)
+    for known in region.known.values():
+        if type(known.part) in (TokenMap, Opaque):
+            found |= between(region, known.input, known.output)
+    return found
+
+
+def _check_reads(region: Region, nodes: set[Node], states: set[Node]) -> None:
+    """Raise if nodes of a region that is run as it is are computed from states other than the stream's."""
+    for node in region.order:
+        waiting, seen = list(node.inputs()) if node in nodes and states else [], set[Node]()
+        while waiting:
+            leaf = waiting.pop()
+            if leaf in states:
+                raise Unread(
+                    "a region that is not recognised reads other states than those of the stream", node
+                )
+            if leaf not in seen and not region.depends(leaf):
+                seen.add(leaf)
+                waiting += leaf.inputs()
 
 
 def _weights(captured: Captured, region: Region, nodes: Iterable[Node]) -> set[Node]:

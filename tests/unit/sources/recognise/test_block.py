@@ -291,3 +291,24 @@ def test_tokens_first() -> None:
 def test_attention_is_found_where_it_stands() -> None:
     found = read(Pieces(pre_norm)).part
     assert sum(isinstance(one, Attention) for one in every_part(found)) == 1
+
+
+class StrangeReader(nn.Module):
+    """Attention to a memory that no rule describes: ReLU in place of softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.up = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        logits = (self.q(x) @ self.k(memory).mT).relu()
+        x = x + logits / (logits.sum(-1, keepdim=True) + 1e-3) @ self.v(memory)
+        return x + self.up(x)
+
+
+@pytest.mark.parametrize("texts", [1, 2])
+def test_a_region_run_as_it_is_does_not_keep_the_memory_of_one_call(texts: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, memory = (torch.randn(texts, tokens, 8, generator=generator) for tokens in (5, 4))
+    with pytest.raises(Unread, match="reads other states than those of the stream"):
+        recognised(captured(StrangeReader().eval(), (x, memory), {}), stream="0")
