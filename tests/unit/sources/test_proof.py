@@ -452,12 +452,14 @@ def test_an_activation_is_named_only_if_it_is_that_one(name: str) -> None:
 def test_clipped_activations_are_none_of_the_trees() -> None:
     known = _activations()
     assert {"relu6", "gelu_10", "gelu", "gelu_new", "silu", "relu"} <= set(known)
-    for name in ("relu6", "gelu_10", "mish", "leaky_relu", "sigmoid", "relu2"):
+    for name in ("relu6", "gelu_10", "mish", "leaky_relu", "sigmoid"):
         assert activation_name(known[name]) is None
     for edge in (20.0, 1e3, 3e4):
         assert activation_name(lambda h, edge=edge: h.clamp(max=edge).relu()) is None
         assert activation_name(lambda h, edge=edge: h.clamp(-edge, edge)) is None
+        assert activation_name(lambda h, edge=edge: h.clamp(max=edge).relu().square()) is None
     assert activation_name(nn.ReLU()) == "relu"
+    assert activation_name(known["relu2"]) == "relu2"
 
 
 @pytest.mark.parametrize("name", ["mpnet", "xlnet", "bloom"])
