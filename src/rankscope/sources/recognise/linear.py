@@ -161,7 +161,7 @@ def as_linear(region: Region, node: Node) -> Linear | None:
     factors = list[float | Tensor]()
     at = region.stripped(node)
     while at not in region.linears:
-        step = _factor(region, at)
+        step = constant_multiple(region, at)
         if step is None:
             return None
         at, factor = step
@@ -175,7 +175,7 @@ def as_linear(region: Region, node: Node) -> Linear | None:
     return mapped if not factors or is_so(region, mapped) else None
 
 
-def _factor(region: Region, node: Node) -> tuple[Node, float | Tensor] | None:
+def constant_multiple(region: Region, node: Node) -> tuple[Node, float | Tensor] | None:
     """What a node is a constant multiple of, number or channel vector, and that constant."""
     if node in region.roots or node in region.known or node.kind not in ("mul", "div"):
         return None

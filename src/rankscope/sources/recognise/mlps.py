@@ -9,7 +9,7 @@ from rankscope.network import ACTIVATIONS, Mlp
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Known, Linear, Region
 from rankscope.sources.recognise.layout import MOVES, Layout, is_pointwise
-from rankscope.sources.recognise.linear import last_map
+from rankscope.sources.recognise.linear import constant_multiple, last_map
 
 _CLOSE = 1e-8
 """Libraries write the constants of an activation with eight digits or more (0.79788456 for sqrt(2 / pi))."""
@@ -44,6 +44,8 @@ def _around_activation(layout: Layout, start: Node, end: Node) -> Mlp | None:
     if down is None or not layout.is_state(down.input):
         return None
     hidden = down.input
+    hidden, factor = _without_factors(region, hidden)
+    down = _folded(down, factor)
     sources = _sources(region, hidden)
     if sources is None or any(region.linears[one].input is not start for one in sources):
         return None
@@ -56,7 +58,24 @@ def _around_activation(layout: Layout, start: Node, end: Node) -> Mlp | None:
     if sides is None:
         return None
     gate, up_ = sides
-    return _mlp(up_.map, down, gate.activation, gate.map)
+    return _mlp(up_.map, _folded(_folded(down, gate.factor), up_.factor), gate.activation, gate.map)
+
+
+def _without_factors(region: Region, node: Node) -> tuple[Node, float | Tensor]:
+    """What a node is a multiple of, by a number or by one per channel, and that multiple."""
+    total: float | Tensor = 1.0
+    while (multiple := constant_multiple(region, node)) is not None:
+        node, factor = multiple
+        total = total * factor
+    return node, total
+
+
+def _folded(down: Linear, factor: float | Tensor) -> Linear:
+    """The map of a multiple: its rows take the factors."""
+    if isinstance(factor, float) and factor == 1.0:
+        return down
+    column = factor.reshape(-1, 1) if isinstance(factor, Tensor) else factor
+    return Linear(down.input, down.output, down.matrix * column, down.bias)
 
 
 def _mlp(up: Linear, down: Linear, activation: str, gate: Linear | None = None) -> Mlp:
@@ -99,6 +118,7 @@ class _Side:
 
     map: Linear
     activation: str
+    factor: float | Tensor
 
 
 def _sides(layout: Layout, hidden: Node) -> tuple[_Side, _Side] | None:
@@ -121,6 +141,7 @@ def _sides(layout: Layout, hidden: Node) -> tuple[_Side, _Side] | None:
 
 def _side(layout: Layout, node: Node, hidden: Node) -> _Side | None:
     region = layout.region
+    node, factor = _without_factors(region, node)
     sources = _sources(region, node)
     places = layout.of(node)
     if sources is None or len(sources) != 1 or places is None or node.shape != hidden.shape:
@@ -133,7 +154,7 @@ def _side(layout: Layout, node: Node, hidden: Node) -> _Side | None:
     rows = places.channels.movedim(axis, -1).reshape(-1, places.channels.shape[axis])
     if not bool((rows == rows[:1]).all()):
         return None
-    return _Side(columns(region.linears[source], rows[0]), name)
+    return _Side(columns(region.linears[source], rows[0]), name, factor)
 
 
 def columns(of: Linear, which: Tensor) -> Linear:

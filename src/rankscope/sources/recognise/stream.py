@@ -35,7 +35,7 @@ class _Term:
 class _Step:
     """The parts between two states of a chain, given by their numbers; None where nothing is recognised.
 
-    A single linear map ``is_weak``: beside something that is not recognised it belongs to that.
+    A single linear map or shift ``is_weak``: beside something that is not recognised it belongs to that.
     """
 
     first: int
@@ -125,6 +125,9 @@ class Stream:
             if self._is_stream(waist[moved]):
                 return _Step(at, moved, [])
             moved += 1
+        shift = self._checked(start, next_, self._shift(start, next_))
+        if shift is not None:
+            return _Step(at, at + 1, [shift], is_weak=True)
         for last in range(at + 1, min(at + _WIDEST_MLP, len(waist))):
             if waist[last] in self.region.linears and self._is_stream(waist[last]):
                 mlp = read_mlp(self.layout, start, waist[last])
@@ -145,10 +148,9 @@ class Stream:
             return known.part if known.input is start else None
         if end.kind not in ("add", "sub", "mul", "div", "neg") or end in self.region.linears:
             return None
-        reads = [leaf for leaf in dict.fromkeys(end.inputs()) if self.region.depends(leaf)]
-        if len(reads) == 2 and end.kind in ("add", "sub"):
+        if self._is_sum(end):
             return self._checked(start, end, self._sum(start, end))
-        if reads != [start]:
+        if [leaf for leaf in end.inputs() if self.region.depends(leaf)] != [start]:
             return None
         factor = self._factor(start, end)
         if factor is not None:
@@ -156,7 +158,12 @@ class Stream:
             if isinstance(factor, float):
                 self._numbers[scale] = factor
             return self._checked(start, end, scale)
-        return self._checked(start, end, self._shift(start, end))
+        return None
+
+    def _is_sum(self, node: Node) -> bool:
+        """Whether both terms of a sum depend on the stream."""
+        terms = [one for one in node.args[:2] if isinstance(one, Node) and self.region.depends(one)]
+        return node.kind in ("add", "sub") and len(terms) == 2
 
     def _checked(self, start: Node, end: Node, part: Part | None) -> Part | None:
         """The part, if it gives what the graph gives."""
@@ -181,7 +188,8 @@ class Stream:
 
     def _shift(self, start: Node, end: Node) -> Part | None:
         """A state plus a constant vector: a linear map whose matrix is the identity."""
-        if end.kind not in ("add", "sub") or end.kwargs or end.args[0] is end.args[1]:
+        reads = [leaf for leaf in end.inputs() if self.region.depends(leaf)]
+        if end.kind not in ("add", "sub") or end.kwargs or reads != [start] or not self._is_stream(end):
             return None
         other = end.args[1] if end.args[0] is start else end.args[0]
         shift = constant_factor(self.region, other, end)
@@ -215,10 +223,9 @@ class Stream:
                 inner = inner.args[0]
             both = (
                 inner is not start
-                and inner.kind in ("add", "sub")
+                and self._is_sum(inner)
                 and inner not in self.region.known
                 and inner not in self.region.linears
-                and len([one for one in dict.fromkeys(inner.inputs()) if self.region.depends(one)]) == 2
                 and inner.shape == end.shape
             )
             if both and self.region.waist(start, inner) == [start, inner]:
@@ -276,15 +283,17 @@ class Stream:
         for note in region.notes:
             if (note.path, note.line) in places:
                 return note
-        for node in region.order:
-            if (
-                node in inside
-                and node not in region.known
-                and node not in region.linears
-                and node.kind not in MOVES
-                and not is_pointwise(node)
-            ):
+        steps = [node for node in region.order if node in inside and node not in region.known]
+        for node in steps:
+            if node not in region.linears and node.kind not in MOVES and not is_pointwise(node):
                 return Note(f"{node.kind} is not part of anything recognised", node.path, node.line)
+        for node in steps:
+            if (
+                node not in region.linears
+                and node.kind not in MOVES
+                and node.kind not in ("add", "sub", "mul", "div")
+            ):
+                return Note(f"{node.kind} stands where no part of a tree has it", node.path, node.line)
         return Note(f"{end.kind} is not part of anything recognised", end.path, end.line)
 
 

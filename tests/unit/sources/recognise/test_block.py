@@ -181,6 +181,11 @@ READ: dict[str, tuple[Callable[[Pieces, Tensor], Tensor], str]] = {
         lambda m, x: x + m.mlp(m.batch(x.transpose(1, 2)).transpose(1, 2)),
         "skip(chain(scale identity gelu))",
     ),
+    "the state twice": (lambda m, x: x + x + m.mlp(m.n1(x)), "skip(chain(norm gelu))"),
+    "a factor before the last map": (
+        lambda m, x: x + m.down(0.5 * F.gelu(m.up(x)) * m.up(x)),
+        "skip(gelu-gated)",
+    ),
     "experts": (lambda m, x: (h := x + m.attention(m.n1(x))) + m.experts(m.n2(h)), ""),
 }
 
@@ -219,6 +224,22 @@ def test_what_is_not_recognised_is_one_opaque_part_and_the_rest_a_tree() -> None
     assert not strange.tokenwise
     assert_equal(block, found.part, 2, 5)
     assert 0.0 < found.covered <= 1.0
+
+
+class OutsideTheRoot(nn.Module):
+    """A norm that no part of the tree is: eps is added to the root."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (x.std(-1, keepdim=True) + 1e-3) + 0.25
+
+
+def test_a_norm_that_the_tree_does_not_have_is_a_call_of_the_module() -> None:
+    block = Pieces(lambda m, x: x + m.mlp(m.outside(x)))
+    block.outside = OutsideTheRoot()
+    found = read(block)
+    assert words(found.part) == "skip(chain(tokenmap gelu))"
+    assert_equal(block, found.part, 3, 9)
 
 
 def test_a_deeper_map_of_each_token_runs_at_any_shape() -> None:
