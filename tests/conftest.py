@@ -13,9 +13,11 @@ limit_amx(NEEDS)  # before torch is imported, and for all processes that tests s
 
 import torch  # noqa: E402
 
-from shape_checks import check_once  # noqa: E402
+import chart_checks  # noqa: E402
+import shape_checks  # noqa: E402
 
-check_once()
+chart_checks.check_once()
+shape_checks.check_once()
 # more than one thread where `make soak` asks for it: sums are then taken in another order
 torch.set_num_threads(int(os.environ.get("RANKSCOPE_TEST_THREADS", "1")))
 settings.register_profile(
