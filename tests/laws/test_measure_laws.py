@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from rankscope.measures import MEASURES, Bracket, Law, dobrushin
+from rankscope.measures import MEASURES, Bracket, Law, brackets, centers, dobrushin
 
 SHAPES = [(3, 4), (6, 2), (3, 7)]  # nearly square, tall, wide
 # the squares of the second underflow
@@ -31,6 +31,32 @@ def sample(kind, batch, shape):
         return torch.softmax(2 * normal(*batch, tokens, tokens, generator=generator), dim=-1)
     lengths = normal(*batch, tokens, 1, generator=generator).exp()
     return normal(*batch, tokens, dim, generator=generator) * lengths + 0.5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _search_once():
+    """The best center of one matrix is searched for once, and not for every norm and law that asks for it.
+
+    A search takes one matrix of plain numbers, and the same numbers give the same center.
+    """
+
+    def once(search):
+        found = {}
+
+        def remembered(rows, tolerance):
+            key = (rows.shape, rows.tobytes(), tolerance)
+            if key not in found:
+                found[key] = search(rows, tolerance)
+            return found[key]
+
+        return remembered
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("linf_best", "composite_best"):
+            solve = once(getattr(brackets, name))
+            patched.setattr(centers, name, solve)
+            patched.setitem(brackets.SOLVERS, name.removesuffix("_best"), solve)
+        yield
 
 
 @cache

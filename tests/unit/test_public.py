@@ -35,29 +35,6 @@ def test_every_public_name_resolves_and_is_documented() -> None:
         _ = rankscope.absent
 
 
-def test_importing_rankscope_imports_nothing_heavy() -> None:
-    code = "import sys, rankscope; sys.exit(bool({'torch', 'numpy', 'polars', 'scipy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
-
-
-def test_a_study_does_not_import_the_papers() -> None:
-    """Figures, tasks and claims of the papers cost as much as everything else; only who asks for them pays."""
-    studies = Path(rankscope.__file__).parent / "studies"
-    modules = [
-        f"rankscope.studies.{file.stem}" for file in sorted(studies.glob("*.py")) if file.stem != "__init__"
-    ]
-    code = (
-        "import importlib, sys\n"
-        f"for name in {modules}: importlib.import_module(name)\n"
-        "from rankscope.studies import CollapseConfig, Scan, ablate, scan\n"
-        "papers = tuple(f'rankscope.studies.{name}' for name in ('figures', 'tasks', 'claims'))\n"
-        "print([name for name in sys.modules if name.startswith(papers)])\n"
-    )
-    assert len(modules) > 20
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stdout.strip() == "[]"
-
-
 def test_every_name_of_the_studies_resolves() -> None:
     from rankscope import studies
 

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -43,7 +44,9 @@ def versions() -> dict[str, str]:
     return {name: version for name in PACKAGES if (version := _version(name)) is not None}
 
 
+@cache
 def _version(name: str) -> str | None:
+    """Read once: what is installed is read from files, and does not change while a program runs."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

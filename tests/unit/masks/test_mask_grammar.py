@@ -1,8 +1,5 @@
 """Text to rule and back, and every way the text can be wrong."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,8 +111,3 @@ def test_the_registry_lists_every_rule_with_its_definition():
         assert kind.name == name == kind.grammar.partition(":")[0]
         assert kind.definition
         assert "\n" not in kind.definition
-
-
-def test_masks_do_not_need_torch():
-    check = "import sys, rankscope.masks; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0  # noqa: S603 - fixed text

@@ -155,16 +155,6 @@ def run(code):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)  # noqa: S603
 
 
-def test_a_report_is_rebuilt_from_a_saved_table_without_torch(tmp_path):
-    table_of().save(tmp_path / "t.json")
-    run(
-        "import sys\nfrom rankscope.results import Table\nfrom rankscope.plots import layer_curves\n"
-        f"from rankscope.report import page\ntable = Table.load({str(tmp_path / 't.json')!r})\n"
-        "assert 'san' in page(table, [layer_curves(table)], title='t', command='c')\n"
-        "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
-    )
-
-
 def test_a_missing_template_engine_names_the_extra():
     run(
         "import sys\nsys.modules['jinja2'] = None\nfrom rankscope.errors import MissingExtraError\n"

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -289,12 +288,3 @@ def test_the_notebook_view_is_static_and_escaped():
 
 def test_the_short_form_does_not_print_the_rows():
     assert repr(small()) == "Table(1 rows, 17 columns, command='')"
-
-
-def test_importing_results_imports_no_torch_and_no_plotting():
-    code = (
-        "import sys, rankscope.results, rankscope.results.table\n"
-        "heavy = {'torch', 'altair', 'jinja2', 'scipy', 'pandas', 'typer'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

@@ -705,16 +705,6 @@ def test_inputs_of_a_model_inside_a_wrapper():
     assert kind_of(torch.compile(model, backend="eager")) == kind_of(nn.DataParallel(model)) == "text"
 
 
-def test_importing_sources_imports_nothing_heavy():
-    program = (
-        "import sys, rankscope.sources, rankscope.sources.loading, rankscope.sources.texts, rankscope.sources.images, "
-        "rankscope.sources.audio, rankscope.sources.tensors\n"
-        "print([name for name in ('transformers', 'timm', 'tokenizers', 'sklearn', 'PIL') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_model_on_the_device_meta_is_asked_for_its_weights(tmp_path, monkeypatch):
     words = r"holds no numbers in 'weight': it is on the device meta; .* load its weights first"
     with pytest.raises(ConfigError, match=f"the model you passed {words}"):
