@@ -11,14 +11,15 @@ In this order:
 - a list holds one call per entry, unless the model cannot be called so and can with the entries as its arguments;
 - anything else that can be iterated over (a DataLoader) yields one call after the other, lists among them like tuples.
 
-Entries behind the last argument that the model takes, such as the labels of a DataLoader, are no inputs; nor are labels
-by name that it does not take. What was decided is told in ``Calls.notes``.
+Entries behind the last argument that the model takes, such as the labels of a DataLoader, are no inputs, unless a model
+of one argument can only be called with all of them; nor are labels by name that it does not take. What was decided is
+told in ``Calls.notes``.
 """
 
 import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from itertools import chain
 from math import inf
 from typing import Any, final
@@ -162,6 +163,7 @@ class _Reader:
         self.required, self.most = _positional_counts(model)
         self.names = positional_names(model)
         self.whole: dict[tuple[str, ...], bool] = {}  # whether a dict with these names is one argument
+        self.is_unpacking: bool | None = None
 
     def read(self, value: Any) -> Given:
         value = _returned(value)
@@ -181,7 +183,19 @@ class _Reader:
         return self.given
 
     def _each(self, values: Iterable[Any]) -> Iterator[Ready]:
-        for value in values:
+        waiting = iter(values)
+        while True:
+            try:
+                value = next(waiting)
+            except StopIteration:
+                return
+            except RankscopeError:
+                raise
+            except Exception as error:
+                raise ModelError(
+                    f"the {type(values).__name__} of inputs failed with {type(error).__name__}: {first_line(error)}; "
+                    "expected one batch after the other"
+                ) from error
             yield self._call(value)
 
     def _of_list(self, values: list[Any]) -> Iterable[Ready]:
@@ -210,10 +224,10 @@ class _Reader:
             return self._each(values)
         if not can_all:
             raise self._wrong_count(len(values))
-        self.given.tell(
-            "list", f"the list was read as the arguments of one call: {self._listed(len(values))}"
-        )
-        return [self._call(tuple(values))]
+        ready = self._call(tuple(values))
+        words = f"the list was read as the arguments of one call: {self._listed(len(values))}"
+        self.given.tell("arguments", words)
+        return [ready]
 
     def _fails(self, ready: Ready) -> str:
         """What the model says to a call; empty if it answers."""
@@ -235,7 +249,9 @@ class _Reader:
         if isinstance(value, Mapping):
             return self._named(value)
         if isinstance(value, tuple | list):
-            return self._positional(tuple(value))
+            return self._positional(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._built((value,), {})
         raise self._not_understood(value)
 
     def _named(self, values: Mapping[str, Any]) -> Ready:
@@ -271,7 +287,8 @@ class _Reader:
             ready = self._built((), entries)
         return ready if special is None else _without_special(ready, special)
 
-    def _positional(self, values: tuple[Any, ...]) -> Ready:
+    def _positional(self, given: tuple[Any, ...] | list[Any]) -> Ready:
+        values = tuple(given)
         if not values:
             raise ConfigError(
                 f"an empty call of {self.name} was given; it takes {self._listed(len(self.names))}"
@@ -285,6 +302,9 @@ class _Reader:
         if len(values) < self.required:
             raise self._wrong_count(len(values))
         used = values if len(values) <= self.most else values[: int(self.most)]
+        if len(used) < len(values) and self._unpacks(given, used):
+            self.given.tell("tuple", f"every batch was passed whole, as the one argument of {self.name}")
+            return self._built((given,), {})
         if len(used) < len(values):
             rest = ", ".join(_described(one) for one in values[len(used) :])
             self.given.tell(
@@ -303,6 +323,13 @@ class _Reader:
         if len(used) == 1 and isinstance(used[0], Tensor | np.ndarray):
             return ready_inputs(used[0], self.model)
         return self._built(used, {})
+
+    def _unpacks(self, whole: tuple[Any, ...] | list[Any], used: tuple[Any, ...]) -> bool:
+        """Whether a model of one argument takes batches apart itself: it fails on the first entry alone."""
+        if self.most == 1 and self.is_unpacking is None:
+            alone = self._fails(self._built(used, {}))
+            self.is_unpacking = bool(alone) and not self._fails(self._built((whole,), {}))
+        return bool(self.is_unpacking)
 
     def _built(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ready:
         def plain(value: Any) -> Any:

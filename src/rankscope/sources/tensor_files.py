@@ -44,7 +44,7 @@ def read_inputs(source: str | os.PathLike[str]) -> Any:
 
 def _arrays(file: Path) -> dict[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with open(file, "rb") as content, np.load(content, allow_pickle=False) as stored:
             found = {name: stored[name] for name in stored.files}
     except Exception as error:  # zipfile, zlib and numpy each have errors of their own
         reason = first_line(error)
