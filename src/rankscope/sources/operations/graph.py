@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from rankscope.errors import RankscopeError
 
@@ -78,19 +77,23 @@ class Node:
 
     def inputs(self) -> list["Node"]:
         """The nodes among the arguments, in order, as often as they stand there."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs), is_leaf=_is_node) if _is_node(leaf)]
+        found = list["Node"]()
+        with_nodes(found.append, (self.args, self.kwargs))
+        return found
 
     def __repr__(self) -> str:
         return f"%{self.id} {self.kind}{tuple(self.shape)} {self.name or self.line or ''}"
 
 
-def _is_node(leaf: object) -> bool:
-    return isinstance(leaf, Node)
-
-
 def with_nodes(change: Any, args: Any) -> Any:
-    """Arguments with every node changed by a function."""
-    return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Node) else leaf, args, is_leaf=_is_node)
+    """Arguments of an operation with every node changed by a function: nodes stand alone or in lists."""
+    if isinstance(args, Node):
+        return change(args)
+    if type(args) in (tuple, list):
+        return type(args)(with_nodes(change, leaf) for leaf in args)
+    if type(args) is dict:
+        return {name: with_nodes(change, leaf) for name, leaf in args.items()}
+    return args
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,13 @@ def combination(region: Region, bases: list[Node], target: Node, what: str) -> C
     if not bool(offset.isfinite().all()):
         raise Unread(f"{what} hold numbers that are not finite", target)
     whole = run(probe) - offset
+    ones = run(torch.ones(count, dtype=torch.float64)) - offset
+    again = torch.randn(count, generator=generator, dtype=torch.float64)
+    answer = run(again)
     number = torch.arange(1, count + 1)
+    alone = _single(whole, run(probe * number) - offset, ones, offset, again, answer)
+    if alone is not None:
+        return alone
     digits = [
         run(torch.where(number.bitwise_right_shift(k) % 2 == 1, probe, 0.0)) - offset
         for k in range(count.bit_length())
@@ -180,17 +186,36 @@ def combination(region: Region, bases: list[Node], target: Node, what: str) -> C
         both, has_first, has_rest = ((one - value).abs() <= near for value in (whole, first, rest))
         place += (both | has_first).long() << k
         other += (split & (both | has_rest)).long() << k
-    alone = size <= 0
-    place, other = torch.where(alone, 0, place), torch.where(alone, 0, other)
+    empty = size <= 0
+    place, other = torch.where(empty, 0, place), torch.where(empty, 0, other)
     if int(place.max()) > count or int(other.max()) > count:
         raise Unread(f"{what} are mixed from more than two numbers", target)
-    ones = run(torch.ones(count, dtype=torch.float64)) - offset
     places = torch.stack([place, other], -1) - 1
     held = torch.cat([probe, torch.ones(1, dtype=torch.float64)])  # place -1 reads the last one
     factors = torch.stack([torch.where(split, first / held[place - 1], ones), rest / held[other - 1]], -1)
     factors = torch.where(places >= 0, factors, 0.0)
-    again = torch.randn(count, generator=generator, dtype=torch.float64)
     made = (factors * torch.cat([again, again[:1]])[places]).sum(-1) + offset
-    if bool(((made - run(again)).abs() > 10 * near + EXACT * (size == 0)).any()):
+    if bool(((made - answer).abs() > 10 * near + EXACT * (size == 0)).any()):
         raise Unread(f"{what} are mixed from more than two numbers", target)
     return Combination(places, factors, offset)
+
+
+def _single(
+    whole: Tensor, numbered: Tensor, ones: Tensor, offset: Tensor, again: Tensor, answer: Tensor
+) -> Combination | None:
+    """The same where every element is made of one alone, read from numbers times their place; None elsewhere."""
+    used = whole != 0
+    place = torch.where(used, numbered / torch.where(used, whole, 1.0), 0.0)
+    near = place.round()
+    if bool(((place - near).abs() > 1e-3).any()) or bool(((near < 0) | (near > len(again))).any()):
+        return None
+    index = near.long() - 1
+    factor = torch.where(index >= 0, ones, 0.0)
+    made = factor * again[index] + offset
+    room = EXACT * (factor.abs() * again[index].abs() + EXACT * offset.abs())
+    if bool(((made - answer).abs() > room + EXACT * (factor == 0)).any()):
+        return None
+    none = torch.full_like(index, -1)
+    return Combination(
+        torch.stack([index, none], -1), torch.stack([factor, torch.zeros_like(factor)], -1), offset
+    )
