@@ -64,7 +64,7 @@ def _fitted_turn(query: Tensor, key: Tensor, near: float, *, is_single: bool) ->
     if float((length - 1).abs().max()) > near:
         raise Unread("queries and keys change in size with the position")
     frequency = _frequency(angle)
-    frequency = _geometric(frequency, angle, width, near) if is_single else frequency
+    frequency = _geometric(frequency, len(turn), width) if is_single else frequency
     tokens = torch.arange(len(turn), dtype=torch.float64)
     made = _turned(tokens[:, None] * frequency, first, second, turn.shape[-1])
     if float((made - turn).abs().max()) > 4 * near:
@@ -114,21 +114,22 @@ def _frequency(angle: Tensor) -> Tensor:
     return frequency
 
 
-def _geometric(frequency: Tensor, angle: Tensor, width: int, near: float) -> Tensor:
-    """A table in float32 gives frequencies to seven digits; where powers of a round base agree, these are meant."""
-    count = len(frequency)
-    if count < 2 or float(frequency.min()) <= 0:
+def _geometric(frequency: Tensor, tokens: int, width: int) -> Tensor:
+    """A table in float32 gives frequencies to seven digits; where powers of a round base agree, these are meant.
+
+    The usual formula is tried as models run it, in float32, and as it is meant.
+    """
+    base = float(frequency[1] / frequency[0]) ** (-width / 2) if len(frequency) > 1 and frequency[0] else 0.0
+    if not 1 < base < 1e12 or float(frequency.min()) <= 0:
         return frequency
-    base = float(frequency[1] / frequency[0]) ** (-width / 2)
-    for rounded in (
-        {round(base, -len(str(int(base))) + digits) for digits in (1, 2, 3)} if base > 1 else set()
-    ):
-        made = (
-            rounded ** (-torch.arange(count, dtype=torch.float64) * 2 / width) if rounded > 0 else frequency
-        )
-        made = (made.float() if bool((frequency - made).abs().max() < near) else made).double()
-        if float((made - frequency).abs().max()) <= near:
-            return made
+    room = SINGLE * (1 / (tokens - 1) + frequency)  # digits of a sine, and digits of the angle
+    for digits in (1, 2, 3):
+        rounded = round(base, digits - len(str(int(base))))
+        for dtype in (torch.float32, torch.float64):
+            exponent = torch.arange(0, 2 * len(frequency), 2, dtype=dtype) / width
+            made = (1.0 / rounded**exponent).double()
+            if bool(((made - frequency).abs() <= room).all()):
+                return made
     return frequency
 
 
