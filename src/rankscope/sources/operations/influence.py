@@ -4,7 +4,8 @@ Noise is what moves them, because norms do not see a constant; several sizes, be
 answer at some sizes alone; a fresh point each time, because one point may lie where nothing answers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -12,21 +13,24 @@ from torch import Tensor
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Region
 
-SIZES = (0.01, 1.0, 30.0)
-"""How large the numbers are at which effects are looked for."""
+SAMPLES = ((False, 0.01), (False, 1.0), (False, 30.0), (True, 1.0), (True, 10.0))
+"""Points at which effects are looked for: independent tokens or tokens all alike, and their size."""
 
-_ROUNDING = 1e-12
-"""Relative to an element; the same operations on the same shapes agree to a few parts in 1e16, whatever else moves."""
+_ALONE = 32
+"""So many rows are moved by themselves; of more, some all over the batch."""
 
-_ROUNDING_OF_ALL = 1e-14
+_ROUNDING = 1e-10
+"""Relative to an element: what is summed in another order because other rows went elsewhere differs by less."""
+
+_ROUNDING_OF_ALL = 1e-12
 """Relative to the largest element, for those that nearly cancel."""
 
+Run = Callable[[Tensor], Tensor]
 
-def draw(node: Node, size: float, seed: int) -> Tensor:
-    """Random numbers in the shape of a node."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(node.shape, generator=generator, dtype=torch.float64).to(node.value.device)
-    return size * noise
+
+def draw(shape: Sequence[int], size: float, seed: int) -> Tensor:
+    """Random numbers of a size."""
+    return size * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moved(
@@ -45,8 +49,9 @@ def moved(
         where: true at the elements to move, in a shape that expands to that of ``start``.
         base: the numbers from which they move; random ones of that size without it.
     """
-    base = draw(start, size, seed) if base is None else base
-    other = torch.where(where.expand(start.shape), base + draw(start, size, seed + 1), base)
+    shape = start.shape
+    base = draw(shape, size, seed) if base is None else base
+    other = torch.where(where.expand(shape), base + draw(shape, size, seed + 1), base)
     before, after = (region.replays(tuple(nodes), {start: one}) for one in (base, other))
     return {node: differs(before[node], after[node]) for node in nodes}
 
@@ -64,66 +69,61 @@ def differs(before: Tensor, after: Tensor) -> Tensor:
     return ~is_same & ~(gap <= _ROUNDING * size + _ROUNDING_OF_ALL * largest)
 
 
-def is_tokenwise(region: Region, start: Node, end: Node, *, sizes: Sequence[float] = SIZES) -> bool:
-    """Whether every row of ``end`` depends on the same row of ``start`` alone, whatever else the region reads.
+def is_tokenwise(run: Run, shape: Sequence[int]) -> bool:
+    """Whether a map moves no row by another: every row of what it gives depends on the same row of what it is given.
 
-    Rows are what the last axis holds, in row-major order: tokens of all texts. Each is moved alone, at several sizes;
-    one that moves another, or numbers that are no longer finite, say no. It says nothing of whether all rows are
-    treated alike.
+    Rows are what the last axis holds, in row-major order: tokens of all texts. They are moved in halves, one for each
+    binary digit of their number and one for its opposite, so that every two rows are told apart, and then each alone,
+    at several sizes. Numbers that are not finite and errors say no. It says nothing of whether all rows are treated
+    alike.
+
+    Args:
+        shape: of the float64 tensor that the map takes.
     """
-    rows = start.shape[:-1].numel()
-    if end.shape[:-1].numel() != rows:
-        return False
-    for seed, size in enumerate(sizes):
-        base = draw(start, size, 2 * seed)
-        for where in _groups(rows):
-            try:
-                effect = moved(
-                    region,
-                    start,
-                    where.view(*start.shape[:-1], 1).to(start.value.device),
-                    (end,),
-                    size=size,
-                    seed=2 * seed,
-                    base=base,
-                )[end]
-            except (RuntimeError, IndexError):  # a shape that depends on numbers
-                return False
-            if bool(effect.reshape(rows, -1).any(-1).cpu()[~where].any()):
-                return False
-        if not bool(region.replay(end, {start: base}).isfinite().all()):
+    rows = prod(shape[:-1])
+    for seed, (is_alike, size) in enumerate(SAMPLES):
+        x, other = draw(shape, size, 2 * seed), draw(shape, size, 2 * seed + 1)
+        if is_alike:
+            x = x.reshape(rows, -1)[:1].expand(rows, -1).reshape(x.shape) + 0.1 * x
+        before = _rows(run, x, rows)
+        if before is None:
             return False
+        for where in _groups(rows):
+            after = _rows(run, torch.where(where.view(*shape[:-1], 1), x + other, x), rows)
+            if after is None or bool(differs(before, after).any(-1)[~where].any()):
+                return False
     return True
 
 
+def _rows(run: Run, x: Tensor, rows: int) -> Tensor | None:
+    """What a map gives, row by row; None where it gives none, or numbers that are not finite."""
+    try:
+        found = run(x).reshape(rows, -1)
+    except Exception:  # what runs for one batch only is not a map of tokens
+        return None
+    return found if bool(found.isfinite().all()) else None
+
+
 def _groups(rows: int) -> Iterator[Tensor]:
-    """Rows to move at once: halves by each digit of their number, which finds most in a few runs, then each alone."""
+    """Rows to move at once."""
     number = torch.arange(rows)
     for digit in range((rows - 1).bit_length()):
         is_set = (number >> digit) % 2 == 1
         yield is_set
         yield ~is_set
-    for row in range(rows):
+    for row in range(rows) if rows <= _ALONE else torch.linspace(0, rows - 1, _ALONE).int().tolist():
         yield number == row
 
 
-def treats_rows_alike(region: Region, start: Node, end: Node, *, sizes: Sequence[float] = SIZES) -> bool:
-    """Whether rows of ``start`` in another order give the rows of ``end`` in that order: none has rules of its own."""
-    rows = start.shape[:-1].numel()
-    if end.shape[:-1].numel() != rows:
-        return False
-    orders = [torch.arange(rows).roll(1), torch.arange(rows).flip(0)]
-    orders += [torch.randperm(rows, generator=torch.Generator().manual_seed(rows))]
-    for seed, size in enumerate(sizes):
-        base = draw(start, size, 2 * seed)
+def is_alike_everywhere(run: Run, shape: Sequence[int]) -> bool:
+    """Whether a map of rows is the same at every place: rows that change places take their results along."""
+    rows = prod(shape[:-1])
+    orders = [torch.arange(rows).roll(1), torch.randperm(rows, generator=torch.Generator().manual_seed(rows))]
+    for seed, (_, size) in enumerate(SAMPLES):
+        x = draw(shape, size, 2 * seed)
+        before = _rows(run, x, rows)
         for order in orders:
-            other = base.reshape(rows, -1)[order].view(start.shape)
-            try:
-                before, after = (region.replay(end, {start: one}).reshape(rows, -1) for one in (base, other))
-            except (RuntimeError, IndexError):
-                return False
-            # another order of rows is another path through a product's kernel: not rounding of one run alone
-            scale = float(before.abs().max())
-            if not bool((before[order] - after).abs().max() <= 1e-9 * scale):
+            after = _rows(run, x.reshape(rows, -1)[order].view(x.shape), rows)
+            if before is None or after is None or bool(differs(before[order], after).any()):
                 return False
     return True

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from rankscope.network import TokenMap
+from rankscope.sources.operations import influence
 from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import ModuleCall, Node
 from rankscope.sources.operations.raised import Copies
@@ -29,8 +30,6 @@ _ROUTING = frozenset(
     }
     | {"scatter_add", "scatter_reduce", "argmax", "bincount", "histc", "masked_select", "masked_scatter"}
 )
-_RUNS = ((False, 0.3), (False, 3.0), (False, 30.0), (True, 1.0), (True, 10.0))
-"""Samples on which it is asked what moves: independent tokens or tokens all alike, and their size."""
 
 
 class Called(nn.Module):
@@ -156,44 +155,13 @@ def _gives(run: Called, layout: Layout, captured: Captured, source: Node, output
 
 
 def is_tokenwise(run: Callable[[Tensor], Tensor], layout: Layout, dim: int) -> bool:
-    """Whether no token moves another, in any text, on several samples of several sizes.
-
-    Tokens are moved in groups, one group for each binary digit of their number and one for its opposite: for every
-    two tokens there is a group with the first and without the second.
-    """
-    generator = torch.Generator().manual_seed(29)
-    count = layout.texts * layout.tokens
-    shape = (layout.texts, layout.tokens, dim)
-    numbers = torch.arange(count).reshape(layout.texts, layout.tokens)
-    groups = [
-        ((numbers >> digit) & 1) == side for digit in range(max(count - 1, 1).bit_length()) for side in (0, 1)
-    ]
-    for is_alike, size in _RUNS:
-        x = size * torch.randn(shape, generator=generator, dtype=torch.float64)
-        if is_alike:
-            x = x[:1, :1] + 0.1 * x
-        try:
-            before = called(run, x)
-            for group in groups:
-                other = size * torch.randn(shape, generator=generator, dtype=torch.float64)
-                after = called(run, torch.where(group.unsqueeze(-1), other, x))
-                if not is_close(after[~group], before[~group], 1e-9):
-                    return False
-        except Exception:  # what runs for one batch only is not a map of tokens
-            return False
-    return True
+    """Whether no token moves another, in any text."""
+    return influence.is_tokenwise(lambda x: called(run, x), (layout.texts, layout.tokens, dim))
 
 
 def is_alike_everywhere(run: Callable[[Tensor], Tensor], layout: Layout, dim: int) -> bool:
-    """Whether a map of tokens is the same for every place: tokens that change places take their results along."""
-    generator = torch.Generator().manual_seed(31)
-    for size in (0.3, 3.0, 30.0):
-        x = size * torch.randn(layout.texts, layout.tokens, dim, generator=generator, dtype=torch.float64)
-        order = torch.randperm(layout.texts * layout.tokens, generator=generator)
-        moved = x.reshape(-1, dim)[order].reshape(x.shape)
-        if not is_close(called(run, moved).reshape(-1, dim), called(run, x).reshape(-1, dim)[order], 1e-9):
-            return False
-    return True
+    """Whether a map of tokens is the same for every place."""
+    return influence.is_alike_everywhere(lambda x: called(run, x), (layout.texts, layout.tokens, dim))
 
 
 class RowByRow:

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankscope.sources.operations import Region, captured
-from rankscope.sources.operations.influence import is_tokenwise, moved, treats_rows_alike
+from rankscope.sources.operations.influence import is_alike_everywhere, is_tokenwise, moved
 
 TEXTS, TOKENS, DIM = 2, 5, 6
+SHAPE = (TEXTS, TOKENS, DIM)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -61,8 +62,9 @@ MIXES = [
 
 @pytest.mark.parametrize("function", MIXES)
 def test_mixing_is_seen(function: Callable[[Tensor], Tensor]) -> None:
+    assert not is_tokenwise(function, SHAPE)
     region = region_of(function)
-    assert not is_tokenwise(region, region.roots[0], region.target)
+    assert not is_tokenwise(lambda x: region.replay(region.target, {region.roots[0]: x}), SHAPE)
 
 
 ALONE = [
@@ -75,15 +77,19 @@ ALONE = [
 
 @pytest.mark.parametrize("function", ALONE)
 def test_tokens_that_stay_alone_and_are_treated_alike(function: Callable[[Tensor], Tensor]) -> None:
-    region = region_of(function)
-    assert is_tokenwise(region, region.roots[0], region.target)
-    assert treats_rows_alike(region, region.roots[0], region.target)
+    assert is_tokenwise(function, SHAPE)
+    assert is_alike_everywhere(function, SHAPE)
 
 
 def test_a_table_by_position_is_tokenwise_but_not_alike() -> None:
-    region = region_of(lambda x: x * TABLE)
-    assert is_tokenwise(region, region.roots[0], region.target)
-    assert not treats_rows_alike(region, region.roots[0], region.target)
+    assert is_tokenwise(lambda x: x * TABLE, SHAPE)
+    assert not is_alike_everywhere(lambda x: x * TABLE, SHAPE)
+
+
+def test_what_fails_or_is_not_finite_is_no_map_of_tokens() -> None:
+    assert not is_tokenwise(lambda x: x / 0, SHAPE)
+    assert not is_tokenwise(lambda x: x @ x, SHAPE)
+    assert not is_tokenwise(lambda x: x[x > 0], SHAPE)
 
 
 def test_elements_that_move_in_every_node() -> None:
