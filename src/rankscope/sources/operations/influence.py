@@ -16,7 +16,7 @@ from rankscope.sources.operations.region import Region
 SAMPLES = ((False, 0.01), (False, 1.0), (False, 30.0), (True, 1.0), (True, 10.0))
 """Points at which effects are looked for: independent tokens or tokens all alike, and their size."""
 
-_ALONE = 32
+_ALONE = 16
 """So many rows are moved by themselves; of more, some all over the batch."""
 
 _ROUNDING = 1e-10
@@ -88,7 +88,7 @@ def is_tokenwise(run: Run, shape: Sequence[int]) -> bool:
         before = _rows(run, x, rows)
         if before is None:
             return False
-        for where in _groups(rows):
+        for where in (*_halves(rows), *(() if is_alike else _single(rows))):
             after = _rows(run, torch.where(where.view(*shape[:-1], 1), x + other, x), rows)
             if after is None or bool(differs(before, after).any(-1)[~where].any()):
                 return False
@@ -104,15 +104,17 @@ def _rows(run: Run, x: Tensor, rows: int) -> Tensor | None:
     return found if bool(found.isfinite().all()) else None
 
 
-def _groups(rows: int) -> Iterator[Tensor]:
-    """Rows to move at once."""
+def _halves(rows: int) -> Iterator[Tensor]:
     number = torch.arange(rows)
     for digit in range((rows - 1).bit_length()):
         is_set = (number >> digit) % 2 == 1
         yield is_set
         yield ~is_set
+
+
+def _single(rows: int) -> Iterator[Tensor]:
     for row in range(rows) if rows <= _ALONE else torch.linspace(0, rows - 1, _ALONE).int().tolist():
-        yield number == row
+        yield torch.arange(rows) == row
 
 
 def is_alike_everywhere(run: Run, shape: Sequence[int]) -> bool:
