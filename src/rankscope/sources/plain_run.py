@@ -1,7 +1,7 @@
 """What a live model computes on one batch: every state of one stack, kept, the blocks in order of their calls, and what
 the model makes of the tokens after them."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,24 +63,33 @@ class _Tape:
 
 def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
     """What enters the first block; the blocks themselves do not run."""
-    return _taped(unwrapped(model), stack, batch, None).states[0]
+    return _taped(unwrapped(model), stack, batch, None, first=True).states[0]
 
 
 def first_call(model: nn.Module, stack: Stack, batch: Batch) -> tuple[Tensor, BlockCall]:
     """What enters the first block, and all else that it is called with; the blocks themselves do not run."""
-    tape = _taped(unwrapped(model), stack, batch, None, with_arguments=True)
+    tape = _taped(unwrapped(model), stack, batch, None, first=True, with_arguments=True)
     return tape.states[0], (tape.arguments or [])[0]
 
 
-def plain_run(model: nn.Module, stack: Stack, batch: Batch, *, with_arguments: bool = False) -> PlainRun:
+def plain_run(
+    model: nn.Module,
+    stack: Stack,
+    batch: Batch,
+    *,
+    with_arguments: bool = False,
+    with_ending: bool = True,
+) -> PlainRun:
     """Every state of the stack on one batch, and the last state of the model; if asked, copies of what the blocks got.
+
+    Without the ending what the model does after its blocks is not followed: ``last`` is None.
 
     What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
     was seen until there.
     """
     model = unwrapped(model)
     ending = Ending(model, stack)
-    tape = _taped(model, stack, batch, ending, with_arguments=with_arguments)
+    tape = _taped(model, stack, batch, ending if with_ending else None, with_arguments=with_arguments)
     norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
     return PlainRun(
         states=tuple(tape.states),
@@ -95,20 +104,28 @@ def plain_run(model: nn.Module, stack: Stack, batch: Batch, *, with_arguments: b
 
 
 def _taped(
-    model: nn.Module, stack: Stack, batch: Batch, ending: Ending | None, *, with_arguments: bool = False
+    model: nn.Module,
+    stack: Stack,
+    batch: Batch,
+    ending: Ending | None,
+    *,
+    first: bool = False,
+    with_arguments: bool = False,
 ) -> _Tape:
     tape = _Tape(arguments=[] if with_arguments else None)
     try:
-        _run(model, stack, batch, tape, ending)
+        _run(model, stack, batch, tape, ending, first=first)
     except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
         (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
         tape = _Tape(arguments=[] if with_arguments else None)
-        _run(model, stack, batch, tape, ending)
+        _run(model, stack, batch, tape, ending, first=first)
     return tape
 
 
-def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None) -> None:
-    """One pass; without an ``ending`` it is broken off at the first state."""
+def _run(
+    model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None, *, first: bool
+) -> None:
+    """One pass; it is broken off at the first state if that is all that is wanted."""
     paths = (stack.holder,) if stack.enters else stack.blocks
     blocks = [model.get_submodule(path) for path in paths]
 
@@ -116,9 +133,9 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Endi
         state = state.clone()  # some models add to a state in place
         if site == "block":
             tape.states.append(state)
-            if ending is None:
+            if first:
                 raise _Seen
-            if layer == stack.calls:
+            if layer == stack.calls and ending is not None:
                 ending.begin(state)
         elif site == "final":
             tape.final = state
@@ -137,12 +154,12 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Endi
             quiet(model),
             tapped(model, Layout(family="", stacks=(stack,)), receive, texts=len(batch)) as finished,
         ):
-            if ending is None:
+            if first:
                 with suppress(_Seen):
                     run_batch(model, batch)
                 return
             try:
-                with ending.following():
+                with nullcontext() if ending is None else ending.following():
                     run_batch(model, batch)
             except Exception:
                 if not tape.is_whole(stack):
@@ -151,9 +168,9 @@ def _run(model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Endi
     except (RankscopeError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        first = next(iter(str(error).splitlines()), "")
+        words = next(iter(str(error).splitlines()), "")
         raise ModelError(
-            f"the model failed on its inputs: {type(error).__name__}: {first}; "
+            f"the model failed on its inputs: {type(error).__name__}: {words}; "
             "check that the inputs fit the model"
         ) from error
     finally:

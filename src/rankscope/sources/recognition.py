@@ -113,6 +113,8 @@ class _Reader:
         self.plain = self._without_padding(few)
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
+        self._long: Batch | None = None
+        self._is_long_known = False
 
     def read(self) -> Recognition:
         refusal: NotTranslated | None = None
@@ -166,8 +168,8 @@ class _Reader:
 
     def _longest(self) -> Batch | None:
         """The longest batch that the model reads, up to ``LONG`` tokens or as many as the user's has."""
-        if self.counted is None:
-            return None
+        if self.counted is None or self._is_long_known:
+            return self._long
         low, high = self.rows, max(LONG, self.rows)
         found = self._of_length(high)
         while found is None and high - low > 1:
@@ -176,6 +178,7 @@ class _Reader:
             low, high = (middle, high) if batch is not None else (low, middle)
             if high - low <= 1:
                 found = self._of_length(low)
+        self._long, self._is_long_known = found, True
         return found
 
     def _without_padding(self, batch: Batch) -> Batch:
@@ -183,11 +186,7 @@ class _Reader:
         for name in dict.fromkeys(marks.name for marks in self.marks):
             for marks in (one for one in self.marks if one.name == name):
                 changed = unpadded(batch, marks)
-                try:
-                    states = plain_run(self.model, self.stack, changed).states
-                except RankscopeError:
-                    continue
-                if bool(states[-1].isfinite().all()):
+                if self._run(changed, finite=True) is not None:
                     batch = changed
                     break
         return batch
@@ -243,8 +242,10 @@ class _Reader:
         fails_at: int | None = None
         if shape is None:
             for batch, what in self._others():
-                proofs.append(self._proof(tree, knowledge, batch, what))
-                shortest = min(shortest, proofs[-1].longest)
+                run = self._run(batch, finite=True)
+                if run is not None:
+                    proofs.append(self._proof(tree, knowledge, batch, what, run))
+                    shortest = min(shortest, proofs[-1].longest)
             longest, fails_at, more = self._lengths(tree, knowledge)
             proofs += more
         reached = [one.longest for one in tree.proofs]
@@ -270,39 +271,43 @@ class _Reader:
 
     def _others(self) -> Iterator[tuple[Batch, str]]:
         """Batches of other shapes that are no longer than the user's."""
-        for tokens in dict.fromkeys((1, FEW, TOKENS)):
+        for tokens in (1, FEW):
             batch = self._of_length(tokens) if tokens < self.rows else None
-            if batch is not None and self._is_fine(batch):
+            if batch is not None:
                 yield batch, f"texts of {tokens} tokens"
         for texts in (1, len(self.plain) + 1):
             other = with_texts(self.plain, self.counted, texts)
-            if other is not None and texts != len(self.plain) and self._is_fine(other):
+            if other is not None and texts != len(self.plain):
                 yield other, f"{texts} texts"
 
-    def _is_fine(self, batch: Batch) -> bool:
-        """Whether the model runs on a batch and gives numbers."""
+    def _run(self, batch: Batch, *, finite: bool = False) -> PlainRun | None:
+        """A plain run of the model; None where it does not run, or gives no numbers."""
         try:
-            return bool(plain_run(self.model, self.stack, batch).states[-1].isfinite().all())
+            run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         except RankscopeError:
-            return False
+            return None
+        return None if finite and not bool(run.states[-1].isfinite().all()) else run
 
     def _lengths(self, tree: _Tree, knowledge: Knowledge) -> tuple[int, int | None, list[Proof]]:
         """The most tokens at which the tree holds, the fewest at which it was seen not to, and the proofs."""
-        longest, proofs = self.rows, list[Proof]()
+        longest, fails_at, proofs = self.rows, None, list[Proof]()
         last = self._longest()
         if last is None:
             return longest, None, proofs
         most = first_state(self.model, self.stack, last).shape[1]
-        for tokens in dict.fromkeys((min(self.rows + 1, most), min(2 * self.rows, most), most)):
+        for tokens in dict.fromkeys((most, min(2 * self.rows, most), min(self.rows + 1, most))):
             batch = last if tokens == most else self._of_length(tokens)
-            if tokens <= self.rows or batch is None or not self._is_fine(batch):
+            run = None if tokens <= self.rows or batch is None else self._run(batch, finite=True)
+            if batch is None or run is None:
                 continue
             try:
-                proofs.append(self._proof(tree, knowledge, batch, f"texts of {tokens} tokens"))
+                proofs.append(self._proof(tree, knowledge, batch, f"texts of {tokens} tokens", run))
             except NotTranslated:
-                return longest, tokens, proofs
+                fails_at = tokens
+                continue
             longest = tokens
-        return longest, None, proofs
+            break  # what holds on long texts need not be tried on those in between
+        return longest, fails_at, proofs
 
     def _known(self, tree: _Tree) -> Knowledge:
         """Which inputs tell padding and positions, by which reading of them makes the tree equal to the model."""
@@ -324,7 +329,8 @@ class _Reader:
         """What is known, and what one more input tells: padding of the tokens, of the memory, of both, or nothing."""
         for marks in ways:
             batch = padded(self.plain, marks)
-            if not self._runs(batch):
+            run = self._run(batch)
+            if run is None:
                 continue
             sides = product((marks, None), (marks, None) if tree.memory is not None else (None,))
             for padding, memory_padding in sides:
@@ -333,7 +339,7 @@ class _Reader:
                     padding=padding or knowledge.padding,
                     memory_padding=memory_padding or knowledge.memory_padding,
                 )
-                if self._holds(tree, told, batch):
+                if self._holds(tree, told, batch, run):
                     if padding is None and memory_padding is None:
                         return replace(knowledge, ignored=(*knowledge.ignored, marks.name))
                     return told
@@ -347,25 +353,28 @@ class _Reader:
                 return told
         return knowledge
 
-    def _runs(self, batch: Batch) -> bool:
+    def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch, run: PlainRun | None = None) -> bool:
         try:
-            plain_run(self.model, self.stack, batch)
+            self._proof(tree, knowledge, batch, "", run)
         except RankscopeError:
             return False
         return True
 
-    def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch) -> bool:
-        try:
-            self._proof(tree, knowledge, batch, "")
-        except RankscopeError:
-            return False
-        return True
-
-    def _proof(self, tree: _Tree, knowledge: Knowledge, batch: Batch, what: str) -> Proof:
+    def _proof(
+        self, tree: _Tree, knowledge: Knowledge, batch: Batch, what: str, run: PlainRun | None = None
+    ) -> Proof:
+        """Tree against model on one batch; ``run`` is what the model made of it, where that is there already."""
         tree.network.longest = None
         try:
             return proven_on(
-                self.model, self.stack, tree.network, knowledge, batch, dtype=self.dtype, casts=tree.casts
+                self.model,
+                self.stack,
+                tree.network,
+                knowledge,
+                batch,
+                dtype=self.dtype,
+                casts=tree.casts,
+                run=run,
             )
         except (NotTranslated, ShapeError) as error:  # a tree may know by itself how far it holds
             raise NotTranslated(f"{error} (compared on {what})" if what else str(error)) from error
@@ -380,9 +389,11 @@ def proven_on(
     *,
     dtype: torch.dtype,
     casts: bool,
+    run: PlainRun | None = None,
 ) -> Proof:
     """The deviations of a recognised tree from a plain run of the model, or an error that names the first block."""
-    run = plain_run(model, stack, batch, with_arguments=knowledge.memory is not None)
+    if run is None:
+        run = plain_run(model, stack, batch, with_arguments=knowledge.memory is not None)
     context = knowledge.context(batch, run.states[0], next(iter(run.arguments), None))
     # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
     # scale: states alone are compared.

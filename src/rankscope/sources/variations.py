@@ -62,10 +62,7 @@ def token_axes(model: nn.Module, stack: Stack, batch: Batch) -> TokenAxes | None
             for name, axis in chosen:
                 axes[name] = (*axes.get(name, ()), axis)
             found = TokenAxes(axes=axes, size=size, rows=rows)
-            less = [rows - 1, rows - 2] if rows > 2 else [rows - 1]
-            if all(
-                tokens and _runs(model, stack, shortened(batch, found, tokens), tokens) for tokens in less
-            ):
+            if rows > 1 and _is_cut(model, stack, batch, found):
                 return found
     return None
 
@@ -81,12 +78,16 @@ def _sets(places: list[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], ...]
             yield chosen
 
 
-def _runs(model: nn.Module, stack: Stack, batch: Batch, rows: int) -> bool:
-    """Whether the model runs on a batch, to the end of the stack, and its blocks see so many tokens."""
+def _is_cut(model: nn.Module, stack: Stack, batch: Batch, found: TokenAxes) -> bool:
+    """Whether the model runs on one token less, to the end of the stack, and on two less as well."""
+    rows = found.rows - 1
     try:
-        if first_state(model, stack, batch).shape[1] != rows:
+        cut = shortened(batch, found, rows)
+        if first_state(model, stack, cut).shape[1] != rows:
             return False
-        states = plain_run(model, stack, batch).states
+        if rows > 1 and first_state(model, stack, shortened(batch, found, rows - 1)).shape[1] != rows - 1:
+            return False
+        states = plain_run(model, stack, cut, with_ending=False).states
     except RankscopeError:
         return False
     return all(state.shape[1] == rows for state in states)
