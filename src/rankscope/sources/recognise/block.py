@@ -262,6 +262,7 @@ def lower(part: Part, captured: Captured) -> None:
                 known[id(held)] = nn.Parameter(captured.own(held.detach()), requires_grad=False)
             if held is not None:
                 module._parameters[name] = known[id(held)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = captured.own(buffer)
+        for held_ in (module._buffers, vars(module)):  # some modules keep tables as plain attributes
+            for name, value in held_.items():
+                if isinstance(value, Tensor):
+                    held_[name] = captured.own(value)

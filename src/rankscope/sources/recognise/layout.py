@@ -55,9 +55,10 @@ _ALONE = frozenset(
     }
     | {"rsqrt", "reciprocal", "sin", "cos", "sign"}
 )
-_PAIRS = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "maximum", "where", "gt", "ge", "lt", "le"})
+_PAIRS = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "where"})
+_COMPARISONS = frozenset({"maximum", "minimum", "gt", "ge", "lt", "le"})
 _HALF_LINES = frozenset({"clamp_min", "clamp", "threshold"})
-"""Operations that are a ReLU where the bound is zero, and a bend that no grid may reach where it is not."""
+"""Like comparisons, operations that bend at zero where the bound is zero, and where no grid may reach otherwise."""
 
 
 _COARSE = 1e-5
@@ -75,7 +76,16 @@ def is_pointwise(node: Node) -> bool:
         return least == 0 and held.get("max") is None and held.get("value", 0) == 0
     if node.kind == "div" and node.kwargs.get("rounding_mode") is not None:
         return False
+    if node.kind in _COMPARISONS:
+        return any(_is_zero(one) for one in node.args[:2])
     return node.kind in _ALONE or node.kind in _PAIRS
+
+
+def _is_zero(value: object) -> bool:
+    if isinstance(value, Node):
+        made = value.kind in ("zeros", "zeros_like", "new_zeros") or (value.op is None and not value.name)
+        return made and not bool(value.value.any())
+    return isinstance(value, int | float) and value == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> No
         best: tuple[Node, Fitted] | None = None
         for last in _endings(region, base, end):
             constants = _constants(region, base, last)
-            fitted = _fit(
+            fitted = _native(region, base, last) or _fit(
                 lambda v, last=last, base=base: region.replay(last, {base: v}),  # type: ignore[misc]
                 base,
                 constants,
@@ -163,6 +163,24 @@ def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> No
                 source if source.shape == base.shape else base, best[0], best[1].part
             )
             return
+
+
+def _native(region: Region, base: Node, node: Node) -> "Fitted | None":
+    """A norm of torch with its own gain and bias, also where these are zeros or ones and show nothing."""
+    (kind, *_) = _KINDS_OF.get(node.kind, (None,))
+    if kind is None or len(node.args[1]) != 1:
+        return None
+    held = {one.name: one.default_value for one in node.op._schema.arguments} if node.op is not None else {}
+    held |= dict(zip(held, node.args, strict=False)) | node.kwargs
+    gain, bias, eps = held.get("weight"), held.get("bias"), held.get("eps")
+    if any(one is not None and region.depends(one) for one in (gain, bias)):
+        return None
+    part = kind(
+        None if gain is None else gain.value.detach(),
+        None if bias is None else bias.value.detach(),
+        eps=torch.finfo(torch.float64).eps if eps is None else float(eps),
+    )
+    return Fitted(part, True) if _agrees(part, lambda v: region.replay(node, {base: v}), base) else None
 
 
 def _endings(region: Region, base: Node, end: Node) -> list[Node]:

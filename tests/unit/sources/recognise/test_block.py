@@ -261,6 +261,8 @@ TRAPS: dict[str, Callable[[Pieces, Tensor], Tensor]] = {
     "a skip scaled per position": lambda m, x: x * m.gamma[:, None] + m.mlp(x),
     "a bias per position": lambda m, x: x + m.mlp(x) + m.square.weight,
     "a clip far out": lambda m, x: x + m.down(F.gelu(m.up(x)).clamp(max=1e7)),
+    "a clip by comparison": lambda m, x: x + m.down(torch.where((h := m.up(x)) < 1e7, F.relu(h), 1e7)),
+    "a clip by another maximum": lambda m, x: x + m.down(-torch.maximum(-F.relu(m.up(x)), -m.gate - 1e7)),
     "a clip of the state": lambda m, x: x.clamp(-1e6, 1e6) + m.mlp(x),
     "a map of the tokens": lambda m, x: x + (m.square.weight @ x),
     "norm over the tokens": lambda m, x: x + m.mlp(F.layer_norm(x.transpose(1, 2), (DIM,)).transpose(1, 2)),

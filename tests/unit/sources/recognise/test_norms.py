@@ -130,6 +130,15 @@ def test_the_weights_of_a_norm_are_those_of_the_module() -> None:
         assert known.part.offset == offset
 
 
+def test_a_bias_of_zeros_is_still_the_one_of_the_module() -> None:
+    module = nn.LayerNorm(DIM, dtype=torch.float64)
+    (known,) = seen(module).known.values()
+    assert isinstance(known.part, LayerNorm)
+    assert known.part.bias is not None
+    assert known.part.bias.data_ptr() == module.bias.data_ptr()
+    assert known.part.weight.data_ptr() == module.weight.data_ptr()
+
+
 NOT_READ: dict[str, Callable[[Written, Tensor], Tensor]] = {
     "eps outside the root": lambda m, x: x / (mean_square(x).sqrt() + 1e-4) * m.g,
     "over tokens too": lambda m, x: (
