@@ -532,3 +532,18 @@ def test_flex_attention_runs_by_its_definition() -> None:
         )
 
     assert differs(run(flex), by_hand) < 1e-12
+
+
+# between its writes that one holds numbers that nobody has set
+SET = [function for function in WRITES if function is not writes_through_slices]
+
+
+@pytest.mark.parametrize("function", SET, ids=name)
+def test_nodes_keep_the_numbers_they_had_before_a_write(function: Callable[..., Any]) -> None:
+    graph = run(function).graph
+    x = draw(2, TOKENS, DIM).float().double()
+    assert torch.equal(graph.inputs["0"].value, x)
+    region = Region(graph, (graph.inputs["0"],), graph.outputs[0])
+    for node, value in region.replays(region.order, {region.roots[0]: x}).items():
+        if not node.kind.startswith("empty"):
+            torch.testing.assert_close(node.value, value, rtol=1e-12, atol=1e-12, equal_nan=True)
