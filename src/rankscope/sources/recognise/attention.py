@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankscope.errors import RankscopeError
 from rankscope.masks import Full
-from rankscope.network import Attention, Context, CrossAttention, NoPosition, Part, Softmax
+from rankscope.network import Attention, Context, CrossAttention, NoPosition, Norm, Part, Softmax
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Known, Note, Region, Unread
 from rankscope.sources.recognise.combinations import EXACT
@@ -25,7 +25,7 @@ from rankscope.sources.recognise.observed import observed
 from rankscope.sources.recognise.operands import Operands
 from rankscope.sources.recognise.position_rules import fit_bias
 from rankscope.sources.recognise.products import contraction, maps
-from rankscope.sources.recognise.softmax_mixers import Side, softmax_mixer
+from rankscope.sources.recognise.softmax_mixers import Side, owned, softmax_mixer
 
 SIZES = (0.01, 1.0, 30.0)
 """Sizes of the random states that a part is checked on."""
@@ -115,6 +115,10 @@ class _Reading:
         self.state, self.memory = query_state, None if key_state is query_state else key_state
         if self.memory is not None and not self._is_memory(query_state, key_state):
             raise Unread("queries are made of another state than keys and values", self.where)
+        self.memory_norm: Norm | None = None
+        normed = None if self.memory is None else self.region.known.get(self.memory)
+        if normed is not None and isinstance(normed.part, Norm) and normed.input in self.region.roots:
+            self.memory, self.memory_norm = normed.input, normed.part
         read, held = self.operands.places(query_state), self.operands.places(key_state)
         if read.texts != held.texts:
             raise Unread("the states of queries and keys have different numbers of texts", self.where)
@@ -209,7 +213,10 @@ class _Reading:
             own=own,
         )
         values = self.mixing.values(order, own)
-        return Attention(mixer, values) if self.memory is None else CrossAttention(mixer, values)
+        if self.memory is None:
+            return Attention(mixer, values)
+        norm = None if self.memory_norm is None else owned(self.memory_norm, own)
+        return CrossAttention(mixer, values, memory_norm=norm)
 
     def _order(self, text: int) -> Tensor:
         """Heads in the order of the output map, those that share keys side by side."""

@@ -24,6 +24,8 @@ def observed(mixing: Mixing, why: Unread, own: Own) -> Known:
     region, places = operands.region, operands.places(state)
     if any(_reads_else(mixing, one.node) for one in mixing.maps) or places.tokens < 2:
         raise why
+    if _reads_texts(mixing, places.texts):
+        raise why
     index, output = _index(mixing, places, why)
     nodes = [one.node for one in mixing.maps]
 
@@ -88,6 +90,18 @@ def _reads_else(mixing: Mixing, node: Node) -> bool:
         seen.add(at)
         waiting += at.inputs()
     return False
+
+
+def _reads_texts(mixing: Mixing, texts: int) -> bool:
+    """Whether the maps read an argument that differs from text to text, such as a mask of padding: it would stay."""
+    graph, roots = mixing.operands.region.graph, mixing.operands.region.roots
+    behind = graph.above([one.node for one in mixing.maps])
+    given = [node.value for node in graph.inputs.values() if node in behind and node not in roots]
+    return any(
+        held.shape[axis] == texts > 1 and bool((held != held.narrow(axis, 0, 1)).any())
+        for held in given
+        for axis in range(held.ndim)
+    )
 
 
 def _index(mixing: Mixing, places: Places, why: Unread) -> tuple[Tensor, Node]:

@@ -221,10 +221,15 @@ def _norm(
         )
     in_order = torch.equal(slots, torch.arange(side.width))
     if in_order and factors is None:
-        weight = None if norm.weight is None else own(norm.weight.data)
-        bias = None if norm.bias is None else own(norm.bias.data)
-        return type(norm)(weight, bias, eps=norm.eps, offset=norm.offset)
+        return owned(norm, own)
     gain = torch.ones(side.width, dtype=torch.float64) if norm.gain is None else norm.gain
     gain = gain[slots] * (1.0 if factors is None else factors)
     bias = None if norm.bias is None else norm.bias[slots] * (1.0 if factors is None else factors)
     return type(norm)(own(gain), None if bias is None else own(bias), eps=norm.eps)
+
+
+def owned(norm: Norm, own: Own) -> Norm:
+    """The same norm with the model's own weights."""
+    weight = None if norm.weight is None else own(norm.weight.data)
+    bias = None if norm.bias is None else own(norm.bias.data)
+    return type(norm)(weight, bias, eps=norm.eps, offset=norm.offset)

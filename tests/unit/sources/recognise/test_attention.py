@@ -24,7 +24,8 @@ from rankscope.network import (
 )
 from rankscope.sources.operations import Region
 from rankscope.sources.operations.captured import captured
-from rankscope.sources.recognise.attention import find_attention
+from rankscope.sources.recognise import attention
+from rankscope.sources.recognise.attention import find_attention, softmax_mixer
 from rankscope.sources.recognise.linear import find_linears
 from rankscope.sources.recognise.norms import find_norms
 
@@ -407,3 +408,69 @@ def test_one_token_tells_nothing() -> None:
     region = read(drawn(Attending()), states(tokens=1))
     assert not parts(region)
     assert "one token alone" in region.notes[0].what
+
+
+def test_cross_attention_norms_and_padding_of_the_memory() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.cross = nn.LayerNorm(DIM), Attending()
+
+        def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
+            read = self.norm(memory)
+            q, k, v = self.cross.split(x)[0], *self.cross.split(read)[1:]
+            return self.cross.joined(
+                self.cross.logits(q, k).masked_fill(padding[:, None, None], -1e30).softmax(-1) @ v
+            )
+
+    block = drawn(Block())
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    region = read(block, states(), states(tokens=5, seed=2), padding=padding, roots=("0", "1"))
+    assert not region.notes
+    (part,) = parts(region)
+    assert isinstance(part, CrossAttention)
+    x, memory = states(tokens=4, seed=3), states(tokens=5, seed=4)
+    context = Context(memory=memory, memory_is_token=~padding)
+    assert_same(part(x, context), block(x, memory, padding))
+
+
+def test_maps_that_read_padding_of_these_texts_are_refused() -> None:
+    class Block(Clamped):
+        def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+            q, k, v = self.split(x)
+            return self.joined(self.logits(q, k).masked_fill(padding[:, None, None], -1e30).softmax(-1) @ v)
+
+    padding = torch.zeros(TEXTS, TOKENS, dtype=torch.bool)
+    assert len(parts(read(drawn(Block()), states(), padding=padding))) == 1
+    padding[1, 5:] = True
+    assert not parts(read(drawn(Block()), states(), padding=padding))
+
+
+@pytest.mark.parametrize("fault", ["scale", "rule", "eps", "rows"])
+def test_a_part_that_is_read_wrongly_does_not_enter(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*args: Any, **kwargs: Any) -> tuple[Softmax, bool]:
+        mixer, is_single = softmax_mixer(*args, **kwargs)
+        if fault == "scale":
+            mixer.scale *= 1.01
+        elif fault == "rule":
+            mixer.rule = Full() if mixer.rule == Causal() else Causal()
+        elif fault == "eps" and mixer.query_norm is not None:
+            mixer.query_norm.eps *= 10
+        else:
+            swapped = torch.cat(
+                [mixer.query[:, :2].flip(1), mixer.query[:, 2:]], 1
+            )  # two columns of one head
+            mixer.register_parameter("query", nn.Parameter(swapped, requires_grad=False))
+        return mixer, is_single
+
+    monkeypatch.setattr(attention, "softmax_mixer", wrong)
+    region = read(drawn(Rotating()), states())
+    assert not any(isinstance(part.mixer, Softmax) for part in parts(region))
+    assert "attention as it was read is off by" in region.notes[0].what
+
+
+def test_one_text_is_enough() -> None:
+    block = drawn(Attending())
+    part = the_part(read(block, states(texts=1)))
+    other = states(texts=3, tokens=9, seed=5)
+    assert_same(part(other, Context()), block(other))
