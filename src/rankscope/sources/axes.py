@@ -21,6 +21,7 @@ from rankscope.errors import ShapeError
 from rankscope.sources.arguments import Form
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout
+from rankscope.sources.given import quantised
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.taps import Receive, tapped
@@ -82,7 +83,7 @@ def find_axes(
 
     ``form`` is that of the call which the inputs belong to, where they are not simply passed under their names.
     """
-    moved = [name for name, value in inputs.items() if _holds_tokens(name, value)]
+    moved = [name for name, value in inputs.items() if holds_tokens(name, value)]
     if layout is None:
         return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
     if not moved:
@@ -108,7 +109,7 @@ def located(
     fits = known is not None and set(known.inputs) == set(batch.inputs)
     found = known if known is not None and fits else find_axes(model, layout, batch.inputs, batch.form)
     if found.how == "assumed" and len(batch):  # then the number of labels tells, where only one axis has it
-        moved = [name for name, value in batch.inputs.items() if _holds_tokens(name, value)]
+        moved = [name for name, value in batch.inputs.items() if holds_tokens(name, value)]
         stated = [axis for axis in (0, 1) if batch.inputs[moved[0]].shape[axis] == len(batch)]
         if stated and found.axis not in stated:
             found = Axes(inputs=_axes(batch.inputs, stated[0], moved), how="stated")
@@ -173,6 +174,9 @@ class _Trial:
     ) -> None:
         self.model, self.layout, self.moved, self.form, self.inside = model, layout, moved, form, inside
         self.dtype = dtype_of(model)
+        self.clear, self.contrast = CLEARLY.get(self.dtype, 0.1), CONTRAST
+        if quantised(model):  # steps of activations may be those of the largest number of all texts
+            self.clear, self.contrast = 0.1, 3.0
 
     def axis(self, inputs: dict[str, Tensor]) -> int | None:
         """The axis of texts; None if the model does not run on these inputs, or neither axis mixes."""
@@ -230,15 +234,14 @@ class _Trial:
 
     def _is_same(self, among: list[_Seen], alone: list[_Seen], texts: int) -> bool:
         """Whether the first text of a run of all has the states of a run of it alone, along the axis of texts."""
-        clear = CLEARLY.get(self.dtype, 0.1)
         for one, other in zip(among, alone, strict=True):
             held = [place for place, end in one.slices if end == 0 and one.sizes[place] == texts]
             moves = [
-                _distance(one.slices[place, 0], other.slices[place, 0])
+                distance(one.slices[place, 0], other.slices[place, 0])
                 for place in held
                 if other.sizes[place] == 1
             ]
-            if held and not min(moves, default=inf) <= clear:
+            if held and not min(moves, default=inf) <= self.clear:
                 return False
         return True
 
@@ -277,7 +280,7 @@ class _Trial:
         found = []
         for one, other in zip(before, after, strict=True):
             ends = [key for key in one.slices if key[1] == end and one.sizes[key[0]] in sizes]
-            found.append(min((_distance(one.slices[key], other.slices[key]) for key in ends), default=inf))
+            found.append(min((distance(one.slices[key], other.slices[key]) for key in ends), default=inf))
         return found
 
     def _decided(self, before: list[_Seen], first: list[float], second: list[float]) -> int | None:
@@ -285,7 +288,7 @@ class _Trial:
 
         The first state in which one axis moves and the other does not decides; rounding grows later.
         """
-        clear = CLEARLY.get(self.dtype, 0.1)
+        clear = self.clear
         entered = {one.stack: sorted(one.sizes) for one in reversed(before)}
         texts = None
         for one, moves in zip(before, zip(first, second, strict=True), strict=True):
@@ -293,7 +296,7 @@ class _Trial:
             # Windows and heads may share the axis of texts inside a block: such states tell nothing about it.
             if isnan(small + big) or small == inf or sorted(one.sizes) != entered[one.stack]:
                 continue
-            if texts is None and big > relative_floor(one.layer, self.dtype) and big >= CONTRAST * small:
+            if texts is None and big > relative_floor(one.layer, self.dtype) and big >= self.contrast * small:
                 texts = moves.index(small)
             elif small > clear if texts is None else moves[texts] > sqrt(clear):
                 raise ShapeError(
@@ -318,7 +321,7 @@ def _entered(model: nn.Module, layout: Layout, receive: Receive) -> Iterator[Rem
                     yield module.register_forward_pre_hook(enter)
 
 
-def _distance(before: Tensor, after: Tensor) -> float:
+def distance(before: Tensor, after: Tensor) -> float:
     """The largest distance of a token from where it was, relative to its length; NaN if they are not finite."""
     a, b = (value.double().reshape(-1, value.shape[-1]) for value in (before, after))
     lengths = torch.maximum(a.norm(dim=-1), b.norm(dim=-1))
@@ -345,7 +348,7 @@ def _moved(value: Tensor, axis: int, end: int) -> Tensor:
     return other
 
 
-def _holds_tokens(name: str, value: Tensor) -> bool:
+def holds_tokens(name: str, value: Tensor) -> bool:
     """Whether an input holds tokens along two axes: ids, or vectors."""
     if any(word in name.lower() for word in _HELD) or value.dtype == torch.bool:
         return False

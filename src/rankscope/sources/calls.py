@@ -35,6 +35,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import inputs_of
+from rankscope.sources.padding import Padding, find_padding, masks_of_tokens
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call, Seen, called, check_alike
 from rankscope.sources.taps import unwrapped
@@ -57,6 +58,7 @@ class Calls(Iterator[Batch]):
             raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
         self._given, self._parts = given, self._located(model, layout, batch_size)
         self.axes: Axes | None = None
+        self._padding: Padding | None = None
         self.total = given.total
         """How many calls there are, where that is known."""
 
@@ -73,6 +75,23 @@ class Calls(Iterator[Batch]):
     def __next__(self) -> Batch:
         return next(self._parts)
 
+    def _without_padding(self, model: nn.Module, layout: Layout, batch: Batch) -> Batch:
+        """The batch with its padding left out; names are believed of models of libraries, others are tried out."""
+        is_own = getattr(model, "config", None) is None and "src_key_padding_mask" not in batch.inputs
+        masks = masks_of_tokens(batch) if is_own else []
+        if masks and self._padding is None:
+            self._padding = find_padding(model, layout, batch)
+        if masks and self._padding is not None:
+            self._given.tell("padding", self._padding.words)
+            is_token = self._padding.is_token(batch)
+            return batch if is_token is None else replace(batch, is_token=is_token)
+        unclear = [name for name in masks if "mask" in name or "pad" in name]
+        if unclear and batch.is_token is None:
+            self._given.tell(
+                "padding", f"the input {unclear[0]!r} was not seen to leave out tokens: all are measured"
+            )
+        return batch
+
     def _located(self, model: nn.Module, layout: Layout | None, batch_size: int) -> Iterator[Batch]:
         first: Batch | None = None
         done = skipped = 0
@@ -88,6 +107,8 @@ class Calls(Iterator[Batch]):
                     "steps", f"{skipped} calls on one token go on from earlier ones; the full passes are used"
                 )
                 continue
+            if layout is not None and ready.batch.is_token is None:
+                batch = self._without_padding(model, layout, batch)
             if ready.batch.labels == ():
                 batch = replace(batch, labels=tuple(f"input {done + n + 1}" for n in range(len(batch))))
             done += len(batch)

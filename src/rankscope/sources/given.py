@@ -81,3 +81,21 @@ def check_filled(model: nn.Module, words: str) -> None:
             f"{words} holds no numbers in {empty!r}: it is on the device meta; call model.to_empty(device='cpu') and "
             "load its weights first"
         )
+
+
+def quantised(model: nn.Module) -> str:
+    """The path of a part whose weights are whole numbers of few bits, and its kind; empty if there is none.
+
+    >>> quantised(nn.Linear(2, 2))
+    ''
+    """
+    for path, part in model.named_modules():
+        packed = hasattr(part, "_packed_params") or ".quantized" in type(part).__module__
+        coarse = any(
+            not weight.is_floating_point() or torch.finfo(weight.dtype).bits < 16
+            for weight in part.parameters(recurse=False)
+            if not weight.is_complex()
+        )
+        if packed or coarse:
+            return f"{path or 'all'} ({type(part).__name__})"
+    return ""

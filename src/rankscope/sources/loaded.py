@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.core.processor import without_amx
 from rankscope.errors import ConfigError
-from rankscope.sources.given import inside
+from rankscope.sources.given import inside, quantised
 
 Kind = Literal["text", "image", "audio", "tensor"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -107,6 +107,7 @@ def loaded(
         warnings=(
             *warnings,
             *inside(model)[1],
+            *_quantised_warning(model),
             *_vocabulary_warning(model, tokenizer),
             *_processor_warning(model),
         ),
@@ -232,6 +233,12 @@ def _vocabulary_warning(model: nn.Module, tokenizer: Any | None) -> tuple[str, .
         f"the tokenizer has {len(tokenizer)} entries but the model has {rows} token embeddings; "
         "texts that use the rest cannot be read",
     )
+
+
+def _quantised_warning(model: nn.Module) -> tuple[str, ...]:
+    found = quantised(model)
+    words = f"weights are quantised, such as {found}: states carry a rounding that the floors do not count"
+    return (words,) if found else ()
 
 
 def _processor_warning(model: nn.Module) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
 
-import torch
 from torch import nn
 
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
@@ -16,7 +15,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import is_causal_input
 from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
-from rankscope.sources.given import checked_module
+from rankscope.sources.given import checked_module, quantised
 from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import FinalNormDiffers, Proof
@@ -224,8 +223,12 @@ def _check(model: nn.Module, stack: Stack) -> None:
             "load it whole, without device_map"
         )
     dtypes = {parameter.dtype for block in blocks for parameter in block.parameters()}
-    if any(not dtype.is_floating_point or torch.finfo(dtype).bits < 16 for dtype in dtypes):
-        raise NotTranslated("the model holds quantised weights; load it without quantization")
+    coarse = next((found for path in stack.blocks if (found := quantised(model.get_submodule(path)))), "")
+    if coarse:
+        raise NotTranslated(
+            f"the model holds quantised weights, such as {coarse} of a block; load it without quantization; 'rankscope "
+            "scan' works on it all the same"
+        )
     if len(dtypes) > 1:
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
         raise NotTranslated(

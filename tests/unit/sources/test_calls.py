@@ -305,3 +305,44 @@ def test_a_monitor_takes_recordings_and_calls() -> None:
     third = rs.CollapseMonitor(model, {"idx": ids(2, 6), "mask": causal(6)}).step(0)
     assert whole.frame["value"].to_list() == other.frame["value"].to_list() == third.frame["value"].to_list()
     assert model.training
+
+
+@pytest.mark.parametrize("marks", ["tokens", "padding", "added"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_padding_is_what_no_token_reads_whatever_its_mask_is_called(marks: str, is_nested: bool) -> None:
+    class Own(Gpt):
+        def forward(self, batch: Any, attention_mask: Tensor | None = None) -> Any:  # type: ignore[override]
+            idx, given = (batch["idx"], batch["what"]) if is_nested else (batch, attention_mask)
+            assert given is not None
+            real = {"tokens": given != 0, "padding": given == 0, "added": given == 0}[marks]
+            return super().forward(idx, mask=real[:, None, None, :])
+
+    torch.manual_seed(0)
+    model, x = Own().eval(), ids(3, 6)
+    real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] + [True] * 5])
+    given = {"tokens": real, "padding": (~real).long(), "added": torch.where(real, 0.0, -1e9)}[marks]
+    found = rs.scan(
+        model,
+        inputs=[{"idx": x, "what": given}] if is_nested else (x, given),
+        spectra=False,
+    )
+    rows = found.table.frame.filter(found.table.frame["layer"] == 0)
+    assert rows.select("sample", "tokens").unique().sort("sample")["tokens"].to_list() == [6, 4, 5]
+    side = {"tokens": "is not zero", "padding": "is zero", "added": "is zero"}[marks]
+    assert any(
+        f"{side} (found by moving the others)" in note for note in found.table.sections["scan"]["warnings"]
+    )
+
+
+def test_a_mask_that_changes_no_state_leaves_nothing_out(gpt: Gpt) -> None:
+    class Scored(Gpt):
+        def forward(self, idx: Tensor, loss_mask: Tensor) -> Any:  # type: ignore[override]
+            logits = super().forward(idx, mask=causal(idx.shape[1]))[0]
+            return (logits * loss_mask[..., None]).sum(), logits
+
+    found = rs.scan(
+        Scored().eval(), inputs=(ids(2, 6), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)), spectra=False
+    )
+    about = found.table.sections["scan"]
+    assert about["tokens"] == 6
+    assert "the input 'loss_mask' was not seen to leave out tokens: all are measured" in about["warnings"]

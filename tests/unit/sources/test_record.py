@@ -432,3 +432,37 @@ def test_more_calls_than_are_kept_are_counted(gpt: Gpt) -> None:
             gpt(ids(2, 5 + number))
     assert len(seen) == 2
     assert seen.notes == ("the first 2 of 4 calls are used",)
+
+
+def test_quantised_weights_are_scanned_and_their_tree_is_refused() -> None:
+    class Coarse(nn.Module):
+        def __init__(self, whole: nn.Linear) -> None:
+            super().__init__()
+            self.step = nn.Parameter(whole.weight.abs().max() / 127, requires_grad=False)
+            numbers = (whole.weight / self.step).round().to(torch.int8)
+            self.weight, self.bias = nn.Parameter(numbers, requires_grad=False), whole.bias
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.weight.to(x.dtype) * self.step, self.bias)
+
+    def dynamic(model: Gpt) -> nn.Module | None:
+        if torch.backends.quantized.engine == "none":
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+
+    torch.manual_seed(0)
+    model = Gpt().eval()
+    exact = measured(rs.scan(model, inputs=ids(3, 6), spectra=False), 2)
+    packed = dynamic(model)
+    for block in model.blocks:
+        block.qkv, block.mlp[0] = Coarse(block.qkv), Coarse(block.mlp[0])
+    for coarse in (model, packed) if packed is not None else (model,):
+        with rs.record(coarse) as seen:
+            coarse(ids(3, 6))
+        found = rs.scan(seen, spectra=False)
+        torch.testing.assert_close(measured(found, 2), exact, rtol=0.1, atol=0.0)
+        assert any("weights are quantised, such as blocks.0.qkv" in one for one in about(found)["warnings"])
+        with pytest.raises(RankscopeError, match="quantised weights, such as qkv"):
+            rs.ablate(seen)
