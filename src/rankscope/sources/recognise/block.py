@@ -59,19 +59,17 @@ def recognised(
         memories = used
         region, layout = _read(captured, (root, *memories), target, tokens_first, padding)
     names = {node: name for name, node in captured.graph.inputs.items()}
-    builder = Stream(region, layout, captured)
     memory = names[memories[0]] if memories else None
     others = {
         node for node in states if node not in memories and layout.texts in (1, node.shape[tokens_first])
     }
+    layout.declare(target, root)
     try:
-        layout.declare(target, root)
-        if not layout.is_same(root, target):
-            raise Unread("the tokens leave the block in other places", target)
-        part = builder.build(root, target)
-        _check_reads(region, _run_as_it_is(region, builder.opaque), others)
-        _compare(captured, layout, part, stream, memory)
-        covered = _covered(captured, region, builder.opaque)
+        try:
+            part, opaque = _built(captured, layout, stream, memory, others, is_strict=False)
+        except Unread:
+            part, opaque = _built(captured, layout, stream, memory, others, is_strict=True)
+        covered = _covered(captured, region, opaque)
     except Unread as error:
         region.notes.append(Note.of(error))
         if (
@@ -88,6 +86,25 @@ def recognised(
         covered=covered,
         memory=memory,
     )
+
+
+def _built(
+    captured: Captured, layout: Layout, stream: str, memory: str | None, others: set[Node], *, is_strict: bool
+) -> tuple[Part, set[Node]]:
+    """The tree, equal to the block, and the nodes inside of what it does not recognise; nothing stays of a failure."""
+    region = layout.region
+    said = list(region.notes)
+    builder = Stream(region, layout, captured, is_strict)
+    try:
+        if not layout.is_same(region.roots[0], region.target):
+            raise Unread("the tokens leave the block in other places", region.target)
+        part = builder.build(region.roots[0], region.target)
+        _check_reads(region, _run_as_it_is(region, builder.opaque), others)
+        _compare(captured, layout, part, stream, memory)
+    except Unread:
+        region.notes[:] = said
+        raise
+    return part, builder.opaque
 
 
 def _read(

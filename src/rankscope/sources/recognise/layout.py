@@ -61,6 +61,9 @@ _HALF_LINES = frozenset({"clamp_min", "clamp", "threshold"})
 """Like comparisons, operations that bend at zero where the bound is zero, and where no grid may reach otherwise."""
 
 
+_NINE_DIGITS = 1e-9
+"""Largest error of a part: code writes the constants of activations with nine digits or more."""
+
 _COARSE = 1e-5
 """Largest error of attention whose positions come from a table of seven digits."""
 
@@ -83,8 +86,11 @@ def is_pointwise(node: Node) -> bool:
 
 def _is_zero(value: object) -> bool:
     if isinstance(value, Node):
-        made = value.kind in ("zeros", "zeros_like", "new_zeros") or (value.op is None and not value.name)
-        return made and not bool(value.value.any())
+        node = value
+        while node.kind in ("detach", "alias", "_to_copy", "lift_fresh"):
+            node = node.args[0]
+        made = node.kind in ("zeros", "zeros_like", "new_zeros") or (node.op is None and not node.name)
+        return made and not bool(node.value.any())
     return isinstance(value, int | float) and value == 0
 
 
@@ -239,7 +245,7 @@ class Layout:
         for rows in self._candidates(known.output):
             self._places[known.output] = Places(rows.unsqueeze(-1).expand(known.output.shape), channels)
             # Its finder has compared it strictly; here it shows where the tokens stand.
-            off = max(self.off(known, size) for size in SIZES[:2])
+            off = self.off(known, 1.0)
             if off <= _COARSE:
                 self.slack = max(self.slack, off)
                 return self._places[known.output]
@@ -256,17 +262,17 @@ class Layout:
 
     def agrees(self, known: Known) -> bool:
         """Whether a part gives what the graph gives, on random states of several sizes."""
-        return all(self.off(known, size) <= self.room for size in self.sizes)
+        return all(self.off(known, size) <= _NINE_DIGITS for size in SIZES)
 
     @property
     def room(self) -> float:
-        """How far a tree may be off, relative to the largest entry: code writes constants with nine digits or more."""
-        return 1e-9 + 10 * self.slack
+        """How far a tree with recognised attention may be off, relative to the largest entry."""
+        return _NINE_DIGITS + 10 * self.slack
 
     @property
     def sizes(self) -> tuple[float, ...]:
         """Sizes of states to compare on; errors of a coarse table grow with the size of the logits."""
-        return SIZES if self.slack <= 1e-9 else SIZES[:2]
+        return SIZES if self.slack <= _NINE_DIGITS else SIZES[:2]
 
     def off(self, known: Known, size: float) -> float:
         """The largest difference between a part and the graph on states of this size, relative to what it gives."""
