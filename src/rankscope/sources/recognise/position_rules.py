@@ -16,6 +16,9 @@ from rankscope.sources.recognise.combinations import EXACT
 SINGLE = 2.0**-22
 """Rounding of a table that was made in float32: of the angle and of the sine, with room for a product."""
 
+FEWEST = 3
+"""Tokens that a rule of positions is read from: two of them agree with any rule."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
@@ -38,6 +41,8 @@ def fit_turn(query: Tensor, key: Tensor) -> Turn:
     """The rotary rule of ``query`` and ``key`` (t c a and t c b: what the product sees of what the map gives)."""
     if query.shape != key.shape or query.shape[-1] != query.shape[-2]:
         raise Unread("queries and keys turn with their position and differ in width")
+    if len(query) < FEWEST:
+        raise Unread(f"queries and keys turn with the position, and {len(query)} tokens do not tell how")
     try:
         return _fitted_turn(query, key, EXACT, is_single=False)
     except Unread:
@@ -152,7 +157,8 @@ def fit_bias(bias: Tensor, allowed: Tensor) -> Position:
     if float(target.abs().max()) <= EXACT * size:
         return NoPosition()
     slope = (target * shape).sum((-1, -2)) / shape.square().sum((-1, -2)).clamp(min=1e-300)
-    if float((target - slope[:, None, None] * shape).abs().max()) <= EXACT * size:
+    is_linear = float((target - slope[:, None, None] * shape).abs().max()) <= EXACT * size
+    if is_linear and keys >= FEWEST:
         return Alibi(slope)
     most = max(queries, keys) - 1
     table = torch.zeros(2 * most + 1, len(bias), dtype=bias.dtype)

@@ -181,6 +181,28 @@ def _product_sum(region: Region, node: Node, write: _Writer) -> None:
     _become(node, _ATEN.add.Tensor, node.args[0], product)
 
 
+def _division(region: Region, node: Node, write: _Writer) -> None:
+    """``(exp(a) @ v) / exp(a).sum(-1)``, a softmax that divides last, divides first; other divisions by one go."""
+    mixed, total = (*node.args, None)[:2]
+    if isinstance(mixed, Node) and isinstance(total, Node) and mixed.kind in ("matmul", "bmm"):
+        weights, values = mixed.args[:2]
+        last = (-1, weights.value.ndim - 1)
+        if (
+            weights.kind == "exp"
+            and total.kind == "sum"
+            and total.args[0] is weights
+            and len(total.args) > 1
+            and len(total.args[1]) == 1
+            and total.args[1][0] in last
+            and total.value.ndim == weights.value.ndim
+            and node.shape == mixed.shape
+            and not node.kwargs
+        ):
+            _become(node, mixed.op, write(node, _ATEN.div.Tensor, weights, total), values)
+            return
+    _no_change(1.0)(region, node, write)
+
+
 _RULES = {
     "_to_copy": _cast,
     "to": _cast,
@@ -190,7 +212,7 @@ _RULES = {
     "add": _no_change(0.0),
     "sub": _no_change(0.0),
     "mul": _no_change(1.0),
-    "div": _no_change(1.0),
+    "div": _division,
     "convolution": _convolution,
     "matmul": _left_product,
     "mm": _left_product,

@@ -101,6 +101,14 @@ class Summed(Attending):
         return self.joined((maps.unsqueeze(-1) * v.unsqueeze(2)).sum(3))
 
 
+class DividedLast(Attending):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        logits = self.logits(q, k)
+        weights = (logits - logits.amax(-1, keepdim=True)).exp()
+        return self.joined((weights @ v) / weights.sum(-1, keepdim=True))
+
+
 class HeadsLast(Attending):
     """Channels of a head lie apart from each other."""
 
@@ -189,7 +197,7 @@ SPELLED: list[type[nn.Module]] = [
         HeadsLast,
         Reversed,
     ),
-    *(Temperatures, Added, Tiled, NormedOverAll, Flat),
+    *(Temperatures, DividedLast, Added, Tiled, NormedOverAll, Flat),
 ]
 
 
@@ -313,6 +321,23 @@ def test_biases_hold_for_the_length_that_was_seen(kind: type[Attending], positio
     assert_same(part(other, Context()), block(other))
     with pytest.raises(ShapeError):
         part(states(tokens=TOKENS + 1), Context())
+
+
+def test_two_tokens_tell_no_rule_of_positions() -> None:
+    class Turning(Attending):
+        def logits(self, q: Tensor, k: Tensor) -> Tensor:
+            return _rotated(q) @ _rotated(k).mT
+
+    class Falling(Attending):
+        def logits(self, q: Tensor, k: Tensor) -> Tensor:
+            place = torch.arange(q.shape[-2])
+            return q @ k.mT - (place[:, None] - place).abs().sqrt()
+
+    region = read(drawn(Turning()), states(tokens=2))
+    assert "2 tokens do not tell how" in region.notes[0].what
+    part = the_part(read(drawn(Falling()), states(tokens=2)))
+    with pytest.raises(ShapeError):
+        part(states(tokens=3), Context())
 
 
 RULES: list[MaskRule] = [
