@@ -166,7 +166,7 @@ def with_texts(batch: Batch, counted: TokenAxes | None, count: int, *, seed: int
     lie along no axis."""
     if batch.text_axes is None or not any(axis is not None for axis in batch.text_axes.values()):
         return None
-    found = batch.taken(torch.arange(count) % len(batch))
+    found = replace(batch, is_token=None).taken(torch.arange(count) % len(batch))
     if counted is None or count <= len(batch):
         return found
     drawn = torch.Generator().manual_seed(seed)
