@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from rankscope.network import Opaque, Part, TokenMap
+from rankscope.network import Attention, Observed, Opaque, Part, TokenMap
 from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import Guard, Node
 from rankscope.sources.operations.region import Note, Region, Unread
@@ -197,6 +197,13 @@ def _covered(captured: Captured, region: Region, opaque: set[Node]) -> float:
     """The share of the weights that ran which no opaque part reads."""
     total = _weights(captured, region, region.order)
     missed = _weights(captured, region, _run_as_it_is(region, opaque))
+    for known in region.known.values():
+        if isinstance(known.part, Attention) and isinstance(
+            known.part.mixer, Observed
+        ):  # of its maps no rule is known
+            held = {one.untyped_storage().data_ptr() for one in known.part.values.parameters()}
+            read = _weights(captured, region, between(region, known.input, known.output))
+            missed |= {leaf for leaf in read if leaf.value.untyped_storage().data_ptr() not in held}
     count = sum(leaf.value.numel() for leaf in total)
     return 1.0 if not count else 1 - sum(leaf.value.numel() for leaf in missed) / count
 

@@ -103,6 +103,7 @@ NOT_READ: dict[str, Callable[[Written, Tensor], Tensor]] = {
     "over tokens": lambda m, x: m.square @ x,
     "over tokens, turned": lambda m, x: (x.transpose(1, 2) @ m.square).transpose(1, 2),
     "bias per position": lambda m, x: x @ m.square + m.square,
+    "one number per position added": lambda m, x: x @ m.square + m.square[:, :1],
     "factor per position": lambda m, x: (x @ m.square) * m.square[:, :1],
     "longer convolution": lambda m, x: F.conv1d(
         x.transpose(1, 2), m.square[..., None].repeat(1, 1, 3), padding=1
