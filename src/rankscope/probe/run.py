@@ -244,6 +244,11 @@ def measured_tokens(state: Tensor, batch: Batch, is_token: Tensor | None, *, is_
     ``is_only``: whether the model has one stack. Of several, those that read something else than the texts (images
     beside them) are measured whole.
     """
+    if state.shape[1] == 1:
+        raise ShapeError(
+            "the blocks see one token of each text, and at least two are needed to be equal or not; give longer texts, "
+            "or a call on whole texts (generate of a model with a decoder begins with one token)"
+        )
     if is_token is None:
         return list(state)
     keep = is_token.to(state.device)

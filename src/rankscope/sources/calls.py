@@ -65,6 +65,9 @@ class Calls(Iterator[Batch]):
         first = next(self._parts, None)
         if first is None:
             raise ConfigError("an empty collection of inputs was given; give at least one batch")
+        self.is_call = first.form is not None
+        """Whether these are calls as somebody made them, not tensors under the names of inputs."""
+
         self._parts = chain([first], self._parts)
 
     @property

@@ -33,7 +33,7 @@ from rankscope.sources import (
 )
 from rankscope.sources.axes import Axes, as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
-from rankscope.sources.calls import given_calls
+from rankscope.sources.calls import Calls, given_calls
 from rankscope.sources.structure import Blocks
 from rankscope.sources.taps import unwrapped
 from rankscope.studies.scan_config import ScanConfig
@@ -179,7 +179,9 @@ def _with_decoder(inputs: Inputs, loaded: Loaded, kind: str, value: Any) -> Inpu
     if "decoder_input_ids" not in loaded.takes:
         return inputs
     names = set(value) if isinstance(value, dict) else set()
-    if names & {"decoder_input_ids", "decoder_inputs_embeds"}:
+    if isinstance(inputs.batches, Calls) and inputs.batches.is_call:
+        words = "what the call gives it"
+    elif names & {"decoder_input_ids", "decoder_inputs_embeds"}:
         words = "inputs of its own"
     elif kind == "audio":
         words = "its start token and random tokens"

@@ -322,6 +322,8 @@ def about_floor(found: rs.Scan) -> float:
         (lambda m: m.forward(ids(2, 5)), "by a method such as forward; call the model"),
         (lambda m: m(ids(2, 5).float()), "the call <lambda> failed with RuntimeError"),
         (lambda m: m(), "the call <lambda> failed with TypeError"),
+        (lambda m: m(ids(2, 1)), "the blocks see one token of each text"),
+        (lambda m: m(ids(2, 5)[:0]), "no text was given"),
         (
             lambda m: (m(ids(2, 5)), m(ids(2, 5), mask=causal(5))),
             r"is called with \(the first: 2 axes\) and in call 2 with \(mask: 2 axes, the first: 2 axes\)",
