@@ -147,6 +147,7 @@ NOT_READ: dict[str, Callable[[Written, Tensor], Tensor]] = {
     ),
     "native, over tokens too": lambda m, x: F.layer_norm(x, x.shape[1:]),
     "length is clipped from above": lambda m, x: x / x.norm(dim=-1, keepdim=True).clamp(min=1e-8, max=1e6),
+    "length is clipped far out": lambda m, x: x / x.norm(dim=-1, keepdim=True).clamp(min=1e-8, max=1e12),
     "length is never below one": lambda m, x: x / x.norm(dim=-1, keepdim=True).clamp(min=1.0),
     "gain per position": lambda m, x: x * torch.rsqrt(mean_square(x) + 1e-6) * m.g[: x.shape[1], None],
     "largest entry": lambda m, x: x / x.abs().amax(-1, keepdim=True),
