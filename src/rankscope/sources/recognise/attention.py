@@ -8,6 +8,9 @@ result goes. Several softmaxes that end in one output map (a module per head, ch
 Axis letters: n text, h head, i query token, j key token, c channel of a head, g softmax row, s entry of that row.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -40,28 +43,32 @@ def find_attention(region: Region, *, tokens_first: bool, own: Own) -> None:
     ends: dict[Node, list[Mix]] = {}
     found = list(maps(region, operands.live))
     for one in found:
-        try:
+        with _noted(region, one.node):
             if one.node.shape[one.axis] < 2:
                 raise Unread("one token alone: nothing can be read of attention", one.node)
             for mix in mixes_of(operands, one):
                 for end in ends_of(operands, mix.product.node):
                     ends.setdefault(end, []).append(mix)
-        except Unread as error:
-            region.notes.append(Note.of(error))
     for end, mixes in ends.items():
-        try:
+        with _noted(region, mixes[0].map.node):
             known = _known(operands, end, mixes, own)
             region.known[known.output] = known
-        except Unread as error:
-            node = mixes[0].map.node if error.node is None else error.node
-            region.notes.append(Note.of(Unread(error.what, node)))
-        except (RuntimeError, ValueError, IndexError, RankscopeError) as error:
-            what = f"attention could not be read: {str(error).splitlines()[0]}"
-            region.notes.append(Note.of(Unread(what, mixes[0].map.node)))
     if not found:
         product = next((node for node in region.order if contraction(operands.live, node) is not None), None)
         if product is not None:
             region.notes.append(Note.of(Unread("a product of two states, but no softmax of it", product)))
+
+
+@contextmanager
+def _noted(region: Region, where: Node) -> Iterator[None]:
+    """What cannot be read is a note with the user's line, whatever went wrong with it."""
+    try:
+        yield
+    except Unread as error:
+        region.notes.append(Note.of(Unread(error.what, where if error.node is None else error.node)))
+    except (RuntimeError, ValueError, IndexError, RankscopeError) as error:
+        what = f"attention could not be read: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        region.notes.append(Note.of(Unread(what, where)))
 
 
 def _known(operands: Operands, end: Node, mixes: list[Mix], own: Own) -> Known:
@@ -229,7 +236,7 @@ class _Reading:
         """The part against the graph, on other numbers than those it was read from."""
         generator = torch.Generator().manual_seed(29)
         places = self.operands.places(self.state)
-        is_padded = not bool(mask.is_token.all())
+        is_padded, is_checked = not bool(mask.is_token.all()), False
         for size in SIZES[:2] if self.is_single else SIZES:
 
             def drawn(node: Node, size: float = size) -> tuple[Tensor, Tensor]:
@@ -257,6 +264,9 @@ class _Reading:
             off = float((ours - theirs).abs().max() / theirs.abs().max())
             if not off <= (SINGLE_OFF if self.is_single else EXACT):
                 raise Unread(f"attention as it was read is off by {off:.0e}", self.where)
+            is_checked = True
+        if not is_checked:
+            raise Unread("logits are too large for a mask of a moderate number", self.where)
 
     def _leaks(self, part: Part, x: Tensor, context: Context) -> bool:
         """Whether logits are so large that a mask of a moderate number lets something through."""
