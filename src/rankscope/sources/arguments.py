@@ -17,7 +17,20 @@ from torch import Tensor, nn
 Form = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments, a ``Leaf`` in place of every tensor."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, range)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    type,
+    range,
+    nn.Module,
+)
 _MAIN = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 """First inputs that are known by their names; the first positional argument of other models has none."""
 

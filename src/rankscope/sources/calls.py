@@ -329,6 +329,12 @@ class _Reader:
         if len(used) < len(values) and self._unpacks(given, used):
             self.given.tell("tuple", f"every batch was passed whole, as the one argument of {self.name}")
             return self._built((given,), {})
+        rows = [getattr(one, "shape", ()) for one in values]
+        if len(used) < len(values) and len(rows[0]) == 1 and any(len(one) > 1 for one in rows[len(used) :]):
+            raise ConfigError(
+                f"{self.name} takes {self._listed(len(used))}, and entry 1 of a batch ({_described(values[0])}) looks "
+                "like the labels of a later one; give a dict by name, or call=lambda m: m(...)"
+            )
         if len(used) < len(values):
             rest = ", ".join(_described(one) for one in values[len(used) :])
             self.given.tell(

@@ -303,9 +303,8 @@ def check_alike(first: Batch, batch: Batch, number: int, model: nn.Module) -> No
 
 def _axes_words(batch: Batch, model: nn.Module) -> str:
     stand = dict.fromkeys(batch.inputs) if batch.form is None else places(batch.form, positional_names(model))
-    axes = {
-        name or "the first": batch.inputs[name if leaf is None else leaf].ndim for name, leaf in stand.items()
-    }
+    first = next(iter(positional_names(model)), "the first")
+    axes = {name or first: batch.inputs[name if leaf is None else leaf].ndim for name, leaf in stand.items()}
     return ", ".join(f"{name}: {count} axes" for name, count in sorted(axes.items()))
 
 

@@ -297,7 +297,9 @@ def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: La
         loaded.model, inputs, call=given.get("call"), layout=layout, batch_size=config.batch_size
     )
     axes = batches.axes
-    words = "" if axes is None else f"{axes.words}; "
+    words = "texts are the first axis of the states; "
+    if axes is not None and axes.inputs:
+        words = f"{axes.words}; "
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"

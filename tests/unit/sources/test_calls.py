@@ -130,6 +130,10 @@ def test_labels_of_a_loader_are_no_input_where_the_model_takes_none() -> None:
     batches, notes = read(Gpt().eval(), DataLoader(TensorDataset(x, x), batch_size=3))
     assert [set(one.inputs) for one in batches] == [{"", "targets"}] * 2
     assert notes == ("every batch was passed as (idx, targets)",)
+    with pytest.raises(
+        ConfigError, match=r"entry 1 of a batch \(int64 of shape 6\) looks like the labels of a later one"
+    ):
+        read(Classifier().eval(), [(y, x)])
     _, notes = read(Classifier().eval(), [({"idx": x}, y)])
     assert notes == ("what stands behind the dict of inputs is no input of Classifier: left out",)
 

@@ -210,6 +210,32 @@ def test_generate_is_its_first_full_pass() -> None:
     )  # nothing is left behind
 
 
+def test_an_argument_by_place_or_by_name_is_the_same(gpt: Gpt) -> None:
+    gpt.eval()
+    with rs.record(gpt) as seen:
+        gpt(ids(2, 5), mask=causal(5))
+        gpt(idx=ids(1, 6), mask=causal(6))
+    assert about(rs.scan(seen, spectra=False))["texts"] == 3
+
+
+def test_a_model_may_be_called_with_texts_and_modules() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Gpt()
+
+        def forward(self, texts: list[str], norm: nn.Module, log: list[str]) -> Tensor:
+            log.append("once")
+            assert len(log) == 1  # every call has a list of its own
+            assert norm is last
+            return norm(self.inner(torch.tensor([[ord(letter) % 30 for letter in one] for one in texts]))[0])
+
+    model, last = Reads().eval(), nn.Identity()
+    found = rs.scan(model, call=lambda m: m(["hello", "world", "tests"], last, []), spectra=False)
+    assert about(found)["texts"] == 3
+    assert about(found)["special rule"].startswith("texts are the first axis of the states")
+
+
 def test_texts_that_grow_are_one_call_each(gpt: Gpt) -> None:
     gpt.eval()
     with rs.record(gpt) as seen:
@@ -326,7 +352,7 @@ def about_floor(found: rs.Scan) -> float:
         (lambda m: m(ids(2, 5)[:0]), "no text was given"),
         (
             lambda m: (m(ids(2, 5)), m(ids(2, 5), mask=causal(5))),
-            r"is called with \(the first: 2 axes\) and in call 2 with \(mask: 2 axes, the first: 2 axes\)",
+            r"is called with \(idx: 2 axes\) and in call 2 with \(idx: 2 axes, mask: 2 axes\)",
         ),
     ],
 )
@@ -342,7 +368,7 @@ def test_axes_that_change_from_call_to_call_are_refused() -> None:
     model = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
     ).eval()
-    with pytest.raises(ConfigError, match=r"\(the first: 3 axes\) and in call 2 with \(the first: 2 axes\)"):
+    with pytest.raises(ConfigError, match=r"\(src: 3 axes\) and in call 2 with \(src: 2 axes\)"):
         rs.scan(model, call=lambda m: (m(torch.randn(2, 5, 8)), m(torch.randn(5, 8))))
 
 
