@@ -78,6 +78,8 @@ def _lengths(part: Part, captured: Captured, call: BlockCall, state: Tensor) -> 
         try:
             found = _off(part, x, Context(), theirs)
         except RankscopeError:  # a piece of the tree that says it does not know this length
+            if tokens <= own:
+                continue
             found = torch.inf
         if found <= ALLOWED[torch.float64]:
             longest = max(longest or 0, tokens)

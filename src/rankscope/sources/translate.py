@@ -17,6 +17,7 @@ from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.given import checked_module, quantised
 from rankscope.sources.layout import Match, family_runs, layout_of
+from rankscope.sources.paths import join
 from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import FinalNormDiffers, Proof
 from rankscope.sources.recognition import read_stack
@@ -27,6 +28,9 @@ from rankscope.sources.translation import PROVEN_ON, Compared, Translation, poin
 from rankscope.sources.trees import Builder, Place, norm
 from rankscope.sources.trial import trial_batch
 from rankscope.sources.weights import refuse_not_finite
+
+FAMILIES_BUILD = True
+"""Whether families build the trees that they know; if not, every tree is read from a run."""
 
 
 def translate(
@@ -142,7 +146,7 @@ def _chosen(model: nn.Module, wanted: str | None, batch: Batch | None) -> _Chose
     ]
     for one in known:
         if one.tree is not None and wanted in (None, one.stack.name):
-            return one
+            return one if FAMILIES_BUILD else replace(one, tree=None)
     refusal = next((one.match.family.refusal for one in known if one.match and one.match.family.refusal), "")
     if refusal:
         raise NotTranslated(refusal)
@@ -213,6 +217,17 @@ def _check(model: nn.Module, stack: Stack) -> None:
     if model.training:
         raise NotTranslated(
             "the model is in training mode, where dropout makes every pass another one; call model.eval() first"
+        )
+    awake = [
+        join(path, name)
+        for path in stack.blocks
+        for name, module in model.get_submodule(path).named_modules()
+        if module.training and next(module.children(), None) is None
+    ]
+    if awake:
+        raise NotTranslated(
+            f"the model is at rest, but {awake[0]!r} inside its blocks is in training mode, where dropout makes every "
+            "pass another one; call model.eval() first"
         )
     refuse_not_finite(model)
     blocks = [model.get_submodule(path) for path in stack.blocks]

@@ -1,0 +1,235 @@
+"""Trees that are read from a run: how far they hold, what they know besides the tokens, and what is said of them."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import rankscope as rs
+from own_models import TEXTS, TOKENS, built, given
+from rankscope.errors import NotTranslated, RankscopeError, ShapeError
+from rankscope.network import Attention, Softmax
+from rankscope.results.tree_lines import tree_lines
+from rankscope.sources import Batch, Translation
+from rankscope.sources.tree_report import part_lines, tree_report
+from translation_decoders import CASES as DECODERS
+from translations import CASES as ENCODERS
+
+translating = import_module("rankscope.sources.translate")  # the package has a function of that name
+CASES = ENCODERS | DECODERS
+
+DIM = 12
+
+
+def seen_of(model: nn.Module, *args: object, **kwargs: object) -> rs.Seen:
+    with rs.record(model) as seen:
+        model(*args, **kwargs)
+    return seen
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Translation:
+    model = built("nano")
+    with rs.record(model) as seen:
+        given("nano", TEXTS, TOKENS, seed=1).call(model)
+    return rs.translate(seen)
+
+
+# how far a tree holds
+
+
+def test_a_tree_is_limited_to_what_it_was_compared_on_until_more_is_shown(nano: Translation) -> None:
+    found = nano.recognition
+    assert found is not None
+    assert (found.longest, found.shape, found.fails_at) == (128, None, None)
+    assert (
+        nano.network.longest == found.longest
+    )  # the blocks are given tokens alone, and were called with so many
+    with pytest.raises(ShapeError, match="seen to hold up to 128 tokens"):
+        nano.network(drawn(1, 129, DIM))
+
+
+class Windowed(nn.Module):
+    """Reads the nearest ``width`` keys alone; a text of up to ``width`` tokens does not show it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(DIM), nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        place = torch.arange(x.shape[1])
+        distance = place[:, None] - place
+        may = (distance >= 0) & (distance < self.width)
+        scores = (q @ k.mT / DIM**0.5).masked_fill(~may, -torch.inf)
+        return x + self.out(scores.softmax(dim=-1) @ v)
+
+
+class Stacked(nn.Module):
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, *rest: object) -> Tensor:
+        for block in self.blocks:
+            x = block(x, *rest)
+        return x
+
+
+def test_a_window_that_the_call_does_not_show_is_seen_on_longer_texts() -> None:
+    torch.manual_seed(0)
+    model = Stacked(Windowed(20), Windowed(20)).double().eval()
+    found = rs.translate(seen_of(model, drawn(2, 8, DIM)))
+    (mixer, _) = (part.mixer for part in found.network.modules() if isinstance(part, Attention))
+    assert isinstance(mixer, Softmax)
+    assert str(mixer.rule) == "causal-window:19"
+
+
+class Doubling(nn.Module):
+    """Another temperature for long texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(DIM), nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor, heat: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        scale = 2.0 if x.shape[1] > 30 else 1.0
+        return x + self.out((scale * q @ k.mT / DIM**0.5 + heat).softmax(dim=-1) @ v)
+
+
+def test_a_branch_on_length_leaves_a_tree_with_a_limit() -> None:
+    torch.manual_seed(0)
+    model = Stacked(Doubling()).double().eval()
+    found = rs.translate(seen_of(model, drawn(2, 8, DIM), torch.zeros(1, dtype=torch.float64)))
+    assert found.recognition is not None
+    assert found.recognition.fails_at is not None
+    assert found.recognition.fails_at > 30
+    assert 8 <= found.recognition.longest <= 30
+    longer = seen_of(model, drawn(2, 31, DIM), torch.zeros(1, dtype=torch.float64))
+    with pytest.raises(NotTranslated, match="differs"):
+        found.embed(longer.batches[0])
+
+
+# what is known besides the tokens
+
+
+class Padded(nn.Module):
+    """A mask of padding that is true on tokens, or on padding, under a name that says nothing."""
+
+    def __init__(self, *, on_tokens: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True)
+        self.layers = nn.ModuleList([layer])
+        self.on_tokens = on_tokens
+
+    def forward(self, x: Tensor, what: Tensor | None = None) -> Tensor:
+        is_padding = None if what is None else ~what if self.on_tokens else what
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=is_padding)
+        return x
+
+
+@pytest.mark.parametrize("on_tokens", [True, False])
+def test_padding_is_read_the_way_round_that_the_model_reads_it(on_tokens: bool) -> None:
+    torch.manual_seed(0)
+    model = Padded(on_tokens=on_tokens).double().eval()
+    is_token = torch.ones(3, 8, dtype=torch.bool)
+    is_token[1, 5:] = False
+    what = is_token if on_tokens else ~is_token
+    seen = seen_of(model, drawn(3, 8, DIM), what=what)
+    found = rs.translate(seen)
+    _, context = found.embed(seen.batches[0])
+    assert context.is_token is not None
+    assert torch.equal(context.is_token, is_token)
+    later = rs.translate(seen_of(model, drawn(3, 8, DIM)))  # the mask is new to this tree
+    _, context = later.embed(seen.batches[0])
+    assert context.is_token is not None
+    assert torch.equal(context.is_token, is_token)
+
+
+def test_a_mask_between_tokens_that_changes_is_refused() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True)
+    model = Stacked(layer).double().eval()
+    causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    seen = seen_of(model, drawn(2, 7, DIM), causal)
+    found = rs.translate(seen)
+    other = seen_of(model, drawn(2, 7, DIM), causal.mT)
+    with pytest.raises(NotTranslated, match="differs"):
+        found.embed(other.batches[0])
+
+
+# what is said
+
+
+class Capped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(DIM), nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        self.second, self.up, self.down = nn.LayerNorm(DIM), nn.Linear(DIM, 20), nn.Linear(20, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        scores = q @ k.mT / DIM**0.5
+        x = x + self.out(scores.clamp(max=50).softmax(dim=-1) @ v)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+def test_what_is_not_recognised_is_named_with_the_line_of_the_user() -> None:
+    torch.manual_seed(0)
+    model = Stacked(Capped()).double().eval()
+    told = tree_report(seen_of(model, drawn(2, 7, DIM)))
+    lines = tree_lines(told)
+    (unread,) = (line for line in lines if line.startswith("  not recognised: "))
+    assert "test_recognition.py:" in unread
+    assert "scores.clamp(max=50)" in unread
+    assert any("Mlp: gelu, width 20" in line for line in lines)
+    assert any("scan, ablate and paths work" in line for line in lines)
+
+
+def test_a_tree_is_told_block_by_block(nano: Translation) -> None:
+    lines = tree_lines(tree_report(nano.model, replace(given_batch(), labels=())))
+    assert lines[0] == "blocks 1 to 2, 100% of their weights:"
+    assert "    Attention: 2 heads, causal, scale 0.4082" in lines
+    assert lines[-1].endswith("seen to hold up to 128 tokens, longer texts are compared first")
+
+
+def given_batch() -> Batch:
+    (ids,) = given("nano", TEXTS, TOKENS, seed=1).args
+    return Batch(inputs={"": ids}, is_token=None, labels=())
+
+
+def test_a_part_in_training_mode_inside_a_model_at_rest_is_refused() -> None:
+    model = Stacked(nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True)).double().eval()
+    model.blocks[0].dropout.train()
+    with pytest.raises(RankscopeError, match=r"'blocks\.0\.dropout' inside its blocks is in training mode"):
+        rs.translate(seen_of(model, drawn(2, 7, DIM)))
+
+
+# the trees of families are the same, read from a run
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "t5", "llama", "bloom", "torch-pre"])
+def test_what_a_family_builds_is_read_from_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    built_, batch = case.translation(torch.float64), case.batch(torch.float64)
+    monkeypatch.setattr(translating, "FAMILIES_BUILD", False)
+    read = rs.translate(case.model(torch.float64), batch, stack=case.stack)
+    assert read.recognition is not None
+    assert [list(part_lines(part)) for part in read.network.blocks] == [
+        list(part_lines(part)) for part in built_.network.blocks
+    ]
+    ours, theirs = (one.network.states(*one.embed(batch)) for one in (read, built_))
+    _, context = built_.embed(batch)
+    keep = torch.ones(ours[0].shape[:2], dtype=torch.bool) if context.is_token is None else context.is_token
+    for one, two in zip(ours, theirs, strict=True):
+        assert float(((one - two).norm(dim=-1) / two.norm(dim=-1))[keep].max()) < 1e-12
