@@ -212,6 +212,14 @@ def kinds_of(family: Family) -> list[str]:
     return list(dict.fromkeys(kind for tree in family.trees for kind in tree.kinds or own))
 
 
+def _matters(module: nn.Module) -> bool:
+    """Whether a module of torch computes something else in training mode."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return True
+    share = getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
+    return isinstance(share, float) and share > 0
+
+
 def _check(model: nn.Module, stack: Stack) -> None:
     """Raise if the weights of the blocks cannot be shared, or the model is not at rest."""
     if model.training:
@@ -222,7 +230,7 @@ def _check(model: nn.Module, stack: Stack) -> None:
         join(path, name)
         for path in stack.blocks
         for name, module in model.get_submodule(path).named_modules()
-        if module.training and next(module.children(), None) is None
+        if module.training and _matters(module)
     ]
     if awake:
         raise NotTranslated(
