@@ -115,7 +115,8 @@ class Foreign(nn.Module, ABC):
             texts, tokens = self.shape
             raise ShapeError(
                 f"{self.words} was seen for {texts} text{'s' * (texts > 1)} of {tokens} token{'s' * (tokens > 1)} and "
-                f"may compute something else for others, got tokens of shape {tuple(x.shape)}; run the batch it is from"
+                f"may compute something else for others, got tokens of shape {tuple(x.shape)}; record a call of that "
+                "size (paths and certificates take one text at a time)"
             )
         if not self.tokenwise and not torch.equal(
             _padding(context.is_token, found), _padding(self.is_token, found)

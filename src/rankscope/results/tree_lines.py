@@ -90,8 +90,8 @@ def tree_lines(tree: dict[str, Any]) -> list[str]:
 
 
 _UNREAD = (
-    "what is not recognised is run as it is: scan, ablate and paths work, certify and split refuse it; a part that "
-    "computes it would have to be added to the tree (docs/add_a_family.md)"
+    "what is not recognised is run as it is: scan and ablate work, so do paths of one text at a time; certify and "
+    "split refuse it until a part of the tree computes it (docs/your_model.md)"
 )
 
 
@@ -100,7 +100,7 @@ def _limit_words(limits: dict[str, Any]) -> str:
         return ""
     if limits["shape"] is not None:
         texts, tokens = limits["shape"]
-        return f"; valid for this shape alone, {texts} texts of {tokens} tokens"
+        return f"; valid for this shape alone, {texts} text{'s' * (texts > 1)} of {tokens} tokens"
     if limits["one length"]:
         return f"; valid for this length, {limits['longest']} tokens: the call cannot be cut or made longer"
     if limits["fails at"] is not None:

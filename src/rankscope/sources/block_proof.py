@@ -50,7 +50,8 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
     worst, casts = plain, not plain <= ALLOWED[torch.float64]
     if casts:
         worst = _off(exact, state, known, _answer(captured, call, state))
-    most = ALLOWED_CASTS if _has_coarse_arguments(call) else ALLOWED[torch.float64]
+    is_coarse = _has_coarse_arguments(call) or _has_rounded_weights(part, call)
+    most = ALLOWED_CASTS if is_coarse else ALLOWED[torch.float64]
     if not (worst <= most and plain <= ALLOWED_CASTS):
         raise NotTranslated(
             f"the tree of the block differs from a plain call of the block by {max(plain, worst):.1e} relative to the "
@@ -58,11 +59,13 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
         )
     longest, differs_at = None, None
     if _takes_tokens_alone(call) and context.is_token is None and context.memory is None:
-        longest, differs_at = _lengths(exact, captured, call, state)
+        longest, differs_at = _lengths(exact, captured, call, state, most)
     return BlockProof(worst, casts, longest, differs_at)
 
 
-def _lengths(part: Part, captured: Captured, call: BlockCall, state: Tensor) -> tuple[int | None, int | None]:
+def _lengths(
+    part: Part, captured: Captured, call: BlockCall, state: Tensor, most: float
+) -> tuple[int | None, int | None]:
     """The most tokens at which block and tree agree, and the fewest beyond the block's own at which they do not."""
     own = state.shape[1]
     longest: int | None = None
@@ -81,7 +84,7 @@ def _lengths(part: Part, captured: Captured, call: BlockCall, state: Tensor) -> 
             if tokens <= own:
                 continue
             found = torch.inf
-        if found <= ALLOWED[torch.float64]:
+        if found <= most:
             longest = max(longest or 0, tokens)
         elif tokens <= own:
             raise NotTranslated(
@@ -119,6 +122,15 @@ def _drawn(shape: tuple[int, ...] | torch.Size, size: float, seed: int) -> Tenso
 def _in_float64(context: Context) -> Context:
     memory = None if context.memory is None else context.memory.double()
     return replace(context, memory=memory, cache={})
+
+
+def _has_rounded_weights(part: Part, call: BlockCall) -> bool:
+    """Whether a map is the sum or product of several weights, kept in the model's own dtype: LoRA, weight norm."""
+    own = {one.untyped_storage().data_ptr() for one in (*call.block.parameters(), *call.block.buffers())}
+    return any(
+        one.dtype != torch.float64 and one.numel() > 1 and one.untyped_storage().data_ptr() not in own
+        for one in part.parameters()
+    )
 
 
 def _has_coarse_arguments(call: BlockCall) -> bool:

@@ -298,7 +298,7 @@ def _differs(
 ) -> NotTranslated:
     return NotTranslated(
         f"the tree differs from the model: {where}, by {deviation:.1e} relative to the token, where "
-        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that its family does not know"
+        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that the tree does not"
         f"{f' ({known})' if known else ''}. "
         "'rankscope scan' works on it all the same"
     )

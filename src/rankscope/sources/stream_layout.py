@@ -116,8 +116,24 @@ def _best_chain(events: list[_Event]) -> list[_Event] | None:
     several = [chain for chain in chains if len(chain) > 1 and _weight(chain) >= _MOST * most]
     if several:
         return max(several, key=lambda chain: (_weight(chain), len(chain)))
-    alone = [chain for chain in chains if _weight(chain) >= _MOST * most and attention_of(chain[0].module)]
+    alone = [
+        chain
+        for chain in chains
+        if _weight(chain) >= _MOST * most
+        and attention_of(chain[0].module)
+        and not _is_added(chain[0], events)
+    ]
     return min(alone, key=_weight, default=None)
+
+
+def _is_added(event: _Event, events: list[_Event]) -> bool:
+    """Whether what a module leaves is added to what entered it outside of it: it is a sublayer, and no block."""
+    entered, left = event.entered, event.left
+    if entered is None or left is None:
+        return True
+    both = entered.sample + left.sample
+    others = (state for other in events for state in (other.entered, other.left) if state is not None)
+    return any(state.shape == left.shape and torch.equal(state.sample, both) for state in others)
 
 
 def _chains(events: list[_Event], owner: _Event | None) -> Iterator[list[_Event]]:

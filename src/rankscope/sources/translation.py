@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rankscope.errors import NotTranslated, ShapeError
 from rankscope.masks import CausalWindow, Window
 from rankscope.network import Attention, Context, Network
+from rankscope.results.tree_lines import tree_lines
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.contexts import context_of, has_own_positions, is_causal_input
@@ -71,6 +72,12 @@ class Translation:
     def recognised(self) -> tuple[Recognised, ...]:
         """What was recognised of every block call: its part, what stayed unread, branches, the share of weights."""
         return () if self.recognition is None else self.recognition.blocks
+
+    def __str__(self) -> str:
+        """The tree in words, as ``rankscope scan MODEL --tree`` prints it."""
+        from rankscope.sources.tree_report import told  # here, not above: what it tells of is this file's
+
+        return "\n".join(tree_lines(told(self)))
 
     def embed(self, batch: Batch) -> tuple[Tensor, Context]:
         """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.

@@ -76,8 +76,10 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _guard_words(guard: Guard) -> str:
+    # a number with a point is another one in every block and on every processor; what it decides is in the line
+    gave = "" if isinstance(guard.result, float) else f" gave {guard.result!r}"
     place = "" if guard.line is None else f"{guard.line}: "
-    return f"{place}{guard.what} gave {guard.result!r}"
+    return f"{place}{guard.what}{gave}"
 
 
 def _limits(recognition: Recognition) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def _mixer_words(mixer: Any) -> str:
     if not isinstance(mixer, Softmax):
         return f"{type(mixer).__name__}, {mixer.heads} heads"
     keys = "" if mixer.key_heads == mixer.heads else f" ({mixer.key_heads} of keys)"
-    words = [f"{mixer.heads} heads{keys}"]
+    words = [f"{mixer.heads} head{'s' * (mixer.heads > 1)}{keys}"]
     words += [] if mixer.rule == Full() else [str(mixer.rule)]
     words += [] if isinstance(mixer.position, NoPosition) else [type(mixer.position).__name__]
     words += [] if mixer.query_norm is None else ["query and key norms"]

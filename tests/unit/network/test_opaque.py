@@ -249,3 +249,11 @@ def test_gradients_pass_through() -> None:
 def test_at_the_site_of_an_mlp_it_is_one(site: str, stays: bool) -> None:
     net = without(Network([Skip(attention(Draws(15))), Skip(opaque(site=site))]), "mlp")
     assert any(isinstance(part, Opaque) for part in net.modules()) is stays
+
+
+def test_maps_computed_in_float64_for_tokens_in_float32_sum_to_one_in_float32() -> None:
+    x = Draws(3)(TEXTS, TOKENS, DIM).float()
+    maps = observed(dtype=torch.float64)(x, Context())
+    assert maps.dtype == torch.float32
+    with pytest.raises(ShapeError, match="row sums miss one"):
+        observed(lambda x: averages(x) * (1 + 1e-3), dtype=torch.float64)(x, Context())

@@ -193,7 +193,7 @@ def test_what_is_not_recognised_is_named_with_the_line_of_the_user() -> None:
     assert "test_recognition.py:" in unread
     assert "scores.clamp(max=50)" in unread
     assert any("Mlp: gelu, width 20" in line for line in lines)
-    assert any("scan, ablate and paths work" in line for line in lines)
+    assert any("scan and ablate work, so do paths of one text" in line for line in lines)
 
 
 def test_a_tree_is_told_block_by_block(nano: Translation) -> None:

@@ -128,3 +128,39 @@ def test_a_model_without_blocks_is_refused_as_before() -> None:
     batch = Batch(inputs={"": torch.randn(2, 5, DIM)}, is_token=None, labels=())
     with pytest.raises(RankscopeError, match="no blocks found"):
         layout_of(model, batch=batch)
+
+
+class Pairs(nn.Module):
+    """Attention and MLP in bare pairs, skips around them, and one token of the last state that comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, DIM)
+        attention = [nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(2)]
+        mlps = [nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU(), nn.Linear(DIM, DIM)) for _ in range(2)]
+        self.layers = nn.ModuleList(
+            nn.ModuleList([_Alone(one), mlp]) for one, mlp in zip(attention, mlps, strict=True)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        for attention, mlp in self.layers:
+            x = x + attention(x)
+            x = x + mlp(x)
+        return x[:, 0]
+
+
+class _Alone(nn.Module):
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return found
+
+
+def test_a_sublayer_with_a_skip_around_it_is_no_block() -> None:
+    batch = Batch(inputs={"": torch.randint(VOCABULARY, (2, 5))}, is_token=None, labels=("a", "b"))
+    with pytest.raises(RankscopeError, match="no blocks found"):
+        layout_of(Pairs().eval(), batch=batch)

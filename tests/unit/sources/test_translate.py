@@ -276,7 +276,7 @@ def test_a_model_that_does_more_than_its_family_knows_is_refused_by_the_proof() 
     said = refusal(model)
     assert said.startswith("the tree differs from the model: block 2, site block, by ")
     assert re.search(
-        r"where rounding in float32 explains \de-0[56]; the model does something that its family does not know. "
+        r"where rounding in float32 explains \de-0[56]; the model does something that the tree does not. "
         "'rankscope scan' works on it all the same$",
         said,
     )

@@ -2,6 +2,8 @@
 
 from typing import Unpack
 
+import torch
+
 from rankscope.core.types import AttentionMap, TokenMatrix
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.masks import Full, MaskRule
@@ -42,5 +44,7 @@ class Observed(Foreign, Mixer):
         rows = maps
         if context.is_token is not None:
             rows = maps.movedim(-3, 0)[:, context.is_token.expand(x.shape[:-1])]
-        check_maps(rows if self.dtype is None else rows.to(self.dtype), told=f"{self.words}: ")
+        # rows sum to one to the digits that are left: of what computed them, or of the tokens they came back as
+        coarsest = max((rows.dtype, self.dtype or rows.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+        check_maps(rows.to(coarsest), told=f"{self.words}: ")
         return maps

@@ -271,9 +271,16 @@ def _whole(captured: Captured, layout: Layout, stream: str, target: Node, error:
 
 
 def _guards(captured: Captured, region: Region) -> Iterator[Guard]:
-    """Branches that depend on the states; those of other numbers are the same in every pass."""
+    """Branches that depend on the states; those of other numbers are the same in every pass.
+
+    What a branch looks at need not lead to what the block puts out, so the whole graph is asked and not the region.
+    """
+    moved = set(region.roots)
+    for node in captured.graph.nodes:
+        if any(one in moved for one in node.inputs()):
+            moved.add(node)
     for guard in captured.graph.guards:
-        if guard.node is None or region.depends(guard.node):
+        if guard.node is None or guard.node in moved:
             yield guard
 
 

@@ -335,3 +335,20 @@ def test_a_region_run_as_it_is_does_not_keep_the_memory_of_one_call(texts: int) 
     x, memory = (torch.randn(texts, tokens, 8, generator=generator) for tokens in (5, 4))
     with pytest.raises(Unread, match="reads other states than those of the stream"):
         recognised(captured(StrangeReader().eval(), (x, memory), {}), stream="0")
+
+
+def test_branches_on_states_are_told_even_where_they_lead_nowhere() -> None:
+    def careful(m: Pieces, x: Tensor) -> Tensor:
+        y = m.n1(x)
+        if y.abs().max().item() > 100:
+            y = y.clamp(-100, 100)
+        return x + m.mlp(y)
+
+    def constant(m: Pieces, x: Tensor) -> Tensor:
+        return x + m.mlp(m.n1(x)) if m.gate.item() == 0 else x
+
+    (guard,) = read(Pieces(careful)).guards
+    assert guard.what == "item"
+    assert guard.line is not None
+    assert "y.abs().max().item() > 100" in str(guard.line)
+    assert read(Pieces(constant)).guards == ()
