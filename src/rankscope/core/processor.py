@@ -98,9 +98,11 @@ def safe_products(x: "torch.Tensor | torch.nn.Module") -> Iterator[None]:
 
 def _coarse_dtypes(x: "torch.Tensor | torch.nn.Module") -> set[str]:
     """The dtypes in which a tensor or module on the CPU could meet AMX."""
-    tensors = [x] if not hasattr(x, "parameters") else x.parameters()
-    found = {one.dtype for one in tensors if one.device.type == "cpu"}
-    return {str(dtype).removeprefix("torch.") for dtype in found} & NEEDS.keys()
+    tensors = [x] if not hasattr(x, "parameters") else list(x.parameters())
+    dtypes = {dtype: str(dtype).removeprefix("torch.") for dtype in {one.dtype for one in tensors}}
+    if not NEEDS.keys() & set(dtypes.values()):  # as in most models; devices take longer to ask for
+        return set()
+    return {dtypes[one.dtype] for one in tensors if one.device.type == "cpu"} & NEEDS.keys()
 
 
 def _is_limited() -> bool:

@@ -34,8 +34,9 @@ def run_batch(model: nn.Module, batch: Batch) -> object:
 def quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; the training mode of every module as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:  # not model.eval(): some models do more there than set a flag
-        module.training = False
+    for module, mode in modes:  # not model.eval(): some models do more there than set a flag
+        if mode:
+            module.training = False
     try:
         with torch.no_grad(), safe_products(model), ExitStack() as undo:
             for kind in ("cpu", "cuda"):
@@ -44,4 +45,5 @@ def quiet(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         for module, mode in modes:
-            module.training = mode
+            if module.training is not mode:
+                module.training = mode

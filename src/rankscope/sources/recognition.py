@@ -22,7 +22,7 @@ from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_proof import BlockProof, prove_block
 from rankscope.sources.family import Stack
 from rankscope.sources.knowledge import Knowledge
-from rankscope.sources.loaded import dtype_of
+from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import NotCaptured, Note, Unread, captured
 from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
@@ -114,6 +114,7 @@ class _Reader:
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
         self._long: Batch | None = None
+        self._most = 0
         self._is_long_known = False
 
     def read(self) -> Recognition:
@@ -142,29 +143,41 @@ class _Reader:
         while tokens > FEW and tokens in (self.width, len(self.plain)):
             tokens -= 1
         short = self._of_length(tokens)
-        if short is not None:
-            yield short
-        if short is None or tokens < self.rows:
-            yield self.plain
+        yield self.plain if short is None else short
         longer = self._longest()
         if longer is not None:
             yield longer
+        if short is not None and tokens < self.rows:
+            yield self.plain
 
     def _of_length(self, tokens: int) -> Batch | None:
         """The user's batch without padding and with so many tokens; None where the model does not run on it."""
-        if self.counted is None:
-            return None
         try:
-            batch = (
-                shortened(self.plain, self.counted, tokens)
-                if tokens <= self.rows
-                else lengthened(self.plain, self.counted, tokens)
-            )
+            batch = self._cut(tokens)
             if batch is None or first_state(self.model, self.stack, batch).shape[1] != tokens:
                 return None
         except RankscopeError:
             return None
         return batch
+
+    def _cut(self, tokens: int) -> Batch | None:
+        """The same, whether the model runs on it or not."""
+        if self.counted is None:
+            return None
+        if tokens <= self.rows:
+            return shortened(self.plain, self.counted, tokens)
+        return lengthened(self.plain, self.counted, tokens)
+
+    def _run_of_length(self, tokens: int) -> tuple[Batch, PlainRun] | None:
+        """A batch of so many tokens and what the model makes of it; None where it does not run on it."""
+        try:
+            batch = self._cut(tokens)
+        except RankscopeError:
+            return None
+        run = None if batch is None else self._run(batch, finite=True)
+        if batch is None or run is None or run.states[0].shape[1] != tokens:
+            return None
+        return batch, run
 
     def _longest(self) -> Batch | None:
         """The longest batch that the model reads, up to ``LONG`` tokens or as many as the user's has."""
@@ -172,13 +185,20 @@ class _Reader:
             return self._long
         low, high = self.rows, max(LONG, self.rows)
         found = self._of_length(high)
-        while found is None and high - low > 1:
-            middle = (low + high) // 2
-            batch = self._of_length(middle)
-            low, high = (middle, high) if batch is not None else (low, middle)
-            if high - low <= 1:
-                found = self._of_length(low)
-        self._long, self._is_long_known = found, True
+        if found is None:
+            limit = position_limit(self.model) or 0
+            guesses = [limit + 1, limit]  # where the model says how far it reads, two runs show that it is so
+            while high - low > 1:
+                guess = guesses.pop() if guesses else 0
+                tokens = guess if low < guess < high else (low + high) // 2
+                batch = self._of_length(tokens)
+                if batch is None:
+                    high = tokens
+                else:
+                    low, found = tokens, batch
+        else:
+            low = high
+        self._long, self._most, self._is_long_known = found, low, True
         return found
 
     def _without_padding(self, batch: Batch) -> Batch:
@@ -241,11 +261,9 @@ class _Reader:
         longest = shortest = self.rows
         fails_at: int | None = None
         if shape is None:
-            for batch, what in self._others():
-                run = self._run(batch, finite=True)
-                if run is not None:
-                    proofs.append(self._proof(tree, knowledge, batch, what, run))
-                    shortest = min(shortest, proofs[-1].longest)
+            for batch, run, what in self._others():
+                proofs.append(self._proof(tree, knowledge, batch, what, run))
+                shortest = min(shortest, proofs[-1].longest)
             longest, fails_at, more = self._lengths(tree, knowledge)
             proofs += more
         reached = [one.longest for one in tree.proofs]
@@ -269,16 +287,17 @@ class _Reader:
             can_vary=self.counted is not None or all(one is not None for one in reached),
         )
 
-    def _others(self) -> Iterator[tuple[Batch, str]]:
-        """Batches of other shapes that are no longer than the user's."""
+    def _others(self) -> Iterator[tuple[Batch, PlainRun, str]]:
+        """Batches of other shapes that are no longer than the user's, and what the model makes of them."""
         for tokens in (1, FEW):
-            batch = self._of_length(tokens) if tokens < self.rows else None
-            if batch is not None:
-                yield batch, f"texts of {tokens} tokens"
+            found = self._run_of_length(tokens) if tokens < self.rows else None
+            if found is not None:
+                yield *found, f"texts of {tokens} tokens"
         for texts in (1, len(self.plain) + 1):
             other = with_texts(self.plain, self.counted, texts)
-            if other is not None and texts != len(self.plain):
-                yield other, f"{texts} texts"
+            run = None if other is None or texts == len(self.plain) else self._run(other, finite=True)
+            if other is not None and run is not None:
+                yield other, run, f"{texts} texts"
 
     def _run(self, batch: Batch, *, finite: bool = False) -> PlainRun | None:
         """A plain run of the model; None where it does not run, or gives no numbers."""
@@ -294,14 +313,13 @@ class _Reader:
         last = self._longest()
         if last is None:
             return longest, None, proofs
-        most = first_state(self.model, self.stack, last).shape[1]
+        most = self._most
         for tokens in dict.fromkeys((most, min(2 * self.rows, most), min(self.rows + 1, most))):
-            batch = last if tokens == most else self._of_length(tokens)
-            run = None if tokens <= self.rows or batch is None else self._run(batch, finite=True)
-            if batch is None or run is None:
+            found = None if tokens <= self.rows else self._run_of_length(tokens)
+            if found is None:
                 continue
             try:
-                proofs.append(self._proof(tree, knowledge, batch, f"texts of {tokens} tokens", run))
+                proofs.append(self._proof(tree, knowledge, found[0], f"texts of {tokens} tokens", found[1]))
             except NotTranslated:
                 fails_at = tokens
                 continue

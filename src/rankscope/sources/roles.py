@@ -98,13 +98,15 @@ def is_norm(name: str, module: nn.Module) -> bool:
     A norm conditioned on something has one or two matrices; ``RobertaPreLayerNormSelfOutput`` is no norm, and a
     ``PreNorm`` around a sublayer is none either.
     """
+    kind = type(module).__name__
+    if not (NORM.search(kind) or NORM.search(name)):
+        return False
     if isinstance(module, nn.Identity | nn.Dropout) or is_list(module) or features(module) is not None:
         return False
-    kind = type(module).__name__
     count = matrices(module)
     if count:
         return count <= 2 and bool(re.search(r"(?<!pre)(?<!post)norm$", kind, re.IGNORECASE))
-    return bool(NORM.search(kind) or NORM.search(name)) and not _has_convolution(module)
+    return not _has_convolution(module)
 
 
 def _has_convolution(module: nn.Module) -> bool:

@@ -250,4 +250,6 @@ def plain_code(model: nn.Module) -> Iterator[None]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    held = vars(module)  # asked of the module itself it takes long where it is not there
+    is_wrapper = "_orig_mod" in held or "_orig_mod" in held["_modules"]
+    return is_wrapper or held.get("_compiled_call_impl") is not None

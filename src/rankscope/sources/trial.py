@@ -6,13 +6,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, RankscopeError
 from rankscope.sources.audio import audio_batches, sample_audio
 from rankscope.sources.axes import find_axes
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.images import image_batches, sample_images
 from rankscope.sources.loaded import dtype_of, inputs_of, kind_of, position_limit, text_config
+from rankscope.sources.plain_run import first_state
 from rankscope.sources.random_tokens import random_token_batches
 from rankscope.sources.roles import block_width
 
@@ -35,10 +36,27 @@ def trial_batch(model: nn.Module, stack: Stack, *, seed: int = 0, padded: bool =
         case "image":
             return _first(image_batches(sample_images(TEXTS, seed=seed), model, batch_size=TEXTS))
         case "audio":
-            return _first(
-                audio_batches(sample_audio(TEXTS, seed=seed, seconds=SECONDS), model, batch_size=TEXTS)
-            )
+            return _sound(model, stack, seed)
     return _states(model, stack, seed, padded=padded)
+
+
+def _sound(model: nn.Module, stack: Stack, seed: int) -> Batch:
+    """Sound of about as many tokens as a text has; models that make more tokens of a second hear less of it."""
+
+    def of(seconds: float) -> Batch:
+        waves = sample_audio(TEXTS, seed=seed, seconds=seconds)
+        return _first(audio_batches(waves, model, batch_size=TEXTS))
+
+    batch = of(SECONDS)
+    try:
+        tokens = first_state(model, stack, batch).shape[1]
+        if tokens <= 2 * TOKENS:
+            return batch
+        shorter = of(SECONDS * TOKENS / tokens)
+        first_state(model, stack, shorter)
+    except RankscopeError:  # a model of one length
+        return batch
+    return shorter
 
 
 def _texts(model: nn.Module, seed: int) -> Iterator[Batch]:

@@ -58,6 +58,7 @@ class Node:
     path: str = ""
     name: str = ""
     call: int = -1
+    _inputs: tuple[Any, Any, list["Node"]] | None = None  # with the arguments that they are of
 
     @property
     def is_random(self) -> bool:
@@ -77,9 +78,11 @@ class Node:
 
     def inputs(self) -> list["Node"]:
         """The nodes among the arguments, in order, as often as they stand there."""
-        found = list["Node"]()
-        with_nodes(found.append, (self.args, self.kwargs))
-        return found
+        known = self._inputs
+        if known is None or known[0] is not self.args or known[1] is not self.kwargs:
+            known = self._inputs = (self.args, self.kwargs, [])
+            with_nodes(known[2].append, (self.args, self.kwargs))
+        return known[2]
 
     def __repr__(self) -> str:
         return f"%{self.id} {self.kind}{tuple(self.shape)} {self.name or self.line or ''}"
@@ -87,12 +90,22 @@ class Node:
 
 def with_nodes(change: Any, args: Any) -> Any:
     """Arguments of an operation with every node changed by a function: nodes stand alone or in lists."""
-    if isinstance(args, Node):
+    return changed_leaves(Node, change, args)
+
+
+def with_tensors(change: Any, args: Any) -> Any:
+    """Arguments of an operation with every tensor changed by a function."""
+    return changed_leaves(Tensor, change, args)
+
+
+def changed_leaves(kind: type, change: Any, args: Any) -> Any:
+    """Arguments of an operation, which know no other containers than these, with all of one kind changed."""
+    if isinstance(args, kind):
         return change(args)
     if type(args) in (tuple, list):
-        return type(args)(with_nodes(change, leaf) for leaf in args)
+        return type(args)([changed_leaves(kind, change, leaf) for leaf in args])
     if type(args) is dict:
-        return {name: with_nodes(change, leaf) for name, leaf in args.items()}
+        return {name: changed_leaves(kind, change, leaf) for name, leaf in args.items()}
     return args
 
 

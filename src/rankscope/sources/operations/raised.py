@@ -35,8 +35,16 @@ _NUMBERS_OF = {
     torch.complex64: torch.float32,
     torch.complex32: torch.float16,
 }
+_FIXED = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type}
+    | {types.BuiltinFunctionType}
+)
+"""Types of what nobody can write into, which needs no copy."""
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _OTHER_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_HELD = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = (dict, OrderedDict, list, tuple, set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,6 +222,15 @@ class Copies:
 
     def copied(self, value: Any) -> Any:
         """A copy with twins in place of tensors; the thing itself where it cannot be copied."""
+        if type(value) in _FIXED:
+            return value
+        if type(value) in (dict, OrderedDict) and id(value) not in self._memo and self._is_flat(value):
+            found = type(value)((name, self._memo.get(id(leaf), leaf)) for name, leaf in value.items())
+            self._memo[id(value)] = found
+            self._memo.setdefault(id(self._memo), []).append(
+                value
+            )  # alive, as deepcopy keeps what it has copied
+            return found
         known = len(self._memo)
         self._replaced(value)
         try:
@@ -225,6 +242,13 @@ class Copies:
             for key in list(self._memo)[known:]:  # half-made copies
                 del self._memo[key]
             return value
+
+    def _is_flat(self, value: dict[Any, Any]) -> bool:
+        """Whether a dict holds nothing but what is known: parameters and modules, most of what there is to copy."""
+        return all(
+            type(name) is str and (type(leaf) in _FIXED or id(leaf) in self._memo)
+            for name, leaf in value.items()
+        )
 
     def _replaced(self, value: Any) -> None:
         """A function put in place of a method keeps its way to the model in a closure, which copies do not enter."""
@@ -257,7 +281,12 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     """Parameters, buffers and tensors that are plain attributes, each once."""
     seen = set[int]()
     for one in module.modules():
-        for value in tree_leaves([one._parameters, one._buffers, vars(one)]):
+        others = [
+            held
+            for name, held in vars(one).items()
+            if type(held) not in _FIXED and name not in _HELD and not (type(held) in _CONTAINERS and not held)
+        ]
+        for value in [*one._parameters.values(), *one._buffers.values(), *tree_leaves(others)]:
             if isinstance(value, Tensor) and id(value) not in seen:
                 seen.add(id(value))
                 yield value

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from rankscope.errors import RankscopeError, is_out_of_memory
 from rankscope.sources.operations.forms import (
@@ -30,7 +30,16 @@ from rankscope.sources.operations.forms import (
     without_underscore,
     written_arguments,
 )
-from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, NotCaptured, merged
+from rankscope.sources.operations.graph import (
+    Graph,
+    Guard,
+    Line,
+    ModuleCall,
+    Node,
+    NotCaptured,
+    merged,
+    with_tensors,
+)
 from rankscope.sources.operations.lines import line_now
 from rankscope.sources.operations.places import Places
 from rankscope.sources.operations.raised import RAISED
@@ -112,7 +121,7 @@ class Exact(_Mode):
             with self:
                 return flex_attention(*args, **kwargs)
         if not func._schema.is_mutable:
-            args, kwargs = tree_map(_as_float64, (args, kwargs))
+            args, kwargs = with_tensors(_as_float64, (args, kwargs))
         if func._schema.name == "aten::_grouped_mm":
             return grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
@@ -246,9 +255,7 @@ class _Watch(_Mode):
         args, kwargs = _in_float64(args, kwargs)
         if func._schema.is_mutable:
             return self._written(func, args, kwargs)
-        args, kwargs = tree_map(
-            lambda leaf: self._high(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs)
-        )
+        args, kwargs = with_tensors(self._high, (args, kwargs))
         if name in _FORMS:
             with self:
                 return _FORMS[name](*args, **kwargs)
@@ -267,7 +274,9 @@ class _Watch(_Mode):
             nodes = self._batch_norm(args, nodes)
         result = func(*args, **kwargs)
         self._calls += 1
-        if any(result is leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)):
+        given = list[Tensor]()
+        with_tensors(given.append, (args, kwargs))
+        if any(result is leaf for leaf in given):
             return result
         if name == "as_strided":  # strides mean nothing on other numbers: the same elements by their places
             self._enter(self._places.read(result), result)
@@ -292,7 +301,7 @@ class _Watch(_Mode):
         return (*nodes[0][:3], None, None, *nodes[0][5:]), nodes[1]
 
     def _as_nodes(self, values: Any) -> Any:
-        return tree_map(lambda leaf: self.node_of(leaf) if isinstance(leaf, Tensor) else leaf, values)
+        return with_tensors(self.node_of, values)
 
     def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.doing = func.name()
@@ -306,9 +315,8 @@ class _Watch(_Mode):
         targets = written_arguments(func, args, kwargs)
         self._check(targets)
         fixed = {id(one) for one in targets}
-        args, kwargs = tree_map(
-            lambda leaf: self._high(leaf) if isinstance(leaf, Tensor) and id(leaf) not in fixed else leaf,
-            (args, kwargs),
+        args, kwargs = with_tensors(
+            lambda leaf: leaf if id(leaf) in fixed else self._high(leaf), (args, kwargs)
         )
         before = self._as_nodes((args, kwargs))
         for one in targets:
@@ -382,8 +390,8 @@ def _is_shaped_by_numbers(name: str, args: Any) -> bool:
     return any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1])
 
 
-def _as_float64(leaf: Any) -> Any:
-    return leaf.to(RAISED[leaf.dtype]) if isinstance(leaf, Tensor) and leaf.dtype in RAISED else leaf
+def _as_float64(tensor: Tensor) -> Tensor:
+    return tensor.to(RAISED[tensor.dtype]) if tensor.dtype in RAISED else tensor
 
 
 def _in_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

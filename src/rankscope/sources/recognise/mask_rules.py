@@ -123,12 +123,19 @@ def _real_tokens(allowed: Tensor) -> list[Tensor]:
     """Ways to take padding at one end for padding, most tokens first; at least one token is left."""
     tokens = allowed.shape[-1]
     place = torch.arange(tokens)
-    every = [place < tokens]
+    reads = allowed.any(1)
+    if not bool(reads.any()):
+        return []
+    # Of the first rows together, the last key that one of them reads; of the last rows, the first one.
+    last = torch.where(allowed, place, -1).amax(1).cummax(0).values
+    first = torch.where(allowed, place, tokens).amin(1).flip(0).cummin(0).values.flip(0)
+    heads = ((last <= place) & reads.long().cumprod(0).bool()).tolist()
+    tails = ((first >= place) & reads.flip(0).long().cumprod(0).flip(0).bool()).tolist()
+    found = [place < tokens] if heads[-1] else []
     for count in range(tokens - 1, 0, -1):
-        every += [place < count, place >= tokens - count]
+        found += [place < count] if heads[count - 1] else []
+        found += [place >= tokens - count] if tails[tokens - count] else []
     holes = allowed.any(0)  # padding in the middle: keys that nobody reads
-    if 0 < int(holes.sum()) < tokens:
-        every.append(holes)
-    return [
-        real for real in every if not bool(allowed[real][:, ~real].any()) and bool(allowed[real].any(1).all())
-    ]
+    if 0 < int(holes.sum()) < tokens and bool(reads[holes].all()):
+        found.append(holes)
+    return found
