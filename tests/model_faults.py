@@ -830,8 +830,8 @@ class AttributeFromOutside(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks = nn.ModuleList(_Listening(inner) for inner in self.blocks)
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -846,8 +846,8 @@ class LengthByAttribute(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks = nn.ModuleList(_Listening(inner) for inner in self.blocks)
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -887,8 +887,8 @@ class SkipFromBefore(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks.append(block())
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -916,8 +916,8 @@ class TiedAndTold(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks = nn.ModuleList([_Told(self.blocks[0])] * 2)
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -932,8 +932,8 @@ class ToldTheLength(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks = nn.ModuleList(_Told(inner) for inner in self.blocks)
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -949,8 +949,8 @@ class ToldByContent(Model):
 
     of_the_model = True
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.blocks = nn.ModuleList(_Told(inner) for inner in self.blocks)
 
     def through(self, x: Tensor, keep: Tensor | None) -> Tensor:

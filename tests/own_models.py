@@ -165,8 +165,8 @@ class Model(nn.Module):
 class Nano(Model):
     """Ids and learned positions; knows no padding."""
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.wte, self.wpe = nn.Embedding(VOCABULARY, DIM), nn.Embedding(LONGEST, DIM)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -185,8 +185,8 @@ class Encoder(Model):
 class Llama(Model):
     """Ids and a mask as transformers has it: one on tokens."""
 
-    def __init__(self, block: type[Block]) -> None:
-        super().__init__(block)
+    def __init__(self, block: type[Block], layers: int = 2) -> None:
+        super().__init__(block, layers)
         self.embed = nn.Embedding(VOCABULARY, DIM, padding_idx=PADDING_ID)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
@@ -200,14 +200,16 @@ KINDS: dict[str, tuple[type[Model], type[Block]]] = {
 }
 
 
-def built(kind: str, fault: type | None = None, *, dtype: torch.dtype = torch.float64) -> Model:
+def built(
+    kind: str, fault: type | None = None, *, dtype: torch.dtype = torch.float64, layers: int = 2
+) -> Model:
     """A model of a kind with a fault planted in its blocks, or in what calls them; its weights do not depend on it."""
     model, block = KINDS[kind]
     if fault is not None and getattr(fault, "of_the_model", False):
         model = type(fault.__name__ + model.__name__, (fault, model), {})
     elif fault is not None:
         block = type(fault.__name__ + block.__name__, (fault, block), {})
-    made = model(block).to(dtype).eval()
+    made = model(block, layers).to(dtype).eval()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in made.named_parameters():

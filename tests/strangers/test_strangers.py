@@ -32,4 +32,4 @@ def test_script(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_there_are_scripts() -> None:
-    assert len(SCRIPTS) >= 35
+    assert len(SCRIPTS) >= 60

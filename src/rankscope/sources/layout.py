@@ -14,7 +14,7 @@ from rankscope.sources.final_norm import final_norm
 from rankscope.sources.paths import expand, is_inside, join, resolve
 from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
-from rankscope.sources.stream_layout import layout_by_run
+from rankscope.sources.stream_layout import layout_by_run, running_sites
 from rankscope.sources.structure import (
     BY_STRUCTURE,
     Blocks,
@@ -45,12 +45,17 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
     if found is not None:
         return found
     try:
-        return layout_by_structure(model)
+        found = layout_by_structure(model)
     except RankscopeError:
         ran = None if batch is None else layout_by_run(model, batch)
         if ran is None:
             raise
-        return ran
+        return running_sites(model, ran, batch)
+    if batch is not None and [stack.calls for stack in found.stacks] == [1]:
+        # one block may be a module around several whose sublayers have names that tell nothing
+        ran = layout_by_run(model, batch)
+        found = ran if ran is not None and ran.stacks[0].calls > 1 else found
+    return found if batch is None else running_sites(model, found, batch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,6 +33,7 @@ from rankscope.sources.variations import (
     counting_inputs,
     lengthened,
     marks_of,
+    marks_of_others,
     padded,
     reversed_positions,
     shortened,
@@ -110,6 +111,7 @@ class _Reader:
         few = own.first(TEXTS)
         self.counted = token_axes(model, stack, few)
         self.marks = [] if self.counted is None else marks_of(own, self.counted)
+        self.others = [] if self.counted is None else marks_of_others(own, self.counted)
         self.plain = self._without_padding(few)
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
@@ -203,8 +205,9 @@ class _Reader:
 
     def _without_padding(self, batch: Batch) -> Batch:
         """The batch with every token marked as one, in every input that may mark padding."""
-        for name in dict.fromkeys(marks.name for marks in self.marks):
-            for marks in (one for one in self.marks if one.name == name):
+        every = (*self.marks, *self.others)
+        for name in dict.fromkeys(marks.name for marks in every):
+            for marks in (one for one in every if one.name == name):
                 changed = unpadded(batch, marks)
                 if self._run(changed, finite=True) is not None:
                     batch = changed
@@ -334,6 +337,8 @@ class _Reader:
             return self._known_on_own(tree, knowledge)
         for name in dict.fromkeys(marks.name for marks in self.marks):
             knowledge = self._with_marks(tree, knowledge, [one for one in self.marks if one.name == name])
+        for name in dict.fromkeys(marks.name for marks in self.others):
+            knowledge = self._with_marks(tree, knowledge, [one for one in self.others if one.name == name])
         for name in counting_inputs(self.plain, self.counted):
             batch = reversed_positions(self.plain, self.counted, name)
             if self._holds(tree, knowledge, batch):
@@ -350,7 +355,10 @@ class _Reader:
             run = self._run(batch)
             if run is None:
                 continue
-            sides = product((marks, None), (marks, None) if tree.memory is not None else (None,))
+            is_of_tokens, has_memory = marks in self.marks, tree.memory is not None
+            sides = product(
+                (marks, None) if is_of_tokens else (None,), (marks, None) if has_memory else (None,)
+            )
             for padding, memory_padding in sides:
                 told = replace(
                     knowledge,
@@ -416,11 +424,14 @@ def proven_on(
     # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
     # scale: states alone are compared.
     run = replace(run, sites={}, arguments=())
-    try:
-        return prove(network, run, context, dtype=dtype, casts=casts)
-    except FinalNormDiffers:
-        network.final_norm = None  # it only looks like one that can be read
-        return prove(network, replace(run, final=None), context, dtype=dtype, casts=casts)
+    with torch.random.fork_rng(devices=()):
+        # A piece that is run as it is must not draw the numbers that the model has drawn.
+        torch.manual_seed(8_231_977)
+        try:
+            return prove(network, run, context, dtype=dtype, casts=casts)
+        except FinalNormDiffers:
+            network.final_norm = None  # it only looks like one that can be read
+            return prove(network, replace(run, final=None), context, dtype=dtype, casts=casts)
 
 
 def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> Network:

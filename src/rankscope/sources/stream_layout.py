@@ -8,7 +8,7 @@ the state is what enters the first sublayer of the next one.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,44 @@ def layout_by_run(model: nn.Module, batch: Batch) -> Layout | None:
     return None if found is None else Layout(family=BY_RUN, stacks=(found,))
 
 
+def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layout:
+    """The layout without sublayers that do not put out every token once per call of their block, such as those that a
+    block calls for one text at a time: what they put out is no state of the batch."""
+    if batch is None:
+        return layout
+    sizes: dict[str, list[int]] = {}
+
+    def leave(path: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, __: object, output: object) -> None:
+            found = first_tensor(output)
+            sizes.setdefault(path, []).append(0 if found is None else found[..., 0].numel())
+
+        return hook
+
+    wanted = {
+        path: module
+        for stack in layout.stacks
+        for path in (*stack.blocks, *stack.attention, *stack.mlp)
+        if path and isinstance(module := model.get_submodule(path), nn.Module)
+    }
+    if not _ran(model, batch, [(module, None, leave(path)) for path, module in wanted.items()]):
+        return layout
+
+    def runs(block: str, path: str) -> bool:
+        return not path or block not in sizes or sizes.get(path) == sizes[block]
+
+    def kept(stack: Stack, paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            path if runs(block, path) else "" for block, path in zip(stack.blocks, paths, strict=True)
+        )
+
+    stacks = tuple(
+        replace(stack, attention=kept(stack, stack.attention), mlp=kept(stack, stack.mlp))
+        for stack in layout.stacks
+    )
+    return replace(layout, stacks=stacks)
+
+
 def _events(model: nn.Module, batch: Batch) -> list[_Event]:
     events: list[_Event] = []
     stack: list[_Event] = []
@@ -91,11 +129,21 @@ def _events(model: nn.Module, batch: Batch) -> list[_Event]:
     def leave(_: nn.Module, __: object, output: object) -> None:
         stack.pop().left = _Print.of(output)
 
+    hooks = [
+        (module, enter(path), leave)
+        for path, module in model.named_modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+    return events if _ran(model, batch, hooks) else []
+
+
+def _ran(model: nn.Module, batch: Batch, hooks: list[tuple[nn.Module, Any, Any]]) -> bool:
+    """Whether a model ran on a batch, with a hook before and one after each of these modules."""
     with ExitStack() as undo:
-        for path, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                undo.callback(module.register_forward_pre_hook(enter(path), with_kwargs=True).remove)
-                undo.callback(module.register_forward_hook(leave).remove)
+        for module, before, after in hooks:
+            if before is not None:
+                undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            undo.callback(module.register_forward_hook(after).remove)
         undo.enter_context(plain_code(model))
         undo.enter_context(torch.random.fork_rng(devices=()))
         undo.enter_context(quiet(model))
@@ -104,8 +152,8 @@ def _events(model: nn.Module, batch: Batch) -> list[_Event]:
         except RankscopeError:
             raise
         except Exception:  # its own words come when it runs in earnest
-            return []
-    return events
+            return False
+    return True
 
 
 def _best_chain(events: list[_Event]) -> list[_Event] | None:

@@ -222,6 +222,16 @@ def marks_of(batch: Batch, counted: TokenAxes) -> list[Marks]:
     return found
 
 
+def marks_of_others(batch: Batch, counted: TokenAxes) -> list[Marks]:
+    """The same of inputs that count something else than the tokens of the stack, such as those of a memory."""
+    return [
+        marks
+        for name, value in batch.inputs.items()
+        if name not in counted.axes and value.ndim == 2 and (batch.text_axes or {}).get(name) is not None
+        for marks in _ways(name, value)
+    ]
+
+
 def marks_by_shape(batch: Batch, shape: torch.Size) -> list[Marks]:
     """The same of inputs with an entry per token, by their shape ``texts tokens`` alone."""
     by_text = {name: batch.by_text(name) for name in batch.inputs}

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.errors import ConfigError
 from rankscope.sources import (
     Batch,
     Layout,
@@ -112,14 +112,9 @@ def asked_of(model: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def found_layout(model: nn.Module, blocks: Blocks | None, given: dict[str, Any]) -> Layout:
-    """The layout of a model; where names and structure show no blocks, what one of the calls that were given shows."""
-    try:
-        return layout_of(model, blocks=blocks)
-    except RankscopeError:
-        first = None if blocks is not None else _first_call(model, given)
-        if first is None:
-            raise
-        return layout_of(model, batch=first)
+    """The layout of a model; where names and structure do not show it, what one of the calls that were given shows."""
+    first = None if blocks is not None else _first_call(model, given)
+    return layout_of(model, blocks=blocks, batch=first)
 
 
 def _first_call(model: nn.Module, given: dict[str, Any]) -> Batch | None:

@@ -27,7 +27,7 @@ def find_linears(region: Region) -> None:
             continue
         found = _product(region, node) or _shifted(region, node) or _added(region, node)
         if found is not None:
-            region.linears[node] = _chained(region, found)
+            region.linears[node] = chained(region, found)
 
 
 def last_map(region: Region, node: Node) -> Linear | None:
@@ -117,7 +117,7 @@ def _shifted(region: Region, node: Node, map_: Linear | None = None) -> Linear |
     return None
 
 
-def _chained(region: Region, found: Linear, *, through_states: bool = False) -> Linear:
+def chained(region: Region, found: Linear, *, through_states: bool = False) -> Linear:
     """A map of what another map puts out, as one map of what that one reads.
 
     What is as wide as the stream may be a state of it, between two parts, and is not passed unless it has to be.
@@ -139,7 +139,7 @@ def _added(region: Region, node: Node) -> Linear | None:
     if one is None or other is None:
         return None
     if one.input is not other.input:
-        one, other = (_chained(region, side, through_states=True) for side in (one, other))
+        one, other = (chained(region, side, through_states=True) for side in (one, other))
     if one.input is not other.input:
         return None
     if not node.args[0].shape == node.args[1].shape == node.shape:

@@ -13,6 +13,7 @@ from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import SAME_CHANNELS, Linear, Region, Unread
 from rankscope.sources.recognise.combinations import EXACT, MOVES, combination, linear_inputs
 from rankscope.sources.recognise.head_weights import HeadWeights, Own, rows_of_matrix
+from rankscope.sources.recognise.linear import chained
 from rankscope.sources.recognise.operands import Operand, Operands
 from rankscope.sources.recognise.products import Contraction, Map, contraction
 
@@ -95,8 +96,27 @@ def ends_of(operands: Operands, start: Node) -> list[Node]:
             held = region.linears.get(later)
             if held is not None and held.input is source and _is_only_way(region, end, later, place):
                 end = later
-        ends[source] = end
+        ends[source] = _behind_more_maps(region, end, place)
     return list(ends.values())
+
+
+def _behind_more_maps(region: Region, end: Node, place: dict[Node, int]) -> Node:
+    """The last of the maps that stand behind an output map, one after the other: together they are one output map.
+
+    A map that an activation follows is the first one of an MLP, and stays that.
+    """
+    for later in region.order[place[end] + 1 :]:
+        held = region.linears.get(later)
+        if (
+            held is not None
+            and held.input is end
+            and held.matrix.shape[1] == region.roots[0].shape[-1]
+            and _is_only_way(region, end, later, place)
+            and all(user.kind in ("add", "sub") or user in region.known for user in region.users[later])
+        ):
+            region.linears[later] = chained(region, held, through_states=True)
+            return _behind_more_maps(region, later, place)
+    return end
 
 
 def _is_only_way(region: Region, end: Node, node: Node, place: dict[Node, int]) -> bool:

@@ -1,0 +1,30 @@
+"""x-transformers with norms behind the skips, as an encoder."""
+
+import torch
+from x_transformers import Encoder, TransformerWrapper
+
+import rankscope as rs
+
+torch.manual_seed(66)
+layers = Encoder(dim=16, depth=2, heads=2, attn_dim_head=8, pre_norm=False)
+model = TransformerWrapper(num_tokens=50, max_seq_len=32, attn_layers=layers).double().eval()
+states: list[torch.Tensor] = []
+layers.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+layers.layers[-1][0][2].register_forward_hook(lambda _, args, out: states.append(out))
+with rs.record(model) as seen:
+    model(torch.randint(50, (2, 9)))
+truth = torch.stack(states)  # there are no block modules: what enters, and what the last one leaves
+off = truth - truth.mean(dim=-2, keepdim=True)
+ratio = off.norm(dim=(-2, -1)) / truth.norm(dim=(-2, -1))
+rows = rs.scan(seen).table.frame.filter(site="block", definition="residual_ratio[frobenius,mean]")
+for layer, wanted in ((0, ratio[0]), (rows["layer"].max(), ratio[1])):
+    measured = rows.filter(layer=layer).sort("sample")["value"].to_torch()
+    torch.testing.assert_close(measured, wanted, rtol=1e-6, atol=0)
+found = rs.translate(seen)
+states.clear()
+with rs.record(model) as other:
+    model(torch.randint(50, (3, 6)))
+truth = states.copy()  # the library computes softmax in float32, whatever the model is in
+ours = found.network.states(*found.embed(other.batches[0]))
+torch.testing.assert_close(ours[0], truth[0], rtol=0, atol=1e-6)
+torch.testing.assert_close(ours[-1], truth[-1], rtol=0, atol=1e-6)
