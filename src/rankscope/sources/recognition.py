@@ -51,6 +51,9 @@ LONG = 128
 FEW = 3
 """Tokens of the shortest batch."""
 
+OTHER_SEED = 7919
+"""Of random numbers while a tree runs; those of the model are drawn from whatever state it is found in."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Recognition:
