@@ -429,7 +429,7 @@ def proven_on(
     run = replace(run, sites={}, arguments=())
     with torch.random.fork_rng(devices=()):
         # A piece that is run as it is must not draw the numbers that the model has drawn.
-        torch.manual_seed(8_231_977)
+        torch.manual_seed(OTHER_SEED)
         try:
             return prove(network, run, context, dtype=dtype, casts=casts)
         except FinalNormDiffers:
