@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rankscope.errors import NotTranslated, RankscopeError
 from rankscope.network import Context, Network, Part
+from rankscope.network.foreign import Foreign
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.operations import Captured
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, token_deviation
@@ -58,7 +59,8 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
             "token"
         )
     longest, differs_at = None, None
-    if _takes_tokens_alone(call) and context.is_token is None and context.memory is None:
+    is_plain = context.is_token is None and context.memory is None
+    if is_plain and _takes_tokens_alone(call) and not _is_limited(part):
         longest, differs_at = _lengths(exact, captured, call, state, most)
     return BlockProof(worst, casts, longest, differs_at)
 
@@ -145,6 +147,11 @@ def _has_coarse_arguments(call: BlockCall) -> bool:
         if bool((finite != finite.round()).any()) and torch.equal(finite.float().double(), finite):
             return True
     return False
+
+
+def _is_limited(part: Part) -> bool:
+    """Whether a piece of the tree runs what ran, for the texts and tokens of that run alone."""
+    return any(isinstance(one, Foreign) and one.shape is not None for one in part.modules())
 
 
 def _takes_tokens_alone(call: BlockCall) -> bool:
