@@ -27,6 +27,7 @@ class Told(TypedDict):
     what: str
     shape: NotRequired[tuple[int, int] | None]
     tokenwise: NotRequired[bool]
+    alike: NotRequired[bool]
     is_token: NotRequired[Tensor | None]
     dtype: NotRequired[torch.dtype | None]
 
@@ -44,6 +45,8 @@ class Foreign(nn.Module, ABC):
         what: what stands there, in words.
         shape: the (texts, tokens) it is limited to; None for any.
         tokenwise: whether it maps each token by itself.
+        alike: with ``shape``, whether no text reads another and all are treated alike: then any number of texts of
+            that many tokens can be run, as many at a time as ``shape`` says.
         is_token: the padding it is limited to where ``shape`` is given; None for no padding.
         dtype: what it computes in, whatever the network is in; None where it computes in that of its input.
     """
@@ -56,6 +59,7 @@ class Foreign(nn.Module, ABC):
         what: str,
         shape: tuple[int, int] | None = None,
         tokenwise: bool = False,
+        alike: bool = False,
         is_token: IsToken | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -67,10 +71,17 @@ class Foreign(nn.Module, ABC):
                 f"padding of shape {tuple(is_token.shape)} belongs to a run of that shape, got shape={shape}; "
                 "give shape=(texts, tokens) as well"
             )
+        if alike and (shape is None or is_token is not None):
+            raise ConfigError("texts that are alike have a shape that limits their tokens, and no padding")
         self.run = run
         self.where, self.what, self.tokenwise = where, what, tokenwise
-        self.shape = shape
+        self.shape, self.alike = shape, alike
         self.is_token, self.dtype = is_token, dtype
+
+    @property
+    def limit(self) -> tuple[int | None, int] | None:
+        """Texts and tokens it is limited to: None for any number of texts, None for any of both."""
+        return (None, self.shape[1]) if self.shape is not None and self.alike else self.shape
 
     @property
     def words(self) -> str:
@@ -86,7 +97,7 @@ class Foreign(nn.Module, ABC):
         self._check(x, context)
         given = x if x.ndim == 3 else x.reshape(-1, *x.shape[-2:])
         try:
-            y: object = self.run(given if self.dtype is None else given.to(self.dtype))
+            y: object = self._run(given if self.dtype is None else given.to(self.dtype))
         except RankscopeError:
             raise
         except Exception as error:
@@ -106,17 +117,32 @@ class Foreign(nn.Module, ABC):
             )
         return y.to(x.dtype)
 
+    def _run(self, x: Tensor) -> object:
+        """``run`` on texts; those that are alike as many at a time as it ran with, the last one repeated to fill up."""
+        if self.shape is None or not self.alike or len(x) == self.shape[0]:
+            return self.run(x)
+        answers = []
+        for part in x.split(self.shape[0]):
+            missing = self.shape[0] - len(part)
+            full = torch.cat([part, part[-1:].expand(missing, -1, -1)]) if missing else part
+            answer = self.run(full)
+            if not isinstance(answer, Tensor):
+                return answer
+            answers.append(answer[: len(part)])
+        return torch.cat(answers)
+
     def _check(self, x: Tensor, context: Context) -> None:
         """Raise unless tokens and padding are those it is limited to."""
         if self.shape is None:
             return
         found = (1, *x.shape[:-1]) if x.ndim == 2 else tuple(x.shape[:-1])
-        if found != self.shape:
-            texts, tokens = self.shape
+        texts, tokens = self.shape
+        if found[-1] != tokens or (found != self.shape and not self.alike):
+            seen = "texts" if self.alike else f"{texts} text{'s' * (texts > 1)}"
             raise ShapeError(
-                f"{self.words} was seen for {texts} text{'s' * (texts > 1)} of {tokens} token{'s' * (tokens > 1)} and "
+                f"{self.words} was seen for {seen} of {tokens} token{'s' * (tokens > 1)} and "
                 f"may compute something else for others, got tokens of shape {tuple(x.shape)}; record a call of that "
-                "size (paths and certificates take one text at a time)"
+                "size"
             )
         if not self.tokenwise and not torch.equal(
             _padding(context.is_token, found), _padding(self.is_token, found)

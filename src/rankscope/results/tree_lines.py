@@ -100,7 +100,8 @@ def _limit_words(limits: dict[str, Any]) -> str:
         return ""
     if limits["shape"] is not None:
         texts, tokens = limits["shape"]
-        return f"; valid for this shape alone, {texts} text{'s' * (texts > 1)} of {tokens} tokens"
+        seen = "texts" if texts is None else f"{texts} text{'s' * (texts > 1)}"
+        return f"; valid for {seen} of {tokens} tokens alone"
     if limits["one length"]:
         return f"; valid for this length, {limits['longest']} tokens: the call cannot be cut or made longer"
     if limits["fails at"] is not None:

@@ -64,7 +64,8 @@ class Recognition:
         paths: of the live blocks, likewise.
         longest: the most tokens that it was seen to hold for.
         fails_at: the number of tokens at which it was seen not to hold; None where none was seen.
-        shape: the texts and tokens it is limited to, because a piece of it replays what ran; None for any.
+        shape: the texts and tokens it is limited to, because a piece of it replays what ran; None for any number of
+            texts, None for any of both.
         can_vary: whether the call could be made shorter or longer at all.
     """
 
@@ -77,7 +78,7 @@ class Recognition:
     longest: int
     shortest: int
     fails_at: int | None
-    shape: tuple[int, int] | None
+    shape: tuple[int | None, int] | None
     can_vary: bool
 
 
@@ -96,10 +97,10 @@ class _Tree:
         return any(one.casts for one in self.proofs)
 
     @property
-    def shape(self) -> tuple[int, int] | None:
+    def shape(self) -> tuple[int | None, int] | None:
         """The texts and tokens that some piece is limited to."""
-        found = (one.shape for one in self.network.modules() if isinstance(one, Foreign))
-        return next((one for one in found if one is not None), None)
+        found = {one.limit for one in self.network.modules() if isinstance(one, Foreign)} - {None}
+        return next((one for one in found if one is not None and one[0] is not None), next(iter(found), None))
 
 
 def read_stack(model: nn.Module, stack: Stack, own: Batch) -> Recognition:

@@ -111,10 +111,10 @@ class Translation:
         """The same for a tree that was recognised: it is compared on some texts of every batch, because masks, flags
         and ids may be others than those it was read from."""
         x, call = first_call(self.model, self.stack, batch)
-        if found.shape is not None and x.shape[:2] != found.shape:
-            texts, tokens = found.shape
+        texts, tokens = (None, None) if found.shape is None else found.shape
+        if texts not in (None, x.shape[0]) or tokens not in (None, x.shape[1]):
             raise ShapeError(
-                f"the tree replays pieces of a run of {texts} texts of {tokens} tokens, got {x.shape[0]} of "
+                f"the tree replays pieces of a run of {texts or len(x)} texts of {tokens} tokens, got {x.shape[0]} of "
                 f"{x.shape[1]}; translate the model on a batch like this one"
             )
         knowledge = self._told(batch, x, found)

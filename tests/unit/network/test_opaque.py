@@ -50,6 +50,26 @@ def test_an_opaque_region_is_run_as_it_is() -> None:
     assert_close(net.trace(x, sites=["ssm"]).sites[1, "ssm"], x.cumsum(dim=1))
 
 
+@pytest.mark.parametrize("texts", [1, 2, 3, 5])
+def test_texts_that_are_alike_run_as_many_at_a_time_as_were_seen(texts: int) -> None:
+    sizes = []
+
+    def run(x: Tensor) -> Tensor:
+        sizes.append(x.shape[:2])
+        return x.reshape(TEXTS, TOKENS, DIM).cumsum(dim=1)  # as a replay, which knows one shape
+
+    x = Draws(3)(texts, TOKENS, DIM)
+    part = opaque(run, shape=(TEXTS, TOKENS), alike=True)
+    assert part.limit == (None, TOKENS)
+    assert_close(part(x, Context()), x.cumsum(dim=1))
+    assert_close(part(x[0], Context()), x[0].cumsum(dim=0))
+    assert set(sizes) == {(TEXTS, TOKENS)}
+    with pytest.raises(ShapeError, match="was seen for texts of 5 tokens"):
+        part(Draws(3)(TEXTS, TOKENS + 1, DIM), Context())
+    with pytest.raises(ConfigError, match="limits their tokens"):
+        opaque(run, alike=True)
+
+
 def test_observed_maps_mix_true_values() -> None:
     draw = Draws(1)
     x, held = draw(TEXTS, TOKENS, DIM), values(draw)

@@ -117,6 +117,22 @@ def _single(rows: int) -> Iterator[Tensor]:
         yield torch.arange(rows) == row
 
 
+def are_texts_alike(run: Run, shape: Sequence[int]) -> bool:
+    """Whether no text of ``texts tokens dim`` reads another, and texts that change places take their results along."""
+    texts = shape[0]
+    for seed, (_, size) in enumerate(SAMPLES):
+        x, other = draw(shape, size, 2 * seed), draw(shape, size, 2 * seed + 1)
+        before = run(x)
+        if len(before) != texts or bool(differs(before.roll(1, 0), run(x.roll(1, 0))).any()):
+            return False
+        for text in range(texts):
+            moved = other.clone()
+            moved[text] = x[text]
+            if bool(differs(before[text], run(moved)[text]).any()):
+                return False
+    return True
+
+
 def is_alike_everywhere(run: Run, shape: Sequence[int]) -> bool:
     """Whether a map of rows is the same at every place: rows that change places take their results along."""
     rows = prod(shape[:-1])

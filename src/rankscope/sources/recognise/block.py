@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from rankscope.network import Attention, Observed, Opaque, Part, TokenMap
 from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import Guard, Node
+from rankscope.sources.operations.influence import are_texts_alike
 from rankscope.sources.operations.region import Note, Region, Unread
 from rankscope.sources.recognise.attention import find_attention
 from rankscope.sources.recognise.layout import Layout, Padding
@@ -260,12 +261,14 @@ def _whole(captured: Captured, layout: Layout, stream: str, target: Node, error:
     lines = [] if node is None or node.line is None else [str(node.line)]
     where = " ".join([*lines, *([f"({node.path})"] if node is not None and node.path else [])])
     others = [name for name in captured.graph.inputs if name != stream]
+    shape = (layout.texts, layout.tokens) if others else None
     return Opaque(
         run,
         site="attention",
         where=where,
         what=error.what,
-        shape=(layout.texts, layout.tokens) if others else None,
+        shape=shape,
+        alike=shape is not None and are_texts_alike(run, (*shape, layout.dim)),
         dtype=torch.float64,
     )
 

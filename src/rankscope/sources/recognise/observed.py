@@ -4,13 +4,12 @@ The maps are made by the operations that made them, from the state that the valu
 be all that they read; a mask made of something else would stay what it was.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from rankscope.network import Attention, Context, Observed
 from rankscope.sources.operations.graph import Node
+from rankscope.sources.operations.influence import are_texts_alike
 from rankscope.sources.operations.region import Known, Note, Unread
 from rankscope.sources.recognise.combinations import EXACT
 from rankscope.sources.recognise.head_weights import Own
@@ -35,7 +34,9 @@ def observed(mixing: Mixing, why: Unread, own: Own) -> Known:
         flat = torch.cat([found[node].reshape(-1) for node in nodes])
         return torch.where(index >= 0, flat[index.clamp(min=0)], 0.0)
 
-    _check_texts(run, places, state, mixing.where)
+    shape = (places.texts, places.tokens)
+    if not are_texts_alike(run, (*shape, state.shape[-1])):
+        raise Unread("the maps of one text depend on the other texts of the batch", mixing.where)
     order, note = torch.arange(mixing.heads), Note.of(why)
 
     def part(held: Own) -> Attention:
@@ -44,7 +45,8 @@ def observed(mixing: Mixing, why: Unread, own: Own) -> Known:
             mixing.heads,
             where=f"{note.line or 'an unknown line'} ({note.path or 'the block itself'})",
             what=why.what,
-            shape=(places.texts, places.tokens),
+            shape=shape,
+            alike=True,
             dtype=torch.float64,
         )
         return Attention(mixer, mixing.values(order, held))
@@ -61,21 +63,6 @@ def observed(mixing: Mixing, why: Unread, own: Own) -> Known:
         if not float((found - theirs).abs().max()) <= EXACT * float(theirs.abs().max()):
             raise why
     return Known(state, output, part(own))
-
-
-def _check_texts(run: Callable[[Tensor], Tensor], places: Places, state: Node, where: Node) -> None:
-    """Raise where the maps of one text move with another text."""
-    generator = torch.Generator().manual_seed(37)
-    shape = (places.texts, places.tokens, state.shape[-1])
-    base, other = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    still = run(base)
-    for text in range(places.texts):
-        moved = base.clone()
-        moved[text] = other[text]
-        off = (run(moved) - still).abs().amax((1, 2, 3))
-        off[text] = 0.0
-        if float(off.max()) > EXACT:
-            raise Unread("the maps of one text depend on the other texts of the batch", where)
 
 
 def _reads_else(mixing: Mixing, node: Node) -> bool:

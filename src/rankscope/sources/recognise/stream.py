@@ -13,6 +13,7 @@ from torch import Tensor
 from rankscope.network import Chain, Mlp, Norm, Opaque, Part, Scale, Skip, Sum, TokenMap
 from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import Node
+from rankscope.sources.operations.influence import are_texts_alike
 from rankscope.sources.operations.region import Known, Note, Region, Unread, run_again
 from rankscope.sources.recognise.layout import MOVES, Layout, is_pointwise
 from rankscope.sources.recognise.linear import constant_factor
@@ -270,12 +271,15 @@ class Stream:
         run = Replayed(self.region, self.layout, self.captured, start, end)
         tokenwise = is_tokenwise(run, self.layout, self.layout.dim)
         everywhere = tokenwise and is_alike_everywhere(run, self.layout, self.layout.dim)
+        shape = (self.layout.texts, self.layout.tokens)
+        alike = not everywhere and are_texts_alike(run, (*shape, self.layout.dim))
         return Opaque(
             RowByRow(run, self.layout.texts, self.layout.tokens) if everywhere else run,
             site="mlp" if tokenwise else "attention",
             where=where,
             what=what,
-            shape=None if everywhere else (self.layout.texts, self.layout.tokens),
+            shape=None if everywhere else shape,
+            alike=alike,
             tokenwise=tokenwise,
             dtype=torch.float64,
         )

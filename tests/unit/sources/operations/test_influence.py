@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankscope.sources.operations import Region, captured
-from rankscope.sources.operations.influence import is_alike_everywhere, is_tokenwise, moved
+from rankscope.sources.operations.influence import are_texts_alike, is_alike_everywhere, is_tokenwise, moved
 
 TEXTS, TOKENS, DIM = 2, 5, 6
 SHAPE = (TEXTS, TOKENS, DIM)
@@ -102,3 +102,18 @@ def test_elements_that_move_in_every_node() -> None:
     expected[1, 2, :3] = expected[1, 2:, 2] = True
     assert torch.equal(effect[scores], expected)
     assert torch.equal(effect[region.target].any(-1), torch.tensor([[False] * 5, [False] * 2 + [True] * 3]))
+
+
+ALIKE = {
+    "a sum over tokens": (lambda x: x.cumsum(dim=1), True),
+    "a mean over texts": (lambda x: x - 1e-3 * x.mean(dim=0), False),
+    "another factor for every text": (lambda x: x * torch.tensor([1.0, 1.001])[:, None, None], False),
+    "texts in another order": (lambda x: x.flip(0), False),
+    "a text that reads large ones": (lambda x: x + (x.abs().amax() > 25), False),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_texts_are_alike_if_none_reads_another_and_each_is_treated_as_the_others(kind: str) -> None:
+    run, expected = ALIKE[kind]
+    assert are_texts_alike(run, (2, 5, 8)) == expected
