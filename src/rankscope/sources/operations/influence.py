@@ -5,6 +5,7 @@ answer at some sizes alone; a fresh point each time, because one point may lie w
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from math import prod
 
 import torch
@@ -127,9 +128,8 @@ def are_texts_alike(run: Run, shape: Sequence[int]) -> bool:
         before = run(x)
         if len(before) != shape[0] or bool(differs(before.roll(1, 0), run(x.roll(1, 0))).any()):
             return False
-        others = draw(shape, size * (100 if seed % 2 == 0 else 0.01), 2 * seed + 1)
-        for text in range(shape[0]):
-            moved = others.clone()
+        for text, factor in product(range(shape[0]), (0.01, 100)):
+            moved = draw(shape, factor * size, 2 * seed + 1)
             moved[text] = x[text]
             if bool(differs(before[text], run(moved)[text]).any()):
                 return False
