@@ -65,10 +65,17 @@ LONG = (
 )
 
 
+TRANSLATED = (
+    *("test_translation_laws", "test_path_laws", "test_translate_decoders", "test_translation_changes"),
+    *("test_proof", "test_translate", "test_changed_models", "test_recognition", "test_measured"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that workers that take work from each other end together.
 
-    Tests of the largest checkpoint stand before all others, side by side: one worker reads it, not each.
+    Tests of the largest checkpoint stand before all others, side by side: one worker reads it, not each. So do those
+    of the hundred models of ``translations``, which a worker builds and translates once.
     """
-    rank = {name: place for place, name in enumerate(LONG, start=1)}
-    items.sort(key=lambda item: 0 if "smollm2" in item.name else rank.get(item.path.stem, len(LONG) + 1))
+    rank = {name: place for place, name in enumerate((*LONG, *TRANSLATED), start=1)}
+    items.sort(key=lambda item: 0 if "smollm2" in item.name else rank.get(item.path.stem, len(rank) + 1))

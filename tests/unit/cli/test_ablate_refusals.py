@@ -58,15 +58,17 @@ def test_a_config_that_disagrees_with_the_weights(
         assert "check that config.json belongs to these weights" in said
 
 
-def test_an_architecture_that_no_family_knows(tmp_path: Path) -> None:
+def test_an_architecture_that_no_family_knows_is_read_from_what_runs(tmp_path: Path) -> None:
     import transformers
 
     config = transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1)
     transformers.MambaModel(config).save_pretrained(tmp_path / "mamba")
-    said = refused("ablate", tmp_path / "mamba", "--random-tokens", "2x8")
-    assert said.startswith("rankscope: mamba cannot be written as a tree of parts yet (near names: ")
-    assert "'rankscope scan' works on it all the same" in said
-    assert "docs/add_a_family.md" in said
+    result = CliRunner().invoke(app, ["ablate", str(tmp_path / "mamba"), "--random-tokens", "2x8"])
+    assert result.exit_code == 0, result.output
+    assert "the tree equals the model to" in result.stdout
+    said = refused("certify", tmp_path / "mamba", "--random-tokens", "1x8")
+    assert "certify has no rule for the part Opaque" in said
+    assert "modeling_mamba.py:" in said
 
 
 @pytest.mark.parametrize(
