@@ -21,6 +21,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_proof import BlockProof, prove_block
 from rankscope.sources.family import Stack
+from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import NotCaptured, Note, Unread, captured
@@ -67,6 +68,7 @@ class Recognition:
         shape: the texts and tokens it is limited to, because a piece of it replays what ran; None for any number of
             texts, None for any of both.
         can_vary: whether the call could be made shorter or longer at all.
+        hooked: modules with forward hooks of others, which changed nothing in what was tried.
     """
 
     network: Network
@@ -80,6 +82,7 @@ class Recognition:
     fails_at: int | None
     shape: tuple[int | None, int] | None
     can_vary: bool
+    hooked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +126,30 @@ class _Reader:
         self._most = 0
         self._is_long_known = False
 
+    @property
+    def _called(self) -> tuple[str, ...]:
+        """The modules that are read, by path."""
+        return (self.stack.holder,) if self.stack.enters else self.stack.blocks
+
     def read(self) -> Recognition:
+        paths = hooked(self.model, self._called)
+        if not paths:
+            return self._read()
+        with hooks_watched(self.model, self._called) as changing:
+            self._run(self.own)
+            try:
+                found = None if changing else self._read()
+            except NotTranslated:
+                if not changing:
+                    raise
+        if changing or found is None:
+            raise NotTranslated(
+                f"a forward hook changes what the blocks compute ({changing[0]}), and a tree is read from the modules "
+                "alone; remove the hook, or put what it does into a module"
+            )
+        return replace(found, hooked=tuple(paths))
+
+    def _read(self) -> Recognition:
         refusal: NotTranslated | None = None
         best: Recognition | None = None
         for batch in self._captures():
@@ -220,8 +246,7 @@ class _Reader:
 
     def _tree(self, batch: Batch) -> _Tree:
         run = plain_run(self.model, self.stack, batch, with_arguments=True)
-        named = (self.stack.holder,) if self.stack.enters else self.stack.blocks
-        paths = {self.model.get_submodule(path): path for path in named}
+        paths = {self.model.get_submodule(path): path for path in self._called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         for number, call in enumerate(run.arguments, start=1):
             if call.block not in read:

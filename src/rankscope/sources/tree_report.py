@@ -88,6 +88,7 @@ def _limits(recognition: Recognition) -> dict[str, Any]:
         "fails at": recognition.fails_at,
         "shape": recognition.shape,
         "one length": not recognition.can_vary,
+        "hooked": list(recognition.hooked),
     }
 
 

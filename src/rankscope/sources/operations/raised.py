@@ -213,8 +213,7 @@ class Copies:
     def _hooks(self, hooks: Any, path: str) -> Any:
         kept = OrderedDict[int, Any]()
         for key, hook in (hooks or {}).items():
-            home = getattr(hook, "__module__", None) or type(hook).__module__
-            if home.startswith("torch."):
+            if is_torchs(hook):
                 kept[key] = hook
             elif path not in self.hooked:
                 self.hooked.append(path)
@@ -266,6 +265,12 @@ class Copies:
         for cell, new in zip(cells, fresh, strict=True):
             with suppress(ValueError):  # an empty cell
                 new.cell_contents = self.copied(cell.cell_contents)
+
+
+def is_torchs(hook: object) -> bool:
+    """Whether a hook belongs to torch itself (``weight_norm``, pruning): a part of what the module computes."""
+    home = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(home).startswith("torch.")
 
 
 def _leads_to_module(cell: Any) -> bool:

@@ -1,6 +1,6 @@
 """A captured block as a tree of parts, compared with the block itself before it is given."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,9 @@ from rankscope.sources.recognise.linear import find_linears
 from rankscope.sources.recognise.norms import find_norms
 from rankscope.sources.recognise.stream import Stream, between
 from rankscope.sources.recognise.tokenmaps import find_token_maps
+
+FAR = (1e-4, 1e3, 1e6)
+"""Sizes of states that a block with branches is tried on besides: another branch may be right for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -65,6 +68,7 @@ def recognised(
         node for node in states if node not in memories and layout.texts in (1, node.shape[tokens_first])
     }
     layout.declare(target, root)
+    guards = _guards(region)
     try:
         try:
             part, opaque = _built(captured, layout, stream, memory, others, is_strict=False)
@@ -77,13 +81,13 @@ def recognised(
             memories or others
         ):  # whatever is run as it is reads the stream alone, and would keep these for ever
             raise
-        part, covered = _whole(captured, layout, stream, target, error), 0.0
+        part, covered, guards = _whole(captured, layout, stream, target, error), 0.0, ()
         _compare(captured, layout, part, stream, memory)
     lower(part, captured)
     return Recognised(
         part=part,
         notes=tuple(dict.fromkeys(region.notes)),
-        guards=tuple(_guards(captured, region)),
+        guards=guards,
         covered=covered,
         memory=memory,
     )
@@ -165,7 +169,7 @@ def _compare(captured: Captured, layout: Layout, part: Part, stream: str, memory
     """Raise unless the tree gives what a plain call of the block gives, on fresh states of several sizes."""
     generator = torch.Generator().manual_seed(41)
     target = layout.region.target
-    for size in layout.sizes:
+    for size in (*layout.sizes, *(FAR if _guards(layout.region) else ())):
         names = [stream] if memory is None else [stream, memory]
         states = {
             name: size
@@ -185,7 +189,12 @@ def _compare(captured: Captured, layout: Layout, part: Part, stream: str, memory
             raise Unread(f"the tree fails on other states: {error}", target) from error
         off = layout.difference(ours, theirs.transpose(0, 1) if layout.tokens_first else theirs)
         if off > layout.room:
-            raise Unread(f"the tree differs from the block by {off:.0e} on states of size {size:g}", target)
+            guard = next((one for one in _guards(layout.region) if one.node is not None), None)
+            taken = "" if guard is None else ": another branch than that of the run is taken there"
+            raise Unread(
+                f"the tree differs from the block by {off:.0e} on states of size {size:g}{taken}",
+                target if guard is None else guard.node,
+            )
 
 
 def _output(captured: Captured, result: object, target: Node) -> Tensor:
@@ -273,18 +282,10 @@ def _whole(captured: Captured, layout: Layout, stream: str, target: Node, error:
     )
 
 
-def _guards(captured: Captured, region: Region) -> Iterator[Guard]:
-    """Branches that depend on the states; those of other numbers are the same in every pass.
-
-    What a branch looks at need not lead to what the block puts out, so the whole graph is asked and not the region.
-    """
-    moved = set(region.roots)
-    for node in captured.graph.nodes:
-        if any(one in moved for one in node.inputs()):
-            moved.add(node)
-    for guard in captured.graph.guards:
-        if guard.node is None or guard.node in moved:
-            yield guard
+def _guards(region: Region) -> tuple[Guard, ...]:
+    """Branches that depend on the states; those of other numbers are the same in every pass."""
+    unknown = (guard for guard in region.graph.guards if guard.node is None)
+    return (*region.guards(), *unknown)
 
 
 def lower(part: Part, captured: Captured) -> None:
