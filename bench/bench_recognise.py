@@ -1,4 +1,5 @@
-"""What it costs to read one block of a live model: time over the block's own forward pass, and memory."""
+"""What it costs to read one block of a live model, on as many tokens as blocks are captured on: time over the block's
+own forward pass on the same tokens, and memory."""
 
 from typing import Any
 
@@ -9,8 +10,8 @@ from bench.live_memory import LiveMemory
 from bench.timing import best_times
 from rankscope.sources.operations import captured
 from rankscope.sources.recognise.block import Recognised, recognised
+from rankscope.sources.recognition import TEXTS, TOKENS
 
-TEXTS, TOKENS = 2, 32
 KINDS = ("gpt2_768", "llama_2048")
 
 

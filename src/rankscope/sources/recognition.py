@@ -6,9 +6,9 @@ of texts, padding. What holds on short texts and fails on longer ones is capture
 fails there carries the number of tokens up to which it was seen to hold.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, product
 
 import torch
@@ -122,6 +122,7 @@ class _Reader:
         self.plain = self._without_padding(few)
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
+        self._runs: dict[tuple[str, object], tuple[Batch, PlainRun] | None] = {}
         self._long: Batch | None = None
         self._most = 0
         self._is_long_known = False
@@ -202,14 +203,8 @@ class _Reader:
 
     def _run_of_length(self, tokens: int) -> tuple[Batch, PlainRun] | None:
         """A batch of so many tokens and what the model makes of it; None where it does not run on it."""
-        try:
-            batch = self._cut(tokens)
-        except RankscopeError:
-            return None
-        run = None if batch is None else self._run(batch, finite=True)
-        if batch is None or run is None or run.states[0].shape[1] != tokens:
-            return None
-        return batch, run
+        found = self._kept_run(("tokens", tokens), lambda: self._cut(tokens), finite=True)
+        return None if found is None or found[1].states[0].shape[1] != tokens else found
 
     def _longest(self) -> Batch | None:
         """The longest batch that the model reads, up to ``LONG`` tokens or as many as the user's has."""
@@ -245,7 +240,7 @@ class _Reader:
         return batch
 
     def _tree(self, batch: Batch) -> _Tree:
-        run = plain_run(self.model, self.stack, batch, with_arguments=True)
+        run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         paths = {self.model.get_submodule(path): path for path in self._called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         for number, call in enumerate(run.arguments, start=1):
@@ -287,7 +282,7 @@ class _Reader:
 
     def _compared(self, tree: _Tree) -> Recognition:
         knowledge = self._known(tree)
-        proofs = [self._proof(tree, knowledge, self.own, "the batch it was given")]
+        proofs = [self._proof(tree, knowledge, self.own, "the batch it was given", self._own_run())]
         shape = tree.shape
         own_rows = proofs[0].longest
         longest = shortest = self.rows
@@ -326,10 +321,30 @@ class _Reader:
             if found is not None:
                 yield *found, f"texts of {tokens} tokens"
         for texts in (1, len(self.plain) + 1):
-            other = with_texts(self.plain, self.counted, texts)
-            run = None if other is None or texts == len(self.plain) else self._run(other, finite=True)
-            if other is not None and run is not None:
-                yield other, run, f"{texts} texts"
+            other = partial(with_texts, self.plain, self.counted, texts)
+            found = None if texts == len(self.plain) else self._kept_run(("texts", texts), other, finite=True)
+            if found is not None:
+                yield *found, f"{texts} texts"
+
+    def _kept_run(
+        self, key: tuple[str, object], make: Callable[[], Batch | None], *, finite: bool = False
+    ) -> tuple[Batch, PlainRun] | None:
+        """A batch and a plain run on it, made once: trees that are read from other captures are compared on it too."""
+        if key not in self._runs:
+            try:
+                batch = make()
+            except RankscopeError:
+                batch = None
+            run = None if batch is None else self._run(batch, finite=finite)
+            self._runs[key] = None if batch is None or run is None else (batch, _without_most(run))
+        return self._runs[key]
+
+    def _own_run(self) -> PlainRun:
+        """What the model makes of the user's own batch, and of the tokens after its blocks."""
+        if ("own", None) not in self._runs:
+            run = plain_run(self.model, self.stack, self.own, with_arguments=True)
+            self._runs["own", None] = self.own, _without_most(run)
+        return self._runs["own", None][1]  # type: ignore[index]  # just put there
 
     def _run(self, batch: Batch, *, finite: bool = False) -> PlainRun | None:
         """A plain run of the model; None where it does not run, or gives no numbers."""
@@ -369,20 +384,21 @@ class _Reader:
         for name in dict.fromkeys(marks.name for marks in self.others):
             knowledge = self._with_marks(tree, knowledge, [one for one in self.others if one.name == name])
         for name in counting_inputs(self.plain, self.counted):
-            batch = reversed_positions(self.plain, self.counted, name)
-            if self._holds(tree, knowledge, batch):
+            found = self._kept_run(
+                ("positions", name), partial(reversed_positions, self.plain, self.counted, name)
+            )
+            if found is None or self._holds(tree, knowledge, *found):
                 continue
             told = replace(knowledge, positions=name)
-            if self._holds(tree, told, batch):
+            if self._holds(tree, told, *found):
                 knowledge = told
         return knowledge
 
     def _with_marks(self, tree: _Tree, knowledge: Knowledge, ways: list[Marks]) -> Knowledge:
         """What is known, and what one more input tells: padding of the tokens, of the memory, of both, or nothing."""
         for marks in ways:
-            batch = padded(self.plain, marks)
-            run = self._run(batch)
-            if run is None:
+            found = self._kept_run(("padded", marks), partial(padded, self.plain, marks))
+            if found is None:
                 continue
             is_of_tokens, has_memory = marks in self.marks, tree.memory is not None
             sides = product(
@@ -394,7 +410,7 @@ class _Reader:
                     padding=padding or knowledge.padding,
                     memory_padding=memory_padding or knowledge.memory_padding,
                 )
-                if self._holds(tree, told, batch, run):
+                if self._holds(tree, told, *found):
                     if padding is None and memory_padding is None:
                         return replace(knowledge, ignored=(*knowledge.ignored, marks.name))
                     return told
@@ -404,21 +420,20 @@ class _Reader:
         """The reading of the user's own padding that makes the tree equal, where nothing can be varied."""
         for marks in self.marks:
             told = replace(knowledge, padding=marks)
-            if not self._holds(tree, knowledge, self.own) and self._holds(tree, told, self.own):
+            run = self._own_run()
+            if not self._holds(tree, knowledge, self.own, run) and self._holds(tree, told, self.own, run):
                 return told
         return knowledge
 
-    def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch, run: PlainRun | None = None) -> bool:
+    def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch, run: PlainRun) -> bool:
         try:
             self._proof(tree, knowledge, batch, "", run)
         except RankscopeError:
             return False
         return True
 
-    def _proof(
-        self, tree: _Tree, knowledge: Knowledge, batch: Batch, what: str, run: PlainRun | None = None
-    ) -> Proof:
-        """Tree against model on one batch; ``run`` is what the model made of it, where that is there already."""
+    def _proof(self, tree: _Tree, knowledge: Knowledge, batch: Batch, what: str, run: PlainRun) -> Proof:
+        """Tree against model on one batch; ``run`` is what the model made of it."""
         tree.network.longest = None
         try:
             return proven_on(
@@ -489,6 +504,11 @@ def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> 
     rest = whole[places[-1] :]
     norm = rest[0] if len(rest) == 1 and isinstance(rest[0], Norm) else None
     return Network(blocks, final_norm=norm)
+
+
+def _without_most(run: PlainRun) -> PlainRun:
+    """A run to keep: of what the blocks were called with, the first tells all that a context asks for."""
+    return replace(run, sites={}, arguments=run.arguments[:1])
 
 
 def words_of(note: Note) -> str:

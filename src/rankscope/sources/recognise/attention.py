@@ -36,6 +36,11 @@ SINGLE_OFF = 1e-5
 """How far off attention may be whose angles come from a table in float32: its seven digits, a few products later."""
 
 
+def as_held(tensor: Tensor) -> Tensor:
+    """Weights as the captured copy holds them."""
+    return tensor
+
+
 @torch.no_grad()
 def find_attention(region: Region, *, tokens_first: bool, own: Own) -> None:
     """Fill ``region.known`` with every attention that is read, and ``region.notes`` with why others are not."""
@@ -95,8 +100,10 @@ class _Reading:
         self._read_heads()
         mask = self._read_mask()
         output = self.mixing.output_node(self.state, self.row_place)
-        self._check(self._part(mask, lambda tensor: tensor), mask, output)
-        return Known(self.state, output, self._part(mask, own), self.memory, mask.rules)
+        part = self._part(mask, as_held)
+        self._check(part, mask, output)
+        part = part if own is as_held else self._part(mask, own)
+        return Known(self.state, output, part, self.memory, mask.rules)
 
     # --- heads
 

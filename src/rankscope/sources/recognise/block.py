@@ -12,7 +12,7 @@ from rankscope.sources.operations.captured import Captured
 from rankscope.sources.operations.graph import Guard, Node
 from rankscope.sources.operations.influence import are_texts_alike
 from rankscope.sources.operations.region import Note, Region, Unread
-from rankscope.sources.recognise.attention import find_attention
+from rankscope.sources.recognise.attention import as_held, find_attention
 from rankscope.sources.recognise.layout import Layout, Padding
 from rankscope.sources.recognise.linear import find_linears
 from rankscope.sources.recognise.norms import find_norms
@@ -119,7 +119,7 @@ def _read(
     region = Region(captured.graph, roots, target)
     find_linears(region)
     find_norms(region)
-    find_attention(region, tokens_first=tokens_first, own=lambda tensor: tensor)
+    find_attention(region, tokens_first=tokens_first, own=as_held)
     layout = Layout(region, tokens_first=tokens_first, padding=padding)
     find_token_maps(region, layout, captured)
     return region, layout
@@ -155,6 +155,9 @@ def _memories(captured: Captured, root: Node, target: Node) -> tuple[Node, ...]:
         return ()
     region = Region(graph, (root, *others), target)
     find_linears(region)
+    own = Region(graph, (root,), target)
+    if all(own.depends(linear.input) for linear in region.linears.values()):
+        return ()  # all that linear maps read has to do with the stream: these are tables of positions
     find_norms(region)
     read = set[Node]()
     for linear in region.linears.values():
