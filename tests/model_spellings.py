@@ -144,18 +144,6 @@ class LoopOverHeads(Block):
         return self.out(torch.cat(outs, dim=-1))
 
 
-@spelling
-class LoopOverTexts(Block):
-    """A loop over texts, stacked."""
-
-    def attended(self, h: Tensor, keep: Tensor | None) -> Tensor:
-        rows = [
-            super(LoopOverTexts, self).attended(one[None], None if keep is None else keep[[text]])
-            for text, one in enumerate(h)
-        ]
-        return torch.cat(rows)
-
-
 # Heads
 
 
