@@ -674,7 +674,7 @@ class GlobalGate(Block):
     """The sign of one sum decides on a branch of Python."""
 
     def fed(self, h: Tensor) -> Tensor:
-        return super().fed(h) * (1.2 if float(h.sum()) > 0 else 1.0)
+        return super().fed(h) * (1.2 if float(h.detach().sum()) > 0 else 1.0)
 
 
 @fault
