@@ -86,7 +86,26 @@ def tree_lines(tree: dict[str, Any]) -> list[str]:
         lines.append(f"final norm: {tree['final norm']}")
     if any(block.get("unread") for block in tree["blocks"]):
         lines.append(_UNREAD)
-    return [*lines, f"the tree equals the model to {tree['deviation']:.0e}{_limit_words(tree['limits'])}"]
+    lines.append(f"the tree equals the model to {tree['deviation']:.0e}{_limit_words(tree['limits'])}")
+    return [*lines, *_condition_lines(tree["limits"])]
+
+
+def _condition_lines(limits: dict[str, Any]) -> list[str]:
+    """What besides shapes must stay as it was.
+
+    >>> _condition_lines({"fixed": ["c"], "hooked": ["blocks.0.mlp"]})[0]
+    "valid for these values of the blocks' arguments alone: c"
+    """
+    fixed, hooked = limits.get("fixed"), limits.get("hooked")
+    lines = (
+        [] if not fixed else [f"valid for these values of the blocks' arguments alone: {', '.join(fixed)}"]
+    )
+    if hooked:
+        lines.append(
+            f"forward hooks of others stand on {', '.join(hooked)}; they changed nothing in what was tried, and are "
+            "no part of the tree"
+        )
+    return lines
 
 
 _UNREAD = (

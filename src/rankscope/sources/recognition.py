@@ -21,6 +21,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_proof import BlockProof, prove_block
 from rankscope.sources.family import Stack
+from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_tensors, varying
 from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge
 from rankscope.sources.loaded import dtype_of, position_limit
@@ -40,6 +41,7 @@ from rankscope.sources.variations import (
     shortened,
     token_axes,
     unpadded,
+    with_other_contents,
     with_texts,
 )
 
@@ -69,6 +71,7 @@ class Recognition:
             texts, None for any of both.
         can_vary: whether the call could be made shorter or longer at all.
         hooked: modules with forward hooks of others, which changed nothing in what was tried.
+        fixed: arguments of the blocks that numbers of the tree come from: it holds for calls with these values.
     """
 
     network: Network
@@ -83,6 +86,7 @@ class Recognition:
     shape: tuple[int | None, int] | None
     can_vary: bool
     hooked: tuple[str, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,6 +297,7 @@ class _Reader:
                 shortest = min(shortest, proofs[-1].longest)
             longest, fails_at, more = self._lengths(tree, knowledge)
             proofs += more
+        fixed = self._fixed(tree, knowledge)
         reached = [one.longest for one in tree.proofs]
         differing = [one.differs_at for one in tree.proofs if one.differs_at is not None]
         if fails_at is None and differing and min(differing) > longest:
@@ -312,6 +317,51 @@ class _Reader:
             fails_at=fails_at,
             shape=shape,
             can_vary=self.counted is not None or all(one is not None for one in reached),
+            fixed=fixed,
+        )
+
+    def _fixed(self, tree: _Tree, knowledge: Knowledge) -> tuple[Fixed, ...]:
+        """The arguments that the tree holds one value of: on a batch with other contents it is not the model then.
+
+        An error where it differs there and no argument of the blocks tells why.
+        """
+        batch = (None if tree.shape is not None else self._cut(min(TOKENS, self.rows))) or self.own
+        other = with_other_contents(batch, self.counted)
+        run = None if other is None else self._run(other, finite=True)
+        if other is None or run is None:
+            return ()
+        after = loose_tensors(self.model, self._called)
+        try:
+            self._proof(tree, knowledge, other, "a batch of the same shape with other contents", run)
+        except NotTranslated as error:
+            refusal = error
+        else:
+            return ()
+        before = self._run(batch)
+        changed = changed_tensors(loose_tensors(self.model, self._called), after)
+        names = [] if before is None else varying(before.arguments, run.arguments, memory=knowledge.memory)
+        own = self._run(self.own)
+        if not names or changed or own is None:
+            what = f": {', '.join(changed)}" if changed else ""
+            raise NotTranslated(
+                f"the blocks read something besides their tokens that changes with the inputs{what}; {refusal}"
+            )
+        self._check_without(names, tree, knowledge, batch, other)
+        return fixed_values(names, own.arguments)
+
+    def _check_without(
+        self, names: list[str], tree: _Tree, knowledge: Knowledge, batch: Batch, other: Batch
+    ) -> None:
+        """Raise if the tree differs on other contents of those inputs that leave the named arguments as they are."""
+        before = self._run(batch)
+        kept = dict(batch.inputs)
+        for name, value in other.inputs.items():
+            run = self._run(replace(batch, inputs=batch.inputs | {name: value}))
+            if before is not None and run is not None:
+                moved = varying(before.arguments, run.arguments, memory=knowledge.memory)
+                kept |= {} if set(moved) & set(names) else {name: value}
+        self._proof(
+            tree, knowledge, replace(batch, inputs=kept), f"other contents with the same {names[0]!r}"
         )
 
     def _others(self) -> Iterator[tuple[Batch, PlainRun, str]]:

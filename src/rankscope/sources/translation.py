@@ -117,6 +117,10 @@ class Translation:
                 f"the tree replays pieces of a run of {texts or len(x)} texts of {tokens} tokens, got {x.shape[0]} of "
                 f"{x.shape[1]}; translate the model on a batch like this one"
             )
+        if found.fixed:
+            calls = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False).arguments
+            for one in found.fixed:
+                one.check(calls)
         knowledge = self._told(batch, x, found)
         self.network.longest = max(self.network.longest or 0, x.shape[1])
         return x, knowledge.context(batch, x, call)

@@ -89,6 +89,7 @@ def _limits(recognition: Recognition) -> dict[str, Any]:
         "shape": recognition.shape,
         "one length": not recognition.can_vary,
         "hooked": list(recognition.hooked),
+        "fixed": [one.word for one in recognition.fixed],
     }
 
 

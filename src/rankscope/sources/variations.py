@@ -287,3 +287,29 @@ def reversed_positions(batch: Batch, counted: TokenAxes, name: str) -> Batch:
     """The batch with one input turned around along its tokens."""
     (axis,) = counted.axes[name]
     return replace(batch, inputs=batch.inputs | {name: batch.inputs[name].flip(axis)})
+
+
+def with_other_contents(batch: Batch, counted: TokenAxes | None) -> Batch | None:
+    """The batch with other numbers of the same kind in all inputs; None where there are none that can be changed.
+
+    Marks, masks and positions stay: what they say is tried by other means.
+    """
+    changed = {}
+    for name, value in batch.inputs.items():
+        axes = () if counted is None else counted.axes.get(name, ())
+        is_mask = value.dtype == torch.bool or len(axes) > 1 or bool(_ways(name, value))
+        if is_mask or value.is_complex() or any(_counts(value, axis) for axis in axes) or not value.numel():
+            continue
+        other = _others_of_kind(value)
+        if not torch.equal(other, value):
+            changed[name] = other
+    return replace(batch, inputs=batch.inputs | changed) if changed else None
+
+
+def _others_of_kind(value: Tensor) -> Tensor:
+    """The entries in another order; floating ones a little smaller; whole numbers that are all the same, one less."""
+    order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(5)).to(value.device)
+    found = value.flatten()[order].reshape(value.shape)
+    if value.is_floating_point():
+        return found * 0.875
+    return (value - 1).clamp(min=0) if torch.equal(found, value) else found

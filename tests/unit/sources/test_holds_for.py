@@ -11,8 +11,10 @@ from torch.nn.utils import parametrizations
 import rankscope as rs
 from rankscope.errors import NotTranslated
 from rankscope.network import Opaque
-from rankscope.sources import Translation
+from rankscope.results.tree_lines import tree_lines
+from rankscope.sources import Batch, Translation
 from rankscope.sources.tree_report import tree_report
+from rankscope.sources.variations import TokenAxes, with_other_contents
 
 DIM, HEADS = 12, 2
 
@@ -169,3 +171,155 @@ def test_a_hook_that_only_looks_is_told() -> None:
     assert found.hooked == ("blocks.0.mlp",)
     assert tree_report(seen_of(model, ids()))["limits"]["hooked"] == ["blocks.0.mlp"]
     assert kept
+
+
+# numbers that enter a block beside its tokens
+
+
+class Conditioned(Plain):
+    """Gains and shifts come from ``c``, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ada = nn.Linear(DIM, 4 * DIM)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        gain1, shift1, gain2, shift2 = self.ada(c.sigmoid()).unsqueeze(1).chunk(4, dim=-1)
+        x = x + self.attended(self.norm1(x) * (1 + gain1) + shift1)
+        return x + self.mlp(self.norm2(x) * (1 + gain2) + shift2)
+
+
+class ByAttribute(Conditioned):
+    c: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, self.c)
+
+
+class Timed(Model):
+    """All texts are given one time; ``per_text``: each its own."""
+
+    per_text = False
+
+    def __init__(self, block: type[nn.Module]) -> None:
+        super().__init__(block)
+        self.time = nn.Linear(1, DIM).double()
+
+    def forward(self, ids: Tensor, time: Tensor) -> Tensor:  # type: ignore[override]
+        x, c = self.embedding(ids), self.time(time[:, None])
+        for block in self.blocks:
+            x = self.called(block, x, c if self.per_text else c[:1])
+        return x
+
+    def called(self, block: nn.Module, x: Tensor, c: Tensor) -> Tensor:
+        return block(x, c)
+
+
+class TimedByText(Timed):
+    per_text = True
+
+
+class TimedByAttribute(Timed):
+    def called(self, block: nn.Module, x: Tensor, c: Tensor) -> Tensor:
+        block.c = c
+        return block(x)
+
+
+def times(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("model", [Timed, TimedByText])
+def test_a_tree_whose_numbers_come_from_an_argument_holds_for_its_value(model: type[Timed]) -> None:
+    live = model(Conditioned)
+    found = read(live, ids(), times(0.2, 0.7))
+    assert found.recognition is not None
+    assert [(one.name, one.word) for one in found.recognition.fixed] == [("1", "c")]
+    found.embed(seen_of(live, ids(2), times(0.2, 0.7)).batches[0])
+    with pytest.raises(NotTranslated, match="another value of the argument 'c'"):
+        found.embed(seen_of(live, ids(2), times(0.3, 0.7)).batches[0])
+    told = tree_report(seen_of(live, ids(), times(0.2, 0.7)))
+    assert "valid for these values of the blocks' arguments alone: c" in tree_lines(told)
+
+
+def test_numbers_that_enter_as_an_attribute_are_refused_by_name() -> None:
+    with pytest.raises(NotTranslated, match=r"changes with the inputs: blocks\.0\.c;"):
+        read(TimedByAttribute(ByAttribute), ids(), times(0.2, 0.7))
+
+
+def test_other_contents_leave_marks_masks_and_positions() -> None:
+    inputs = {
+        "ids": ids(),
+        "time": times(0.2, 0.7),
+        "step": torch.tensor([3, 3]),
+        "keep": torch.ones(2, 8),
+        "mask": torch.ones(8, 8).tril(),
+        "places": torch.arange(8).expand(2, 8),
+    }
+    counted = TokenAxes(axes={"ids": (1,), "keep": (1,), "mask": (0, 1), "places": (1,)}, size=8, rows=8)
+    batch = Batch(inputs=inputs, is_token=None, labels=("", ""))
+    other = with_other_contents(batch, counted)
+    assert other is not None
+    same = {name for name, value in inputs.items() if torch.equal(other.inputs[name], value)}
+    assert same == {"keep", "mask", "places"}
+    assert other.inputs["ids"].unique().tolist() == inputs["ids"].unique().tolist()
+    assert other.inputs["step"].tolist() == [2, 2]
+
+
+# state that calls leave behind
+
+
+class Counting(Plain):
+    """Another result after many calls."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) * (2 if self.calls > 5000 else 1)
+
+
+class Centred(Plain):
+    """What was seen before is taken off, a little of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.999 * self.mean + 1e-14 * x.mean(dim=(0, 1))
+        return super().forward(x - self.mean)
+
+
+class CentredInPlace(Centred):
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.999).add_(1e-14 * x.mean(dim=(0, 1)))
+        return Plain.forward(self, x - self.mean)
+
+
+@pytest.mark.parametrize(
+    ("block", "name"), [(Counting, "calls"), (Centred, "mean"), (CentredInPlace, "mean")]
+)
+def test_what_depends_on_earlier_calls_is_refused_by_name(block: type[nn.Module], name: str) -> None:
+    with pytest.raises(NotTranslated, match=f"changes its own '{name}' in every call"):
+        read(Model(block))
+
+
+class Keeping(Plain):
+    """Counts its calls and keeps its maps for a plot, and reads keys from a table that it has just filled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.last = 0, torch.zeros(1)
+        self.register_buffer("table", torch.zeros(4, 200, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.table[: x.shape[0], : x.shape[1]] = self.norm1(x)
+        x = x + self.attended(self.table[: x.shape[0], : x.shape[1]])
+        self.last = self.mlp(self.norm2(x))
+        return x + self.last
+
+
+def test_state_that_nothing_depends_on_is_no_matter() -> None:
+    assert read(Model(Keeping)).proof.worst < 1e-9

@@ -1,6 +1,6 @@
 """What a module really computes: the graph of its ATen operations on one call, and pieces of it run again."""
 
-from rankscope.sources.operations.captured import Captured, captured
+from rankscope.sources.operations.captured import Captured, captured, held_tensors
 from rankscope.sources.operations.graph import Graph, Guard, Line, ModuleCall, Node, NotCaptured
 from rankscope.sources.operations.region import Known, Linear, Note, Region, Unread
 from rankscope.sources.operations.watch import watched
@@ -19,5 +19,6 @@ __all__ = [
     "Region",
     "Unread",
     "captured",
+    "held_tensors",
     "watched",
 ]

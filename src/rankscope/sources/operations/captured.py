@@ -28,6 +28,8 @@ class Captured:
         dtype: of the block's own weights.
         hooked: paths of modules inside whose hooks of others did not run in the copy.
         args: what the block was called with; ``kwargs`` likewise.
+        changed: plain numbers of modules inside that the call has changed (``attn.calls``), and tensors that it has
+            read and changed, by path, as they were before.
     """
 
     graph: Graph
@@ -37,6 +39,7 @@ class Captured:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     _memories: tuple[Memory, Memory]
+    changed: Mapping[str, float | Tensor]
 
     def own(self, tensor: Tensor) -> Tensor:
         """The same numbers as a view of the model's own memory; a copy in the model's dtype where there is none."""
@@ -60,13 +63,24 @@ class Captured:
         )
         return changed
 
-    def again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, exact: bool = True) -> Any:
+    def again(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        exact: bool = True,
+        held: Mapping[str, float | Tensor] | None = None,
+    ) -> Any:
         """What a fresh copy in float64 returns for other arguments: an ordinary call, without anything watching.
 
         Args:
             exact: undo the block's own casts to fewer digits; otherwise they cost about 1e-7.
+            held: other values of numbers and tensors that modules inside hold, by path.
         """
         copies = Copies(self.module, shared=True)
+        for name, value in (held or {}).items():
+            path, _, last = name.rpartition(".")
+            setattr(copies.module.get_submodule(path), last, value)
         with left_as_found(), caches_kept(self.module):
             given, named = copies.copied((args, dict(kwargs)))
             with Exact() if exact else nullcontext():
@@ -85,13 +99,55 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         )  # a call may change buffers; those of the first copy stay
         with left_as_found(), caches_kept(module):
             given, named = running.copied(copies.copied((args, dict(kwargs))))
+            held = held_tensors(running.module)
             with _alone(module):
                 graph = watched(running.module, given, named)
+        changed = _changed(graph, copies.module, running.module, held)
     floating = (one.dtype for one in module.parameters() if one.is_floating_point())
     dtype = next(floating, torch.get_default_dtype())
     return Captured(
-        graph, copies.module, dtype, tuple(copies.hooked), args, kwargs, (copies.memory, running.memory)
+        graph,
+        copies.module,
+        dtype,
+        tuple(copies.hooked),
+        args,
+        kwargs,
+        (copies.memory, running.memory),
+        changed,
     )
+
+
+def held_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors that modules hold as buffers or plain attributes, by path."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, one in module.named_modules()
+        for name, value in (*one._buffers.items(), *vars(one).items())
+        if isinstance(value, Tensor)
+    }
+
+
+def _changed(
+    graph: Graph, before: nn.Module, after: nn.Module, held: Mapping[str, Tensor]
+) -> dict[str, float | Tensor]:
+    """What a call has changed in a module that was equal to ``before``; ``held`` are the tensors that it began with.
+
+    Tensors that it only writes, such as maps kept for a plot, are not meant.
+    """
+    outside = [node for node in graph.above(graph.outputs) if node.op is None]
+    names, values = {node.name for node in outside}, {id(node.value) for node in outside}
+    found: dict[str, float | Tensor] = {}
+    now = held_tensors(after)
+    for name, was in held_tensors(before).items():
+        is_same = name in now and now[name].shape == was.shape and torch.equal(now[name], was)
+        if not is_same and (name in names or id(held[name]) in values):
+            found[name] = was
+    for path, module in after.named_modules():
+        numbers = vars(before.get_submodule(path))
+        for name, value in vars(module).items():
+            if type(value) in (bool, int, float) and numbers.get(name, value) != value:
+                found[f"{path}.{name}" if path else name] = numbers[name]
+    return found
 
 
 @contextmanager

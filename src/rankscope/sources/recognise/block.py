@@ -22,6 +22,9 @@ from rankscope.sources.recognise.tokenmaps import find_token_maps
 FAR = (1e-4, 1e3, 1e6)
 """Sizes of states that a block with branches is tried on besides: another branch may be right for them."""
 
+COUNTS = (1, 10, 100, 1000, 1_000_000)
+"""So many calls later a block that counts its calls is tried."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Recognised:
@@ -55,6 +58,7 @@ def recognised(
     """
     for node in captured.graph.random():
         raise Unread(f"{node.kind} draws random numbers, so every pass is another one", node)
+    _check_steady(captured)
     root, target = _ends(captured, stream)
     memories = states = _memories(captured, root, target)
     region, layout = _read(captured, (root, *memories), target, tokens_first, padding)
@@ -91,6 +95,43 @@ def recognised(
         covered=covered,
         memory=memory,
     )
+
+
+def _check_steady(captured: Captured) -> None:
+    """Raise if what the block gives depends on something that its calls change: how many there were, or what came."""
+    plain = captured.again(captured.args, captured.kwargs) if captured.changed else None
+    for name, value in captured.changed.items():
+        for other in _other_values(value):
+            try:
+                found = captured.again(captured.args, captured.kwargs, held={name: other})
+                is_same = all(map(_is_equal, tree_leaves(found), tree_leaves(plain)))
+            except Exception:  # whatever the block does then, it is something else
+                is_same = False
+            if not is_same:
+                raise Unread(
+                    f"the block changes its own {name!r} in every call, and what it gives depends on it, so every "
+                    "pass is another one"
+                )
+
+
+def _other_values(value: float | Tensor) -> list[float | Tensor]:
+    """Values that a number or tensor may have after other calls."""
+    if isinstance(value, bool):
+        return [not value]
+    if not isinstance(value, Tensor):
+        return [0, *(value + more for more in COUNTS)]
+    if value.dtype == torch.bool:
+        return [~value]
+    if not value.is_floating_point():
+        return [value + more for more in COUNTS]
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(43), dtype=value.dtype)
+    return [value + noise.to(value.device)]
+
+
+def _is_equal(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+    return not isinstance(one, Tensor) and not isinstance(other, Tensor)
 
 
 def _built(
