@@ -13,6 +13,15 @@ from rankscope.network.context import Context
 from rankscope.network.parts import Part, row, weight
 
 
+def default_eps(dtype: torch.dtype) -> float:
+    """The eps of ``torch.nn.RMSNorm`` without one: that of the dtype it computes in, float32 for less than float32.
+
+    >>> default_eps(torch.bfloat16) == torch.finfo(torch.float32).eps
+    True
+    """
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
 class Norm(Part, ABC):
     """Any of the norms below: ``unit(x) * gain + bias`` with ``unit`` the row-wise normalisation."""
 

@@ -360,9 +360,10 @@ class _Reader:
             if before is not None and run is not None:
                 moved = varying(before.arguments, run.arguments, memory=knowledge.memory)
                 kept |= {} if set(moved) & set(names) else {name: value}
-        self._proof(
-            tree, knowledge, replace(batch, inputs=kept), f"other contents with the same {names[0]!r}"
-        )
+        mixed = replace(batch, inputs=kept)
+        run = self._run(mixed)
+        if run is not None:
+            self._proof(tree, knowledge, mixed, f"other contents with the same {names[0]!r}", run)
 
     def _others(self) -> Iterator[tuple[Batch, PlainRun, str]]:
         """Batches of other shapes that are no longer than the user's, and what the model makes of them."""

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import rankscope as rs
 from rankscope.errors import NotTranslated
-from rankscope.network import Opaque
+from rankscope.network import Opaque, RMSNorm
+from rankscope.network.norms import default_eps
 from rankscope.results.tree_lines import tree_lines
 from rankscope.sources import Batch, Translation
 from rankscope.sources.tree_report import tree_report
@@ -323,3 +325,27 @@ class Keeping(Plain):
 
 def test_state_that_nothing_depends_on_is_no_matter() -> None:
     assert read(Model(Keeping)).proof.worst < 1e-9
+
+
+# norms without an eps of their own
+
+
+class WithoutEps(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1 = self.norm2 = nn.RMSNorm(DIM)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_without_eps_has_that_of_the_models_dtype(dtype: torch.dtype) -> None:
+    model = Model(WithoutEps, dtype=dtype)
+    model.embedding.weight.data *= 1e-3  # so that eps is seen
+    norms = [one for one in read(model).network.modules() if isinstance(one, RMSNorm)]
+    assert [one.eps for one in norms] == [torch.finfo(dtype).eps] * 2
+
+
+def test_less_than_float32_takes_the_eps_of_float32() -> None:
+    x = torch.full((1, 4), 1e-4, dtype=torch.bfloat16)
+    given = F.rms_norm(x, (4,)).double()
+    found = RMSNorm(eps=default_eps(torch.bfloat16))(x.double())
+    torch.testing.assert_close(given, found, rtol=1e-2, atol=0)  # bfloat16 has two digits

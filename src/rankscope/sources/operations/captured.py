@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from rankscope.sources.operations.caches import caches_kept
 from rankscope.sources.operations.graph import Graph, NotCaptured
-from rankscope.sources.operations.raised import Copies, Memory
+from rankscope.sources.operations.raised import Copies, Memory, OwnEps
 from rankscope.sources.operations.watch import Exact, leaf_name, watched
 
 
@@ -83,7 +83,7 @@ class Captured:
             setattr(copies.module.get_submodule(path), last, value)
         with left_as_found(), caches_kept(self.module):
             given, named = copies.copied((args, dict(kwargs)))
-            with Exact() if exact else nullcontext():
+            with OwnEps(self.dtype), Exact() if exact else nullcontext():
                 return copies.module(*given, **named)
 
 
@@ -92,6 +92,8 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
     Arguments are copied and raised to float64 too, so that a block that writes into them leaves the caller's alone.
     """
+    tensors = (one for one in (*module.parameters(), *tree_leaves((args, kwargs))) if isinstance(one, Tensor))
+    dtype = next((one.dtype for one in tensors if one.is_floating_point()), torch.get_default_dtype())
     with torch.inference_mode(False), torch.no_grad():
         copies = Copies(module)
         running = Copies(
@@ -100,11 +102,9 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         with left_as_found(), caches_kept(module):
             given, named = running.copied(copies.copied((args, dict(kwargs))))
             held = held_tensors(running.module)
-            with _alone(module):
+            with _alone(module), OwnEps(dtype):
                 graph = watched(running.module, given, named)
         changed = _changed(graph, copies.module, running.module, held)
-    floating = (one.dtype for one in module.parameters() if one.is_floating_point())
-    dtype = next(floating, torch.get_default_dtype())
     return Captured(
         graph,
         copies.module,

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from rankscope.errors import is_out_of_memory
+from rankscope.network.norms import default_eps
 from rankscope.sources.operations.graph import NotCaptured
 
 RAISED = {
@@ -164,6 +166,23 @@ class _Raising(TorchFunctionMode):
         if func in (Tensor.__deepcopy__, Tensor.clone):  # a parameter copies itself by a clone
             return self._memory.twin(args[0])
         return func(*args, **(kwargs or {}))
+
+
+class OwnEps(TorchFunctionMode):
+    """``rms_norm`` without an eps takes that of its dtype: in a copy in float64 it is given that of the model."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._eps = default_eps(dtype)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (functional.rms_norm, torch.rms_norm) and kwargs.get("eps") is None:
+            if len(args) < 4:
+                kwargs["eps"] = self._eps
+            elif args[3] is None:
+                args = (*args[:3], self._eps)
+        return func(*args, **kwargs)
 
 
 class Copies:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import NotTranslated
 from rankscope.network import LayerNorm, Norm, RMSNorm
+from rankscope.network.norms import default_eps
 from rankscope.sources.trees.maps import view
 
 _EPS = ("eps", "variance_epsilon", "epsilon")
@@ -23,7 +24,7 @@ def norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
     epsilon = next((getattr(module, name) for name in _EPS if hasattr(module, name)), None)
     if "RMSNorm" in kind or "RmsNorm" in kind or kind.endswith("T5LayerNorm"):
         if epsilon is None:  # torch.nn.RMSNorm: the spacing of the type it computes in
-            epsilon = torch.finfo(gain.dtype if isinstance(gain, Tensor) else torch.float32).eps
+            epsilon = default_eps(gain.dtype if isinstance(gain, Tensor) else torch.float32)
         return RMSNorm(view(gain), view(getattr(module, "bias", None)), eps=float(epsilon), offset=offset)
     if isinstance(module, nn.LayerNorm):
         if len(module.normalized_shape) != 1:
