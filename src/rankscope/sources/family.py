@@ -33,6 +33,11 @@ class Stack:
     the last one may be empty: then it is what leaves ``holder``, the module that runs the blocks."""
     holder: str = ""
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The modules whose calls run the blocks: the blocks themselves, or what runs bare lists of sublayers."""
+        return (self.holder,) if self.enters else self.blocks
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

@@ -126,8 +126,7 @@ def _run(
     model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None, *, first: bool
 ) -> None:
     """One pass; it is broken off at the first state if that is all that is wanted."""
-    paths = (stack.holder,) if stack.enters else stack.blocks
-    blocks = [model.get_submodule(path) for path in paths]
+    blocks = [model.get_submodule(path) for path in stack.called]
 
     def receive(_: str, layer: int, site: str, state: Tensor) -> None:
         state = state.clone()  # some models add to a state in place

@@ -131,16 +131,11 @@ class _Reader:
         self._most = 0
         self._is_long_known = False
 
-    @property
-    def _called(self) -> tuple[str, ...]:
-        """The modules that are read, by path."""
-        return (self.stack.holder,) if self.stack.enters else self.stack.blocks
-
     def read(self) -> Recognition:
-        paths = hooked(self.model, self._called)
+        paths = hooked(self.model, self.stack.called)
         if not paths:
             return self._read()
-        with hooks_watched(self.model, self._called) as changing:
+        with hooks_watched(self.model, self.stack.called) as changing:
             self._run(self.own)
             try:
                 found = None if changing else self._read()
@@ -245,14 +240,15 @@ class _Reader:
 
     def _tree(self, batch: Batch) -> _Tree:
         run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
-        paths = {self.model.get_submodule(path): path for path in self._called}
+        paths = {self.model.get_submodule(path): path for path in self.stack.called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         for number, call in enumerate(run.arguments, start=1):
             if call.block not in read:
                 try:
                     read[call.block] = _read_block(call, batch)
                 except NotTranslated as error:
-                    raise NotTranslated(f"block {number} ({paths[call.block]}): {error}") from error
+                    path = paths[call.block] or type(call.block).__name__
+                    raise NotTranslated(f"block {number} ({path}): {error}") from error
         calls = [read[block] for block in run.calls]
         memories = {found.memory for found, _ in calls} - {None}
         if len(memories) > 1:
@@ -330,7 +326,7 @@ class _Reader:
         run = None if other is None else self._run(other, finite=True)
         if other is None or run is None:
             return ()
-        after = loose_tensors(self.model, self._called)
+        after = loose_tensors(self.model, self.stack.called)
         try:
             self._proof(tree, knowledge, other, "a batch of the same shape with other contents", run)
         except NotTranslated as error:
@@ -338,7 +334,7 @@ class _Reader:
         else:
             return ()
         before = self._run(batch)
-        changed = changed_tensors(loose_tensors(self.model, self._called), after)
+        changed = changed_tensors(loose_tensors(self.model, self.stack.called), after)
         names = [] if before is None else varying(before.arguments, run.arguments, memory=knowledge.memory)
         own = self._run(self.own)
         if not names or changed or own is None:
@@ -576,7 +572,8 @@ def _read_block(call: BlockCall, batch: Batch | None) -> tuple[Recognised, Block
     """One block captured, recognised and compared with plain calls of itself."""
     if not call.stream or call.tensors()[call.stream].ndim != 3:
         raise NotTranslated(
-            "the block is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which a tree needs"
+            "the module that runs it is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which "
+            "a tree needs; 'rankscope scan' works on it all the same"
         )
     block = unwrapped(call.block)
     try:

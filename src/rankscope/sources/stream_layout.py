@@ -3,12 +3,14 @@
 Names and classes are not asked. A chain of modules in which what leaves one is, number for number, what enters the
 next are blocks, whether they stand in a list, in a dict, in stages, or are attributes, and one that is called again
 counts again. Where the entries of a list are bare lists of sublayers, no module returns the state after a block: there
-the state is what enters the first sublayer of the next one.
+the state is what enters the first sublayer of the next one. Entries of which only some mix tokens are sublayers of
+blocks: a mixer with what follows it.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +21,8 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.paths import is_inside, lists_of
-from rankscope.sources.roles import children, is_callable, is_norm, leaf, matrices
+from rankscope.sources.roles import children, is_attention, is_callable, is_norm, leaf, matrices
+from rankscope.sources.runs import holds_attention
 from rankscope.sources.structure import part_in
 from rankscope.sources.sublayers import attention_of, mlp_of
 from rankscope.sources.taps import first_tensor, plain_code
@@ -72,7 +75,7 @@ def layout_by_run(model: nn.Module, batch: Batch) -> Layout | None:
     chain = _best_chain(events)
     if chain is not None:
         return Layout(family=BY_RUN, stacks=(_of_chain(model, chain, events),))
-    found = _bare(model, events)
+    found = _bare(model, events) or _of_sublayers(events)
     return None if found is None else Layout(family=BY_RUN, stacks=(found,))
 
 
@@ -175,13 +178,34 @@ def _best_chain(events: list[_Event]) -> list[_Event] | None:
 
 
 def _is_added(event: _Event, events: list[_Event]) -> bool:
-    """Whether what a module leaves is added to what entered it outside of it: it is a sublayer, and no block."""
-    entered, left = event.entered, event.left
-    if entered is None or left is None:
+    """Whether what a module leaves is added to another state outside of it: it is a sublayer, and no block."""
+    if event.entered is None or event.left is None:
         return True
-    both = entered.sample + left.sample
-    others = (state for other in events for state in (other.entered, other.left) if state is not None)
-    return any(state.shape == left.shape and torch.equal(state.sample, both) for state in others)
+    known = _by_start(events)
+    states = [state for other in events for state in (other.entered, other.left) if state is not None]
+    return any(_has_sum(known, state, event.left) for state in states)
+
+
+def _by_start(events: list[_Event]) -> dict[tuple[float, ...], list[Tensor]]:
+    """All states that were seen, by their first numbers."""
+    found: dict[tuple[float, ...], list[Tensor]] = {}
+    for event in events:
+        for state in (event.entered, event.left):
+            if state is not None:
+                found.setdefault(_start(state.sample), []).append(state.sample)
+    return found
+
+
+def _start(sample: Tensor) -> tuple[float, ...]:
+    return tuple(sample[:16].tolist())
+
+
+def _has_sum(known: dict[tuple[float, ...], list[Tensor]], one: _Print, other: _Print) -> bool:
+    """Whether the sum of two states is one that was seen."""
+    if one.shape != other.shape or not (bool(one.sample.any()) and bool(other.sample.any())):
+        return False
+    both = one.sample + other.sample
+    return any(torch.equal(both, whole) for whole in known.get(_start(both), ()))
 
 
 def _chains(events: list[_Event], owner: _Event | None) -> Iterator[list[_Event]]:
@@ -240,7 +264,7 @@ def _bare(model: nn.Module, events: list[_Event]) -> Stack | None:
         entries = [(name, child) for name, child in children(holder) if not is_callable(child)]
         if len(entries) < 1 or len(entries) != len(list(children(holder))):
             continue
-        stack = _of_entries([f"{at}.{name}" for name, _ in entries], events)
+        stack = _of_entries(model, [f"{at}.{name}" for name, _ in entries], events)
         if stack is not None:
             found.append(stack)
     return max(
@@ -248,7 +272,7 @@ def _bare(model: nn.Module, events: list[_Event]) -> Stack | None:
     )
 
 
-def _of_entries(entries: list[str], events: list[_Event]) -> Stack | None:
+def _of_entries(model: nn.Module, entries: list[str], events: list[_Event]) -> Stack | None:
     """The stack of bare entries: every state is what enters the first module that runs in an entry."""
     first: list[_Event] = []
     for entry in entries:
@@ -272,13 +296,84 @@ def _of_entries(entries: list[str], events: list[_Event]) -> Stack | None:
     if end is None and (owner.left is None or owner.left.shape != shape):
         return None
     is_final = end is not None and is_norm(leaf(end.path), end.module)
+    starts = block_starts([holds_attention(model.get_submodule(entry)) for entry in entries])
     return Stack(
         name="blocks",
-        blocks=tuple(entries),
-        calls=len(entries),
-        attention=("",) * len(entries),
-        mlp=("",) * len(entries),
+        blocks=tuple(entries[start] for start in starts),
+        calls=len(starts),
+        attention=("",) * len(starts),
+        mlp=("",) * len(starts),
         final_norm=end.path if end is not None and is_final else None,
-        enters=(*(event.path for event in first), "" if end is None else end.path),
+        enters=(*(first[start].path for start in starts), "" if end is None else end.path),
         holder=owner.path,
     )
+
+
+def _of_sublayers(events: list[_Event]) -> Stack | None:
+    """The stack of blocks whose sublayers are called one by one, such as out of a list per kind of sublayer.
+
+    A block begins where the state enters: at its mixer, or at the norm that the mixer reads. Every block must call as
+    many modules as the others, so that the end of the last one is known.
+    """
+    known = _by_start(events)
+    for owner in dict.fromkeys(event.owner for event in events):
+        calls = [event for event in events if event.owner is owner and event.entered is not None]
+        starts = [_entry(calls, place, known) for place, event in enumerate(calls) if _mixes(event)]
+        steps = {second - first for first, second in pairwise(starts)}
+        if owner is None or len(steps) != 1 or min(steps) < 2:
+            continue
+        after = starts[-1] + steps.pop()
+        end = calls[after] if after < len(calls) else None
+        last = owner.left if end is None else end.entered
+        paths = tuple(calls[start].path for start in starts)
+        shapes = {state.shape for start in starts if (state := calls[start].entered) is not None}
+        if after > len(calls) or len(set(paths)) < len(paths) or last is None or shapes != {last.shape}:
+            continue
+        return Stack(
+            name="blocks",
+            blocks=paths,
+            calls=len(paths),
+            attention=("",) * len(paths),
+            mlp=("",) * len(paths),
+            final_norm=end.path if end is not None and is_norm(leaf(end.path), end.module) else None,
+            enters=(*paths, "" if end is None else end.path),
+            holder=owner.path,
+        )
+    return None
+
+
+def _mixes(event: _Event) -> bool:
+    return is_attention(leaf(event.path), event.module) or holds_attention(event.module)
+
+
+def _entry(calls: list[_Event], place: int, known: dict[tuple[float, ...], list[Tensor]]) -> int:
+    """Where the state enters that a mixer reads: a norm before it belongs to it, unless what it leaves is the state,
+    to which the mixer's output is added."""
+    mixer = calls[place].left
+    while place and mixer is not None:
+        norm, here = calls[place - 1], calls[place].entered
+        if here is None or _has_sum(known, here, mixer):
+            break
+        if not (is_norm(leaf(norm.path), norm.module) and norm.left is not None and norm.left.equals(here)):
+            break
+        place -= 1
+    return place
+
+
+def block_starts(mixes: list[bool]) -> list[int]:
+    """Where blocks begin in a list of sublayers, of which some mix tokens and the others follow one that does.
+
+    What comes again and again is a block; where nothing does, a block is a mixer with all that follows until the next.
+
+    >>> block_starts([True, False, True, False]), block_starts([False, True, False] * 2)
+    ([0, 2], [0, 3])
+    >>> block_starts([True, True, True, False]), block_starts([True, True]), block_starts([False, False])
+    ([0, 1, 2], [0, 1], [0, 1])
+    """
+    count = len(mixes)
+    if all(mixes) or not any(mixes):
+        return list(range(count))
+    period = next(size for size in range(2, count + 1) if mixes == (mixes[:size] * count)[:count])
+    if period < count and count % period == 0:
+        return list(range(0, count, period))
+    return [0, *[place for place, one in enumerate(mixes) if one][1:]]

@@ -228,7 +228,7 @@ def _check(model: nn.Module, stack: Stack) -> None:
         )
     awake = [
         join(path, name)
-        for path in stack.blocks
+        for path in stack.called
         for name, module in model.get_submodule(path).named_modules()
         if module.training and _matters(module)
     ]
@@ -238,7 +238,7 @@ def _check(model: nn.Module, stack: Stack) -> None:
             "pass another one; call model.eval() first"
         )
     refuse_not_finite(model)
-    blocks = [model.get_submodule(path) for path in stack.blocks]
+    blocks = [model.get_submodule(path) for path in stack.called]
     held = [parameter for block in blocks for parameter in (*block.parameters(), *block.buffers())]
     if any(parameter.is_meta for parameter in held):
         raise NotTranslated(
@@ -246,7 +246,7 @@ def _check(model: nn.Module, stack: Stack) -> None:
             "load it whole, without device_map"
         )
     dtypes = {parameter.dtype for block in blocks for parameter in block.parameters()}
-    coarse = next((found for path in stack.blocks if (found := quantised(model.get_submodule(path)))), "")
+    coarse = next((found for path in stack.called if (found := quantised(model.get_submodule(path)))), "")
     if coarse:
         raise NotTranslated(
             f"the model holds quantised weights, such as {coarse} of a block; load it without quantization; 'rankscope "

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rankscope as rs
 from models import DIM, HEADS, VOCABULARY
 from rankscope.errors import RankscopeError
 from rankscope.sources.axes import located
@@ -164,3 +165,119 @@ def test_a_sublayer_with_a_skip_around_it_is_no_block() -> None:
     batch = Batch(inputs={"": torch.randint(VOCABULARY, (2, 5))}, is_token=None, labels=("a", "b"))
     with pytest.raises(RankscopeError, match="no blocks found"):
         layout_of(Pairs().eval(), batch=batch)
+
+
+class Entries(nn.Module):
+    """Attention and MLP as entries of one list, each with its norm; the skips are added outside of the entries."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.table, self.end = nn.Embedding(VOCABULARY, DIM), nn.LayerNorm(DIM)
+        self.order = order
+        self.entries = nn.ModuleList(
+            nn.ModuleList(
+                [
+                    nn.LayerNorm(DIM),
+                    nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+                    if one == "a"
+                    else nn.Sequential(nn.Linear(DIM, 8), nn.GELU(), nn.Linear(8, DIM)),
+                ]
+            )
+            for one in order
+        )
+
+    def states(self, ids: Tensor) -> list[Tensor]:
+        found = [ids if ids.is_floating_point() else self.table(ids)]
+        for one, (norm, inner) in zip(self.order, self.entries, strict=True):
+            h = norm(found[-1])
+            found.append(found[-1] + (inner(h, h, h)[0] if one == "a" else inner(h)))
+        return found
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.end(self.states(ids)[-1])
+
+
+@pytest.mark.parametrize(
+    ("order", "starts"),
+    [("afaf", [0, 2]), ("faffaf", [0, 3]), ("af", [0]), ("aafaf", [0, 1, 3]), ("aa", [0, 1])],
+)
+def test_entries_that_do_not_mix_tokens_belong_to_the_block_before(order: str, starts: list[int]) -> None:
+    torch.manual_seed(3)
+    model = Entries(order).double().eval()
+    layout = layout_of(model, batch=ids())
+    (stack,) = layout.stacks
+    assert stack.blocks == tuple(f"entries.{start}" for start in starts)
+    batch, _ = located(model, layout, ids())
+    with torch.no_grad():
+        every = model.states(batch.inputs[""])
+    torch.testing.assert_close(
+        plain_run(model, stack, batch).states, tuple(every[start] for start in (*starts, len(order)))
+    )
+
+
+def test_a_tree_has_as_many_blocks_as_its_list_of_sublayers_repeats() -> None:
+    torch.manual_seed(4)
+    model = Entries("afaf").double().eval()
+    with rs.record(model) as seen:
+        model(torch.randn(2, 6, DIM, dtype=torch.float64))
+    network = rs.translate(seen).network
+    assert [[type(part).__name__ for part in block.parts] for block in network.blocks] == [
+        ["Skip", "Skip"]
+    ] * 2
+    model.entries[1][1].insert(1, nn.Dropout(0.5).train())
+    with pytest.raises(RankscopeError, match="training mode"):
+        rs.translate(seen)
+
+
+class Lists(nn.Module):
+    """A list per kind of sublayer, called one by one; the skips are added beside them."""
+
+    def __init__(self, *, post: bool, normed: bool) -> None:
+        super().__init__()
+        self.post, self.table = post, nn.Embedding(VOCABULARY, DIM)
+        self.attends = nn.ModuleList(nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(3))
+        self.feeds = nn.ModuleList(
+            nn.Sequential(nn.Linear(DIM, 8), nn.GELU(), nn.Linear(8, DIM)) for _ in range(3)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(6))
+        self.end = nn.LayerNorm(DIM) if normed else nn.Identity()
+
+    def states(self, ids: Tensor) -> list[Tensor]:
+        found = [ids if ids.is_floating_point() else self.table(ids)]
+        for layer, (attend, feed) in enumerate(zip(self.attends, self.feeds, strict=True)):
+            x, first, second = found[-1], self.norms[2 * layer], self.norms[2 * layer + 1]
+            if self.post:
+                x = first(x + attend(x, x, x)[0])
+                found.append(second(x + feed(x)))
+            else:
+                h = first(x)
+                x = x + attend(h, h, h)[0]
+                found.append(x + feed(second(x)))
+        return found
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.end(self.states(ids)[-1])
+
+
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("normed", [False, True])
+def test_blocks_of_sublayers_in_a_list_per_kind(post: bool, normed: bool) -> None:
+    torch.manual_seed(5)
+    model = Lists(post=post, normed=normed).double().eval()
+    layout = layout_of(model, batch=ids())
+    (stack,) = layout.stacks
+    assert (stack.calls, stack.final_norm) == (3, "end" if normed else None)
+    batch, _ = located(model, layout, ids())
+    with torch.no_grad():
+        wanted = model.states(batch.inputs[""])
+    torch.testing.assert_close(plain_run(model, stack, batch).states, tuple(wanted))
+    with rs.record(model) as seen:
+        model(torch.randn(2, 6, DIM, dtype=torch.float64))
+    assert len(rs.translate(seen).network.blocks) == 3
+
+
+def test_one_attention_beside_its_norm_is_no_block() -> None:
+    model = Lists(post=False, normed=True)
+    model.attends, model.feeds = model.attends[:1], model.feeds[:1]
+    with pytest.raises(RankscopeError, match="no blocks found"):
+        layout_of(model.double().eval(), batch=ids())
