@@ -25,10 +25,11 @@ from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_
 from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge
 from rankscope.sources.loaded import dtype_of, position_limit
-from rankscope.sources.operations import NotCaptured, Note, Unread, captured
+from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
 from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
-from rankscope.sources.recognise.block import Recognised, recognised
+from rankscope.sources.recognise.block import Recognised, recognised, recognised_as
+from rankscope.sources.recognise.twins import Signature, signature
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.variations import (
     Marks,
@@ -242,10 +243,11 @@ class _Reader:
         run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         paths = {self.model.get_submodule(path): path for path in self.stack.called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
+        twins: list[tuple[Signature, Recognised]] = []
         for number, call in enumerate(run.arguments, start=1):
             if call.block not in read:
                 try:
-                    read[call.block] = _read_block(call, batch)
+                    read[call.block] = _read_block(call, batch, twins)
                 except NotTranslated as error:
                     path = paths[call.block] or type(call.block).__name__
                     raise NotTranslated(f"block {number} ({path}): {error}") from error
@@ -273,7 +275,7 @@ class _Reader:
         module = unwrapped(self.model.get_submodule(self.stack.final_norm))
         call = BlockCall(block=module, args=(run.states[-1],), kwargs={}, stream="0", tokens_first=False)
         try:
-            part: Part = _read_block(call, None)[0].part
+            part: Part = _read_block(call, None, [])[0].part
         except RankscopeError:
             return None
         while isinstance(part, Chain) and len(part.parts) == 1:
@@ -568,8 +570,14 @@ def words_of(note: Note) -> str:
     return f"{note.what}{place}" if note.line is None else f"{note.line}{place}: {note.what}"
 
 
-def _read_block(call: BlockCall, batch: Batch | None) -> tuple[Recognised, BlockProof]:
-    """One block captured, recognised and compared with plain calls of itself."""
+def _read_block(
+    call: BlockCall, batch: Batch | None, twins: list[tuple[Signature, Recognised]]
+) -> tuple[Recognised, BlockProof]:
+    """One block captured, recognised and compared with plain calls of itself.
+
+    Args:
+        twins: blocks that were read before; one that computes the same with other weights is not searched again.
+    """
     if not call.stream or call.tensors()[call.stream].ndim != 3:
         raise NotTranslated(
             "the module that runs it is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which "
@@ -578,7 +586,13 @@ def _read_block(call: BlockCall, batch: Batch | None) -> tuple[Recognised, Block
     block = unwrapped(call.block)
     try:
         found = captured(block, call.args, call.kwargs)
+        sign = signature(found, call.stream)
+        twin = None if sign is None else _read_as_twin(found, call, batch, sign, twins)
+        if twin is not None:
+            return twin
         read = recognised(found, stream=call.stream, tokens_first=call.tokens_first)
+        if sign is not None and read.places is not None and not read.guards:
+            twins.append((sign, read))
     except NotCaptured as error:
         raise NotTranslated(str(error)) from error
     except Unread as error:
@@ -590,6 +604,31 @@ def _read_block(call: BlockCall, batch: Batch | None) -> tuple[Recognised, Block
             raise
         words = next(iter(str(error).splitlines()), "")
         raise NotTranslated(f"it could not be read: {type(error).__name__}: {words}") from error
+    return read, _block_proof(read, found, call, batch)
+
+
+def _read_as_twin(
+    found: Captured,
+    call: BlockCall,
+    batch: Batch | None,
+    sign: Signature,
+    twins: list[tuple[Signature, Recognised]],
+) -> tuple[Recognised, BlockProof] | None:
+    """The tree of a block that was read before, with this block's weights; None where it is not that of this block."""
+    for other, known in twins:
+        states = frozenset({call.stream} if known.memory is None else {call.stream, known.memory})
+        if not sign.is_same(other, states):
+            continue
+        read = recognised_as(known, found, stream=call.stream, tokens_first=call.tokens_first)
+        if read is not None:
+            try:
+                return read, _block_proof(read, found, call, batch)
+            except NotTranslated:  # it is read by itself, and has its own words then
+                return None
+    return None
+
+
+def _block_proof(read: Recognised, found: Captured, call: BlockCall, batch: Batch | None) -> BlockProof:
     knowledge = Knowledge(memory=read.memory)
     context = Context() if batch is None else knowledge.context(batch, call.state(), call)
-    return read, prove_block(read.part, found, call, context)
+    return prove_block(read.part, found, call, context)

@@ -1,7 +1,7 @@
 """A captured block as a tree of parts, compared with the block itself before it is given."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from rankscope.sources.recognise.linear import find_linears
 from rankscope.sources.recognise.norms import find_norms
 from rankscope.sources.recognise.stream import Stream, between
 from rankscope.sources.recognise.tokenmaps import find_token_maps
+from rankscope.sources.recognise.twins import Place, places_of, with_weights
 
 FAR = (1e-4, 1e3, 1e6)
 """Sizes of states that a block with branches is tried on besides: another branch may be right for them."""
@@ -36,6 +37,8 @@ class Recognised:
         guards: the branches of the user's code that the tree holds for.
         covered: the share of the block's weights, in numbers, that stand in recognised parts.
         memory: the name of the argument that cross-attention reads, as in ``graph.inputs``; None without any.
+        slack: how far attention is off because of a table with few digits.
+        places: where the weights of the tree lie in those of the block; None where some are computed.
     """
 
     part: Part
@@ -43,6 +46,8 @@ class Recognised:
     guards: tuple[Guard, ...]
     covered: float
     memory: str | None
+    slack: float = 0.0
+    places: tuple[Place | Tensor, ...] | None = None
 
 
 @torch.no_grad()
@@ -87,6 +92,7 @@ def recognised(
             raise
         part, covered, guards = _whole(captured, layout, stream, target, error), 0.0, ()
         _compare(captured, layout, part, stream, memory)
+    places = None if region.notes else places_of(part, captured)
     lower(part, captured)
     return Recognised(
         part=part,
@@ -94,6 +100,8 @@ def recognised(
         guards=guards,
         covered=covered,
         memory=memory,
+        slack=layout.slack,
+        places=places,
     )
 
 
@@ -132,6 +140,29 @@ def _is_equal(one: object, other: object) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
     return not isinstance(one, Tensor) and not isinstance(other, Tensor)
+
+
+@torch.no_grad()
+def recognised_as(
+    known: Recognised, captured: Captured, *, stream: str, tokens_first: bool = False
+) -> Recognised | None:
+    """The tree of a block whose graph is that of a block which is known; None where the block gives something else.
+
+    It is compared with plain calls of the block as any tree is, on states of as many sizes.
+    """
+    part = None if known.places is None else with_weights(known.part, known.places, captured)
+    if part is None:
+        return None
+    root, target = _ends(captured, stream)
+    memories = () if known.memory is None else (captured.graph.inputs[known.memory],)
+    layout = Layout(Region(captured.graph, (root, *memories), target), tokens_first=tokens_first)
+    layout.slack = known.slack
+    try:
+        _compare(captured, layout, part, stream, known.memory)
+    except Unread:
+        return None
+    lower(part, captured)
+    return replace(known, part=part)
 
 
 def _built(
