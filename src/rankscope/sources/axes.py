@@ -87,6 +87,8 @@ def find_axes(
     if layout is None:
         return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
     if not moved:
+        if _is_lone(model, layout, inputs, form):
+            return Axes(inputs=dict.fromkeys(inputs), how="one by one")
         return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
     # What blocks and sublayers put out comes first; an attention that starts at zero shows only inside that it mixes.
     for trial in (_Trial(model, layout, moved, form, inside=inside) for inside in (False, True)):
@@ -95,6 +97,20 @@ def find_axes(
             if axis is not None:
                 return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
+
+
+def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None) -> bool:
+    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts."""
+    if not inputs or any(value.ndim > 1 for value in inputs.values()):
+        return False
+    axes: list[int] = []
+
+    def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
+        axes.append(state.ndim)
+
+    with suppress(Exception), _at_rest(model), tapped(model, layout, receive, texts=None):
+        run_batch(model, Batch(inputs=dict(inputs), is_token=None, labels=(), form=form))
+    return axes[:1] == [2]
 
 
 def located(

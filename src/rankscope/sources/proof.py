@@ -112,6 +112,12 @@ def prove(network: Network, plain: PlainRun, context: Context, *, dtype: torch.d
             "the model's own states are not finite on these inputs: there is nothing to compare with"
             + (" (eager attention may overflow on padding in float64; try sdpa)" if casts else "")
         )
+    shapes = list(dict.fromkeys(tuple(state.shape) for state in plain.states))
+    if len(shapes) > 1:
+        raise NotTranslated(
+            f"the state has shape {shapes[0]} first and {shapes[1]} later on, where a tree keeps tokens and width: the "
+            "blocks are stages of different sizes; name those of one stage, such as blocks='stages.0'"
+        )
     with torch.no_grad():
         blocks = [
             _proven_block(part, plain, context, layer, most, dtype, casts=casts)

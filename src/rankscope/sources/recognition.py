@@ -30,7 +30,7 @@ from rankscope.sources.plain_run import PlainRun, first_state, plain_run
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
 from rankscope.sources.recognise.block import Recognised, recognised, recognised_as
 from rankscope.sources.recognise.twins import Signature, signature
-from rankscope.sources.taps import unwrapped
+from rankscope.sources.taps import Channels, unwrapped
 from rankscope.sources.variations import (
     Marks,
     counting_inputs,
@@ -244,6 +244,11 @@ class _Reader:
         paths = {self.model.get_submodule(path): path for path in self.stack.called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         twins: list[tuple[Signature, Recognised]] = []
+        if any(_has_channels_first(call) for call in run.arguments[:1]):
+            raise NotTranslated(
+                "the blocks are called with channels before tokens, (texts, channels, tokens), and a tree is of "
+                "(texts, tokens, channels); 'rankscope scan' works on them all the same"
+            )
         for number, call in enumerate(run.arguments, start=1):
             if call.block not in read:
                 try:
@@ -568,6 +573,10 @@ def words_of(note: Note) -> str:
     """
     place = f" ({note.path})" if note.path else ""
     return f"{note.what}{place}" if note.line is None else f"{note.line}{place}: {note.what}"
+
+
+def _has_channels_first(call: BlockCall) -> bool:
+    return bool(call.stream) and call.state().ndim == 3 and Channels.of(call.block).come_first(call.state())
 
 
 def _read_block(

@@ -171,7 +171,8 @@ def _are_alike(entries: list[Entry]) -> bool:
 def _has_stages(run: Run, holds: Holds) -> bool:
     """Whether the entries of a run are stages: each with a list of like blocks that hold both a mixer and an MLP."""
     first = next(part for _, part in run.entries if holds(part))
-    for path, part in descendants(first):
+    itself = [("", first)] if is_list(first) and len(first._modules) > 1 else []
+    for path, part in (*itself, *descendants(first)):
         inner = entries_of(part, path) if is_list(part) else []
         if inner and _are_alike(inner) and all(holds(block) and _has_mlp(block) for _, block in inner):
             return True

@@ -21,11 +21,40 @@ class Ambiguous(RankscopeError):  # noqa: N818 - reads as a sentence
     """As many texts as tokens, in a stack of which it is not known yet which axis of its states holds which."""
 
 
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The numbers of channels that the convolutions of a block read, and those that its other maps and norms do."""
+
+    convolved: frozenset[int]
+    others: frozenset[int]
+
+    @classmethod
+    def of(cls, block: nn.Module) -> "Channels":
+        parts = list(block.modules())
+        convolutions = [part for part in parts if isinstance(part, nn.Conv1d)]
+        others = {
+            size
+            for part in parts
+            if not isinstance(part, nn.Conv1d)
+            for held in part.parameters(recurse=False)
+            if held.ndim > 1
+            for size in held.shape
+        }
+        norms = {shape[-1] for part in parts if (shape := getattr(part, "normalized_shape", None))}
+        return cls(frozenset(part.in_channels for part in convolutions), frozenset(others | norms))
+
+    def come_first(self, state: Tensor) -> bool:
+        """Whether a state of three axes is ``texts channels tokens``: convolutions read its second axis, and nothing
+        reads its last."""
+        return state.shape[1] in self.convolved and state.shape[2] not in self.others
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a forward pass has come in one stack."""
 
     stack: Stack
+    channels: Channels
     calls: int = 0
     shape: tuple[int, int] = (1, -1)  # texts and tokens of the state that entered the first block
     is_turned: bool = False  # whether that state had tokens before texts
@@ -46,7 +75,9 @@ def tapped(
     Layers are counted by block calls, so a block that is shared between layers is seen once per layer. The fused path
     of ``torch.nn.TransformerEncoder`` and compiled code are switched off inside: they call no hooks.
     """
-    progress = [_Progress(stack) for stack in layout.stacks]
+    progress = [
+        _Progress(stack, Channels.of(model.get_submodule(stack.blocks[0]))) for stack in layout.stacks
+    ]
     with ExitStack() as undo:
         undo.enter_context(plain_code(model))
         for one in progress:
@@ -189,6 +220,7 @@ def _by_text(state: Tensor, progress: _Progress, site: str, texts: int, width: i
         state = state.transpose(0, 1) if is_turned else state
         if site == "input":
             progress.is_turned = is_turned
+        state = state.mT if state.ndim == 3 and progress.channels.come_first(state) else state
     state = state if state.ndim == 3 else _in_a_row(state, width)
     if site == "input":
         progress.shape = (state.shape[0], state.shape[1])
