@@ -174,6 +174,15 @@ def columns(of: Linear, which: Tensor) -> Linear:
     return Linear(of.input, of.output, cut(of.matrix), None if of.bias is None else cut(of.bias))
 
 
+def is_activation(layout: Layout, node: Node) -> bool:
+    """Whether a node is a linear map with one of the activations that a tree knows."""
+    sources = _sources(layout.region, node)
+    if sources is None or len(sources) != 1:
+        return False
+    (source,) = sources
+    return source is not node and _activation(layout, source, node) not in (None, "identity")
+
+
 def _activation(layout: Layout, source: Node, node: Node) -> str | None:
     """The activation that turns a linear map into ``node`` element by element, whichever element it takes.
 

@@ -17,7 +17,7 @@ from rankscope.sources.operations.influence import are_texts_alike
 from rankscope.sources.operations.region import Known, Note, Region, Unread, run_again
 from rankscope.sources.recognise.layout import MOVES, Layout, is_pointwise
 from rankscope.sources.recognise.linear import constant_factor
-from rankscope.sources.recognise.mlps import read_mlp
+from rankscope.sources.recognise.mlps import is_activation, read_mlp
 from rankscope.sources.recognise.tokenmaps import RowByRow, as_module, is_alike_everywhere, is_tokenwise
 
 _WIDEST_MLP = 24
@@ -295,14 +295,18 @@ class Stream:
         for node in steps:
             if node not in region.linears and node.kind not in MOVES and not is_pointwise(node):
                 return Note(f"{node.kind} is not part of anything recognised", node.path, node.line)
-        for node in steps:
-            if (
-                node not in region.linears
-                and node.kind not in MOVES
-                and node.kind not in ("add", "sub", "mul", "div")
-            ):
-                return Note(f"{node.kind} stands where no part of a tree has it", node.path, node.line)
+        bent = [node for node in steps if node not in region.linears and node.kind not in MOVES]
+        odd = self._odd(bent)
+        if odd is not None:
+            return Note(f"{odd.kind} stands where no part of a tree has it", odd.path, odd.line)
         return Note(f"{end.kind} is not part of anything recognised", end.path, end.line)
+
+    def _odd(self, nodes: list[Node]) -> Node | None:
+        """Of operations element by element the first that is no activation, behind the last one that still is."""
+        known = [number for number, node in enumerate(nodes) if is_activation(self.layout, node)]
+        rest = nodes[known[-1] + 1 :] if known else nodes
+        plain = ("add", "sub", "mul", "div")
+        return next((node for node in rest if node.kind not in plain or known), next(iter(rest), None))
 
 
 class Replayed:

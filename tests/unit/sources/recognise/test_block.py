@@ -352,3 +352,36 @@ def test_branches_on_states_are_told_even_where_they_lead_nowhere() -> None:
     assert guard.line is not None
     assert "y.abs().max().item() > 100" in str(guard.line)
     assert read(Pieces(constant)).guards == ()
+
+
+def squared(h: Tensor) -> Tensor:
+    h = nn.functional.silu(h)
+    h = h * 1.0
+    return h.square()  # stands in the way
+
+
+def clipped(h: Tensor) -> Tensor:
+    h = nn.functional.gelu(h)
+    return h.clamp(max=3.0)  # stands in the way
+
+
+def waved(h: Tensor) -> Tensor:
+    return torch.sin(h)  # stands in the way
+
+
+@pytest.mark.parametrize(("bend", "name"), [(squared, "pow"), (clipped, "clamp"), (waved, "sin")])
+def test_a_note_names_the_operation_that_stands_in_the_way(
+    bend: Callable[[Tensor], Tensor], name: str
+) -> None:
+    class Bent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(DIM, 8).double(), nn.Linear(8, DIM).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.down(bend(self.up(x)))
+
+    (note,) = read(Bent()).notes
+    assert note.what.startswith(f"{name} ")
+    assert note.line is not None
+    assert "stands in the way" in note.line.code
