@@ -242,6 +242,8 @@ def _activated(name: str, h: Ball) -> Ball:
     match name:
         case "relu":
             return h.max(arb(0))
+        case "leaky_relu":  # the slope is the float that stands in the definition
+            return h.max(arb(0)) - arb(0.01) * (-h).max(arb(0))
         case "relu2":
             return h.max(arb(0)) * h.max(arb(0))
         case "gelu":

@@ -234,6 +234,8 @@ def _activated(name: str, h: Number) -> Number:
     match name:
         case "relu":
             return h if h > 0 else mp.zero
+        case "leaky_relu":  # the slope is the float that stands in the definition
+            return h if h > 0 else mp.mpf(0.01) * h
         case "relu2":
             return h * h if h > 0 else mp.zero
         case "gelu":

@@ -96,6 +96,8 @@ def activation(name: str, h: float) -> float:
     match name:
         case "relu":
             return max(h, 0.0)
+        case "leaky_relu":
+            return h if h > 0 else 0.01 * h
         case "relu2":
             return max(h, 0.0) ** 2
         case "gelu":

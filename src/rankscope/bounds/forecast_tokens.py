@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rankscope.network import ACTIVATIONS
+from rankscope.network.activations import LEAK
 
 NODES = 160
 """Points of the quadrature over one normal variable."""
@@ -156,10 +157,11 @@ def activated(tokens: Tokens, activation: str) -> Tokens:
     size = tokens.same.sqrt()
     lengths = size.unsqueeze(-1) * size
     rho = (tokens.pairs / lengths).clamp(-1, 1)
-    if activation == "relu":
+    if activation in ("relu", "leaky_relu"):
         angle = torch.acos(rho)
         pairs = lengths / (2 * math.pi) * (torch.sin(angle) + (math.pi - angle) * rho)
-        return Tokens(same=tokens.same / 2, pairs=pairs, count=tokens.count)
+        found = Tokens(same=tokens.same / 2, pairs=pairs, count=tokens.count)
+        return found if activation == "relu" else _leaky(tokens, found)
     if activation == "relu2":
         angle = torch.acos(rho)
         pairs = 3 * torch.sin(angle) * rho + (math.pi - angle) * (1 + 2 * rho.square())
@@ -173,6 +175,17 @@ def activated(tokens: Tokens, activation: str) -> Tokens:
     left = same - coefficients.square().sum(dim=0)  # what the terms left out hold at rho = 1
     pairs = pairs + (left.clamp(min=0).sqrt().unsqueeze(-1) * left.clamp(min=0).sqrt()) * power
     return Tokens(same=same, pairs=pairs, count=tokens.count)
+
+
+def _leaky(tokens: Tokens, relu: Tokens) -> Tokens:
+    """The same for ``f(a) = s a + (1 - s) relu(a)``: since ``E a_i relu(a_j)`` is half of ``E a_i a_j``, the covariance
+    of ``f`` is ``s`` times that of ``a`` and ``(1 - s)^2`` times that of its ReLU."""
+    rest = (1 - LEAK) ** 2
+    return Tokens(
+        same=LEAK * tokens.same + rest * relu.same,
+        pairs=LEAK * tokens.pairs + rest * relu.pairs,
+        count=tokens.count,
+    )
 
 
 def _hermite(fn: Callable[[Tensor], Tensor], size: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ BENDS: dict[str, tuple[float, ...]] = {
 """Points at which the second derivative of an activation vanishes: there alone a slope can turn."""
 
 
-STRAIGHT = ("relu", "relu2", "identity")
+STRAIGHT = ("relu", "leaky_relu", "relu2", "identity")
 """Activations whose slope has no turning point, and is known over every interval without looking for one."""
 
 
@@ -49,7 +49,7 @@ def lipschitz(activation: Activation | str) -> float:
     (1.128904, 1.0)
     """
     name = _known(activation).name
-    if name in ("relu", "tanh", "identity"):
+    if name in ("relu", "leaky_relu", "tanh", "identity"):
         return 1.0
     if name == "relu2":
         return math.inf
@@ -61,7 +61,8 @@ def slope_range(activation: Activation | str, low: Tensor, high: Tensor) -> tupl
     """True bounds of the slope over ``[low, high]``, entry by entry, in float64; ends may be infinite.
 
     ReLU has no slope at zero: an interval that touches zero from the left counts as flat, one that reaches below zero
-    and above it as anything between 0 and 1. Where an end is NaN the bounds are those of the whole line.
+    and above it as anything between 0 and 1. Leaky ReLU likewise, with its slope below zero in place of 0. Where an end
+    is NaN the bounds are those of the whole line.
 
     >>> low, high = slope_range("relu", torch.tensor([-2.0, -1.0, 1.0]), torch.tensor([-1.0, 1.0, 2.0]))
     >>> low.tolist(), high.tolist()
@@ -80,6 +81,8 @@ def slope_range(activation: Activation | str, low: Tensor, high: Tensor) -> tupl
         return torch.ones_like(low), torch.ones_like(high)
     if known.name == "relu":
         return (low > 0).double(), (high > 0).double()
+    if known.name == "leaky_relu":
+        return known.slope(low), known.slope(high)
     if known.name == "relu2":  # the slope 2 max(h, 0) only grows
         return known.slope(low), known.slope(high)
     return _smooth_range(known, low, high)

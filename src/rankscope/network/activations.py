@@ -14,7 +14,8 @@ from rankscope.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A scalar function applied to every entry, its derivative and its secant; ReLU alone has no derivative at zero."""
+    """A scalar function applied to every entry, its derivative and its secant; ReLU and leaky ReLU have no derivative
+    at zero."""
 
     name: str
     formula: str
@@ -45,6 +46,14 @@ def _identity(h: Tensor) -> Tensor:
 
 def _step(h: Tensor) -> Tensor:
     return (h > 0).to(h.dtype)
+
+
+LEAK = 0.01
+"""The slope of leaky ReLU below zero, as torch and most models have it."""
+
+
+def _leaky_step(h: Tensor) -> Tensor:
+    return torch.where(h > 0, torch.ones_like(h), LEAK)  # two numbers would meet in float32
 
 
 def _relu2(h: Tensor) -> Tensor:
@@ -103,6 +112,7 @@ def _tanh_secant(h: Tensor) -> Tensor:
 ACTIVATIONS: Registry[Activation] = Registry("activation")
 for _activation in (
     Activation("relu", "max(h, 0)", torch.relu, _step, _step),
+    Activation("leaky_relu", "max(h, h / 100)", F.leaky_relu, _leaky_step, _leaky_step),
     Activation("relu2", "max(h, 0)^2", _relu2, _relu2_slope, torch.relu),
     Activation("gelu", "h Phi(h), Phi the normal distribution function", F.gelu, _gelu_slope, _normal),
     Activation(

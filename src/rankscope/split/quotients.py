@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankscope.network import Activation, LayerNorm, Norm, RMSNorm
+from rankscope.network.activations import LEAK
 
 NEAR = 0.1
 """Changes up to here are integrated from the derivative, larger ones subtracted: those lose at most a digit."""
@@ -64,6 +65,8 @@ def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, sc
         return mantissa
     if activation.name == "relu":
         return _relu_quotient(at, mantissa, scale)
+    if activation.name == "leaky_relu":  # LEAK h + (1 - LEAK) relu(h)
+        return LEAK * mantissa + (1 - LEAK) * _relu_quotient(at, mantissa, scale)
     if activation.name == "relu2":  # a difference of squares
         both = torch.relu(at) + torch.relu(at + scale * mantissa)
         return _relu_quotient(at, mantissa, scale) * both

@@ -115,7 +115,8 @@ def test_the_matrix_of_a_norm_maps_the_residual_to_the_residual(kind: str) -> No
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(
-    "activation", ["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh", "identity", "relu2"]
+    "activation",
+    ["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh", "identity", "relu2", "leaky_relu"],
 )
 @pytest.mark.parametrize("spread", [1.0, 1e-6])
 def test_the_matrix_of_an_mlp_maps_the_residual_to_the_residual(

@@ -50,6 +50,7 @@ def test_the_second_derivative_changes_sign_at_the_bends_and_nowhere_else(name: 
     ("name", "expected"),
     [
         ("relu", 1),
+        ("leaky_relu", 1),
         ("relu2", math.inf),
         ("identity", 1),
         ("tanh", 1),
@@ -111,6 +112,14 @@ def test_relu_is_flat_below_zero_and_one_above() -> None:
     least, most = slope_range("relu", low, high)
     assert least.tolist() == [0, 0, 0, 0, 1, 0, 0]
     assert most.tolist() == [0, 0, 1, 1, 1, 1, 0]
+
+
+def test_leaky_relu_has_its_slope_below_zero_and_one_above() -> None:
+    low = torch.tensor([-3.0, -3.0, 1.0, -torch.inf], dtype=torch.float64)
+    high = torch.tensor([-1.0, 2.0, 2.0, torch.inf], dtype=torch.float64)
+    least, most = slope_range("leaky_relu", low, high)
+    assert least.tolist() == [0.01, 0.01, 1, 0.01]
+    assert most.tolist() == [0.01, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

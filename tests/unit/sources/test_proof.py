@@ -452,7 +452,7 @@ def test_an_activation_is_named_only_if_it_is_that_one(name: str) -> None:
 def test_clipped_activations_are_none_of_the_trees() -> None:
     known = _activations()
     assert {"relu6", "gelu_10", "gelu", "gelu_new", "silu", "relu"} <= set(known)
-    for name in ("relu6", "gelu_10", "mish", "leaky_relu", "sigmoid"):
+    for name in ("relu6", "gelu_10", "mish", "sigmoid"):
         assert activation_name(known[name]) is None
     for edge in (20.0, 1e3, 3e4):
         assert activation_name(lambda h, edge=edge: h.clamp(max=edge).relu()) is None
@@ -460,6 +460,8 @@ def test_clipped_activations_are_none_of_the_trees() -> None:
         assert activation_name(lambda h, edge=edge: h.clamp(max=edge).relu().square()) is None
     assert activation_name(nn.ReLU()) == "relu"
     assert activation_name(known["relu2"]) == "relu2"
+    assert activation_name(known["leaky_relu"]) == "leaky_relu"
+    assert activation_name(nn.LeakyReLU(0.02)) is None
 
 
 @pytest.mark.parametrize("name", ["mpnet", "xlnet", "bloom"])

@@ -215,7 +215,8 @@ def test_a_decoder_of_torch_is_read_with_its_memory() -> None:
 
 def test_an_unknown_activation_is_refused_where_the_mlp_is_no_module() -> None:
     assert refusal(torch_encoder(activation=F.mish)) == (
-        "block 1: the activation mish is none of relu, relu2, gelu, gelu_tanh, quick_gelu, silu, tanh, identity"
+        "block 1: the activation mish is none of relu, leaky_relu, relu2, gelu, gelu_tanh, quick_gelu, silu, tanh, "
+        "identity"
     )
 
 

@@ -1,6 +1,7 @@
 """Known answers of the split pass, and how it refuses."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -222,14 +223,25 @@ def test_parse_and_spec_reach_the_split() -> None:
     assert len(split_states(net, x)) == 3
 
 
+def _exact_relu2(h: Fraction) -> Fraction:
+    return max(h, Fraction(0)) ** 2
+
+
+def _exact_leaky_relu(h: Fraction) -> Fraction:
+    return max(h, Fraction(0.01) * h)
+
+
+@pytest.mark.parametrize(("name", "fn"), [("relu2", _exact_relu2), ("leaky_relu", _exact_leaky_relu)])
 @pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e-9, 1e-3, 1.0, 30.0])
-def test_the_quotient_of_squared_relu_keeps_its_digits(scale: float) -> None:
+def test_the_quotient_of_bent_activations_keeps_its_digits(
+    scale: float, name: str, fn: Callable[[Fraction], Fraction]
+) -> None:
     at, mantissa = torch.meshgrid(
         torch.tensor([-2.0, -1e-3, 0.0, 1e-9, 0.3, 5.0]), torch.tensor([-1.0, -1e-6, 0.0, 0.7]), indexing="ij"
     )
     at, mantissa, size = at.double(), mantissa.double(), torch.tensor(scale, dtype=torch.float64)
-    found = activation_quotient(ACTIVATIONS["relu2"], at, mantissa, size)
+    found = activation_quotient(ACTIVATIONS[name], at, mantissa, size)
     for one, m, got in zip(at.flatten(), mantissa.flatten(), found.flatten(), strict=True):
         h, s = Fraction(float(one)), Fraction(scale)
-        exact = (max(h + s * Fraction(float(m)), 0) ** 2 - max(h, 0) ** 2) / s
+        exact = (fn(h + s * Fraction(float(m))) - fn(h)) / s
         assert float(got) == pytest.approx(float(exact), rel=1e-13, abs=1e-300)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rankscope.network import LayerNorm, Norm, RMSNorm, Sphere
 from rankscope.sources.operations.graph import Node
-from rankscope.sources.operations.region import Known, Region, Unread
+from rankscope.sources.operations.region import Known, Note, Region, Unread
 from rankscope.sources.recognise.linear import channel_vector, is_close
 
 _NATIVE = frozenset({"layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"})
@@ -163,6 +163,10 @@ def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> No
                 source if source.shape == base.shape else base, best[0], best[1].part
             )
             return
+        if _has_eps_outside(lambda v, base=base: region.replay(end, {base: v}), base):  # type: ignore[misc]
+            what = "a norm with eps added to the deviation, outside of the root, is none that a tree has"
+            region.notes.append(Note(what, end.path, end.line))
+            return
 
 
 def _native(region: Region, base: Node, node: Node) -> "Fitted | None":
@@ -297,6 +301,33 @@ def _fit(
                 found.append(fitted)
                 break
     return found[0] if found else None
+
+
+def _has_eps_outside(run: Callable[[Tensor], Tensor], base: Node) -> bool:
+    """Whether this is ``gain (x - mean) / (deviation + eps) + bias``, also without the mean.
+
+    ``f(s v) = gain unit / (1 + eps / (s d))``: the same eps shows at every size ``s`` and in every row.
+    """
+    generator = torch.Generator().manual_seed(7)
+    v = torch.randn(base.shape, generator=generator, dtype=torch.float64) + 0.3
+    odd = (run(v * _HUGE) - run(-v * _HUGE)) / 2
+    if odd.shape != v.shape or not bool(odd.isfinite().all()):
+        return False
+    for centred in (v - v.mean(-1, keepdim=True), v):
+        length = centred.square().mean(-1).sqrt()
+        unit = centred / length.unsqueeze(-1)
+        gain = _gain(odd, unit)
+        if gain is None or not bool(gain.any()):
+            continue
+        scaled, shown = unit * gain, list[Tensor]()
+        for size in (1e-6, 1e-5):
+            small = (run(v * size) - run(-v * size)) / 2
+            shrink = (small * scaled).sum(-1) / scaled.square().sum(-1)
+            shown.append(size * length * (1 / shrink - 1))
+        eps = torch.stack(shown)
+        if bool((eps > 1e-14).all()) and is_close(eps, eps.mean().expand(eps.shape), 1e-3):
+            return True
+    return False
 
 
 def _one_row(values: Tensor, size: Tensor) -> Tensor | None:

@@ -240,6 +240,10 @@ def test_a_norm_that_the_tree_does_not_have_is_a_call_of_the_module() -> None:
     found = read(block)
     assert words(found.part) == "skip(chain(tokenmap gelu))"
     assert_equal(block, found.part, 3, 9)
+    (note,) = found.notes
+    assert "outside of the root" in note.what
+    assert note.line is not None
+    assert "+ 1e-3" in note.line.code
 
 
 def test_a_deeper_map_of_each_token_runs_at_any_shape() -> None:
