@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rankscope.errors import NotTranslated, RankscopeError
-from rankscope.network import Context, Network, Part
+from rankscope.network import Context, Network, Part, Rotary
 from rankscope.network.foreign import Foreign
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.operations import Captured
@@ -51,7 +51,7 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
     worst, casts = plain, not plain <= ALLOWED[torch.float64]
     if casts:
         worst = _off(exact, state, known, _answer(captured, call, state))
-    is_coarse = _has_coarse_arguments(call) or _has_rounded_weights(part, call)
+    is_coarse = has_coarse_arguments(call) or _turns_by_tables(part, call) or _has_rounded_weights(part, call)
     most = ALLOWED_CASTS if is_coarse else ALLOWED[torch.float64]
     if not (worst <= most and plain <= ALLOWED_CASTS):
         raise NotTranslated(
@@ -135,18 +135,28 @@ def _has_rounded_weights(part: Part, call: BlockCall) -> bool:
     )
 
 
-def _has_coarse_arguments(call: BlockCall) -> bool:
+def has_coarse_arguments(call: BlockCall) -> bool:
     """Whether the block is given numbers, such as tables of angles, that have no more digits than float32.
 
     A tree that computes such numbers by itself differs from the model by the digits that they have lost.
     """
     state = call.tensors()[call.stream]
-    others = (one for one in call.tensors().values() if one is not state and one.is_floating_point())
-    for one in others:
-        finite = one[one.isfinite() & (one.abs() < 1e30)].double()
-        if bool((finite != finite.round()).any()) and torch.equal(finite.float().double(), finite):
-            return True
-    return False
+    return any(map(_is_coarse, (one for one in call.tensors().values() if one is not state)))
+
+
+def _turns_by_tables(part: Part, call: BlockCall) -> bool:
+    """Whether queries and keys turn by angles that the block holds as tables of no more digits than float32."""
+    is_turned = any(isinstance(one, Rotary) for one in part.modules())
+    return is_turned and any(map(_is_coarse, call.block.buffers()))
+
+
+def _is_coarse(one: Tensor) -> bool:
+    if one.is_complex():
+        one = torch.view_as_real(one)
+    if not one.is_floating_point():
+        return False
+    finite = one[one.isfinite() & (one.abs() < 1e30)].double()
+    return bool((finite != finite.round()).any()) and torch.equal(finite.float().double(), finite)
 
 
 def _is_limited(part: Part) -> bool:

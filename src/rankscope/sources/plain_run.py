@@ -15,6 +15,7 @@ from rankscope.sources.block_calls import BlockCall, kept_call
 from rankscope.sources.ending import Ending
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.operations.watch import Exact
 from rankscope.sources.taps import Ambiguous, tapped, unwrapped
 
 
@@ -101,6 +102,19 @@ def plain_run(
         after_norm=ending.named(ending.passed[norm:]),
         arguments=tuple(tape.arguments or ()),
     )
+
+
+def exact_calls(model: nn.Module, stack: Stack, batch: Batch) -> tuple[BlockCall, ...] | None:
+    """What the blocks are called with if everything is computed in float64, whatever the dtype of weights and casts.
+
+    Tables of angles that a model makes in its own dtype have too few digits to be read; made so they have all. None
+    where the model cannot be run so.
+    """
+    try:
+        with Exact():
+            return plain_run(model, stack, batch, with_arguments=True, with_ending=False).arguments
+    except RankscopeError:
+        return None
 
 
 def _taped(

@@ -14,19 +14,19 @@ from itertools import pairwise, product
 import torch
 from torch import nn
 
-from rankscope.errors import NotTranslated, RankscopeError, ShapeError, is_out_of_memory
+from rankscope.errors import ModelError, NotTranslated, RankscopeError, ShapeError, is_out_of_memory
 from rankscope.network import Chain, Context, Network, Norm, Part
 from rankscope.network.foreign import Foreign
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
-from rankscope.sources.block_proof import BlockProof, prove_block
+from rankscope.sources.block_proof import BlockProof, has_coarse_arguments, prove_block
 from rankscope.sources.family import Stack
 from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_tensors, varying
 from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
-from rankscope.sources.plain_run import PlainRun, first_state, plain_run
+from rankscope.sources.plain_run import PlainRun, exact_calls, first_state, plain_run
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
 from rankscope.sources.recognise.block import Recognised, recognised, recognised_as
 from rankscope.sources.recognise.twins import Signature, signature
@@ -99,10 +99,12 @@ class _Tree:
     paths: tuple[str, ...]
     proofs: tuple[BlockProof, ...]
     memory: str | None
+    is_coarse: bool
+    """Whether the model hands its blocks numbers with fewer digits than the tree has."""
 
     @property
     def casts(self) -> bool:
-        return any(one.casts for one in self.proofs)
+        return self.is_coarse or any(one.casts for one in self.proofs)
 
     @property
     def shape(self) -> tuple[int | None, int] | None:
@@ -154,7 +156,14 @@ class _Reader:
         refusal: NotTranslated | None = None
         best: Recognition | None = None
         for batch in self._captures():
-            tree = self._tree(batch)  # a block that is not itself on its own call will not be on a longer one
+            try:
+                tree = self._tree(
+                    batch
+                )  # a block that is not itself on its own call will not be on a longer one
+            except ModelError:  # longer than it reads: what enters the blocks does not tell
+                if best is None and refusal is None:
+                    raise
+                continue
             if tree.shape is not None and batch is not self.own:
                 tree = self._tree(self.own)  # what replays a run is of use on that batch alone
             try:
@@ -241,6 +250,8 @@ class _Reader:
 
     def _tree(self, batch: Batch) -> _Tree:
         run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
+        is_coarse = any(map(has_coarse_arguments, run.arguments))
+        calls_made = (is_coarse and exact_calls(self.model, self.stack, batch)) or run.arguments
         paths = {self.model.get_submodule(path): path for path in self.stack.called}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         twins: list[tuple[Signature, Recognised]] = []
@@ -249,7 +260,7 @@ class _Reader:
                 "the blocks are called with channels before tokens, (texts, channels, tokens), and a tree is of "
                 "(texts, tokens, channels); 'rankscope scan' works on them all the same"
             )
-        for number, call in enumerate(run.arguments, start=1):
+        for number, call in enumerate(calls_made, start=1):
             if call.block not in read:
                 try:
                     read[call.block] = _read_block(call, batch, twins)
@@ -271,6 +282,7 @@ class _Reader:
             tuple(paths[block] for block in run.calls),
             tuple(proof for _, proof in calls),
             next(iter(memories), None),
+            is_coarse,
         )
 
     def _final_norm(self, run: PlainRun) -> Norm | None:

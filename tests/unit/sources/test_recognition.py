@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import rankscope as rs
 from own_models import TEXTS, TOKENS, built, given
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
-from rankscope.network import Attention, Softmax
+from rankscope.network import Attention, Rotary, Softmax
 from rankscope.results.tree_lines import tree_lines
 from rankscope.sources import Batch, Translation
 from rankscope.sources.tree_report import part_lines, tree_report
@@ -233,3 +233,59 @@ def test_what_a_family_builds_is_read_from_a_run(name: str, monkeypatch: pytest.
     keep = torch.ones(ours[0].shape[:2], dtype=torch.bool) if context.is_token is None else context.is_token
     for one, two in zip(ours, theirs, strict=True):
         assert float(((one - two).norm(dim=-1) / two.norm(dim=-1))[keep].max()) < 1e-12
+
+
+class Turning(nn.Module):
+    """Two blocks whose queries and keys turn by tables made in float32: a buffer, made on the way, or handed on."""
+
+    def __init__(self, tables: str) -> None:
+        super().__init__()
+        self.tables, self.embedding = tables, nn.Embedding(20, 16)
+        self.blocks = nn.ModuleList(TurningBlock(self.angles(32)) for _ in range(2))
+
+    @staticmethod
+    def angles(tokens: int) -> Tensor:
+        return torch.arange(tokens).float()[:, None] * 100.0 ** -(torch.arange(0, 8, 2).float() / 8).repeat(2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, angles = self.embedding(ids), self.angles(ids.shape[1])
+        given = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        for block in self.blocks:
+            x = block(x) if self.tables == "buffers" else block(x, given)
+        return x
+
+
+class TurningBlock(nn.Module):
+    def __init__(self, angles: Tensor) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.RMSNorm(16, eps=1e-5), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        texts, tokens, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(texts, tokens, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        cos, sin = (self.cos[:tokens], self.sin[:tokens]) if tables is None else tables
+        q, k = (one * cos + torch.cat([-one[..., 4:], one[..., :4]], -1) * sin for one in (q, k))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize("tables", ["buffers", "arguments"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_angles_are_read_with_all_their_digits_from_tables_of_any_dtype(
+    tables: str, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = Turning(tables).to(dtype).eval()
+    with rs.record(model) as seen:
+        model(torch.randint(20, (3, 11), generator=torch.Generator().manual_seed(0)))
+    network = rs.translate(seen).network
+    turns = [one for one in network.modules() if isinstance(one, Rotary)]
+    if tables == "buffers" and dtype == torch.bfloat16:  # three digits tell no angles: maps as they run
+        assert not turns
+        return
+    meant = 100.0 ** -(torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    assert len(turns) == 2
+    for one in turns:
+        torch.testing.assert_close(one.frequencies, meant, rtol=1e-6, atol=0)

@@ -372,7 +372,10 @@ def lower(part: Part, captured: Captured) -> None:
                 known[id(held)] = nn.Parameter(captured.own(held.detach()), requires_grad=False)
             if held is not None:
                 module._parameters[name] = known[id(held)]
-        for held_ in (module._buffers, vars(module)):  # some modules keep tables as plain attributes
-            for name, value in held_.items():
-                if isinstance(value, Tensor):
-                    held_[name] = captured.own(value)
+        for name, value in module._buffers.items():
+            if value is not None:
+                module._buffers[name] = captured.own(value)
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):  # angles and slopes: no dtype of a model rounds them
+                found = captured.view(value)
+                vars(module)[name] = value.clone() if found is None else found.double()
