@@ -44,15 +44,23 @@ class BlockCall:
 
 
 def kept_call(
-    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], stack: Stack, *, texts: int
+    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], stack: Stack, *, texts: int | None
 ) -> BlockCall:
-    """A copy of what a block is called with; a tensor that stands in several places is one tensor in the copy too."""
-    state = entering(args, kwargs, block_width(block))
+    """A copy of what a block is called with; a tensor that stands in several places is one tensor in the copy too.
+
+    ``texts`` is the number of texts; None where the first argument is the state and has texts before tokens.
+    """
+    state = args[0] if texts is None else entering(args, kwargs, block_width(block))
     leaves, _ = tree_flatten_with_path((args, kwargs))
     stream = (
         next((leaf_name(path) for path, leaf in leaves if leaf is state), "") if state is not None else ""
     )
-    is_turned = state is not None and state.ndim == 3 and has_tokens_first(state, stack, "input", texts)
+    is_turned = (
+        texts is not None
+        and state is not None
+        and state.ndim == 3
+        and has_tokens_first(state, stack, "input", texts)
+    )
     known: dict[int, Any] = {}
 
     def kept(leaf: Any) -> Any:

@@ -7,6 +7,7 @@ from torch import nn
 
 from rankscope.core.registry import Registry
 from rankscope.network import Norm
+from rankscope.sources.program import Program
 from rankscope.sources.trees.place import Builder, Place
 
 
@@ -32,6 +33,9 @@ class Stack:
     """Where blocks are bare lists that are never called: the modules that each state enters, from layer 0 to the last;
     the last one may be empty: then it is what leaves ``holder``, the module that runs the blocks."""
     holder: str = ""
+    program: Program | None = None
+    """Where no module stands for a block: the operations of the model that return its states; ``blocks`` then names
+    the model itself."""
 
     @property
     def called(self) -> tuple[str, ...]:

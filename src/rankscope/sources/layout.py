@@ -12,9 +12,10 @@ from rankscope.sources.families import load_families
 from rankscope.sources.family import Family, Layout, Names, Stack, family_of
 from rankscope.sources.final_norm import final_norm
 from rankscope.sources.paths import expand, is_inside, join, resolve
+from rankscope.sources.program_layout import stack_by_program
 from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
-from rankscope.sources.stream_layout import layout_by_run, running_sites
+from rankscope.sources.stream_layout import BY_RUN, layout_by_run, running_sites
 from rankscope.sources.structure import (
     BY_STRUCTURE,
     Blocks,
@@ -48,9 +49,12 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
         found = layout_by_structure(model)
     except RankscopeError:
         ran = None if batch is None else layout_by_run(model, batch)
-        if ran is None:
+        if ran is not None:
+            return running_sites(model, ran, batch)
+        stack = None if batch is None else stack_by_program(model, batch)
+        if stack is None:
             raise
-        return running_sites(model, ran, batch)
+        return Layout(family=BY_RUN, stacks=(stack,))
     if batch is not None and [stack.calls for stack in found.stacks] == [1]:
         # one block may be a module around several whose sublayers have names that tell nothing
         ran = layout_by_run(model, batch)

@@ -14,6 +14,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall, kept_call
 from rankscope.sources.ending import Ending
 from rankscope.sources.family import Layout, Stack
+from rankscope.sources.inside import Inside
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.operations.watch import Exact
 from rankscope.sources.taps import Ambiguous, tapped, unwrapped
@@ -90,7 +91,8 @@ def plain_run(
     """
     model = unwrapped(model)
     ending = Ending(model, stack)
-    tape = _taped(model, stack, batch, ending if with_ending else None, with_arguments=with_arguments)
+    follows = with_ending and stack.program is None  # without modules for blocks nothing marks their end
+    tape = _taped(model, stack, batch, ending if follows else None, with_arguments=with_arguments)
     norm = ending.passed.index(stack.final_norm) + 1 if stack.final_norm in ending.passed else 0
     return PlainRun(
         states=tuple(tape.states),
@@ -145,6 +147,8 @@ def _run(
     def receive(_: str, layer: int, site: str, state: Tensor) -> None:
         state = state.clone()  # some models add to a state in place
         if site == "block":
+            if inside is not None and not tape.states:
+                called(inside, (state, *given[0][0]), given[0][1])
             tape.states.append(state)
             if first:
                 raise _Seen
@@ -158,9 +162,19 @@ def _run(
     def called(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tape.calls.append(block)
         if tape.arguments is not None:
-            tape.arguments.append(kept_call(block, args, kwargs, stack, texts=len(batch)))
+            texts = None if block is inside else len(batch)
+            tape.arguments.append(kept_call(block, args, kwargs, stack, texts=texts))
 
-    handles = [block.register_forward_pre_hook(called, with_kwargs=True) for block in blocks]
+    inside = None if stack.program is None else Inside(model, stack)
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def called_whole(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.append((args, kwargs))
+
+    handles = [
+        block.register_forward_pre_hook(called if inside is None else called_whole, with_kwargs=True)
+        for block in blocks
+    ]
     try:
         with (
             torch.random.fork_rng(devices=()),  # some models draw a number even at rest

@@ -251,8 +251,10 @@ class _Reader:
     def _tree(self, batch: Batch) -> _Tree:
         run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         is_coarse = any(map(has_coarse_arguments, run.arguments))
-        calls_made = (is_coarse and exact_calls(self.model, self.stack, batch)) or run.arguments
-        paths = {self.model.get_submodule(path): path for path in self.stack.called}
+        has_modules = self.stack.program is None
+        exact = exact_calls(self.model, self.stack, batch) if is_coarse and has_modules else ()
+        calls_made = exact or run.arguments
+        paths = {call.block: self._path(call.block) for call in calls_made}
         read: dict[nn.Module, tuple[Recognised, BlockProof]] = {}
         twins: list[tuple[Signature, Recognised]] = []
         if any(_has_channels_first(call) for call in run.arguments[:1]):
@@ -271,7 +273,7 @@ class _Reader:
         memories = {found.memory for found, _ in calls} - {None}
         if len(memories) > 1:
             raise NotTranslated(f"the blocks read several memories: {', '.join(sorted(map(str, memories)))}")
-        if self.stack.enters:
+        if self.stack.enters or self.stack.program is not None:
             network = _cut(calls[0][0], run, batch, self.dtype)
         else:
             network = Network([found.part for found, _ in calls], final_norm=self._final_norm(run))
@@ -284,6 +286,10 @@ class _Reader:
             next(iter(memories), None),
             is_coarse,
         )
+
+    def _path(self, block: nn.Module) -> str:
+        """Where a module that is read stands; empty for the whole model."""
+        return next((path for path in self.stack.called if self.model.get_submodule(path) is block), "")
 
     def _final_norm(self, run: PlainRun) -> Norm | None:
         """The final norm as it is recognised; None where it is no norm that is known: the proof says what follows."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import NotTapped, RankscopeError, ShapeError
 from rankscope.sources.family import Layout, Stack
+from rankscope.sources.program import Operation, Program, Steps
 from rankscope.sources.roles import block_width
 
 Receive = Callable[[str, int, str, Tensor], None]
@@ -138,6 +139,9 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int |
 
         return hook
 
+    if stack.program is not None:
+        yield from _program_hooks(model, stack.program, hand_over, progress)
+        return
     if stack.enters:
         for layer, path in enumerate(stack.enters):
             if path:
@@ -153,6 +157,31 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int |
             yield model.get_submodule(path).register_forward_hook(leave(site))
     if stack.final_norm is not None:
         yield model.get_submodule(stack.final_norm).register_forward_hook(leave("final"))
+
+
+def _program_hooks(
+    model: nn.Module, program: Program, hand_over: Callable[[str, int, object], None], progress: _Progress
+) -> Iterator[Any]:
+    """The states among the operations of a model, which are watched as long as it runs."""
+
+    def step(ran: Operation) -> Tensor:
+        layer = program.layer(ran)
+        if layer is not None:
+            hand_over("block", layer, ran.first)
+        return ran.first
+
+    running: list[Steps] = []
+
+    def enter(*_: object) -> None:
+        progress.shape, progress.is_turned = (1, -1), False
+        running.append(Steps(step))
+        running[-1].start()
+
+    def leave(*_: object) -> None:
+        running.pop().stop()
+
+    yield model.register_forward_pre_hook(enter)
+    yield model.register_forward_hook(leave, always_call=True)
 
 
 def _check_fired(progress: _Progress) -> None:

@@ -163,8 +163,15 @@ class _Alone(nn.Module):
 
 def test_a_sublayer_with_a_skip_around_it_is_no_block() -> None:
     batch = Batch(inputs={"": torch.randint(VOCABULARY, (2, 5))}, is_token=None, labels=("a", "b"))
-    with pytest.raises(RankscopeError, match="no blocks found"):
-        layout_of(Pairs().eval(), batch=batch)
+    model = Pairs().eval()
+    (stack,) = layout_of(model, batch=batch).stacks
+    assert (stack.blocks, stack.calls) == (
+        ("",),
+        2,
+    )  # the states stand between operations, not between modules
+    with torch.no_grad():
+        last = plain_run(model, stack, batch).states[-1]
+        torch.testing.assert_close(last[:, 0], model(batch.inputs[""]))
 
 
 class Entries(nn.Module):
