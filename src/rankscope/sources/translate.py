@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
 
+import torch
 from torch import nn
 
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
@@ -18,7 +19,8 @@ from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.given import checked_module, quantised
 from rankscope.sources.layout import Match, family_runs, layout_of
 from rankscope.sources.paths import join
-from rankscope.sources.plain_run import PlainRun, first_state, plain_run
+from rankscope.sources.plain_run import PlainRun, first_call, first_state, plain_run
+from rankscope.sources.program_layout import stack_by_program
 from rankscope.sources.proof import FinalNormDiffers, Proof
 from rankscope.sources.recognition import read_stack
 from rankscope.sources.seen import Seen
@@ -157,12 +159,26 @@ def _chosen(model: nn.Module, wanted: str | None, batch: Batch | None) -> _Chose
     raise NotTranslated(f"the model has no stack {wanted!r}; it has {names}")
 
 
+def _entered_by_its_state(model: nn.Module, stack: Stack, own: Batch) -> Stack:
+    """The stack, found in the operations of the model where what runs its blocks is not called with their state."""
+    if not stack.enters:
+        return stack
+    state, call = first_call(model, stack, own)
+    if call.stream and call.state().shape == state.shape and torch.equal(call.state(), state):
+        return stack
+    found = stack_by_program(model, own)
+    if found is None or found.calls != stack.calls:
+        return stack
+    return replace(found, tokens_first=stack.tokens_first)
+
+
 def _recognised(model: nn.Module, chosen: _Chosen, batch: Batch | None) -> Translation:
     """The tree read from what ran, on the user's batch or on random inputs."""
     stack = chosen.stack
     _check(model, stack)
     layout = Layout(family=chosen.family, stacks=(stack,))
     own, _ = located(model, layout, _random(model, chosen) if batch is None else batch)
+    stack = _entered_by_its_state(model, stack, own)
     found = read_stack(model, stack, own)
     return Translation(
         network=found.network,

@@ -284,7 +284,32 @@ def test_blocks_of_sublayers_in_a_list_per_kind(post: bool, normed: bool) -> Non
 
 
 def test_one_attention_beside_its_norm_is_no_block() -> None:
-    model = Lists(post=False, normed=True)
+    model = Lists(post=False, normed=True).double().eval()
     model.attends, model.feeds = model.attends[:1], model.feeds[:1]
+    layout = layout_of(model, batch=ids())
+    batch, _ = located(model, layout, ids())
+    with torch.no_grad():
+        wanted = model.states(batch.inputs[""])
+    torch.testing.assert_close(plain_run(model, layout.stacks[0], batch).states, tuple(wanted))
+
+
+def test_states_among_operations_are_not_looked_for_where_others_ran() -> None:
+    model = Pairs().eval()
+    (stack,) = layout_of(model, batch=ids()).stacks
+    model.layers = model.layers[:1]
+    with pytest.raises(RankscopeError, match="give each block a module of its own"):
+        plain_run(model, stack, ids())
+
+
+def test_a_recurrent_layer_is_no_block() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(VOCABULARY, DIM), nn.LSTM(DIM, DIM, batch_first=True)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            found: Tensor = self.layer(self.table(tokens))[0]
+            return found
+
     with pytest.raises(RankscopeError, match="no blocks found"):
-        layout_of(model.double().eval(), batch=ids())
+        layout_of(Recurrent().eval(), batch=ids())
