@@ -184,7 +184,11 @@ class Case:
 
     def translation(self, dtype: torch.dtype) -> Translation:
         """Its tree, proven on the batch that is padded on the right."""
-        return _translation(self, dtype)
+        return _translation(self, dtype)[0]
+
+    def around_translation(self, dtype: torch.dtype) -> tuple[dict[str, object], dict[str, object]]:
+        """What the model was before it was translated, and afterwards."""
+        return _translation(self, dtype)[1:]
 
     def plain_run(self, dtype: torch.dtype, side: Side = "right") -> tuple[PlainRun, Context]:
         """What the model computes on a batch, and what its blocks know besides."""
@@ -215,8 +219,23 @@ def _model(case: Case, dtype: torch.dtype) -> nn.Module:
 
 
 @cache
-def _translation(case: Case, dtype: torch.dtype) -> Translation:
-    return translate(case.model(dtype), case.batch(dtype), stack=case.stack)
+def _translation(case: Case, dtype: torch.dtype) -> tuple[Translation, dict[str, object], dict[str, object]]:
+    model = case.model(dtype)
+    before = _snapshot(model)
+    found = translate(model, case.batch(dtype), stack=case.stack)
+    return found, before, _snapshot(model)
+
+
+def _snapshot(model: nn.Module) -> dict[str, object]:
+    """Numbers, flags and hooks of a model, and where the source of random numbers is."""
+    found: dict[str, object] = {"random": torch.random.get_rng_state()}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        found[f"value {name}"] = value.detach().clone()
+        found[f"place {name}"] = (value.data_ptr(), value.requires_grad)
+    for name, module in model.named_modules():
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        found[f"module {name}"] = (id(module), module.training, *map(len, hooks), sorted(vars(module)))
+    return found
 
 
 @cache

@@ -7,14 +7,14 @@ from itertools import cycle
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankscope.errors import ConfigError, NotTranslated
 from rankscope.network import Attention, Context, Network, Softmax
 from rankscope.sources.contexts import context_of
 from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import ALLOWED_CASTS, prove
-from rankscope.sources.translate import translate, translated_kinds
+from rankscope.sources.translate import translated_kinds
 from rankscope.sources.translation import Translation
 from rankscope.sources.trial import trial_batch
 from translation_casts import CastsCounted, CastsRemoved
@@ -287,26 +287,12 @@ def test_a_key_bias_alone_has_no_effect(case: Case) -> None:
 
 
 @every_case
-def test_the_model_is_left_as_it_was(case: Case) -> None:
-    model = case.model(torch.float32)
-    before, random = _snapshot(model), torch.random.get_rng_state()
-    translate(model, case.batch(torch.float32), stack=case.stack)
-    after = _snapshot(model)
-    assert torch.equal(torch.random.get_rng_state(), random)
+@every_dtype
+def test_the_model_is_left_as_it_was(case: Case, dtype: torch.dtype) -> None:
+    """Looked at around the one translation that all tests share: numbers, flags, hooks, random numbers."""
+    before, after = case.around_translation(dtype)
     assert before.keys() == after.keys()
     assert all(_is_same(before[name], after[name]) for name in before)
-
-
-def _snapshot(model: nn.Module) -> dict[str, object]:
-    """Numbers, flags and hooks of a model."""
-    found: dict[str, object] = {}
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
-        found[f"value {name}"] = value.detach().clone()
-        found[f"place {name}"] = (value.data_ptr(), value.requires_grad)
-    for name, module in model.named_modules():
-        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        found[f"module {name}"] = (id(module), module.training, *map(len, hooks), sorted(vars(module)))
-    return found
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -21,8 +21,8 @@ CASES = [
     pytest.param(shape, dtype, id="-".join(map(str, (*shape.values(), dtype))))
     for row, shape in enumerate(SHAPES)
     for column, dtype in enumerate(DTYPES)
-    # two of three dtypes for every shape, each dtype with most shapes; the soak has all
-    if os.environ.get("RANKSCOPE_SOAK") or (row + column) % 3
+    # every shape and every dtype once: a floor thirty times too low shows in each of them; the soak has all
+    if os.environ.get("RANKSCOPE_SOAK") or (row + column) % 3 == 1
 ]
 
 
