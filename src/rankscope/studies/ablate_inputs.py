@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError
-from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
+from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
 from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
 from rankscope.sources.given import not_a_model
@@ -131,6 +131,13 @@ def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded
     return ready
 
 
+def _run_as_it_is(network: Network) -> dict[str, list[dict[str, str]]]:
+    """The pieces of a tree that stay where attention stays and are not recognised; nothing where there are none."""
+    pieces = [one for one in network.modules() if isinstance(one, Opaque) and one.site == "attention"]
+    told = dict.fromkeys((one.where, one.what) for one in pieces)
+    return {"run as it is": [{"where": where, "what": what} for where, what in told]} if told else {}
+
+
 def _live(
     ready: Loaded, known: Translation | None, config: AblateConfig, given: dict[str, Any], seed: int
 ) -> Subject:
@@ -154,6 +161,7 @@ def _live(
         "special rule": chosen.rule,
         "text axes": None if chosen.axes is None else asdict(chosen.axes),
         "proof": _deviations(found.proof),
+        **_run_as_it_is(found.network),
     }
     return Subject(
         seed=seed,

@@ -201,7 +201,9 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
     }
     words = definitions(config.measures) | (BLAME_DEFINITION if gathered.blamed else {})
     table = gathered.rows.table(ran, command="ablate", seeds=config.seeds, ablate=section, definitions=words)
-    more: dict[str, Any] = {"finding": finding(table)}
+    more: dict[str, Any] = {
+        "finding": finding(table, [one["where"] for one in about.get("run as it is", ())])
+    }
     if gathered.blamed:
         more["blame"] = gathered.explained | joined(gathered.blamed).summary()
     if gathered.tried:

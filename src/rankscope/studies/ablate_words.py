@@ -1,5 +1,6 @@
 """What an ablation found, in words: which variants collapse and which do not, from resolved numbers only."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -17,12 +18,13 @@ WANTED = ("residual_ratio[composite,mean]", "residual_ratio[frobenius,mean]")
 KEYS = ("variant", "mask", "skip_scale")
 
 
-def finding(table: Table) -> dict[str, Any]:
+def finding(table: Table, as_it_is: Sequence[str] = ()) -> dict[str, Any]:
     """In words what the first mask and skip scale give, and of every cut the same with the numbers it rests on.
 
     Empty if no residual ratio of the blocks was measured. Ratios are geometric means over texts and seeds. Whether a
     cut collapses is judged by the rule of a scan, ``judge_fall``. Where some text is below the rounding floor the
-    number is not used; the last layer at which all are above it is told instead.
+    number is not used; the last layer at which all are above it is told instead. ``as_it_is`` names the pieces of the
+    tree that are run as they are in place of attention, or beside it.
     """
     summary = layer_summary(table, by=("skip_scale",)).filter(pl.col("site") == "block")
     known = summary["definition"].unique(maintain_order=True).to_list()
@@ -39,9 +41,10 @@ def finding(table: Table) -> dict[str, Any]:
     blocks = (
         next(iter(table.frame["blocks"].drop_nulls()), "all") if "blocks" in table.frame.columns else "all"
     )
-    told = [cut | {"words": _sentence(cut, is_alone, blocks)} for cut in cuts]
+    told = [cut | {"words": _sentence(cut, is_alone, blocks, as_it_is)} for cut in cuts]
+    more = {"run_as_it_is": list(as_it_is)} if as_it_is else {}
     first = [cut["words"] for cut in told if all(cut[key] == told[0][key] for key in ("mask", "skip_scale"))]
-    return {"words": "; ".join(first), "definition": definition, "mean": "geometric", "cuts": told}
+    return {"words": "; ".join(first), "definition": definition, "mean": "geometric", "cuts": told, **more}
 
 
 def _cut(about: dict[str, Any], lines: pl.DataFrame) -> dict[str, Any]:
@@ -97,8 +100,14 @@ def _told(found: Fall, limits: Thresholds) -> str:
     return words
 
 
-def _sentence(cut: dict[str, Any], is_alone: dict[str, bool], blocks: str) -> str:
+def _sentence(
+    cut: dict[str, Any], is_alone: dict[str, bool], blocks: str, as_it_is: Sequence[str] = ()
+) -> str:
     name = NAMES.get(cut["variant"], cut["variant"])
+    if as_it_is:
+        name = name.replace("attention alone", "attention").replace(
+            "attention", f"attention and what is run as it is: {_places(as_it_is)},", 1
+        )
     if blocks != "all":
         several = "s" if "," in blocks or "-" in blocks else ""
         name = f"the model with block{several} {blocks} as {cut['variant']}"
@@ -119,6 +128,15 @@ def _sentence(cut: dict[str, Any], is_alone: dict[str, bool], blocks: str) -> st
     elif cut["floor_from"] is not None:
         value += f", {some}below the rounding floor from layer {cut['floor_from']} on"
     return f"{name} {_verb(cut)}: {value}{cut['words']}{_finer(cut)}"
+
+
+def _places(where: Sequence[str]) -> str:
+    """The first of some lines, and how many more there are.
+
+    >>> _places(["zoo.py:31", "zoo.py:40"])
+    'zoo.py:31 and 1 more'
+    """
+    return where[0] + (f" and {len(where) - 1} more" if len(where) > 1 else "")
 
 
 def _verb(cut: dict[str, Any]) -> str:
