@@ -35,6 +35,7 @@ from rankscope.sources.variations import (
     Marks,
     counting_inputs,
     lengthened,
+    marks_by_id,
     marks_of,
     marks_of_others,
     padded,
@@ -124,7 +125,11 @@ class _Reader:
         self.dtype = dtype_of(model)
         few = own.first(TEXTS)
         self.counted = token_axes(model, stack, few)
-        self.marks = [] if self.counted is None else marks_of(own, self.counted)
+        self.marks = (
+            []
+            if self.counted is None
+            else marks_of(own, self.counted) or marks_by_id(model, own, self.counted)
+        )
         self.others = [] if self.counted is None else marks_of_others(own, self.counted)
         self.plain = self._without_padding(few)
         state = first_state(model, stack, self.plain)
@@ -245,7 +250,8 @@ class _Reader:
                 changed = unpadded(batch, marks)
                 if self._run(changed, finite=True) is not None:
                     batch = changed
-                    break
+                    if marks.on_tokens is not None:  # of ids several may be padding
+                        break
         return batch
 
     def _tree(self, batch: Batch) -> _Tree:
@@ -483,6 +489,8 @@ class _Reader:
                     memory_padding=memory_padding or knowledge.memory_padding,
                 )
                 if self._holds(tree, told, *found):
+                    if padding is None and memory_padding is None and marks.on_tokens is None:
+                        break  # an id like others; the next one may be padding
                     if padding is None and memory_padding is None:
                         return replace(knowledge, ignored=(*knowledge.ignored, marks.name))
                     return told

@@ -192,21 +192,30 @@ def _counts(value: Tensor, axis: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """An input with one of two values per token: which of them a token has that is read, if it tells padding at all.
+    """An input that tells tokens that are read from padding by a value, if it tells padding at all.
 
     Args:
         name: of the input.
-        on_tokens: its value on tokens that are read, ``off`` on padding.
+        on_tokens: its value on tokens that are read, ``off`` on padding; None for every other value, as ids have.
     """
 
     name: str
-    on_tokens: float
+    on_tokens: float | None
     off: float
 
     def is_token(self, batch: Batch) -> Tensor | None:
         """True on tokens, ``texts tokens``; None where the batch has no such input."""
         value = batch.by_text(self.name)
-        return None if value is None else value.double() == self.on_tokens
+        if value is None:
+            return None
+        return value.double() != self.off if self.on_tokens is None else value.double() == self.on_tokens
+
+    def on(self, value: Tensor) -> Tensor:
+        """An input with every token marked as one; ids of padding become the first other id."""
+        if self.on_tokens is not None:
+            return torch.full_like(value, self.on_tokens)
+        others = value[value.double() != self.off]
+        return torch.where(value.double() == self.off, others[0], value) if len(others) else value.clone()
 
 
 def marks_of(batch: Batch, counted: TokenAxes) -> list[Marks]:
@@ -219,6 +228,29 @@ def marks_of(batch: Batch, counted: TokenAxes) -> list[Marks]:
         texts = None if batch.text_axes is None else batch.text_axes.get(name)
         if batch.inputs[name].ndim == 2 and len(axes) == 1 and texts not in (None, axes[0]):
             found += _ways(name, batch.inputs[name])
+    return found
+
+
+def marks_by_id(model: nn.Module, batch: Batch, counted: TokenAxes) -> list[Marks]:
+    """Ids that may be padding: 0, the one that a table of embeddings keeps for it, and those twice at the end of a text.
+
+    Models that are given nothing else make their mask of them.
+    """
+    tables = (module.padding_idx for module in model.modules() if isinstance(module, nn.Embedding))
+    kept = {0.0} | {float(one) for one in tables if one is not None}
+    found = []
+    for name, axes in counted.axes.items():
+        value = batch.by_text(name)
+        is_ids = value is not None and value.ndim == 2 and value.dtype in (torch.int64, torch.int32)
+        if value is None or not is_ids or len(axes) != 1:
+            continue
+        ends = {
+            float(one)
+            for side in (value[:, :2], value[:, -2:])
+            for a, b in side.tolist()
+            for one in {a} & {b}
+        }
+        found += [Marks(name, None, off) for off in sorted(kept | ends)]
     return found
 
 
@@ -257,14 +289,14 @@ def _ways(name: str, value: Tensor) -> list[Marks]:
 
 def unpadded(batch: Batch, marks: Marks) -> Batch:
     """The batch with every token marked as one."""
-    value = torch.full_like(batch.inputs[marks.name], marks.on_tokens)
+    value = marks.on(batch.inputs[marks.name])
     return replace(batch, inputs=batch.inputs | {marks.name: value}, is_token=None)
 
 
 def padded(batch: Batch, marks: Marks) -> Batch:
     """The batch with padding: the first text ends with some, the second begins with some."""
     axis = (batch.text_axes or {}).get(marks.name) or 0
-    value = torch.full_like(batch.inputs[marks.name], marks.on_tokens).movedim(axis, 0)
+    value = marks.on(batch.inputs[marks.name]).movedim(axis, 0)
     part = max(value.shape[1] // 4, 1)
     value[0, -part:] = marks.off
     if len(value) > 1:

@@ -289,3 +289,43 @@ def test_angles_are_read_with_all_their_digits_from_tables_of_any_dtype(
     assert len(turns) == 2
     for one in turns:
         torch.testing.assert_close(one.frequencies, meant, rtol=1e-6, atol=0)
+
+
+class MaskedByIds(nn.Module):
+    """An encoder that makes its mask of padding from its ids, or makes none."""
+
+    def __init__(self, pad: int | None) -> None:
+        super().__init__()
+        self.pad, self.embedding, self.positions = pad, nn.Embedding(20, DIM), nn.Embedding(64, DIM)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True) for _ in range(2)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids) + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x, src_key_padding_mask=None if self.pad is None else ids.eq(self.pad))
+        return x
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["padding was seen", "none was seen"])
+@pytest.mark.parametrize("pad", [0, 7, None])
+def test_padding_that_a_model_makes_of_ids_is_found(pad: int | None, is_seen: bool) -> None:
+    torch.manual_seed(0)
+    model = MaskedByIds(pad).double().eval()
+    ids = torch.randint(10, 20, (3, 11), generator=torch.Generator().manual_seed(0))
+    other = torch.randint(10, 20, (2, 8), generator=torch.Generator().manual_seed(1))
+    for texts in (ids, other) if is_seen else (other,):
+        texts[0, 5:] = texts[1, :2] = pad or 0
+    found = rs.translate(seen_of(model, ids))
+    told = found.recognition.knowledge.padding
+    assert (None if told is None else told.off) == (pad if is_seen or not pad else None)
+    batch = Batch(inputs={"": other}, is_token=None, labels=())
+    if pad == 7 and not is_seen:
+        with pytest.raises(NotTranslated):
+            found.embed(batch)
+        return
+    x, context = found.embed(batch)
+    kept = other != (-1 if pad is None else pad)
+    ours, theirs = found.network(x, context)[kept], model(other)[kept]
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
