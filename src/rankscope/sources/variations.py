@@ -232,7 +232,7 @@ def marks_of(batch: Batch, counted: TokenAxes) -> list[Marks]:
 
 
 def marks_by_id(model: nn.Module, batch: Batch, counted: TokenAxes) -> list[Marks]:
-    """Ids that may be padding: 0, the one that a table of embeddings keeps for it, and those twice at the end of a text.
+    """Ids that may be padding: 0, the one that a table of embeddings keeps for it, and those that end a text twice.
 
     Models that are given nothing else make their mask of them.
     """
