@@ -99,15 +99,16 @@ def _gptj() -> nn.Module:
 
 
 CASES: dict[str, Case] = {
-    "opt": _case("OPTConfig", _OPT),
+    "opt": _case("OPTConfig", _OPT, casts=False),
     "opt-post-norm": _case(
         "OPTConfig",
         _OPT,
         do_layer_norm_before=False,
         word_embed_proj_dim=16,
         after=("decoder.project_out (Linear)",),
+        casts=False,
     ),
-    "opt-bare": _case("OPTConfig", _OPT, enable_bias=False, layer_norm_elementwise_affine=False),
+    "opt-bare": _case("OPTConfig", _OPT, enable_bias=False, layer_norm_elementwise_affine=False, casts=False),
     "gpt-neox": _case("GPTNeoXConfig", _BERT | rope(partial_rotary_factor=0.5)),
     "gpt-neox-in-a-row": _case(
         "GPTNeoXConfig",
@@ -121,8 +122,8 @@ CASES: dict[str, Case] = {
     ),
     "gpt2-unscaled": _case("GPT2Config", _GPT, scale_attn_weights=False, feed=_PLACED, casts=False),
     "openai-gpt": _case("OpenAIGPTConfig", _GPT, feed=_PLACED, casts=False),
-    "gpt-bigcode": _case("GPTBigCodeConfig", _GPT, feed=_PLACED),
-    "gpt-bigcode-many-keys": _case("GPTBigCodeConfig", _GPT, multi_query=False, feed=_PLACED),
+    "gpt-bigcode": _case("GPTBigCodeConfig", _GPT, feed=_PLACED, casts=False),
+    "gpt-bigcode-many-keys": _case("GPTBigCodeConfig", _GPT, multi_query=False, feed=_PLACED, casts=False),
     "gpt-neo": _case("GPTNeoConfig", _NEO, feed=_PLACED),
     "gptj": Case(build=_gptj, feed=_TEXT, casts=True),
     "llama": _case("LlamaConfig", _LLAMA),

@@ -33,7 +33,6 @@ from models import (
 )
 from rankscope.network import Context
 from rankscope.sources.batch import Batch
-from rankscope.sources.contexts import context_of
 from rankscope.sources.extras import import_timm
 from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.translate import translate
@@ -242,7 +241,12 @@ def _snapshot(model: nn.Module) -> dict[str, object]:
 def _plain_run(case: Case, dtype: torch.dtype, side: Side) -> tuple[PlainRun, Context]:
     batch = case.batch(dtype, side)
     plain = plain_run(case.model(dtype), case.translation(dtype).stack, batch)
-    return plain, context_of(batch, plain.states[0], case.translation(dtype).stack.name)
+    return plain, known_of(case.translation(dtype), batch, plain)
+
+
+def known_of(translation: Translation, batch: Batch, plain: PlainRun) -> Context:
+    """What the blocks know on a batch besides the tokens, without comparing anything."""
+    return translation.recognition.knowledge.context(batch, plain.states[0], None)
 
 
 # encoders
@@ -366,19 +370,17 @@ CASES: dict[str, Case] = {
         feed=_TEXT,
         casts=True,
     ),
-    "clip/text": Case(casts=True, build=_pair("CLIP"), feed=texts_and_images, stack="text", columns=True),
-    "clip/vision": Case(casts=True, build=_pair("CLIP"), feed=texts_and_images, stack="vision", masked=False),
-    "siglip/text": Case(casts=True, build=_pair("Siglip"), feed=texts_and_images, stack="text", columns=True),
-    "siglip/vision": Case(
-        casts=True, build=_pair("Siglip"), feed=texts_and_images, stack="vision", masked=False
-    ),
-    "clip-text": Case(casts=True, build=_clip_text("CLIP"), feed=_PLACED),
+    "clip/text": Case(build=_pair("CLIP"), feed=texts_and_images, stack="text", columns=True),
+    "clip/vision": Case(build=_pair("CLIP"), feed=texts_and_images, stack="vision", masked=False),
+    "siglip/text": Case(build=_pair("Siglip"), feed=texts_and_images, stack="text", columns=True),
+    "siglip/vision": Case(build=_pair("Siglip"), feed=texts_and_images, stack="vision", masked=False),
+    "clip-text": Case(build=_clip_text("CLIP"), feed=_PLACED),
     "clip-vision": Case(
-        casts=True, build=hub("CLIPVisionConfig", "CLIPVisionModel", **_VISION), feed=images, masked=False
+        build=hub("CLIPVisionConfig", "CLIPVisionModel", **_VISION), feed=images, masked=False
     ),
-    "siglip-text": Case(casts=True, build=_clip_text("Siglip"), feed=_PLACED),
+    "siglip-text": Case(build=_clip_text("Siglip"), feed=_PLACED),
     "siglip-vision": Case(
-        casts=True, build=hub("SiglipVisionConfig", "SiglipVisionModel", **_VISION), feed=images, masked=False
+        build=hub("SiglipVisionConfig", "SiglipVisionModel", **_VISION), feed=images, masked=False
     ),
     "whisper": Case(
         build=lambda: hub("WhisperConfig", pad_token_id=0, **_WHISPER)().encoder,
@@ -392,10 +394,10 @@ CASES: dict[str, Case] = {
         masked=False,
     ),
     "hubert": Case(build=hub("HubertConfig", **_SPEECH), feed=sounds, masked=False),
-    "vit": Case(casts=True, build=hub("ViTConfig", **_VISION), feed=images, masked=False),
-    "deit": Case(casts=True, build=hub("DeiTConfig", qkv_bias=False, **_VISION), feed=images, masked=False),
-    "ijepa": Case(casts=True, build=hub("IJepaConfig", **_VISION), feed=images, masked=False),
-    "vit-msn": Case(casts=True, build=hub("ViTMSNConfig", **_VISION), feed=images, masked=False),
+    "vit": Case(build=hub("ViTConfig", **_VISION), feed=images, masked=False),
+    "deit": Case(build=hub("DeiTConfig", qkv_bias=False, **_VISION), feed=images, masked=False),
+    "ijepa": Case(build=hub("IJepaConfig", **_VISION), feed=images, masked=False),
+    "vit-msn": Case(build=hub("ViTMSNConfig", **_VISION), feed=images, masked=False),
     "dinov2": Case(build=hub("Dinov2Config", mlp_ratio=2, **_VISION), feed=images, masked=False),
     "dinov2-registers": Case(
         build=hub(

@@ -5,7 +5,7 @@ from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.calls import batches_of_call
 from rankscope.sources.families import load_families
-from rankscope.sources.family import FAMILIES, Family, Layout, Names, Stack, Tree, register
+from rankscope.sources.family import FAMILIES, Beyond, Family, Layout, Names, Stack, Tree, register
 from rankscope.sources.images import image_batches, read_images, sample_images
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import Loaded
@@ -25,6 +25,7 @@ __all__ = [
     "FAMILIES",
     "POSITIONAL",
     "Batch",
+    "Beyond",
     "Family",
     "Layout",
     "Loaded",

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rankscope.errors import NotTranslated, RankscopeError
-from rankscope.network import Context, Network, Part, Rotary
+from rankscope.network import Context, Network, Part, TokenMap
 from rankscope.network.foreign import Foreign
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.operations import Captured
-from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, token_deviation
+from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, token_deviation, turns
 from rankscope.sources.taps import first_tensor
 from rankscope.split.run import in_float64
 
@@ -51,9 +51,18 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
     worst, casts = plain, not plain <= ALLOWED[torch.float64]
     if casts:
         worst = _off(exact, state, known, _answer(captured, call, state))
-    is_coarse = has_coarse_arguments(call) or _turns_by_tables(part, call) or _has_rounded_weights(part, call)
-    most = ALLOWED_CASTS if is_coarse else ALLOWED[torch.float64]
-    if not (worst <= most and plain <= ALLOWED_CASTS):
+    is_coarse = (
+        has_coarse_arguments(call)
+        or _turns_by_tables(part, call)
+        or _has_rounded_weights(part, call)
+        or _runs_modules(part)
+    )
+    # Tables of angles in float32 are off by the position times its round-off.
+    tables = state.shape[1] * 2.0**-22 if is_coarse and turns(part) else 0.0
+    most = max(ALLOWED_CASTS, tables) if is_coarse else ALLOWED[torch.float64]
+    # What casts make of a block that amplifies is no more than a model in float32 makes of it anyway.
+    plainly = max(ALLOWED_CASTS, tables) if _is_double(call) else ALLOWED[torch.float32]
+    if not (worst <= most and plain <= plainly):
         raise NotTranslated(
             f"the tree of the block differs from a plain call of the block by {max(plain, worst):.1e} relative to the "
             "token"
@@ -127,10 +136,10 @@ def _in_float64(context: Context) -> Context:
 
 
 def _has_rounded_weights(part: Part, call: BlockCall) -> bool:
-    """Whether a map is the sum or product of several weights, kept in the model's own dtype: LoRA, weight norm."""
+    """Whether a map or a factor is computed and kept in the model's own dtype: LoRA, weight norm, a multiplier."""
     own = {one.untyped_storage().data_ptr() for one in (*call.block.parameters(), *call.block.buffers())}
     return any(
-        one.dtype != torch.float64 and one.numel() > 1 and one.untyped_storage().data_ptr() not in own
+        one.dtype != torch.float64 and one.untyped_storage().data_ptr() not in own
         for one in part.parameters()
     )
 
@@ -144,10 +153,19 @@ def has_coarse_arguments(call: BlockCall) -> bool:
     return any(map(_is_coarse, (one for one in call.tensors().values() if one is not state)))
 
 
+def _runs_modules(part: Part) -> bool:
+    """Whether a piece of the tree is a module of the model, which casts as it likes."""
+    return any(isinstance(one, TokenMap) for one in part.modules())
+
+
 def _turns_by_tables(part: Part, call: BlockCall) -> bool:
     """Whether queries and keys turn by angles that the block holds as tables of no more digits than float32."""
-    is_turned = any(isinstance(one, Rotary) for one in part.modules())
-    return is_turned and any(map(_is_coarse, call.block.buffers()))
+    return turns(part) and any(map(_is_coarse, call.block.buffers()))
+
+
+def _is_double(call: BlockCall) -> bool:
+    """Whether the live block itself computes in float64."""
+    return all(one.dtype == torch.float64 for one in call.block.parameters())
 
 
 def _is_coarse(one: Tensor) -> bool:

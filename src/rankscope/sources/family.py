@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from rankscope.core.registry import Registry
-from rankscope.network import Norm
+from rankscope.masks import MaskRule
+from rankscope.network import Position
+from rankscope.sources.place import Builder, Place
 from rankscope.sources.program import Program
-from rankscope.sources.trees.place import Builder, Place
+from rankscope.sources.rules import changing_angles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,25 +72,34 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tree:
-    """How the blocks of one run become parts of the tree.
+class Beyond:
+    """Positions and masks as a model's own configuration tells of them, which short texts do not show in full.
 
-    Args:
-        block: builds one block.
-        stack: the run it is for; empty for families with one run.
-        kinds: the model types, or the names of the classes, of the family that it is for; empty for all of them.
-        casts: whether these models compute some steps in float32 whatever their own dtype is.
-        offset: what is added to the weight of the final norm (see ``trees.norm``).
-        final_norm: builds the final norm, where ``trees.norm`` cannot read it. It gets a place whose block is the
-            module that ``Names.final_norm`` leads to, or the family's own module where that leads nowhere.
+    Each takes the place of what was read from a run only where it gives the same there: so it says how a rule goes on
+    beyond the texts that were run, never what the rule is.
     """
 
-    block: Builder
+    position: Callable[[Place], Position] | None = None
+    rule: Callable[[Place], MaskRule] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """What is known of the trees of one run of blocks besides what a run shows.
+
+    Args:
+        stack: the run it is for; empty for families with one run.
+        kinds: the model types, or the names of the classes, of the family whose trees are measured; empty for all.
+        beyond: positions and masks of texts longer than those a tree is read from.
+        refused: why blocks with these settings can have no tree; empty words where nothing stands in the way.
+        block: builds a block that cannot be read from what runs.
+    """
+
     stack: str = "blocks"
     kinds: tuple[str, ...] = ()
-    casts: bool = False
-    offset: float = 0.0
-    final_norm: Callable[[Place], Norm] | None = None
+    beyond: Beyond = Beyond()
+    refused: Callable[[Place], str] = changing_angles
+    block: Builder | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

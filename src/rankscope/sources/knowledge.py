@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rankscope.network import Context
+from rankscope.network import Context, Segments
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.variations import Marks
+
+SEGMENTS = "token_type_ids"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +22,7 @@ class Knowledge:
         positions: the input that holds the positions of tokens; None where columns are counted.
         memory: the argument of the blocks that holds the states which cross-attention reads.
         memory_padding: the input that marks padding of the memory.
+        segments: the input that holds the segments of tokens, for blocks whose attention reads them.
         ignored: inputs that look like marks of padding, and that the blocks were seen not to ask.
     """
 
@@ -27,6 +30,7 @@ class Knowledge:
     positions: str | None = None
     memory: str | None = None
     memory_padding: Marks | None = None
+    segments: str | None = None
     ignored: tuple[str, ...] = ()
 
     def context(self, batch: Batch, x: Tensor, call: BlockCall | None) -> Context:
@@ -36,6 +40,7 @@ class Knowledge:
         positions = None if self.positions is None else batch.by_text(self.positions)
         if positions is None or positions.shape[-1] != tokens:
             positions = torch.arange(tokens)
+        segments = None if self.segments is None else batch.by_text(self.segments)
         memory = _memory(call, self.memory)
         memory_is_token = None
         if memory is not None and self.memory_padding is not None:
@@ -45,6 +50,9 @@ class Knowledge:
         return Context(
             is_token=_told(is_token, (texts, tokens), x),
             positions=positions.to(x.device),
+            segments=segments.to(x.device)
+            if segments is not None and segments.shape == (texts, tokens)
+            else None,
             memory=memory,
             memory_is_token=None
             if memory_is_token is None
@@ -53,6 +61,11 @@ class Knowledge:
 
     def without_padding(self) -> "Knowledge":
         return replace(self, padding=None, memory_padding=None)
+
+
+def segments_of(tree: nn.Module) -> str | None:
+    """The input that a tree reads segments from; None where no attention of it asks for them."""
+    return SEGMENTS if any(isinstance(one, Segments) for one in tree.modules()) else None
 
 
 def _told(is_token: Tensor | None, shape: tuple[int, ...] | torch.Size, x: Tensor) -> Tensor | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf, isnan, sqrt
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.errors import NotTranslated
 from rankscope.network import Context, Network, Rotary, Trace
@@ -173,7 +173,7 @@ def _proven_block(
         return worst
     explained = _explained(part, ours, before, context, dtype)
     # Tables of angles in float32 are off by the position times its round-off.
-    tables = before.shape[1] * 2.0**-22 if casts and _turns(part) else 0.0
+    tables = before.shape[1] * 2.0**-22 if casts and turns(part) else 0.0
     for site, deviation in found.items():
         allowed = min(most, explained.get(site, inf) + tables)
         if not deviation <= allowed:
@@ -189,8 +189,7 @@ def _proven_final(
         return 0.0
     found, allowed = _finished(network, last, theirs, is_token, most, dtype)
     if not found <= allowed:
-        known = "Tree(final_norm=...) says how it is built"
-        raise FinalNormDiffers(str(_differs("the final norm", found, allowed, dtype, known=known)))
+        raise FinalNormDiffers(str(_differs("the final norm", found, allowed, dtype)))
     return found
 
 
@@ -205,7 +204,7 @@ def _ending(
     if found <= allowed:
         return found, ()
     if network.final_norm is not None and plain.final is None:
-        raise _differs("the final norm, as its family builds it", found, allowed, dtype)
+        raise _differs("the final norm", found, allowed, dtype)
     return found, after or ("operations that are no module",)
 
 
@@ -262,7 +261,8 @@ def _deviations(
     return found | {"block": token_deviation(ours.states[-1], after, before, is_token)}
 
 
-def _turns(part: Part) -> bool:
+def turns(part: nn.Module) -> bool:
+    """Whether queries and keys turn with their position somewhere in a tree."""
     return any(isinstance(module, Rotary) for module in part.modules())
 
 
@@ -299,13 +299,10 @@ def _kept(state: Tensor, is_token: Tensor | None) -> Tensor:
     return state.flatten(0, -2) if is_token is None else state[is_token.expand(state.shape[:-1])]
 
 
-def _differs(
-    where: str, deviation: float, allowed: float, dtype: torch.dtype, known: str = ""
-) -> NotTranslated:
+def _differs(where: str, deviation: float, allowed: float, dtype: torch.dtype) -> NotTranslated:
     return NotTranslated(
         f"the tree differs from the model: {where}, by {deviation:.1e} relative to the token, where "
-        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that the tree does not"
-        f"{f' ({known})' if known else ''}. "
+        f"rounding in {_short(dtype)} explains {allowed:.0e}; the model does something that the tree does not. "
         "'rankscope scan' works on it all the same"
     )
 

@@ -14,31 +14,48 @@ from itertools import pairwise, product
 import torch
 from torch import nn
 
-from rankscope.errors import ModelError, NotTranslated, RankscopeError, ShapeError, is_out_of_memory
-from rankscope.network import Chain, Context, Network, Norm, Part
+from rankscope.errors import (
+    MaskError,
+    ModelError,
+    NotTranslated,
+    RankscopeError,
+    ShapeError,
+    is_out_of_memory,
+)
+from rankscope.network import Chain, Context, Network, Norm, Part, Rotary, TransformerXL
 from rankscope.network.foreign import Foreign
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_proof import BlockProof, has_coarse_arguments, prove_block
+from rankscope.sources.declared import Declared, with_own_angles
 from rankscope.sources.family import Stack
 from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_tensors, varying
 from rankscope.sources.hooks import hooked, hooks_watched
-from rankscope.sources.knowledge import Knowledge
+from rankscope.sources.knowledge import Knowledge, segments_of
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
 from rankscope.sources.plain_run import PlainRun, exact_calls, first_state, plain_run
-from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, FinalNormDiffers, Proof, prove, token_deviation
+from rankscope.sources.proof import (
+    ALLOWED,
+    ALLOWED_CASTS,
+    FinalNormDiffers,
+    Proof,
+    prove,
+    token_deviation,
+)
 from rankscope.sources.recognise.block import Recognised, recognised, recognised_as
 from rankscope.sources.recognise.twins import Signature, signature
 from rankscope.sources.taps import Channels, unwrapped
 from rankscope.sources.variations import (
     Marks,
+    counted_anew,
     counting_inputs,
     lengthened,
     marks_by_id,
     marks_of,
     marks_of_others,
     padded,
+    position_inputs,
     reversed_positions,
     shortened,
     token_axes,
@@ -105,7 +122,10 @@ class _Tree:
 
     @property
     def casts(self) -> bool:
-        return self.is_coarse or any(one.casts for one in self.proofs)
+        own = any(
+            isinstance(one, Rotary | TransformerXL) for one in self.network.modules()
+        )  # tables of its own
+        return (self.is_coarse and own) or any(one.casts for one in self.proofs)
 
     @property
     def shape(self) -> tuple[int | None, int] | None:
@@ -114,14 +134,17 @@ class _Tree:
         return next((one for one in found if one is not None and one[0] is not None), next(iter(found), None))
 
 
-def read_stack(model: nn.Module, stack: Stack, own: Batch) -> Recognition:
-    """The tree of a stack on the user's own batch, which must know where its texts lie; an error if it cannot be."""
-    return _Reader(model, stack, own).read()
+def read_stack(model: nn.Module, stack: Stack, own: Batch, declared: Declared | None = None) -> Recognition:
+    """The tree of a stack on the user's own batch, which must know where its texts lie; an error if it cannot be.
+
+    ``declared`` is what the model's family knows besides.
+    """
+    return _Reader(model, stack, own, declared).read()
 
 
 class _Reader:
-    def __init__(self, model: nn.Module, stack: Stack, own: Batch) -> None:
-        self.model, self.stack, self.own = model, stack, own
+    def __init__(self, model: nn.Module, stack: Stack, own: Batch, declared: Declared | None) -> None:
+        self.model, self.stack, self.own, self.declared = model, stack, own, declared
         self.dtype = dtype_of(model)
         few = own.first(TEXTS)
         self.counted = token_axes(model, stack, few)
@@ -131,7 +154,7 @@ class _Reader:
             else marks_of(own, self.counted) or marks_by_id(model, own, self.counted)
         )
         self.others = [] if self.counted is None else marks_of_others(own, self.counted)
-        self.plain = self._without_padding(few)
+        self.plain = self._from_the_first_position(self._without_padding(few))
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
         self._runs: dict[tuple[str, object], tuple[Batch, PlainRun] | None] = {}
@@ -254,6 +277,16 @@ class _Reader:
                         break
         return batch
 
+    def _from_the_first_position(self, batch: Batch) -> Batch:
+        """The batch with positions that count its columns, where they are given: then all texts turn alike."""
+        if self.counted is None:
+            return batch
+        for name in position_inputs(batch, self.counted):
+            changed = counted_anew(batch, self.counted, name)
+            if self._run(changed, finite=True) is not None:
+                batch = changed
+        return batch
+
     def _tree(self, batch: Batch) -> _Tree:
         run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         is_coarse = any(map(has_coarse_arguments, run.arguments))
@@ -271,7 +304,7 @@ class _Reader:
         for number, call in enumerate(calls_made, start=1):
             if call.block not in read:
                 try:
-                    read[call.block] = _read_block(call, batch, twins)
+                    read[call.block] = self._block(call, number - 1, batch, twins)
                 except NotTranslated as error:
                     path = paths[call.block] or type(call.block).__name__
                     raise NotTranslated(f"block {number} ({path}): {error}") from error
@@ -296,6 +329,29 @@ class _Reader:
     def _path(self, block: nn.Module) -> str:
         """Where a module that is read stands; empty for the whole model."""
         return next((path for path in self.stack.called if self.model.get_submodule(path) is block), "")
+
+    def _block(
+        self, call: BlockCall, number: int, batch: Batch, twins: list[tuple[Signature, Recognised]]
+    ) -> tuple[Recognised, BlockProof]:
+        """One block read, or built where its family has to, and compared with plain calls of itself."""
+        declared, tokens = self.declared, call.state().shape[1] if call.stream else 0
+        if declared is None:
+            return _read_block(
+                call, batch, twins, lambda read: with_own_angles(read.part, self.model, tokens)
+            )
+        place = declared.place(call.block, number)
+        built = declared.built(place)
+        if built is not None:
+            read = _as_built(built)
+            return read, _block_proof(read, _captured(call), call, batch)
+
+        def finish(read: Recognised) -> None:
+            with_own_angles(read.part, self.model, tokens)
+            declared.complete(read.part, place, tokens)
+
+        # A table of a family's own is no weight of the block that is read in its place.
+        known = twins if declared.tree.beyond.position is None else []
+        return _read_block(call, batch, known, finish)
 
     def _final_norm(self, run: PlainRun) -> Norm | None:
         """The final norm as it is recognised; None where it is no norm that is known: the proof says what follows."""
@@ -454,7 +510,7 @@ class _Reader:
 
     def _known(self, tree: _Tree) -> Knowledge:
         """Which inputs tell padding and positions, by which reading of them makes the tree equal to the model."""
-        knowledge = Knowledge(memory=tree.memory)
+        knowledge = Knowledge(memory=tree.memory, segments=segments_of(tree.network))
         if self.counted is None or tree.shape is not None:
             return self._known_on_own(tree, knowledge)
         for name in dict.fromkeys(marks.name for marks in self.marks):
@@ -526,7 +582,7 @@ class _Reader:
                 casts=tree.casts,
                 run=run,
             )
-        except (NotTranslated, ShapeError) as error:  # a tree may know by itself how far it holds
+        except (NotTranslated, ShapeError, MaskError) as error:  # a tree may know by itself how far it holds
             raise NotTranslated(f"{error} (compared on {what})" if what else str(error)) from error
 
 
@@ -606,30 +662,26 @@ def _has_channels_first(call: BlockCall) -> bool:
 
 
 def _read_block(
-    call: BlockCall, batch: Batch | None, twins: list[tuple[Signature, Recognised]]
+    call: BlockCall,
+    batch: Batch | None,
+    twins: list[tuple[Signature, Recognised]],
+    finish: Callable[[Recognised], None] | None = None,
 ) -> tuple[Recognised, BlockProof]:
     """One block captured, recognised and compared with plain calls of itself.
 
     Args:
         twins: blocks that were read before; one that computes the same with other weights is not searched again.
+        finish: lays on what was read what is known besides.
     """
-    if not call.stream or call.tensors()[call.stream].ndim != 3:
-        raise NotTranslated(
-            "the module that runs it is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which "
-            "a tree needs; 'rankscope scan' works on it all the same"
-        )
-    block = unwrapped(call.block)
+    found = _captured(call)
     try:
-        found = captured(block, call.args, call.kwargs)
         sign = signature(found, call.stream)
-        twin = None if sign is None else _read_as_twin(found, call, batch, sign, twins)
+        twin = None if sign is None else _read_as_twin(found, call, batch, sign, twins, finish)
         if twin is not None:
             return twin
         read = recognised(found, stream=call.stream, tokens_first=call.tokens_first)
         if sign is not None and read.places is not None and not read.guards:
             twins.append((sign, read))
-    except NotCaptured as error:
-        raise NotTranslated(str(error)) from error
     except Unread as error:
         raise NotTranslated(words_of(Note.of(error))) from error
     except RankscopeError:
@@ -639,7 +691,22 @@ def _read_block(
             raise
         words = next(iter(str(error).splitlines()), "")
         raise NotTranslated(f"it could not be read: {type(error).__name__}: {words}") from error
+    if finish is not None:
+        finish(read)
     return read, _block_proof(read, found, call, batch)
+
+
+def _captured(call: BlockCall) -> Captured:
+    """What ran in a call of a block."""
+    if not call.stream or call.tensors()[call.stream].ndim != 3:
+        raise NotTranslated(
+            "the module that runs it is not called with tokens as (texts, tokens, dim) or (tokens, texts, dim), which "
+            "a tree needs; 'rankscope scan' works on it all the same"
+        )
+    try:
+        return captured(unwrapped(call.block), call.args, call.kwargs)
+    except NotCaptured as error:
+        raise NotTranslated(str(error)) from error
 
 
 def _read_as_twin(
@@ -648,6 +715,7 @@ def _read_as_twin(
     batch: Batch | None,
     sign: Signature,
     twins: list[tuple[Signature, Recognised]],
+    finish: Callable[[Recognised], None] | None,
 ) -> tuple[Recognised, BlockProof] | None:
     """The tree of a block that was read before, with this block's weights; None where it is not that of this block."""
     for other, known in twins:
@@ -656,6 +724,8 @@ def _read_as_twin(
             continue
         read = recognised_as(known, found, stream=call.stream, tokens_first=call.tokens_first)
         if read is not None:
+            if finish is not None:
+                finish(read)
             try:
                 return read, _block_proof(read, found, call, batch)
             except NotTranslated:  # it is read by itself, and has its own words then
@@ -664,6 +734,10 @@ def _read_as_twin(
 
 
 def _block_proof(read: Recognised, found: Captured, call: BlockCall, batch: Batch | None) -> BlockProof:
-    knowledge = Knowledge(memory=read.memory)
+    knowledge = Knowledge(memory=read.memory, segments=segments_of(read.part))
     context = Context() if batch is None else knowledge.context(batch, call.state(), call)
     return prove_block(read.part, found, call, context)
+
+
+def _as_built(part: Part) -> Recognised:
+    return Recognised(part=part, notes=(), guards=(), covered=1.0, memory=None)

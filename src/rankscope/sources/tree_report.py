@@ -53,16 +53,15 @@ def told(found: Translation) -> dict[str, Any]:
     final = found.network.final_norm
     return {
         "family": found.family,
-        "read": "from what ran" if recognition is not None else "by its family",
         "blocks": blocks,
         "final norm": None if final is None else part_words(final),
         "deviation": found.proof.worst,
-        "limits": {} if recognition is None else _limits(recognition),
+        "limits": _limits(recognition),
     }
 
 
-def _read(recognition: Recognition | None, number: int) -> dict[str, Any]:
-    if recognition is None or len(recognition.blocks) < number:
+def _read(recognition: Recognition, number: int) -> dict[str, Any]:
+    if len(recognition.blocks) < number:
         return {}
     read = recognition.blocks[number - 1]
     return {

@@ -315,6 +315,23 @@ def counting_inputs(batch: Batch, counted: TokenAxes) -> list[str]:
     ]
 
 
+def position_inputs(batch: Batch, counted: TokenAxes) -> list[str]:
+    """Inputs that by their name hold one position per token, whatever these are."""
+    return [
+        name
+        for name, axes in counted.axes.items()
+        if len(axes) == 1 and "position" in name and not batch.inputs[name].is_floating_point()
+    ]
+
+
+def counted_anew(batch: Batch, counted: TokenAxes, name: str) -> Batch:
+    """The batch with one input that counts its tokens from 0."""
+    (axis,), held = counted.axes[name], batch.inputs[name]
+    shape = [-1 if one == axis % held.ndim else 1 for one in range(held.ndim)]
+    counts = torch.arange(held.shape[axis]).to(held).reshape(shape).expand_as(held).clone()
+    return replace(batch, inputs=batch.inputs | {name: counts})
+
+
 def reversed_positions(batch: Batch, counted: TokenAxes, name: str) -> Batch:
     """The batch with one input turned around along its tokens."""
     (axis,) = counted.axes[name]

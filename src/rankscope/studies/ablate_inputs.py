@@ -200,7 +200,7 @@ def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
     """Which tokens are measured, by the rule of a scan; a text with fewer than two of them is an error."""
     keep = batch.is_token
     fits = keep is not None and keep.shape == x.shape[:2]
-    is_only = fits or found.recognition is not None or len(layout_of(found.model).stacks) == 1
+    is_only = fits or len(layout_of(found.model, batch=batch).stacks) == 1
     measured_tokens(x, batch, keep, is_only=is_only)
     return keep.to(x.device) if keep is not None and fits and not bool(keep.all()) else None
 

@@ -1,7 +1,6 @@
 """ALBERT: groups of blocks that are called again and again."""
 
 from rankscope.sources.family import Family, Names, Tree, register
-from rankscope.sources.trees import attribute, plain, post, separate, softmax
 
 register(
     Family(
@@ -15,17 +14,6 @@ register(
                 calls=("num_hidden_layers", "inner_group_num"),
             ),
         ),
-        trees=(
-            Tree(
-                block=post(
-                    softmax(
-                        separate(*(f"attention.{name}" for name in ("query", "key", "value", "dense"))),
-                        scale=attribute("attention.scaling"),
-                    ),
-                    plain("ffn", "ffn_output", activation="activation"),
-                    norms=("attention.LayerNorm", "full_layer_layer_norm"),
-                ),
-            ),
-        ),
+        trees=(Tree(),),
     )
 )

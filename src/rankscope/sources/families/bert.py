@@ -1,7 +1,6 @@
 """BERT and its many copies: post-norm, output projections beside the norms."""
 
 from rankscope.sources.family import Family, Names, Tree, register
-from rankscope.sources.trees import causal_if_decoder, plain, post, separate, softmax
 
 register(
     Family(
@@ -19,23 +18,6 @@ register(
                 mlp=("output.dense",),
             ),
         ),
-        trees=(
-            Tree(
-                kinds=("bert", "roberta", "electra", "camembert", "xlm-roberta", "data2vec-text"),
-                block=post(
-                    softmax(
-                        separate(
-                            *(f"attention.self.{name}" for name in ("query", "key", "value")),
-                            "attention.output.dense",
-                        ),
-                        rule=causal_if_decoder,
-                    ),
-                    plain(
-                        "intermediate.dense", "output.dense", activation="intermediate.intermediate_act_fn"
-                    ),
-                    norms=("attention.output.LayerNorm", "output.LayerNorm"),
-                ),
-            ),
-        ),
+        trees=(Tree(kinds=("bert", "roberta", "electra", "camembert", "xlm-roberta", "data2vec-text")),),
     )
 )

@@ -1,8 +1,9 @@
 """ModernBERT, encoder and decoder."""
 
 from rankscope.masks import Full, MaskRule, Window
-from rankscope.sources.family import Family, Names, Tree, register
-from rankscope.sources.trees import Place, gated_halves, kind_of_layer, pre, rotary_by_kind, softmax, thirds
+from rankscope.sources.family import Beyond, Family, Names, Tree, register
+from rankscope.sources.place import Place
+from rankscope.sources.rules import kind_of_layer
 
 
 def _rule(place: Place) -> MaskRule:
@@ -16,16 +17,6 @@ register(
         name="modernbert",
         model_types=("modernbert", "modernbert-decoder"),
         stacks=(Names(blocks=("layers",), attention=("attn",), mlp=("mlp",), final_norm=("final_norm",)),),
-        trees=(
-            Tree(
-                kinds=("modernbert",),
-                block=pre(
-                    softmax(thirds("attn.Wqkv", "attn.Wo"), rule=_rule, position=rotary_by_kind()),
-                    gated_halves("mlp.Wi", "mlp.Wo", activation="mlp.act"),
-                    norms=("attn_norm", "mlp_norm"),
-                ),
-                casts=True,
-            ),
-        ),
+        trees=(Tree(kinds=("modernbert",), beyond=Beyond(rule=_rule)),),
     )
 )

@@ -4,19 +4,10 @@ from torch import nn
 
 from rankscope.errors import NotTranslated
 from rankscope.network import LogBuckets
-from rankscope.sources.family import Family, Names, Tree, register
+from rankscope.sources.family import Beyond, Family, Names, Tree, register
 from rankscope.sources.paths import resolve
-from rankscope.sources.trees import (
-    Place,
-    config_heads,
-    either,
-    gated,
-    plain,
-    pre,
-    relative,
-    separate,
-    softmax,
-)
+from rankscope.sources.place import Place
+from rankscope.sources.rules import relative
 
 _TABLE = "layer.0.SelfAttention.relative_attention_bias"
 
@@ -24,7 +15,7 @@ _TABLE = "layer.0.SelfAttention.relative_attention_bias"
 def _table(place: Place) -> nn.Module:
     """The block's own table of biases (UMT5), else that of the first block, which hands it on."""
     shared = (resolve(place.model, f"{at}block.0.{_TABLE}") for at in ("encoder.", ""))
-    found = next((one for one in (place.maybe(_TABLE), *shared) if one is not None), None)
+    found = next((one for one in (resolve(place.block, _TABLE), *shared) if one is not None), None)
     if found is None:
         raise NotTranslated(f"neither the block nor the first one has {_TABLE!r}")
     return found
@@ -36,8 +27,6 @@ def _buckets(place: Place) -> LogBuckets:
         max_distance=place.setting("relative_attention_max_distance"),
     )
 
-
-_MLP = "layer.1.DenseReluDense"
 
 register(
     Family(
@@ -61,27 +50,6 @@ register(
                 final_norm=("final_layer_norm",),
             ),
         ),
-        trees=(
-            Tree(
-                stack="encoder",
-                block=pre(
-                    softmax(
-                        separate(*(f"layer.0.SelfAttention.{name}" for name in "qkvo")),
-                        heads=config_heads("num_heads"),
-                        position=relative(_table, buckets=_buckets),
-                        scale=lambda place: 1.0,
-                    ),
-                    either(
-                        "is_gated_act",
-                        gated(
-                            f"{_MLP}.wi_0", f"{_MLP}.wi_1", f"{_MLP}.wo", activation=f"{_MLP}.act", whole=_MLP
-                        ),
-                        plain(f"{_MLP}.wi", f"{_MLP}.wo", activation=f"{_MLP}.act", whole=_MLP),
-                    ),
-                    norms=("layer.0.layer_norm", "layer.1.layer_norm"),
-                ),
-                casts=True,
-            ),
-        ),
+        trees=(Tree(stack="encoder", beyond=Beyond(position=relative(_table, buckets=_buckets))),),
     )
 )

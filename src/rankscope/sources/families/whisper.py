@@ -1,7 +1,6 @@
 """Whisper and Speech2Text: an encoder of sound and a decoder of text, both pre-norm."""
 
 from rankscope.sources.family import Family, Names, Tree, register
-from rankscope.sources.trees import attribute, counted, plain, pre, separate, softmax
 
 register(
     Family(
@@ -18,20 +17,6 @@ register(
             )
             for half in ("encoder", "decoder")
         ),
-        trees=(
-            Tree(
-                stack="encoder",
-                kinds=("whisper",),
-                block=pre(
-                    softmax(
-                        separate(*(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))),
-                        heads=counted("self_attn.num_heads"),
-                        scale=attribute("self_attn.scaling"),
-                    ),
-                    plain("fc1", "fc2", activation="activation_fn"),
-                    norms=("self_attn_layer_norm", "final_layer_norm"),
-                ),
-            ),
-        ),
+        trees=(Tree(stack="encoder", kinds=("whisper",)),),
     )
 )

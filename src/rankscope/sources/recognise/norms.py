@@ -145,7 +145,7 @@ def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> No
         best: tuple[Node, Fitted] | None = None
         for last in _endings(region, base, end):
             constants = _constants(region, base, last)
-            fitted = _native(region, base, last) or _fit(
+            fitted = _native(region, base, last, constants) or _fit(
                 lambda v, last=last, base=base: region.replay(last, {base: v}),  # type: ignore[misc]
                 base,
                 constants,
@@ -169,8 +169,11 @@ def _take(region: Region, bases: list[Node], end: Node, inside: set[Node]) -> No
             return
 
 
-def _native(region: Region, base: Node, node: Node) -> "Fitted | None":
-    """A norm of torch with its own gain and bias, also where these are zeros or ones and show nothing."""
+def _native(region: Region, base: Node, node: Node, constants: "Constants") -> "Fitted | None":
+    """A norm of torch with its own gain and bias, also where these are zeros or ones and show nothing.
+
+    A gain that is computed from a weight, such as one more than it, is kept as that weight.
+    """
     (kind, *_) = _KINDS_OF.get(node.kind, (None,))
     if kind is None or len(node.args[1]) != 1:
         return None
@@ -179,10 +182,14 @@ def _native(region: Region, base: Node, node: Node) -> "Fitted | None":
     gain, bias, eps = held.get("weight"), held.get("bias"), held.get("eps")
     if any(one is not None and region.depends(one) for one in (gain, bias)):
         return None
+    own, offset = (None, 0.0) if gain is None else (gain.value.detach(), 0.0)
+    if own is not None and constants.is_computed(own):
+        own, offset = constants.held(own) or (own, 0.0)
     part = kind(
-        None if gain is None else gain.value.detach(),
+        own,
         None if bias is None else bias.value.detach(),
         eps=torch.finfo(torch.float64).eps if eps is None else float(eps),
+        offset=offset,
     )
     return Fitted(part, True) if _agrees(part, lambda v: region.replay(node, {base: v}), base) else None
 
@@ -251,6 +258,10 @@ class Constants:
     weights: list[Tensor]
     computed: list[Tensor]
     numbers: list[float]
+
+    def is_computed(self, vector: Tensor) -> bool:
+        """Whether a vector that stands in the graph is no weight of the model."""
+        return any(one.data_ptr() == vector.data_ptr() for one in self.computed)
 
     def held(self, vector: Tensor) -> tuple[Tensor, float] | None:
         """The constant that a vector is, and what has to be added to it: some keep gain - 1."""

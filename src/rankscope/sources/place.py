@@ -1,4 +1,4 @@
-"""Where a tree builder stands: one block of one live model, and how to read what it needs by name."""
+"""Where a family's own words stand: one block of one live model, and how to read what they need by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Place:
     Args:
         model: the module that belongs to the family; what blocks share is looked up from here.
         block: the block itself.
-        number: which call of a block it is, from 0; a block that is called several times is built at its first call.
+        number: which call of a block it is, from 0; of a block that is called several times, its first call.
         config: the configuration of ``model``, None for modules without one.
     """
 
@@ -29,26 +29,11 @@ class Place:
 
     def part(self, path: str) -> nn.Module:
         """The module at a path inside the block, or an error that names what is there."""
-        found = resolve(self.block, path)
-        if found is None:
-            raise NotTranslated(
-                f"a {type(self.block).__name__} has no {path!r}; it holds {', '.join(self.block._modules)}"
-            )
-        return found
-
-    def maybe(self, path: str) -> nn.Module | None:
-        """The module at a path inside the block, None where it is missing or an ``nn.Identity``."""
-        found = resolve(self.block, path) if path else None
-        return None if isinstance(found, nn.Identity) else found
+        return _found(self.block, path)
 
     def shared(self, path: str) -> nn.Module:
         """The module at a path from the family's own module: what all blocks use."""
-        found = resolve(self.model, path)
-        if found is None:
-            raise NotTranslated(
-                f"a {type(self.model).__name__} has no {path!r}; it holds {', '.join(self.model._modules)}"
-            )
-        return found
+        return _found(self.model, path)
 
     def setting(self, *names: str) -> Any:
         """The first entry of the configuration under one of these names, or an error that names them."""
@@ -58,8 +43,14 @@ class Place:
         raise NotTranslated(f"the configuration of {type(self.model).__name__} has no {' or '.join(names)}")
 
 
-Builder = Callable[[Place], Part]
-"""Makes a part of the tree from what stands at a place."""
+def _found(module: nn.Module, path: str) -> nn.Module:
+    found = resolve(module, path)
+    if found is None:
+        raise NotTranslated(
+            f"a {type(module).__name__} has no {path!r}; it holds {', '.join(module._modules)}"
+        )
+    return found
 
-Find = str | Callable[[Place], object]
-"""A path in the block, or a function that finds what is meant."""
+
+Builder = Callable[[Place], Part]
+"""Makes the tree of the block at a place."""
