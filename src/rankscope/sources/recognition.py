@@ -526,7 +526,8 @@ class _Reader:
             told = replace(knowledge, positions=name)
             if self._holds(tree, told, *found):
                 knowledge = told
-        return knowledge
+        # Padding on the left overflows in some models, where the user's own on the right does not.
+        return knowledge if knowledge.padding is not None else self._known_on_own(tree, knowledge)
 
     def _with_marks(self, tree: _Tree, knowledge: Knowledge, ways: list[Marks]) -> Knowledge:
         """What is known, and what one more input tells: padding of the tokens, of the memory, of both, or nothing."""
@@ -553,7 +554,7 @@ class _Reader:
         return knowledge
 
     def _known_on_own(self, tree: _Tree, knowledge: Knowledge) -> Knowledge:
-        """The reading of the user's own padding that makes the tree equal, where nothing can be varied."""
+        """The reading of the user's own padding that makes the tree equal, where no other padding tells."""
         for marks in self.marks:
             told = replace(knowledge, padding=marks)
             run = self._own_run()
