@@ -352,6 +352,8 @@ class SumOfBranches(Block):
 class AddedInPlace(Block):
     """Branches added in place to a copy, through views."""
 
+    said = 4  # rows that are counted are run as they ran, for texts of that length
+
     def joined(self, x: Tensor, branch: Tensor) -> Tensor:
         out = x.clone()
         out[..., :5] += branch[..., :5]

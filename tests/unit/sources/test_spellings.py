@@ -51,4 +51,4 @@ def test_a_spelling_is_read(name: str, kind: str) -> None:
             distance = (one - two).norm(dim=-1)
             off = torch.where(distance == 0, 0.0, distance / two.norm(dim=-1))
             assert float(off[call.keep].max()) <= CLOSE[dtype], inputs
-    assert said >= 8
+    assert said >= getattr(made, "said", 8)
