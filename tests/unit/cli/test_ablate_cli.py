@@ -185,7 +185,7 @@ def test_wrong_input_is_one_line(arguments, words, folder, bare, tmp_path):
     assert words in failed(*(names.get(argument, argument) for argument in arguments))
 
 
-def test_an_unknown_architecture_is_one_line(tmp_path):
+def test_an_unknown_architecture_is_run_as_it_is_and_said_so(tmp_path):
     import transformers
 
     save(
@@ -196,7 +196,7 @@ def test_an_unknown_architecture_is_one_line(tmp_path):
         ),
         tmp_path,
     )
-    assert "'rankscope scan' works on it" in failed(tmp_path, "--random-tokens", "1x6")
+    assert "what is run as it is: modeling_funnel.py:" in good(tmp_path, "--random-tokens", "1x6").stdout
 
 
 def test_results_are_not_lost_when_they_cannot_be_written(monkeypatch, tmp_path):

@@ -59,8 +59,9 @@ def test_the_verdict_comes_first(folder):
 def test_the_tree_is_told(folder):
     result = run(folder, "--random-tokens", "2x8", "--no-spectra", "--tree")
     assert result.exit_code == 0, result.output
-    assert "blocks 1 to 3:\n  Skip\n    Attention: 4 heads, scale 0.3536\n" in result.stdout
-    assert re.search(r"the tree equals the model to \de-0\d\n", result.stdout)
+    said = "blocks 1 to 3, 100% of their weights:\n  Skip\n    Attention: 4 heads, scale 0.3536\n"
+    assert said in result.stdout
+    assert re.search(r"the tree equals the model to \de-0\d; seen to hold up to", result.stdout)
 
 
 def test_json_is_one_object_with_sections(folder, tmp_path):

@@ -240,3 +240,14 @@ def test_a_hook_that_changes_a_block_is_refused_by_name() -> None:
     said = refusal(model)
     assert said.startswith("a forward hook changes what the blocks compute")
     assert "encoder.layer.1.output" in said
+
+
+def test_experts_that_know_no_float64_are_read_in_float32() -> None:
+    """The fused products of transformers, which are its default; the model keeps them."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_local_experts": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 50}
+    model = hub("MixtralConfig", **sizes, **heads)().eval()
+    before = model.config._experts_implementation
+    found = translate(model)
+    assert sum(isinstance(part, TokenMap) for part in found.network.modules()) == 2
+    assert model.config._experts_implementation == before != "eager"

@@ -185,6 +185,15 @@ class OwnEps(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def one_by_one(twin: nn.Module, module: nn.Module) -> None:
+    """Let a copy multiply its experts one by one: the fused products of transformers have no float64."""
+    own = {id(getattr(inner, "config", None)) for inner in module.modules()}
+    for inner in twin.modules():
+        config: Any = getattr(inner, "config", None)
+        if hasattr(config, "_experts_implementation") and id(config) not in own:
+            config._experts_implementation = "eager"
+
+
 class Copies:
     """A module and arguments copied with one memory: what they share is shared in the copies.
 
@@ -227,6 +236,7 @@ class Copies:
                 self._memo[id(one)].__dict__[name] = self.copied(value)
         self.memory.is_whole = True
         found: nn.Module = self._memo[id(module)]
+        one_by_one(found, module)
         return found
 
     def _hooks(self, hooks: Any, path: str) -> Any:

@@ -119,23 +119,13 @@ def as_module(region: Region, layout: Layout, captured: Captured, start: Node, e
             layout.laid(source, _numbers(layout)).flatten(), _numbers(layout).flatten()
         )
         run = Called(
-            _borrowed(captured.module.get_submodule(call.path)),
+            Copies(captured.module.get_submodule(call.path), shared=True).module,
             is_flat=is_flat,
             is_turned=is_turned,
         )
         if _gives(run, layout, captured, source, output):
             return run
     return None
-
-
-def _borrowed(module: nn.Module) -> nn.Module:
-    """A copy of a module around the same weights, whose experts are multiplied one by one: trees are in float64."""
-    twin = Copies(module, shared=True).module
-    for inner in twin.modules():
-        config: Any = getattr(inner, "config", None)  # copied too: the model keeps its own
-        if hasattr(config, "_experts_implementation"):
-            config._experts_implementation = "eager"
-    return twin
 
 
 def _numbers(layout: Layout) -> Tensor:
