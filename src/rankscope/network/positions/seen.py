@@ -14,6 +14,7 @@ from rankscope.network.positions.base import Position
 class SeenDistances:
     """One bucket for every distance from ``-most`` to ``most``; farther ones were never seen and are refused.
 
+    >>> import torch
     >>> SeenDistances(2)(torch.tensor([-2, 0, 1]))
     tensor([0, 2, 3])
     """
