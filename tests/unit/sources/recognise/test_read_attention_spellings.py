@@ -5,7 +5,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_attention import DIM, HEADS, TOKENS, Attending, assert_same, drawn, parts, read, states, the_part
+from test_read_attention import (
+    DIM,
+    HEADS,
+    TOKENS,
+    Attending,
+    assert_same,
+    drawn,
+    parts,
+    read,
+    states,
+    the_part,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
