@@ -20,7 +20,8 @@ def test_every_kind_was_measured_and_nothing_else() -> None:
     for kind, found in measured_kinds().items():
         assert kind in kinds_of(FAMILIES[found.family])
         assert 0 < found.float32 < 2e-4
-        assert 0 < found.float64 < (2e-6 if found.casts else 1e-9)
+        # Tables of angles in float32 are off by the position, of up to 128 tokens, times their round-off.
+        assert 0 < found.float64 < (max(2e-6, 128 * 2.0**-22) if found.casts else 1e-9)
 
 
 def test_what_was_measured_is_what_is_measured_now() -> None:
