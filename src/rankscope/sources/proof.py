@@ -288,6 +288,8 @@ def token_deviation(
     by the median length of all.
     """
     ours, theirs, before = (_kept(state, is_token).double() for state in (ours, theirs, before))
+    if not len(ours):  # a reading of padding that leaves nothing is never right
+        raise NotTranslated("no token is left to compare: all of them count as padding")
     distance = torch.linalg.vector_norm(ours - theirs, dim=-1)
     length = torch.maximum(torch.linalg.vector_norm(theirs, dim=-1), torch.linalg.vector_norm(before, dim=-1))
     length = length.clamp(min=float(length.median())) if at_least_median else length
