@@ -27,6 +27,7 @@ from rankscope.plots.scan_panels import headline, site_panels
 from rankscope.report.common import definitions_of, entries_of, mapping, origin_of, provenance_text, rendered
 from rankscope.report.scan_verdict import LONGEST_WORDS, StackVerdict, model_verdict
 from rankscope.results import UNRESOLVED_MARK, Table
+from rankscope.results.tree_lines import tree_lines
 
 COLUMNS_BESIDE = 16
 """Columns of one heat map; further definitions start another one below."""
@@ -89,6 +90,7 @@ def scan_page(table: Table, *, title: str, command: str) -> str:
         texts=max((entry.texts for entry in entries), default=0),
         mark=UNRESOLVED_MARK,
         definitions=_shortened(definitions_of(table, ids)),
+        tree=_tree(table),
         scan=_shortened(_scanned(table, scan)),
         config=_shortened(entries_of(table.provenance.get("config", {}))),
         origin=_shortened(origin_of(table)),
@@ -132,6 +134,14 @@ def _scanned(table: Table, scan: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, value) for name, value in entries_of(scan) if name != "warnings"),
         *((f"gradients, {name}", value) for name, value in gradients),
     ]
+
+
+def _tree(table: Table) -> list[str]:
+    """The lines of the tree, where the scan was asked for it; none where a file holds something else."""
+    try:
+        return [clipped(line, LONGEST_WORDS) for line in tree_lines(mapping(table.sections["tree"]))]
+    except (KeyError, TypeError, ValueError):
+        return []
 
 
 def _shortened(entries: list[tuple[str, str]]) -> list[tuple[str, str]]:

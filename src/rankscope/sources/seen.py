@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from rankscope.sources.arguments import places, positional_names, taken_apart, t
 from rankscope.sources.batch import Batch
 from rankscope.sources.given import check_filled, checked_module, inside
 from rankscope.sources.safety import first_line
+
+if TYPE_CHECKING:
+    from rankscope.sources.translation import Translation
 
 Call = Callable[[nn.Module], object]
 """A function that runs a model: ``lambda model: model(tokens, mask=mask)``."""
@@ -43,6 +46,9 @@ class Seen:
     """What there is to say about them: a wrapper that was looked through, calls that were left out."""
 
     is_open: bool = True
+
+    trees: "dict[str | None, tuple[object, Translation]]" = field(default_factory=dict)
+    """What ``translate`` has read, and what the model was like then, by the name of the stack that was asked for."""
 
     def __len__(self) -> int:
         return len(self.batches)

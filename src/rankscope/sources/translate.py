@@ -1,12 +1,15 @@
 """A live model as a tree of parts that shares its weights, proven on the model's own states."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rankscope.errors import NotTranslated, RankscopeError
+from rankscope.errors import NotTranslated, RankscopeError, ShapeError
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.declared import Declared
@@ -31,7 +34,8 @@ def translate(
 ) -> Translation:
     """The tree of a model's blocks, or an error that says what stands in the way.
 
-    Of a recording (``rs.record``) it is the tree of the recorded model, on the first of its calls.
+    Of a recording (``rs.record``) it is the tree of the recorded model, on the first of its calls. The recording keeps
+    it: while the model stays as it was, it is compared with the model again and not read again.
 
     It is read from a run on ``batch``, or on random inputs, and compared with plain runs of the model on these and on
     shorter, longer and padded ones: every block on the model's own state before it, then all blocks one after the
@@ -40,8 +44,51 @@ def translate(
     """
     if isinstance(model, Seen):
         seen = model.closed()
-        model, batch = seen.model, seen.batches[0] if batch is None else batch
-    model = unwrapped(checked_module(model))
+        return _kept(seen, seen.batches[0] if batch is None else batch, stack)
+    return _read(unwrapped(checked_module(model)), batch, stack)
+
+
+def _kept(seen: Seen, batch: Batch, stack: str | None) -> Translation:
+    """The tree that a recording keeps; read again where the model has changed, or it does not hold on this batch."""
+    now = _fingerprint(seen.model)
+    then, known = seen.trees.get(stack, (None, None))
+    if known is not None and then == now:
+        with suppress(NotTranslated, ShapeError):
+            return known.proven_on(batch)
+    found = _read(unwrapped(checked_module(seen.model)), batch, stack)
+    seen.trees[stack] = (now, found)
+    return found
+
+
+def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
+    """What a tree of the model may rest on: its modules, their settings and hooks, where weights lie and how often they
+    were written to. Equal fingerprints do not prove an unchanged model, so a kept tree is compared with it once more.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    return (
+        tuple((id(one), type(one), _settings(one), *map(tuple, _hooks_of(one))) for one in model.modules()),
+        tuple((one.data_ptr(), one.dtype, None if one.is_inference() else one._version) for one in tensors),
+    )
+
+
+def _settings(thing: object, depth: int = 2) -> tuple[tuple[str, Any], ...]:
+    """Numbers, words and flags among the attributes of a module, and of the configurations that it holds."""
+    plain = bool | int | float | str | torch.dtype | tuple | None
+    found = list[tuple[str, Any]]()
+    for name, value in vars(thing).items():
+        if isinstance(value, plain):
+            found.append((name, repr(value) if isinstance(value, tuple) else value))
+        elif depth > 1 and hasattr(value, "__dict__") and not isinstance(value, Tensor | nn.Module | type):
+            found.append((name, _settings(value, depth - 1)))
+    return tuple(found)
+
+
+def _hooks_of(module: nn.Module) -> Iterator[Iterable[int]]:
+    yield map(id, module._forward_hooks.values())
+    yield map(id, module._forward_pre_hooks.values())
+
+
+def _read(model: nn.Module, batch: Batch | None, stack: str | None) -> Translation:
     if batch is not None:
         batch = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
     chosen = _chosen(model, stack, batch)

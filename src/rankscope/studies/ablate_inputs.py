@@ -24,7 +24,7 @@ from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
 from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import asked_of, chosen_inputs, found_layout
+from rankscope.studies.scan_inputs import asked_of, chosen_inputs, found_layout, recording_of
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
 Source = Model | Spec | Seen
@@ -147,7 +147,8 @@ def _live(
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; an ablation needs at least one")
-    found = translate(ready.model, first, stack=config.stack) if known is None else known.proven_on(first)
+    source = recording_of(ready.model, given)
+    found = translate(source, first, stack=config.stack) if known is None else known.proven_on(first)
     about = {
         "model": ready.name,
         "family": found.family,

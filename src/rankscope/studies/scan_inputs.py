@@ -111,6 +111,12 @@ def asked_of(model: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return model.closed().model, given | {"inputs": model}
 
 
+def recording_of(model: nn.Module, given: dict[str, Any]) -> nn.Module | Seen:
+    """The recording that brought the inputs of a model, which keeps its tree from verb to verb; else the model."""
+    inputs = given.get("inputs")
+    return inputs if isinstance(inputs, Seen) and inputs.model is model else model
+
+
 def found_layout(model: nn.Module, blocks: Blocks | None, given: dict[str, Any]) -> Layout:
     """The layout of a model; where names and structure do not show it, what one of the calls that were given shows."""
     first = None if blocks is not None else _first_call(model, given)

@@ -33,7 +33,7 @@ from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs, found_layout
+from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs, found_layout, recording_of
 from rankscope.studies.scan_partial import Partial, weights_digest
 from rankscope.verdict import judge
 
@@ -153,7 +153,7 @@ def scan(
         for batch in first:
             with own_words(ready.model, batch):
                 layout = in_one_stream(unwrapped(ready.model), layout, batch)
-    trees = [tree_report(ready.model, batch) for batch in first] if config.tree else []
+    trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []
     table = _scanned(ready, layout, chosen, config, loss, progress, partial)
     for tree in trees:
         table = replace(table, sections=table.sections | {"tree": tree})

@@ -122,6 +122,19 @@ def test_every_mean_of_the_summary_is_in_the_page():
             assert f"{one['mean']:.3g}" in words
 
 
+def test_the_tree_is_in_the_page_that_asked_for_it():
+    block = {"blocks": [1, 2], "tree": ["Skip", "  Mlp: <b>gelu</b>, width 8"], "covered": 1.0}
+    limits = {"longest": 128, "fails at": None, "shape": None, "one length": False}
+    tree = {"blocks": [block], "final norm": None, "deviation": 2e-15, "limits": limits}
+    table = scan_tables.with_attention(layers=4, heads=2)
+    read = Reader(page_of(with_sections(table, tree=tree)))
+    assert "tree" in [attributes.get("id") for name, attributes in read.elements if name == "h2"]
+    assert "Mlp: <b>gelu</b>, width 8" in read.words  # escaped, so that it is words and no mark
+    assert "the tree equals the model to 2e-15" in read.words
+    for nothing in ({}, {"blocks": 3}, "words", None):  # of a file that somebody has edited
+        assert "tree of parts" not in Reader(page_of(with_sections(table, tree=nothing))).words
+
+
 def test_attention_is_shown_where_it_was_measured():
     assert "Attention maps" not in page_of(scan_tables.healthy())
     text = page_of(scan_tables.with_attention(layers=3, heads=5))
