@@ -73,7 +73,7 @@ def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
 
 def _settings(thing: object, depth: int = 2) -> tuple[tuple[str, Any], ...]:
     """Numbers, words and flags among the attributes of a module, and of the configurations that it holds."""
-    plain = bool | int | float | str | torch.dtype | tuple | None
+    plain = (bool, int, float, str, torch.dtype, tuple, type(None))
     found = list[tuple[str, Any]]()
     for name, value in vars(thing).items():
         if isinstance(value, plain):
