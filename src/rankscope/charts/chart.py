@@ -1,0 +1,68 @@
+"""A chart: one picture or several, shown in a notebook, or written as a file."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from rankscope.charts.markup import tag
+from rankscope.charts.specs import Picture
+from rankscope.charts.svg import WIDTH, height_of, to_svg
+from rankscope.errors import ConfigError, MissingExtraError
+
+CHART_FORMATS = (".svg", ".png")
+"""Endings of files that a chart can be written to."""
+
+BESIDE = 2
+"""Pictures side by side in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Pictures that belong together. In a notebook it shows itself."""
+
+    pictures: Sequence[Picture]
+
+    def svg(self, *, tips: bool = True) -> Markup:
+        """All pictures as one SVG, two side by side where there are several."""
+        if len(self.pictures) == 1:
+            return to_svg(self.pictures[0], tips=tips)
+        columns = min(BESIDE, len(self.pictures)) or 1
+        parts, top = [], 0.0
+        for start in range(0, len(self.pictures), columns):
+            row = self.pictures[start : start + columns]
+            for at, picture in enumerate(row):
+                place = f"translate({at * WIDTH} {top:g})"
+                parts.append(tag("g", to_svg(picture, tips=tips), transform=place))
+            top += max(map(height_of, row))
+        size = {"width": columns * WIDTH, "height": f"{top:g}"}
+        back = tag("rect", width="100%", height="100%", fill="#fff")
+        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size)
+
+    def png(self) -> bytes:
+        """The same at twice the size, still."""
+        try:
+            import vl_convert
+        except ImportError:
+            raise MissingExtraError(
+                "a .png needs the extra 'plots': pip install 'rankscope[plots]'; .svg needs nothing"
+            ) from None
+        found: bytes = vl_convert.svg_to_png(str(self.svg(tips=False)), scale=2.0)
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write .svg or .png, by the ending."""
+        from rankscope.results import write_atomically
+
+        ending = Path(path).suffix.lower()
+        if ending not in CHART_FORMATS:
+            raise ConfigError(
+                f"a chart cannot be written as {ending or 'a file without an ending'}; use one of "
+                f"{', '.join(CHART_FORMATS)}"
+            )
+        return write_atomically(path, self.png() if ending == ".png" else str(self.svg()).encode())
+
+    def _repr_svg_(self) -> str:
+        return str(self.svg())

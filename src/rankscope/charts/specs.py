@@ -1,0 +1,120 @@
+"""What is drawn, not how: curves with bands and floors, grids of cells, bars."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Style = Literal["solid", "dashed", "dotted", "none"]
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place of a curve.
+
+    Args:
+        x: a layer, or another whole number.
+        y: the value, or its logarithm to base ten where the panel's scale is ``log``; None where there is no number.
+        tip: what is said when the point is looked at.
+        low, high: ends of a band around it, on the same scale as ``y``.
+        hollow: drawn as a ring: the value is not above its floor.
+        faint: drawn in gray: true, but of no weight.
+    """
+
+    x: float
+    y: float | None
+    tip: str = ""
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+    faint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Points in order.
+
+    Args:
+        name: stands at the end of the line.
+        style: of the stroke; ``none`` leaves the points alone.
+        color: which of the colors; None takes the next one that is free, -1 is gray.
+        dots: whether points are drawn as dots. A line without dots has no tips.
+    """
+
+    name: str
+    points: Sequence[Point]
+    style: Style = "solid"
+    color: int | None = None
+    dots: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """Curves over layers, or over another count.
+
+    Args:
+        title: what is seen.
+        value: the name of the value axis; ``across`` that of the other one.
+        inside: values that must be on the axis. Points beyond them then stand at its ends as triangles.
+        notes: short sentences below the title.
+        marks: places along the layers, each with a word, at which a thin line stands.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    value: str = "value"
+    across: str = "layer"
+    scale: Scale = "log"
+    inside: Sequence[float] = ()
+    notes: Sequence[str] = ()
+    marks: Sequence[tuple[float, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a grid: how bright it is (0 to 1, None for no color), what stands in it, what is said of it."""
+
+    share: float | None
+    text: str = ""
+    tip: str = ""
+    faint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Colored cells, row by row; ``ends`` says what the darkest and the brightest color mean."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Sequence[Sequence[Cell]]
+    down: str = "layer"
+    across: str = ""
+    ends: tuple[str, str] = ("", "")
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar. ``value`` and its ends are on the scale of the bars; ``text`` stands at its end."""
+
+    name: str
+    value: float | None
+    text: str = ""
+    low: float | None = None
+    high: float | None = None
+    tip: str = ""
+    faint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bars:
+    """Horizontal bars from zero, one below the other."""
+
+    title: str
+    bars: Sequence[Bar]
+    value: str = "value"
+    notes: Sequence[str] = ()
+
+
+Picture = Panel | Grid | Bars

@@ -1,0 +1,597 @@
+"""The writer: a picture as SVG that shows its numbers on hover, touch and the tab key, without any script.
+
+Colors stand on the elements themselves, so that a file looks the same everywhere; each element also has a class, by
+which a page in dark colors draws it otherwise (``PAGE_STYLE``).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from itertools import groupby, pairwise
+
+from markupsafe import Markup
+
+from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
+from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
+from rankscope.charts.markup import tag
+from rankscope.charts.specs import Bar, Bars, Cell, Grid, Line, Panel, Picture, Point
+from rankscope.core.words import clipped, number
+
+WIDTH = 620
+TOP, BOTTOM = 30, 44
+"""Space above and below the drawing: title, names of the axis."""
+
+LETTER = 0.56
+"""Mean width of a letter, as a share of the font's size. SVG cannot measure text, so room is estimated."""
+
+NAME_SIZE, NOTE_SIZE, ROW = 11, 10.5, 14
+"""Font sizes of names and of notes, and the height of a line of text."""
+
+LONGEST_NAME = 30
+"""Letters of the name of a line, a row or a bar; longer ones are cut, and the tip has them whole."""
+
+MOST_TIPS = 14
+"""Lines of one tip; more do not fit beside a chart."""
+
+MOST_NAMES = 40
+"""Lines whose names stand at their ends."""
+
+INK, SOFT, GRAY, RULE = "#1c2128", "#59616c", "#8b939d", "#e4e7eb"
+DASHES = {"solid": None, "dashed": "6 4", "dotted": "1.5 3", "none": None}
+
+STYLE = Markup(
+    ".col{outline:none}.col .tip,.col .guide{visibility:hidden;pointer-events:none}"
+    ".col:hover .tip,.col:focus .tip,.col:hover .guide,.col:focus .guide{visibility:visible}"
+)
+"""What makes tips appear; part of every picture."""
+
+PAGE_STYLE = (
+    "svg.chart{display:block;width:100%;height:auto}"
+    "@media screen and (max-width:40rem){svg.chart{min-width:34rem}}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".chart .back,.chart .hole{fill:var(--paper)}.chart .ink{fill:var(--ink)}.chart .soft{fill:var(--soft)}"
+    ".chart .rule{stroke:var(--grid)}.chart .board{fill:var(--tint);stroke:var(--line)}"
+    + "".join(
+        f".chart .s{place}{{stroke:{color}}}.chart .f{place}{{fill:{color}}}"
+        for place, color in enumerate(ON_DARK)
+    )
+    + "}"
+)
+"""What a page adds: width, and other colors where the reader prefers dark ones."""
+
+
+def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
+    """The picture. Without ``tips`` it is still: for files that cannot be hovered."""
+    drawing = _drawn(picture)
+    body = Markup("").join([*drawing.parts, *(drawing.tips if tips else ())])
+    style = tag("style", STYLE) if tips else Markup("")
+    back = tag("rect", class_="back", width="100%", height="100%", fill="#fff")
+    return tag(
+        "svg",
+        style,
+        back,
+        body,
+        xmlns="http://www.w3.org/2000/svg",
+        class_="chart",
+        width=WIDTH,
+        height=f"{drawing.height:g}",
+        viewBox=f"0 0 {WIDTH} {drawing.height:g}",
+        role="group",
+        aria_label=clipped(". ".join([picture.title, *picture.notes]), 400),
+        font_family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
+    )
+
+
+def height_of(picture: Picture) -> float:
+    """The height of a picture that is ``WIDTH`` wide."""
+    return _drawn(picture).height
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    parts: Sequence[Markup]
+    tips: Sequence[Markup]
+    height: float
+
+
+@singledispatch
+def _drawn(picture: object) -> _Drawing:
+    raise TypeError(f"{type(picture).__name__} is no picture; expected a Panel, a Grid or Bars")
+
+
+# ---------------------------------------------------------------------------------------------------------- panels
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the values of a panel stand on paper."""
+
+    axis: Axis
+    first: float
+    last: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def x(self, value: float) -> float:
+        if self.last == self.first:  # a single place stands in the middle
+            return (self.left + self.right) / 2
+        return self.left + (self.right - self.left) * (value - self.first) / (self.last - self.first)
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * self.axis.at(value)
+
+    def at(self, point: Point, value: float) -> str:
+        return f"{self.x(point.x):.1f} {self.y(value):.1f}"
+
+
+@_drawn.register
+def _(panel: Panel) -> _Drawing:
+    head, top = _head(panel.title, panel.notes)
+    lines = [line for line in panel.lines if any(point.y is not None for point in line.points)]
+    if not lines:
+        return _empty(head, top, "There is no number to draw.")
+    colors = _colors(panel.lines)
+    inks = [color for line, color in zip(panel.lines, colors, strict=True) if line in lines]
+    named = lines[:MOST_NAMES]
+    letters = max(len(clipped(line.name, LONGEST_NAME)) for line in named)
+    room = 16 + LETTER * NAME_SIZE * letters if any(line.name for line in named) else 14
+    height = max(240.0, ROW * len(named))
+    places = [point.x for line in lines for point in line.points]
+    axis = _axis_of(panel, lines)
+    top += ROW if panel.marks else 0
+    frame = _Frame(
+        axis=axis,
+        first=min(places),
+        last=max(places),
+        left=34 + LETTER * 10.5 * max((len(words) for _, words in axis.ticks), default=1),
+        right=WIDTH - room,
+        top=top,
+        bottom=top + height,
+    )
+    parts = [*head, *_ruled(panel, frame)]
+    for line, color in zip(lines, inks, strict=True):
+        parts += [*_bands(line, color, frame), *_curves(line, color, frame)]
+    for line, color in zip(lines, inks, strict=True):
+        parts += _dots(line, color, frame, is_small=len(line.points) > 40)
+    parts += _names(named, inks, frame)
+    if len(lines) > MOST_NAMES:
+        parts.append(
+            _text(frame.right, frame.bottom + 30, f"and {len(lines) - MOST_NAMES} more lines", anchor="end")
+        )
+    return _Drawing(parts, list(_columns(panel, lines, inks, frame)), frame.bottom + BOTTOM)
+
+
+def _axis_of(panel: Panel, lines: Sequence[Line]) -> Axis:
+    found = [
+        one
+        for line in lines
+        for point in line.points
+        for one in (point.y, point.low, point.high)
+        if one is not None and math.isfinite(one)
+    ]
+    values = list(panel.inside) or found
+    return log_axis(values) if panel.scale == "log" else linear_axis(values)
+
+
+def _colors(lines: Sequence[Line]) -> list[int]:
+    """The color of every line: its own, or the next one; -1 is gray."""
+    taken = {line.color for line in lines}
+    free = [place for place in range(len(BLIND_SAFE)) if place not in taken] or list(range(len(BLIND_SAFE)))
+    found, at = [], 0
+    for line in lines:
+        found.append(free[at % len(free)] if line.color is None else line.color)
+        at += line.color is None
+    return found
+
+
+def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
+    """Grid lines, ticks, names of the axes, and places that are marked."""
+    for share, words in frame.axis.ticks:
+        place = frame.bottom - (frame.bottom - frame.top) * share
+        yield tag("path", class_="rule", stroke=RULE, d=f"M{frame.left:.0f} {place:.1f}H{frame.right:.1f}")
+        yield _text(frame.left - 7, place + 3.5, words, anchor="end")
+    for place in count_ticks(frame.first, frame.last):
+        yield _text(frame.x(place), frame.bottom + 16, str(place), anchor="middle")
+    yield _text(
+        (frame.left + frame.right) / 2, frame.bottom + 34, clipped(panel.across), size=11, anchor="middle"
+    )
+    kind = (
+        ""
+        if panel.scale == "linear"
+        else ", log scale of the exponent"
+        if frame.axis.is_deep
+        else ", log scale"
+    )
+    middle = (frame.top + frame.bottom) / 2
+    name = _text(-middle, 13, clipped(panel.value, 60) + kind, size=11, anchor="middle")
+    yield tag("g", name, transform="rotate(-90)")
+    for place, words in panel.marks:
+        if frame.first <= place <= frame.last:
+            x = frame.x(place)
+            way = "end" if x > (frame.left + frame.right) / 2 else "start"
+            yield tag(
+                "path", stroke=GRAY, stroke_dasharray="2 3", d=f"M{x:.1f} {frame.top:.0f}V{frame.bottom:.0f}"
+            )
+            yield _text(x + (-3 if way == "start" else 3), frame.top - 5, words, anchor=way)
+
+
+def _runs(points: Sequence[Point]) -> Iterator[tuple[bool, list[Point]]]:
+    """Runs of points that are drawn alike, broken where there is no number. Neighbours share an end."""
+    for is_drawn, run in groupby(points, key=lambda point: point.y is not None):
+        if not is_drawn:
+            continue
+        kept = list(run)
+        piece = kept[:1]
+        for before, point in pairwise(kept):
+            if len(piece) > 1 and before.faint != point.faint:
+                yield before.faint, piece
+                piece = [before]
+            piece.append(point)
+        yield piece[-1].faint, piece
+
+
+def _curves(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
+    if line.style == "none":
+        return
+    for faint, run in _runs(line.points):
+        way = "L".join(frame.at(point, point.y) for point in run if point.y is not None)
+        yield tag(
+            "path",
+            class_=_stroke(color, faint),
+            fill="none",
+            stroke=_ink(color, faint),
+            stroke_width=1.8,
+            stroke_linejoin="round",
+            stroke_dasharray=DASHES[line.style],
+            d=f"M{way}",
+        )
+
+
+def _bands(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
+    for is_known, run in groupby(
+        line.points, key=lambda point: point.low is not None and point.high is not None
+    ):
+        if not is_known:
+            continue
+        kept = list(run)
+        up = [frame.at(point, point.high) for point in kept if point.high is not None]
+        down = [frame.at(point, point.low) for point in reversed(kept) if point.low is not None]
+        faint = all(point.faint for point in kept)
+        yield tag(
+            "path",
+            class_=_fill(color, faint),
+            fill=_ink(color, faint),
+            fill_opacity=0.15,
+            stroke="none",
+            d=f"M{'L'.join(up + down)}Z",
+        )
+
+
+def _dots(line: Line, color: int, frame: _Frame, *, is_small: bool) -> Iterator[Markup]:
+    """Dots; rings where hollow; triangles at the end of the axis for what lies beyond it."""
+    size = 1.8 if is_small else 3.1
+    for point in line.points:
+        if point.y is None:
+            continue
+        x, y, ink = frame.x(point.x), frame.y(point.y), _ink(color, point.faint)
+        if frame.axis.is_beyond(point.y):
+            way = 6 if frame.axis.at(point.y) == 0.0 else -6
+            yield tag(
+                "path", class_=_fill(color, point.faint), fill=ink, d=f"M{x - 4:.1f} {y:.1f}h8l-4 {way}z"
+            )
+        elif line.dots:
+            yield tag(
+                "circle",
+                class_=f"hole {_stroke(color, point.faint)}" if point.hollow else _fill(color, point.faint),
+                cx=f"{x:.1f}",
+                cy=f"{y:.1f}",
+                r=size,
+                fill="#fff" if point.hollow else ink,
+                stroke=ink if point.hollow else None,
+                stroke_width=1.3 if point.hollow else None,
+            )
+
+
+def _names(lines: Sequence[Line], colors: Sequence[int], frame: _Frame) -> Iterator[Markup]:
+    """The names at the ends of the lines, moved apart where two would touch, and kept beside the drawing."""
+    wanted = []
+    for line, color in zip(lines, colors, strict=False):
+        last = next(point for point in reversed(line.points) if point.y is not None)
+        if line.name and last.y is not None:
+            wanted.append((frame.y(last.y), line.name, color))
+    wanted.sort(key=lambda one: one[0])
+    places = list[float]()
+    for place, _, _ in wanted:
+        places.append(max(place, places[-1] + ROW) if places else place)
+    low = frame.bottom
+    for at in reversed(range(len(places))):
+        places[at] = min(places[at], low)
+        low = places[at] - ROW
+    for place, (_, name, color) in zip(places, wanted, strict=True):
+        yield _text(
+            frame.right + 9, place + 3.5, clipped(name, LONGEST_NAME), size=NAME_SIZE, ink=_ink(color, False),
+            kind=_fill(color, False),
+        )  # fmt: skip
+
+
+def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: _Frame) -> Iterator[Markup]:
+    """For every place along the layers what all lines say there, shown when that column is looked at."""
+    said = dict[float, list[tuple[str, int]]]()
+    for line, color in zip(lines, colors, strict=True):
+        for point in line.points if line.dots else ():
+            if point.y is not None:
+                own = (
+                    point.tip or f"{line.name}: {number(10.0**point.y if panel.scale == 'log' else point.y)}"
+                )
+                said.setdefault(point.x, []).append((own, -1 if point.faint else color))
+    places = sorted(said)
+    for at, place in enumerate(places):
+        before = (places[at - 1] + place) / 2 if at else place - 0.5
+        after = (place + places[at + 1]) / 2 if at + 1 < len(places) else place + 0.5
+        start, end = max(frame.x(before), frame.left - 12), min(frame.x(after), frame.right + 6)
+        if len(places) == 1:
+            start, end = frame.left, frame.right
+        yield _looked_at(
+            f"{panel.across} {place:g}",
+            said[place],
+            (start, frame.top, end, frame.bottom),
+            guide=frame.x(place),
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- grids
+
+
+@_drawn.register
+def _(grid: Grid) -> _Drawing:
+    head, top = _head(grid.title, grid.notes)
+    if not grid.rows or not grid.columns:
+        return _empty(head, top, "There is no cell to draw.")
+    left = min(
+        max(30.0, 12 + LETTER * NAME_SIZE * max(len(clipped(row, LONGEST_NAME)) for row in grid.rows)), 200.0
+    )
+    across, down = (WIDTH - left - 14) / len(grid.columns), min(20.0, max(6.0, 900 / len(grid.rows)))
+    has_text = all(
+        LETTER * 9.5 * len(cell.text) + 3 < across and down >= 12 for row in grid.cells for cell in row
+    )
+    longest = max(len(clipped(name, 16)) for name in grid.columns)
+    turned = LETTER * 10 * longest > across - 2 and len(grid.columns) <= 40
+    body = top + (LETTER * 10 * longest + 8 if turned else 16) + (14 if grid.across else 0)
+    parts, tips = list(head), []
+    if grid.across:
+        parts.append(_text(left, top + 9, clipped(grid.across, 60)))
+    every = (
+        1 if turned else -(-len(grid.columns) // max(1, int((WIDTH - left) // (LETTER * 10 * longest + 8))))
+    )
+    for at, name in enumerate(grid.columns):
+        x = left + (at + 0.5) * across
+        if turned:
+            words = _text(0, 0, clipped(name, 16), size=10)
+            parts.append(tag("g", words, transform=f"translate({x + 3:.1f} {body - 5:.1f}) rotate(-90)"))
+        elif at % every == 0:
+            parts.append(_text(x, body - 5, clipped(name, 16), size=10, anchor="middle"))
+    sparse = max(1, math.ceil(11 / down))
+    for place, (name, row) in enumerate(zip(grid.rows, grid.cells, strict=True)):
+        y = body + place * down
+        if place % sparse == 0:
+            parts.append(
+                _text(left - 6, y + down / 2 + 3.5, clipped(name, LONGEST_NAME), size=10, anchor="end")
+            )
+        for at, cell in enumerate(row):
+            box = (left + at * across, y, left + (at + 1) * across, y + down)
+            parts += _cell(cell, box, has_text)
+            said = [(cell.tip or cell.text, -1)]
+            where = ", ".join(
+                filter(None, [f"{grid.down} {name}".strip(), f"{grid.across} {grid.columns[at]}".strip()])
+            )
+            tips.append(_looked_at(where, said, box))
+    bottom = body + len(grid.rows) * down
+    if any(grid.ends):
+        parts += _color_bar(grid.ends, left, bottom + 12)
+        bottom += 26
+    return _Drawing(parts, tips, bottom + 12)
+
+
+def _cell(cell: Cell, box: tuple[float, float, float, float], has_text: bool) -> Iterator[Markup]:
+    left, top, right, bottom = box
+    color = "#fff" if cell.share is None else viridis(cell.share)
+    size = {"width": f"{right - left - 1:.1f}", "height": f"{bottom - top - 1:.1f}"}
+    yield tag(
+        "rect",
+        x=f"{left:.1f}",
+        y=f"{top:.1f}",
+        fill=color,
+        stroke=RULE if cell.share is None else None,
+        **size,
+    )
+    if cell.faint:  # a stroke across: not above its floor
+        yield tag(
+            "path",
+            stroke=ink_on(color),
+            stroke_opacity=0.5,
+            d=f"M{left:.1f} {bottom - 1:.1f}L{right - 1:.1f} {top:.1f}",
+        )
+    if has_text and cell.text:
+        middle = (left + right) / 2
+        yield _text(
+            middle, (top + bottom) / 2 + 3, cell.text, size=9.5, anchor="middle", ink=ink_on(color), kind=""
+        )
+
+
+def _color_bar(ends: tuple[str, str], left: float, top: float) -> Iterator[Markup]:
+    start = left + 8 + LETTER * 10 * len(ends[0])
+    yield _text(left, top + 9, ends[0], size=10)
+    for at in range(24):
+        yield tag(
+            "rect", x=f"{start + 6 * at:.1f}", y=f"{top:.1f}", width=6.5, height=10, fill=viridis(at / 23)
+        )
+    yield _text(start + 24 * 6 + 8, top + 9, ends[1], size=10)
+
+
+# ------------------------------------------------------------------------------------------------------------ bars
+
+
+@_drawn.register
+def _(bars: Bars) -> _Drawing:
+    head, top = _head(bars.title, bars.notes)
+    known = [bar for bar in bars.bars if bar.value is not None]
+    if not known:
+        return _empty(head, top, "There is no number to draw.")
+    left = min(
+        14 + LETTER * NAME_SIZE * max(len(clipped(bar.name, LONGEST_NAME)) for bar in bars.bars), 220.0
+    )
+    room = 14 + LETTER * 10 * max(len(clipped(bar.text, 24)) for bar in bars.bars)
+    ends = [0.0, *(one for bar in known for one in (bar.value, bar.low, bar.high) if one is not None)]
+    low, high = min(ends), max(ends)
+    wide = (high - low) or 1.0
+    step = 20.0
+
+    def x(value: float) -> float:
+        return left + (WIDTH - left - room) * (value - low) / wide
+
+    parts, tips = list(head), []
+    for place, bar in enumerate(bars.bars):
+        y = top + place * step
+        parts.append(_text(left - 8, y + 13, clipped(bar.name, LONGEST_NAME), size=NAME_SIZE, anchor="end"))
+        parts += _bar(bar, x, y)
+        tips.append(
+            _looked_at(
+                bar.name, [(bar.tip or bar.text, -1 if bar.faint else 0)], (left, y, WIDTH - 4, y + step)
+            )
+        )
+    bottom = top + len(bars.bars) * step
+    parts.append(tag("path", class_="rule", stroke=GRAY, d=f"M{x(0.0):.1f} {top:.1f}V{bottom:.1f}"))
+    parts.append(
+        _text((left + WIDTH - room) / 2, bottom + 16, clipped(bars.value, 60), size=11, anchor="middle")
+    )
+    return _Drawing(parts, tips, bottom + 28)
+
+
+def _bar(bar: Bar, x: Callable[[float], float], y: float) -> Iterator[Markup]:
+    if bar.value is None:
+        yield _text(x(0.0) + 6, y + 13, bar.text or "-", size=10)
+        return
+    start, end = sorted((x(0.0), x(bar.value)))
+    color = -1 if bar.faint else 0
+    yield tag(
+        "rect", class_=_fill(color, False), x=f"{start:.1f}", y=f"{y + 3:.1f}", height=13,
+        width=f"{max(end - start, 0.6):.1f}", fill=_ink(color, False), fill_opacity=0.85,
+    )  # fmt: skip
+    if bar.low is not None and bar.high is not None:
+        middle, ends = y + 9.5, (x(bar.low), x(bar.high))
+        way = f"M{ends[0]:.1f} {middle:.1f}H{ends[1]:.1f}" + "".join(
+            f"M{one:.1f} {middle - 3:.1f}v6" for one in ends
+        )
+        yield tag("path", stroke=INK, stroke_width=1.2, d=way)
+    right = max(end, x(bar.high) if bar.high is not None else end)
+    yield _text(right + 6, y + 13, clipped(bar.text, 24), size=10)
+
+
+# ------------------------------------------------------------------------------------------------- shared by all
+
+
+def _head(title: str, notes: Sequence[str]) -> tuple[list[Markup], float]:
+    """Title and notes, and where the drawing may begin."""
+    parts, at = [], 18.0
+    for line in _wrapped(title, WIDTH / (LETTER * 14)):
+        parts.append(_text(8, at, line, size=14, ink=INK, bold=True, kind="ink"))
+        at += 18
+    for note in notes:
+        for line in _wrapped(note, (WIDTH - 16) / (LETTER * NOTE_SIZE)):
+            parts.append(_text(8, at, line, size=NOTE_SIZE))
+            at += ROW
+    return parts, max(at, TOP) + 2
+
+
+def _empty(head: list[Markup], top: float, words: str) -> _Drawing:
+    return _Drawing([*head, _text(WIDTH / 2, top + 30, words, size=12, anchor="middle")], [], top + 56)
+
+
+def _wrapped(text: str, letters: float) -> Iterator[str]:
+    """Text in lines of about so many letters; a word longer than a line is cut."""
+    line = ""
+    for word in clipped(text, 600).split():
+        shown = clipped(word, int(letters))
+        if line and len(line) + 1 + len(shown) > letters:
+            yield line
+            line = ""
+        line = f"{line} {shown}".strip()
+    if line:
+        yield line
+
+
+def _looked_at(
+    where: str,
+    said: Sequence[tuple[str, int]],
+    box: tuple[float, float, float, float],
+    guide: float | None = None,
+) -> Markup:
+    """A region that shows what is said of it when the pointer or the keyboard is on it."""
+    left, top, right, bottom = box
+    shown = [(clipped(words, 70), color) for words, color in said[:MOST_TIPS]]
+    if len(said) > MOST_TIPS:
+        shown.append((f"and {len(said) - MOST_TIPS} more", -1))
+    wide = 20 + LETTER * 11 * max(len(where), *(len(words) + 2 for words, _ in shown))
+    high = 12 + ROW * (len(shown) + 1)
+    middle = (left + right) / 2
+    x = min(max(middle + 10 if middle < WIDTH / 2 else middle - 10 - wide, 2.0), max(2.0, WIDTH - wide - 2))
+    y = max(2.0, min(top + 6, bottom - high)) if bottom - top > 60 else max(2.0, top - high - 4)
+    rows = [_text(x + 8, y + 15, where, size=11, ink=INK, bold=True, kind="ink")]
+    for at, (words, color) in enumerate(shown, start=1):
+        dot = {"cx": f"{x + 12:.1f}", "cy": f"{y + 11 + ROW * at:.1f}", "r": 3}
+        rows.append(tag("circle", class_=_fill(color, False), fill=_ink(color, False), **dot))
+        rows.append(_text(x + 20, y + 15 + ROW * at, words, size=11, ink=INK, kind="ink"))
+    board = tag(
+        "rect", class_="board", x=f"{x:.1f}", y=f"{y:.1f}", width=f"{wide:.0f}", height=f"{high:.0f}", rx=5,
+        fill="#fff", stroke="#c3cad2",
+    )  # fmt: skip
+    line = Markup("")
+    if guide is not None:
+        line = tag("path", class_="guide", stroke=GRAY, d=f"M{guide:.1f} {top:.0f}V{bottom:.0f}")
+    cover = tag(
+        "rect", x=f"{left:.1f}", y=f"{top:.1f}", width=f"{max(right - left, 1):.1f}", height=f"{bottom - top:.1f}",
+        fill="#fff", fill_opacity=0,
+    )  # fmt: skip
+    words = clipped(". ".join([where, *(one for one, _ in shown)]), 600)
+    return tag(
+        "g",
+        line,
+        cover,
+        tag("g", board, *rows, class_="tip"),
+        class_="col",
+        tabindex=0,
+        role="img",
+        aria_label=words,
+    )
+
+
+def _text(
+    x: float, y: float, words: str, *, size: float = 10.5, anchor: str = "start", ink: str = SOFT, bold: bool = False,
+    kind: str = "soft",
+) -> Markup:  # fmt: skip
+    return tag(
+        "text",
+        words,
+        class_=kind or None,
+        x=f"{x:.1f}",
+        y=f"{y:.1f}",
+        font_size=f"{size:g}",
+        text_anchor=None if anchor == "start" else anchor,
+        font_weight=600 if bold else None,
+        fill=ink,
+    )
+
+
+def _ink(color: int, faint: bool) -> str:
+    return GRAY if faint or color < 0 else BLIND_SAFE[color % len(BLIND_SAFE)]
+
+
+def _stroke(color: int, faint: bool) -> str | None:
+    return None if faint or color < 0 else f"s{color % len(BLIND_SAFE)}"
+
+
+def _fill(color: int, faint: bool) -> str | None:
+    return None if faint or color < 0 else f"f{color % len(BLIND_SAFE)}"
