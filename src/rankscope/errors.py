@@ -15,6 +15,9 @@ class ShapeError(RankscopeError):
 class ConfigError(RankscopeError):
     """A configuration contradicts itself."""
 
+    fields: tuple[str, ...] = ()
+    """The fields that the message names as ``field=value``; the command line names its options in their place."""
+
 
 class UnknownNameError(RankscopeError):
     """A name that no registry knows; the message suggests the nearest one."""

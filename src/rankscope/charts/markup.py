@@ -1,6 +1,11 @@
 """Pieces of markup put together from escaped parts: whatever text comes in, no element but ours comes out."""
 
+import re
+
 from markupsafe import Markup, escape
+
+_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Characters that no page and no picture may hold."""
 
 Attribute = str | int | float | None
 
@@ -25,6 +30,15 @@ def void(name: str, /, **attributes: Attribute) -> Markup:
     Markup('<meta charset="utf-8">')
     """
     return Markup("<{0}{1}>").format(name, Markup("").join(_attribute(k, v) for k, v in attributes.items()))
+
+
+def legal(markup: str) -> Markup:
+    """Markup in which characters that XML forbids are replaced.
+
+    >>> legal("a\\x1bb")
+    Markup('a\ufffdb')
+    """
+    return Markup(_ILLEGAL.sub("\ufffd", markup))  # noqa: S704  # markup it was
 
 
 def _attribute(key: str, value: Attribute) -> Markup:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
-from rankscope.charts.markup import tag
+from rankscope.charts.markup import legal, tag
 from rankscope.charts.specs import Bar, Bars, Cell, Grid, Line, Panel, Picture, Point
 from rankscope.core.words import clipped, number
 
@@ -67,7 +67,7 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
     body = Markup("").join([*drawing.parts, *(drawing.tips if tips else ())])
     style = tag("style", STYLE) if tips else Markup("")
     back = tag("rect", class_="back", width="100%", height="100%", fill="#fff")
-    return tag(
+    whole = tag(
         "svg",
         style,
         back,
@@ -81,6 +81,7 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
         aria_label=clipped(". ".join([picture.title, *picture.notes]), 400),
         font_family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
     )
+    return legal(whole)
 
 
 def height_of(picture: Picture) -> float:

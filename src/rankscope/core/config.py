@@ -40,9 +40,11 @@ class Config(BaseModel):
                 choices = get_args(choices[0])
             if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
                 return unknown_name(name, str(problem["input"]), choices)
-        return ConfigError(
+        found = ConfigError(
             "; ".join(_line(problem["loc"], problem["msg"], problem["input"]) for problem in problems)
         )
+        found.fields = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in problems if problem["loc"]))
+        return found
 
 
 def _line(location: tuple[int | str, ...], message: str, found: object) -> str:

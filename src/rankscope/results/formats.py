@@ -93,15 +93,20 @@ def _from_parquet(content: bytes) -> dict[str, Any]:
     return {"frame": frame, **{key: about[key] for key in ("command", "provenance", "sections")}}
 
 
-def _from_json(content: bytes) -> dict[str, Any]:
-    found = _checked(from_json(content))
-    rows = found["rows"]
-    extras = {name: EXTRA_DTYPES[dtype] for name, dtype in found.get("extra_columns", {}).items()}
+def frame_of(rows: list[dict[str, Any]], extra_columns: dict[str, str]) -> pl.DataFrame:
+    """The rows of a JSON object; ``extra_columns`` are the dtypes of columns that are not fixed."""
+    extras = {name: EXTRA_DTYPES[dtype] for name, dtype in extra_columns.items()}
     names = dict.fromkeys([*COLUMNS, *extras, *(name for row in rows for name in row)])
     dtypes = {**COLUMNS, **extras}
-    series = [pl.Series(name, [row.get(name) for row in rows], dtype=dtypes.get(name)) for name in names]
+    return pl.DataFrame(
+        [pl.Series(name, [row.get(name) for row in rows], dtype=dtypes.get(name)) for name in names]
+    )
+
+
+def _from_json(content: bytes) -> dict[str, Any]:
+    found = _checked(from_json(content))
     return {
-        "frame": pl.DataFrame(series),
+        "frame": frame_of(found["rows"], found.get("extra_columns", {})),
         "command": found["command"],
         "provenance": found["provenance"],
         "sections": {name: value for name, value in found.items() if name not in RESERVED},

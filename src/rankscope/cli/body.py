@@ -1,0 +1,160 @@
+"""One body for all commands: options to a configuration, that to a finding, that to text, JSON, a page or a picture."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from rankscope.cli.fields import flag, options_of, values_of
+from rankscope.cli.output import command_line, emit, note, progress
+from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.findings.asked import Asked, option
+
+if TYPE_CHECKING:
+    from rankscope.findings.base import Finding
+
+A = TypeVar("A", bound=Asked)
+
+ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
+
+
+class Output(Asked):
+    """How results are written. No part of a configuration: it changes no number."""
+
+    group = "Output"
+    format: Literal["table", "json", "csv", "html", "parquet"] | None = option(
+        None, "How to write results.", shown="by the ending of --output, else table"
+    )
+    output: Path | None = option(None, "Write there instead of stdout.")
+    plot: Path | None = option(None, "Draw the picture: .svg or .png.")
+
+    @property
+    def wanted(self) -> str:
+        """The format; an ending that contradicts it is an error."""
+        by_ending = ENDINGS.get(self.output.suffix.lower()) if self.output is not None else None
+        if self.format is None:
+            return by_ending or "table"
+        if by_ending is not None and self.format != by_ending:
+            raise ConfigError(
+                f"--format {self.format} contradicts the ending of --output {self.output}; leave one out"
+            )
+        if self.format == "parquet" and self.output is None:
+            raise ConfigError("parquet is a binary format; give --output FILE.parquet")
+        return self.format
+
+    def check(self, reads: tuple[object, ...]) -> None:
+        """Raise before any work if a file could not be written, or would replace one that is read."""
+        from rankscope.charts import CHART_FORMATS
+        from rankscope.results import check_output
+        from rankscope.results.files import refuse_input
+
+        for path, name in ((self.output, "--output"), (self.plot, "--plot")):
+            if path is not None:
+                check_output(path)
+                refuse_input(path, reads, name)
+        if self.plot is not None:
+            check_output(self.plot, CHART_FORMATS)
+        both = (self.output, self.plot)
+        if None not in both and os.path.realpath(both[0] or "") == os.path.realpath(both[1] or ""):
+            raise ConfigError(f"--output and --plot are both {self.plot}; one would overwrite the other")
+
+
+class Command(click.Command):
+    """A command whose help begins with examples and shows its options under their headings."""
+
+    def __init__(self, *args: Any, examples: tuple[str, ...], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples first, then what the command does."""
+        with formatter.section("Examples"):
+            for one in self.examples:
+                formatter.write_text(f"rankscope {one}")
+        super().format_help_text(ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options in groups. Names stand on lines of their own where they are long, so that none is cut off."""
+        found = dict[str, list[tuple[str, str]]]()
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                found.setdefault(getattr(one, "group", "Other"), []).append(record)
+        for heading, records in found.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def command_of(
+    name: str, config: type[A], study: Callable[..., "Finding"], examples: tuple[str, ...]
+) -> click.Command:
+    """The command, made from its configuration and its study."""
+
+    def run(**given: Any) -> int:
+        out, asked = _made(Output, given), _made(config, given)
+        wanted = out.wanted
+        out.check(tuple(getattr(asked, "reads", ())))
+        with progress(name) as advance:
+            finding = study(config=asked, advance=advance)
+        _write(finding, out, wanted)
+        for line in finding.failures():
+            note(line)
+        return 1 if finding.failures() else 0
+
+    params = [*options_of(config), *options_of(Output)]
+    return Command(name, params=params, help=config.__doc__, callback=run, examples=examples)
+
+
+def _write(finding: "Finding", out: Output, wanted: str) -> None:
+    """Everything that was asked for; what cannot be written is kept aside, so that no result is lost."""
+    from rankscope.document.text import to_text
+
+    try:
+        if wanted == "parquet":
+            finding.table.save(str(out.output))
+            note(f"wrote {out.output}")
+        else:
+            dims = out.output is None and sys.stdout.isatty()
+            made = {
+                "json": finding.to_json,
+                "csv": finding.table.to_csv,
+                "html": lambda: finding.to_html(command_line()),
+                "table": lambda: to_text(finding.document(), dims=dims),
+            }[wanted]()
+            emit(made, out.output)
+        if out.plot is not None:
+            finding.chart().save(out.plot)
+            note(f"wrote {out.plot}")
+    except BrokenPipeError:
+        raise  # the reader of our output has seen enough of it
+    except (RankscopeError, OSError) as error:
+        words = (
+            str(error) if isinstance(error, RankscopeError) else f"cannot write: {error.strerror or error}"
+        )
+        raise FileError(f"{words}; {_kept_aside(finding)}") from error
+
+
+def _kept_aside(finding: "Finding") -> str:
+    """In words where the results are now: a file in the folder for temporary files, if that can be written."""
+    import tempfile
+
+    try:
+        place = Path(tempfile.mkdtemp(prefix="rankscope-")) / f"{finding.command}.json"
+        finding.save(place)
+    except (RankscopeError, OSError):
+        return "nor could the results be kept in the folder for temporary files"
+    return f"the results are in {place}"
+
+
+def _made(config: type[A], given: dict[str, Any]) -> A:
+    """The configuration; its errors name options in place of fields."""
+    try:
+        return config.of(**values_of(config, given))
+    except ConfigError as error:
+        text = str(error)
+        for field in error.fields:
+            text = text.replace(f"{field}=", f"{flag(field)} ")
+        raise ConfigError(text) from None

@@ -1,0 +1,126 @@
+"""Options made from a configuration: a field is an option, the class that declares it is its group in ``--help``."""
+
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+import click
+from click.shell_completion import CompletionItem
+
+from rankscope.findings.asked import Asked
+
+
+class Typed(click.ParamType):
+    """Text as it was typed; the configuration reads and checks it. It knows its choices for the shell and for help."""
+
+    def __init__(self, name: str, choices: tuple[str, ...]) -> None:
+        self.name, self.choices = name, choices
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The choices that begin with what was typed."""
+        return [CompletionItem(one) for one in self.choices if one.startswith(incomplete)]
+
+
+class Grouped(click.Option):
+    """An option that knows its heading."""
+
+    def __init__(self, *args: Any, group: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.group = group
+
+
+class Placed(click.Argument):
+    """An argument with a heading and a help text, which click leaves out."""
+
+    def __init__(self, *args: Any, group: str, words: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.group, self.words = group, words
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Name and help text, as options have them."""
+        return self.make_metavar(ctx), self.words
+
+
+def flag(field: str) -> str:
+    """The option of a field.
+
+    >>> flag("random_tokens")
+    '--random-tokens'
+    """
+    return f"--{field.replace('_', '-')}"
+
+
+def options_of(config: type[Asked]) -> list[click.Parameter]:
+    """The options of a configuration, in the order of its groups and fields."""
+    found: list[click.Parameter] = []
+    for name, field in config.model_fields.items():
+        extra: Any = field.json_schema_extra or {}
+        group, kinds = config.home(name).group, _kinds(field.annotation)
+        choices = tuple(str(one) for one in kinds if not isinstance(one, type))
+        shape = "|".join(choices) or ("INTEGER" if int in kinds else "NUMBER" if float in kinds else "TEXT")
+        kind = Typed(
+            f"{shape}[,...]" if tuple in kinds and int not in kinds and not extra.get("many") else shape,
+            choices,
+        )
+        words = field.description or ""
+        if extra.get("positional"):
+            found.append(Placed([name], type=kind, required=False, group=group, words=words))
+            continue
+        default = config.default_text(name)
+        more: dict[str, Any] = {
+            "default": None,
+            "group": group,
+            "help": f"{words}  [{default}]" if default else words,
+        }
+        more |= (
+            {"is_flag": True, "flag_value": "true"}
+            if bool in kinds
+            else {"type": kind, "multiple": bool(extra.get("many"))}
+        )
+        found.append(Grouped([flag(name), name], **more))
+        old = {"hidden": True, "expose_value": False, "callback": _moved}
+        found += [Grouped([flag(one), name], **(more | old)) for one in extra.get("old", ())]
+    return found
+
+
+def values_of(config: type[Asked], given: dict[str, Any]) -> dict[str, Any]:
+    """What was typed, by field, comma lists taken apart. Options that were not given are left to their defaults."""
+    found = dict[str, Any]()
+    for name, value in given.items():
+        if name not in config.model_fields or value in (None, ()):
+            continue
+        kinds = _kinds(config.model_fields[name].annotation)
+        is_list = tuple in kinds and isinstance(value, str) and int not in kinds
+        found[name] = items(value) if is_list else value
+    return found
+
+
+def items(text: str) -> tuple[str, ...]:
+    """The items of a comma-separated list; a comma inside square brackets belongs to its item.
+
+    >>> items("residual[frobenius,mean], cosine")
+    ('residual[frobenius,mean]', 'cosine')
+    """
+    found, depth, start = list[str](), 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            found.append(text[start:place])
+            start = place + 1
+    found.append(text[start:])
+    return tuple(stripped for one in found if (stripped := one.strip()))
+
+
+def _moved(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """A former name sets the field, unless the present one does."""
+    if value not in (None, ()):
+        context.params.setdefault(option.name or "", value)
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """What a field may hold: types and choices, taken out of unions, lists and ``Literal``."""
+    inside = tuple(one for one in get_args(annotation) if one not in (NoneType, ...))
+    if get_origin(annotation) is tuple:
+        return (tuple, *(kind for one in inside for kind in _kinds(one)))
+    return tuple(kind for one in inside for kind in _kinds(one)) if inside else (annotation,)

@@ -1,0 +1,33 @@
+"""A page as a value: a title, and blocks of sentences, facts, tables and pictures below it.
+
+Two writers show it: ``rankscope.document.text`` for a terminal, ``rankscope.document.html`` as one file. A document
+knows no study.
+"""
+
+from rankscope.document.blocks import Block as Block
+from rankscope.document.blocks import Cell as Cell
+from rankscope.document.blocks import Column as Column
+from rankscope.document.blocks import Document as Document
+from rankscope.document.blocks import Facts as Facts
+from rankscope.document.blocks import Figure as Figure
+from rankscope.document.blocks import Notes as Notes
+from rankscope.document.blocks import Section as Section
+from rankscope.document.blocks import Tabular as Tabular
+from rankscope.document.blocks import Tone as Tone
+from rankscope.document.blocks import Verdict as Verdict
+from rankscope.document.blocks import some as some
+
+__all__ = [
+    "Block",
+    "Cell",
+    "Column",
+    "Document",
+    "Facts",
+    "Figure",
+    "Notes",
+    "Section",
+    "Tabular",
+    "Tone",
+    "Verdict",
+    "some",
+]

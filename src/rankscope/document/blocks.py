@@ -1,0 +1,130 @@
+"""What a page consists of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rankscope.charts import Picture
+from rankscope.core.words import NOTHING
+
+Tone = Literal["good", "bad", "look", "unknown"]
+"""How a verdict is colored: all is well, something is wrong, look here, cannot be said."""
+
+Reader = Literal["text", "html"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The first thing to read: what was found, in sentences. ``title`` is its heading on a page."""
+
+    title: str
+    sentences: Sequence[str]
+    tone: Tone = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values."""
+
+    pairs: Sequence[tuple[str, str]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Short sentences beside the matter: warnings, what a mark means."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One entry of a table. ``faint``: true, but of no weight (vacuous, not above its floor)."""
+
+    text: str
+    faint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column. An ``optional`` one is left out where every cell is a dash."""
+
+    name: str
+    kind: Literal["name", "number", "words"] = "number"
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tabular:
+    """Rows and columns of text, with a title above them and a note between."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell | str]]
+    title: str = ""
+    note: str = ""
+
+    def shown(self) -> "Tabular":
+        """Without optional columns that hold nothing."""
+        keep = [
+            place
+            for place, column in enumerate(self.columns)
+            if not column.optional or any(text_of(row[place]) != NOTHING for row in self.rows)
+        ]
+        rows = [[row[place] for place in keep] for row in self.rows]
+        return replace(self, columns=[self.columns[place] for place in keep], rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture; a terminal leaves it out."""
+
+    picture: Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a heading; ``only`` names the one reader that is shown them, where they are not for both."""
+
+    title: str
+    blocks: Sequence["Block"]
+    note: str = ""
+    only: Reader | None = None
+
+
+Block = Verdict | Facts | Notes | Tabular | Figure | Section
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A whole page.
+
+    Args:
+        command: which one made it.
+        facts: what it is about, in a few words each.
+        definitions: of the measures it shows, by their ids.
+        origin: configuration, versions, seeds: everything needed to make it again.
+        made_by: the command line.
+    """
+
+    title: str
+    command: str
+    facts: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
+    definitions: Sequence[tuple[str, str]] = ()
+    origin: Mapping[str, object] = field(default_factory=dict)
+    made_by: str = ""
+
+
+def text_of(cell: Cell | str) -> str:
+    """What stands in a cell."""
+    return cell if isinstance(cell, str) else cell.text
+
+
+def some(*blocks: Block | Literal[False] | None) -> list[Block]:
+    """Those of the blocks that exist, so that a condition can stand in their place."""
+    return [block for block in blocks if block]
+
+
+def for_reader(blocks: Iterable[Block], reader: Reader) -> Iterable[Block]:
+    """The blocks that one kind of reader is shown."""
+    return (block for block in blocks if not isinstance(block, Section) or block.only in (None, reader))

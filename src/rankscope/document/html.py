@@ -1,0 +1,212 @@
+"""A document as one HTML file: no network, no script, everything from outside escaped.
+
+There is one shell for all pages. Its content policy forbids scripts, frames, forms and everything that is not in the
+file itself, so that names from a model or a result file cannot do anything, whatever they contain.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache, singledispatch
+from importlib.resources import files
+
+from markupsafe import Markup
+
+from rankscope.charts import to_svg
+from rankscope.charts.markup import legal, tag, void
+from rankscope.charts.svg import PAGE_STYLE
+from rankscope.core.words import clipped
+from rankscope.document.blocks import (
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Figure,
+    Notes,
+    Section,
+    Tabular,
+    Verdict,
+    for_reader,
+    text_of,
+)
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+LONGEST = 2000
+"""Letters of one text on a page; provenance holds it whole."""
+
+_SIGNS = {
+    "good": "M4 12l5 5L20 6",
+    "bad": "M12 4v10M12 19v.5",
+    "look": "M12 4l9 16H3zM12 10v4M12 17v.3",
+    "unknown": "M8 9a4 4 0 1 1 5.5 3.7c-1 .5-1.5 1-1.5 2.3M12 19v.3",
+}
+"""Strokes of the sign beside a verdict, so that it does not depend on color."""
+
+
+def to_html(document: Document) -> str:
+    """The document as a page."""
+    sections = [one for one in for_reader(document.blocks, "html") if isinstance(one, Section)]
+    if document.definitions:
+        sections.append(Section("Definitions", [Facts(document.definitions)]))
+    plain = [one for one in for_reader(document.blocks, "html") if not isinstance(one, Section)]
+    links = [tag("a", _words(one.title), href=f"#s{at}") for at, one in enumerate(sections)]
+    navigation = tag("nav", *links, tag("a", "Provenance", href="#provenance"), aria_label="sections")
+    header = tag(
+        "header",
+        tag("p", f"rankscope {document.command}", class_="over"),
+        tag("h1", _words(document.title)),
+        _list(document.facts, "facts"),
+        navigation,
+    )
+    body = [
+        *map(_html, plain),
+        *(_section(one, f"s{at}") for at, one in enumerate(sections)),
+        _provenance(document),
+    ]
+    footer = Markup("")
+    if document.made_by:
+        made = tag("pre", tag("code", document.made_by))
+        footer = tag("footer", tag("p", "Made by", class_="label"), made)
+    head = tag(
+        "head",
+        void("meta", charset="utf-8"),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        void("link", rel="icon", href="data:,"),
+        tag("title", document.title),
+        tag("style", _style()),
+    )
+    page = tag("html", head, tag("body", header, tag("main", *body), footer), lang="en")
+    return str(legal(f"<!doctype html>\n{page}\n"))
+
+
+def to_fragment(document: Document) -> str:
+    """Verdict, facts and tables, for a notebook, which brings its own style."""
+    kept = [one for one in document.blocks if isinstance(one, Verdict | Tabular | Facts | Figure)]
+    found = tag("div", tag("h3", _words(document.title)), _list(document.facts, "facts"), *map(_html, kept))
+    return str(legal(found))
+
+
+@cache
+def _style() -> Markup:
+    sheet = files("rankscope.document").joinpath("style.css").read_text(encoding="utf-8")
+    return Markup(f"{sheet}\n{PAGE_STYLE}")  # noqa: S704  # both are ours
+
+
+@singledispatch
+def _html(block: Block) -> Markup:
+    raise TypeError(f"no writer knows the block {type(block).__name__}")
+
+
+@_html.register
+def _(block: Verdict) -> Markup:
+    sign = tag(
+        "svg", tag("path", d=_SIGNS[block.tone]), class_="sign", viewBox="0 0 24 24", aria_hidden="true"
+    )
+    words = [tag("p", _words(one)) for one in block.sentences]
+    return tag("section", tag("h2", sign, _words(block.title)), *words, class_=f"verdict {block.tone}")
+
+
+@_html.register
+def _(block: Notes) -> Markup:
+    return _list(block.lines, "warnings")
+
+
+@_html.register
+def _(block: Facts) -> Markup:
+    title = tag("h3", _words(block.title)) if block.title else Markup("")
+    pairs = [
+        piece for name, value in block.pairs for piece in (tag("dt", _words(name)), tag("dd", _words(value)))
+    ]
+    return Markup("").join([title, tag("dl", *pairs, class_="pairs")])
+
+
+@_html.register
+def _(block: Tabular) -> Markup:
+    shown = block.shown()
+    kinds = [{"name": None, "number": "number", "words": "why"}[column.kind] for column in shown.columns]
+    head = [
+        tag("th", _words(one.name), scope="col", class_=kind)
+        for one, kind in zip(shown.columns, kinds, strict=True)
+    ]
+    rows = [
+        tag("tr", *(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True))) for row in shown.rows
+    ]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    title = tag("h3", _words(block.title)) if block.title else Markup("")
+    note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
+    label = clipped(block.title or "table")
+    return Markup("").join(
+        [title, note, tag("div", table, class_="wide", tabindex=0, role="region", aria_label=label)]
+    )
+
+
+def _cell(cell: Cell | str, kind: str | None) -> Markup:
+    faint = isinstance(cell, Cell) and cell.faint
+    classes = " ".join(filter(None, [kind, "faint" if faint else None]))
+    return tag("td", _words(text_of(cell)), class_=classes or None)
+
+
+@_html.register
+def _(block: Figure) -> Markup:
+    return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
+
+
+@_html.register
+def _(block: Section) -> Markup:
+    return _section(block, None)
+
+
+def _section(block: Section, anchor: str | None) -> Markup:
+    note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
+    pieces, figures = list[Markup](), list[Markup]()
+    for one in for_reader(block.blocks, "html"):
+        if isinstance(one, Figure):
+            figures.append(_html(one))
+            continue
+        pieces += [_side_by_side(figures)] if figures else []
+        figures = []
+        pieces.append(_html(one))
+    pieces += [_side_by_side(figures)] if figures else []
+    return tag("section", tag("h2", _words(block.title), id=anchor), note, *pieces)
+
+
+def _side_by_side(figures: list[Markup]) -> Markup:
+    return tag("div", *figures, class_="charts" if len(figures) > 1 else "single")
+
+
+def _provenance(document: Document) -> Markup:
+    """How the page can be made again: the configuration, then versions and seeds, then everything as JSON."""
+    origin = dict(document.origin)
+    config, versions = origin.pop("config", None), origin.pop("versions", None)
+    made = origin | dict(versions if isinstance(versions, Mapping) else {})
+    boxes = [
+        tag("div", _html(Facts(_pairs(values), title)))
+        for title, values in (("Configuration", config), ("Made with", made))
+        if isinstance(values, Mapping) and values
+    ]
+    whole = json.dumps(document.origin, indent=2, ensure_ascii=False, default=str)
+    details = tag(
+        "details",
+        tag("summary", "All of the provenance as JSON"),
+        tag("pre", tag("code", whole)),
+        class_="long",
+    )
+    return tag("section", tag("h2", "Provenance", id="provenance"), tag("div", *boxes, class_="two"), details)
+
+
+def _pairs(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [
+        (str(name), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        for name, value in values.items()
+    ]
+
+
+def _words(text: str) -> Markup:
+    """Text that keeps its direction of writing to itself, cut where it is very long."""
+    return tag("bdi", text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+def _list(lines: Iterable[str], kind: str) -> Markup:
+    items = [tag("li", _words(line)) for line in lines]
+    return tag("ul", *items, class_=kind) if items else Markup("")

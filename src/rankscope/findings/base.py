@@ -1,0 +1,219 @@
+"""What every finding is: frozen typed fields and a tidy table, with sentences, a page and a picture computed from them.
+
+Facts are fields. A sentence is never stored: it is computed from fields, so that it cannot contradict them, and no
+later code reads a fact out of prose.
+"""
+
+import json
+import math
+import os
+from abc import abstractmethod
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from rankscope.errors import ConfigError, FileError, RankscopeError
+
+if TYPE_CHECKING:
+    from rankscope.charts import Chart
+    from rankscope.document import Document
+    from rankscope.results import Table
+
+SCHEMA = "rankscope/2"
+
+Number = FiniteFloat | None
+"""A number that may be missing. It is never infinite, so that null in JSON means one thing."""
+
+TABLE_KEYS = ("rows", "extra_columns", "provenance")
+"""Keys of the JSON object that hold the table."""
+
+
+class Value(BaseModel):
+    """A frozen piece of a finding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Words:
+    """Marks a float some of whose infinities have a meaning: in JSON they are words. Other infinities are refused."""
+
+    def __init__(self, **names: float) -> None:
+        self.names = names
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any) -> Any:
+            return self.names.get(value, value) if isinstance(value, str) else value
+
+        def check(value: float) -> float:
+            if math.isfinite(value) or value in self.names.values():
+                return value
+            raise ValueError(f"{value} is neither finite nor one of {', '.join(self.names)}")
+
+        def write(value: float) -> float | str:
+            return next((name for name, infinity in self.names.items() if value == infinity), value)
+
+        return core_schema.chain_schema(
+            [
+                core_schema.no_info_before_validator_function(read, handler(source)),
+                core_schema.no_info_plain_validator_function(check),
+            ],
+            serialization=core_schema.plain_serializer_function_ser_schema(write, when_used="json"),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "number"}, {"enum": list(self.names)}]}
+
+
+Lower = Annotated[float, Words(nothing=-math.inf)]
+"""Natural logarithm of a proven lower bound; in JSON a number or "nothing"."""
+
+Upper = Annotated[float, Words(nothing=math.inf, zero=-math.inf)]
+"""Natural logarithm of a proven upper bound; in JSON a number, "nothing", or "zero" where all tokens are equal."""
+
+LogSize = Annotated[float, Words(zero=-math.inf)]
+"""Natural logarithm of a size that was measured; in JSON a number or "zero"."""
+
+
+class Finding(Value):
+    """What a study found. Subclasses declare ``command``, fields, ``words``, ``document`` and perhaps ``chart``."""
+
+    command: ClassVar[str]
+
+    shown: ClassVar[tuple[str, ...]] = ("words",)
+    """Properties that the JSON object repeats for readers that are not Python; they are computed again on loading."""
+
+    if TYPE_CHECKING:
+        table: Table
+    else:  # polars is not imported for the sake of --help
+        table: Any = Field(exclude=True, repr=False)
+
+    @property
+    @abstractmethod
+    def words(self) -> tuple[str, ...]:
+        """What was found, in sentences; the first is the conclusion."""
+
+    @abstractmethod
+    def document(self) -> "Document":
+        """The page."""
+
+    def chart(self) -> "Chart":
+        """The picture."""
+        raise ConfigError(f"{self.command} has no picture")
+
+    def failures(self) -> tuple[str, ...]:
+        """What was required and does not hold, a sentence each."""
+        return ()
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the numbers come from: versions, configuration, seeds."""
+        return self.table.provenance
+
+    def to_json(self) -> str:
+        """The JSON object: schema, command, fields, what is computed from them, rows. NaN and Infinity never occur."""
+        rows = self.table.to_json()
+        whole = {"schema": SCHEMA, "command": self.command, **self.model_dump(mode="json")}
+        whole |= {name: _plain(getattr(self, name)) for name in self.shown}
+        whole |= {name: rows[name] for name in TABLE_KEYS if name in rows}
+        return json.dumps(whole, allow_nan=False, ensure_ascii=False)
+
+    def to_html(self, made_by: str = "") -> str:
+        """The page as one HTML file, without scripts; ``made_by`` is the command line to show below it."""
+        from rankscope.document.html import to_html
+
+        return to_html(replace(self.document(), made_by=made_by))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write .json (everything), .parquet or .csv (the rows), .html or .txt (the page), by the ending."""
+        from rankscope.results import write_atomically
+
+        match Path(path).suffix.lower():
+            case ".json":
+                write_atomically(path, self.to_json().encode())
+            case ".html":
+                write_atomically(path, self.to_html().encode())
+            case ".txt":
+                write_atomically(path, str(self).encode())
+            case ".parquet" | ".csv":
+                self.table.save(path)
+            case ending:
+                raise ConfigError(
+                    f"a result cannot be written as {ending or 'a file without an ending'}; use .json, .parquet, .csv, "
+                    ".html or .txt"
+                )
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the page as one HTML file, whatever the ending."""
+        from rankscope.results import write_atomically
+
+        write_atomically(path, self.to_html().encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The finding that was saved as .json; a file of another command, schema or program is named as such."""
+        from rankscope.results import Table
+        from rankscope.results.files import read_bytes
+        from rankscope.results.formats import frame_of
+
+        name = os.fspath(path)
+        try:
+            whole = json.loads(read_bytes(path))
+        except (ValueError, RecursionError) as error:
+            raise FileError(f"{name!r} holds no JSON: {_one_line(error)}") from None
+        if not isinstance(whole, dict):
+            raise FileError(f"{name!r} holds a {type(whole).__name__}, expected a JSON object of {SCHEMA}")
+        schema, command = whole.pop("schema", None), whole.pop("command", None)
+        kind = cls if cls is not Finding else finding_class(str(command))
+        if (schema, command) != (SCHEMA, kind.command):
+            raise FileError(
+                f"{name!r} is {schema!r} of the command {command!r}, expected {SCHEMA!r} of {kind.command!r}"
+            )
+        rows = {key: whole.pop(key) for key in TABLE_KEYS if key in whole}
+        fields = {key: value for key, value in whole.items() if key not in kind.shown}
+        try:
+            frame = frame_of(rows["rows"], rows.get("extra_columns", {}))
+            table = Table(frame=frame, command=kind.command, provenance=rows["provenance"])
+            return kind(**fields, table=table)
+        except (ValidationError, RankscopeError, KeyError, TypeError) as error:
+            raise FileError(f"{name!r} is not whole: {_one_line(error)}") from None
+
+    def __str__(self) -> str:
+        from rankscope.document.text import to_text
+
+        return to_text(self.document())
+
+    def _repr_html_(self) -> str:
+        from rankscope.document.html import to_fragment
+
+        return to_fragment(self.document())
+
+
+def finding_class(command: str) -> type[Finding]:
+    """The class of the findings of a command, imported only now."""
+    try:
+        home = import_module(f"rankscope.findings.{command}")
+    except ImportError:
+        raise FileError(
+            f"no command is called {command!r}; the file is of a newer rankscope, or no result"
+        ) from None
+    found = [one for one in vars(home).values() if isinstance(one, type) and issubclass(one, Finding)]
+    return next(one for one in found if one.__dict__.get("command") == command)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return " ".join(str(error).split())

@@ -1,0 +1,108 @@
+"""Views over the table of a finding that several pages show: means by layer as a table, and as curves."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rankscope.charts import Line, Panel, Point
+from rankscope.core.words import number, power
+from rankscope.document import Cell, Column, Tabular
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rankscope.results import Table
+
+LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head")
+"""Columns that tell networks and places of measurement apart, in the order in which they are named."""
+
+LN10 = math.log(10.0)
+
+
+def varying(table: "Table", names: Sequence[str] = LINES) -> list[str]:
+    """Those of the columns in which rows differ."""
+    return [name for name in names if table.frame[name].n_unique() > 1]
+
+
+def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular:
+    """One line per network, one column per layer: the mean over seeds and texts; of many layers an even choice.
+
+    Means of residuals, ratios and diameters are geometric, because layers multiply them. A cell in which some number is
+    not above its floor is faint and ends in a star.
+    """
+    from rankscope.results import UNRESOLVED_MARK, pivot
+
+    own = table.where(definition=definition)
+    names = varying(own)
+    frame = pivot(own, rows=[*names, "definition"])
+    layers = [name for name in frame.columns if name.isdecimal()]
+    shown = [layers[at] for at in _even(len(layers), most)]
+    rows = []
+    for row in frame.iter_rows(named=True):
+        cells = [row[layer] or "" for layer in shown]
+        rows.append(
+            [*(str(row[name]) for name in names), *(Cell(c, c.endswith(UNRESOLVED_MARK)) for c in cells)]
+        )
+    columns = [*(Column(name, "name") for name in names), *(Column(layer) for layer in shown)]
+    return Tabular(columns=columns, rows=rows, title=definition)
+
+
+def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:
+    """One line per network over layers: the geometric mean, and a band from the smallest to the largest."""
+    from rankscope.results import layer_summary
+
+    own = table.where(definition=definition)
+    names = varying(own)
+    summary = layer_summary(own)
+    lines = []
+    for key, rows in summary.group_by(*(names or ["definition"]), maintain_order=True):
+        name = " ".join(str(one) for one in key) if names else ""
+        lines.append(
+            Line(name=name, points=[_point(row, name) for row in rows.sort("layer").iter_rows(named=True)])
+        )
+    floors = _floors(summary)
+    if floors:
+        lines.append(Line(name="floor", points=floors, style="dotted", color=-1, dots=False))
+    return Panel(title=title, lines=lines, value=definition, notes=notes)
+
+
+def _point(row: dict[str, float], name: str) -> Point:
+    y = row["log10_mean"]
+    words = f"{name or 'mean'}: {power(None if y is None else y * LN10)}"
+    if row["count"] > 1 and row["log10_min"] is not None:
+        words += f" ({power(row['log10_min'] * LN10)} to {power(row['log10_max'] * LN10)})"
+    resolved = row["share_resolved"] == 1.0
+    return Point(
+        int(row["layer"]),
+        y,
+        words if resolved else f"{words}, not above its floor",
+        low=row["log10_min"],
+        high=row["log10_max"],
+        hollow=not resolved,
+    )
+
+
+def _floors(summary: "pl.DataFrame") -> list[Point]:
+    """The largest floor of every layer, where there is one."""
+    import polars as pl
+
+    found = (
+        summary.filter(pl.col("log10_floor").is_finite()).group_by("layer").agg(pl.col("log10_floor").max())
+    )
+    return [Point(int(layer), floor) for layer, floor in found.sort("layer").iter_rows()]
+
+
+def _even(count: int, most: int) -> list[int]:
+    """Places of an even choice of that many, with both ends.
+
+    >>> _even(5, 13), _even(100, 5)
+    ([0, 1, 2, 3, 4], [0, 25, 50, 74, 99])
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(at * (count - 1) / (most - 1)) for at in range(most)]
+
+
+def facts_of(pairs: Sequence[tuple[str, float | None]]) -> list[tuple[str, str]]:
+    """Names and numbers, as text."""
+    return [(name, number(value)) for name, value in pairs]
