@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from rankscope.charts.markup import tag
+from rankscope.charts.markup import Attribute, tag
 from rankscope.charts.specs import Picture
 from rankscope.charts.svg import WIDTH, height_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
@@ -37,7 +37,7 @@ class Chart:
                 place = f"translate({at * WIDTH} {top:g})"
                 parts.append(tag("g", to_svg(picture, tips=tips), transform=place))
             top += max(map(height_of, row))
-        size = {"width": columns * WIDTH, "height": f"{top:g}"}
+        size: dict[str, Attribute] = {"width": columns * WIDTH, "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
         return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size)
 

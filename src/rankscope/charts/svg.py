@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
-from rankscope.charts.markup import legal, tag
+from rankscope.charts.markup import Attribute, legal, tag
 from rankscope.charts.specs import Bar, Bars, Cell, Grid, Line, Panel, Picture, Point
 from rankscope.core.words import clipped, number
 
@@ -497,7 +497,7 @@ def _bar(bar: Bar, x: Callable[[float], float], y: float) -> Iterator[Markup]:
 def _head(title: str, notes: Sequence[str]) -> tuple[list[Markup], float]:
     """Title and notes, and where the drawing may begin."""
     parts, at = [], 18.0
-    for line in _wrapped(title, WIDTH / (LETTER * 14)):
+    for line in _wrapped(title, (WIDTH - 16) / (LETTER * 15)):  # bold letters are wider
         parts.append(_text(8, at, line, size=14, ink=INK, bold=True, kind="ink"))
         at += 18
     for note in notes:
@@ -542,7 +542,7 @@ def _looked_at(
     y = max(2.0, min(top + 6, bottom - high)) if bottom - top > 60 else max(2.0, top - high - 4)
     rows = [_text(x + 8, y + 15, where, size=11, ink=INK, bold=True, kind="ink")]
     for at, (words, color) in enumerate(shown, start=1):
-        dot = {"cx": f"{x + 12:.1f}", "cy": f"{y + 11 + ROW * at:.1f}", "r": 3}
+        dot: dict[str, Attribute] = {"cx": f"{x + 12:.1f}", "cy": f"{y + 11 + ROW * at:.1f}", "r": 3}
         rows.append(tag("circle", class_=_fill(color, False), fill=_ink(color, False), **dot))
         rows.append(_text(x + 20, y + 15 + ROW * at, words, size=11, ink=INK, kind="ink"))
     board = tag(
@@ -571,7 +571,7 @@ def _looked_at(
 
 def _text(
     x: float, y: float, words: str, *, size: float = 10.5, anchor: str = "start", ink: str = SOFT, bold: bool = False,
-    kind: str = "soft",
+    kind: str | None = "soft",
 ) -> Markup:  # fmt: skip
     return tag(
         "text",

@@ -118,13 +118,13 @@ def _write(finding: "Finding", out: Output, wanted: str) -> None:
             note(f"wrote {out.output}")
         else:
             dims = out.output is None and sys.stdout.isatty()
-            made = {
+            made: dict[str, Callable[[], str]] = {
                 "json": finding.to_json,
                 "csv": finding.table.to_csv,
                 "html": lambda: finding.to_html(command_line()),
                 "table": lambda: to_text(finding.document(), dims=dims),
-            }[wanted]()
-            emit(made, out.output)
+            }
+            emit(made[wanted](), out.output)
         if out.plot is not None:
             finding.chart().save(out.plot)
             note(f"wrote {out.plot}")

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from rankscope.findings.asked import Asked
 
 
-class Typed(click.ParamType):
+class Typed(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
     """Text as it was typed; the configuration reads and checks it. It knows its choices for the shell and for help."""
 
     def __init__(self, name: str, choices: tuple[str, ...]) -> None:

@@ -31,7 +31,8 @@ def option(default: Any, help_: str, **more: Any) -> Any:
         positional: it is given without a name.
         many: it may be given several times.
     """
-    extra = {name: more.pop(name) for name in ("shown", "old", "positional", "many") if name in more}
+    known = ("shown", "old", "positional", "many")
+    extra: dict[str, Any] = {name: more.pop(name) for name in known if name in more}
     return Field(default, description=help_, json_schema_extra=extra or None, **more)
 
 

@@ -167,7 +167,7 @@ class Finding(Value):
         if not isinstance(whole, dict):
             raise FileError(f"{name!r} holds a {type(whole).__name__}, expected a JSON object of {SCHEMA}")
         schema, command = whole.pop("schema", None), whole.pop("command", None)
-        kind = cls if cls is not Finding else finding_class(str(command))
+        kind: type[Any] = cls if cls is not Finding else finding_class(str(command))
         if (schema, command) != (SCHEMA, kind.command):
             raise FileError(
                 f"{name!r} is {schema!r} of the command {command!r}, expected {SCHEMA!r} of {kind.command!r}"
@@ -177,9 +177,10 @@ class Finding(Value):
         try:
             frame = frame_of(rows["rows"], rows.get("extra_columns", {}))
             table = Table(frame=frame, command=kind.command, provenance=rows["provenance"])
-            return kind(**fields, table=table)
+            found: Self = kind(**fields, table=table)
         except (ValidationError, RankscopeError, KeyError, TypeError) as error:
             raise FileError(f"{name!r} is not whole: {_one_line(error)}") from None
+        return found
 
     def __str__(self) -> str:
         from rankscope.document.text import to_text

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankscope.charts import Line, Panel, Point
 from rankscope.core.words import number, power
@@ -37,7 +37,7 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
     frame = pivot(own, rows=[*names, "definition"])
     layers = [name for name in frame.columns if name.isdecimal()]
     shown = [layers[at] for at in _even(len(layers), most)]
-    rows = []
+    rows = list[list[Cell | str]]()
     for row in frame.iter_rows(named=True):
         cells = [row[layer] or "" for layer in shown]
         rows.append(
@@ -66,7 +66,7 @@ def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] 
     return Panel(title=title, lines=lines, value=definition, notes=notes)
 
 
-def _point(row: dict[str, float], name: str) -> Point:
+def _point(row: dict[str, Any], name: str) -> Point:
     y = row["log10_mean"]
     words = f"{name or 'mean'}: {power(None if y is None else y * LN10)}"
     if row["count"] > 1 and row["log10_min"] is not None:

@@ -1,0 +1,176 @@
+"""The writer of pictures: everything that is given is drawn, in its place, legibly, and nothing else gets in."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankscope.charts import Bar, Bars, Cell, Chart, Grid, Line, Panel, Point, to_svg
+from rankscope.charts.axes import linear_axis, log_axis
+from rankscope.charts.svg import LETTER, WIDTH
+from rankscope.errors import ConfigError
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = '"><script>alert(1)</script>\x1b&'
+
+
+def panel(lines: int = 3, points: int = 7, **more) -> Panel:
+    made = [
+        Line(
+            name=f"line {at}",
+            points=[Point(x, -0.3 * at * x, low=-0.3 * at * x - 0.1, high=0.0) for x in range(points)],
+        )
+        for at in range(1, lines + 1)
+    ]
+    return Panel(**({"title": "Tokens become equal", "lines": made} | more))
+
+
+def read(picture) -> ElementTree.Element:
+    return ElementTree.fromstring(str(to_svg(picture)))  # noqa: S314 - written by us
+
+
+def still_texts(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """All texts but those of tips, which come and go; those that are turned are left out too."""
+    hidden = {id(one) for group in root.iter(f"{SVG}g") if "class" in group.attrib or "transform" in group.attrib
+              for one in group.iter(f"{SVG}text")}  # fmt: skip
+    return [one for one in root.iter(f"{SVG}text") if id(one) not in hidden]
+
+
+def box(text: ElementTree.Element) -> tuple[float, float, float, float]:
+    size = float(text.attrib["font-size"])
+    wide = LETTER * size * len(text.text or "")
+    x, y = float(text.attrib["x"]), float(text.attrib["y"])
+    start = {"start": x, "middle": x - wide / 2, "end": x - wide}[text.attrib.get("text-anchor", "start")]
+    return start, y - size * 0.8, start + wide, y
+
+
+PICTURES = {
+    "panel": panel(),
+    "deep": panel(lines=1, points=3, notes=["far down"]),
+    "one point": Panel(title="One", lines=[Line(name="a", points=[Point(3, 0.5)])], scale="linear"),
+    "many lines": panel(lines=60, points=4),
+    "300 layers": panel(lines=2, points=301),
+    "long names": panel(
+        lines=2, title="a title of many words " * 12, notes=["a note " * 60], value="x" * 200, across="y" * 200,
+        marks=[(3, "here it begins")],
+    ),
+    "grid": Grid(title="Heads", rows=[str(i) for i in range(12)], columns=[str(i) for i in range(60)], across="head",
+                 cells=[[Cell(0.5, "0.5") for _ in range(60)] for _ in range(12)], ends=("0", "1")),
+    "grid of names": Grid(title="Measures", rows=["name " * 40] * 3, columns=["column " * 30] * 5,
+                          cells=[[Cell(None, "-", faint=True)] * 5] * 3),
+    "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_every_text_is_on_the_paper_and_no_two_touch(name: str) -> None:
+    root = read(PICTURES[name])
+    height = float(root.attrib["height"])
+    boxes = [(one.text, box(one)) for one in still_texts(root)]
+    for words, (left, top, right, bottom) in boxes:
+        assert left >= -1, words
+        assert top >= -1, words
+        assert right <= WIDTH + 1, words
+        assert bottom <= height, words
+    for at, (words, one) in enumerate(boxes):
+        for other_words, other in boxes[at + 1 :]:
+            apart = (
+                one[2] <= other[0]
+                or other[2] <= one[0]
+                or one[3] <= other[1] + 0.5
+                or other[3] <= one[1] + 0.5
+            )
+            assert apart, (words, other_words)
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        panel(title=HOSTILE, notes=[HOSTILE], value=HOSTILE, across=HOSTILE, marks=[(1, HOSTILE)]),
+        Panel(
+            title="a", lines=[Line(name=HOSTILE, points=[Point(0, 0.0, HOSTILE), Point(1, -1.0, HOSTILE)])]
+        ),
+        Grid(
+            title=HOSTILE,
+            rows=[HOSTILE],
+            columns=[HOSTILE],
+            cells=[[Cell(0.1, HOSTILE, HOSTILE)]],
+            ends=(HOSTILE, ""),
+        ),
+        Bars(title=HOSTILE, bars=[Bar(HOSTILE, 1.0, HOSTILE, tip=HOSTILE)], value=HOSTILE),
+    ],
+)
+def test_whatever_text_comes_in_no_element_comes_out(picture) -> None:
+    known = {"svg", "style", "rect", "g", "path", "circle", "text"}
+    assert {one.tag.removeprefix(SVG) for one in read(picture).iter()} <= known
+    assert "\x1b" not in to_svg(picture)
+
+
+def test_points_stand_where_the_axis_says() -> None:
+    root = read(
+        Panel(title="a", lines=[Line(name="", points=[Point(0, 0.0), Point(1, -1.0), Point(2, -3.0)])])
+    )
+    dots = [one for one in root.iter(f"{SVG}circle") if one.attrib["r"] == "3.1"]
+    assert len(dots) == 3
+    x, y = ([float(dot.attrib[name]) for dot in dots] for name in ("cx", "cy"))
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.2)
+    assert (y[2] - y[0]) / (y[1] - y[0]) == pytest.approx(
+        3.0, rel=0.02
+    )  # places are written with one decimal
+
+
+def test_what_is_not_above_its_floor_is_hollow_and_what_is_beyond_the_axis_is_a_triangle() -> None:
+    points = [Point(0, 0.0), Point(1, -1.0, hollow=True), Point(2, -400.0)]
+    root = read(Panel(title="a", lines=[Line(name="", points=points)], inside=[0.0, -2.0]))
+    holes = [one for one in root.iter(f"{SVG}circle") if "hole" in one.attrib.get("class", "")]
+    assert len(holes) == 1
+    assert len([one for one in root.iter(f"{SVG}path") if "h8l-4" in one.attrib["d"]]) == 1
+
+
+def test_a_curve_is_broken_where_there_is_no_number() -> None:
+    points = [Point(0, 0.0), Point(1, -1.0), Point(2, None), Point(3, -1.0), Point(4, -2.0)]
+    root = read(Panel(title="a", lines=[Line(name="", points=points)]))
+    curves = [one.attrib["d"] for one in root.iter(f"{SVG}path") if one.attrib.get("stroke-width") == "1.8"]
+    assert [way.count("L") for way in curves] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "picture", [Panel(title="a", lines=[]), Panel(title="a", lines=[Line(name="b", points=[Point(0, None)])]),
+                Grid(title="a", rows=[], columns=[], cells=[]), Bars(title="a", bars=[])]
+)  # fmt: skip
+def test_a_picture_without_numbers_says_so(picture) -> None:
+    assert re.search("There is no (number|cell) to draw", to_svg(picture))
+
+
+def test_tips_can_be_reached_by_keyboard_and_say_every_value() -> None:
+    root = read(panel(lines=2, points=4))
+    columns = [one for one in root.iter(f"{SVG}g") if one.attrib.get("class") == "col"]
+    assert len(columns) == 4
+    assert all(one.attrib["tabindex"] == "0" for one in columns)
+    assert "line 1" in columns[2].attrib["aria-label"]
+    assert "line 2" in columns[2].attrib["aria-label"]
+    assert 'class="col"' not in to_svg(panel(), tips=False)
+
+
+def test_files(tmp_path) -> None:
+    chart = Chart([panel(), PICTURES["bars"]])
+    assert chart.save(tmp_path / "a.svg").read_text().startswith("<svg")
+    assert chart.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert chart._repr_svg_() == str(chart.svg())
+    with pytest.raises(ConfigError, match=r"cannot be written as \.pdf; use one of \.svg, \.png"):
+        chart.save(tmp_path / "a.pdf")
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6))
+def test_axes_hold_their_values_in_order(values: list[float]) -> None:
+    for axis in (linear_axis(values), log_axis(values)):
+        places = [axis.at(value) for value in sorted(values)]
+        assert places == sorted(places)
+        assert not any(axis.is_beyond(value) for value in values)
+        ticks = [place for place, _ in axis.ticks]
+        assert ticks == sorted(ticks)
+        assert len({words for _, words in axis.ticks}) == len(ticks)
+        assert all(0.0 <= place <= 1.0 for place in ticks)
+        assert len(ticks) <= 24

@@ -1,0 +1,102 @@
+"""Documents: both writers show every block, nothing from outside becomes markup or moves a cursor."""
+
+import re
+
+import pytest
+
+from html_reader import Reader
+from rankscope.charts import Bar, Bars, Line, Panel, Point
+from rankscope.document import Cell, Column, Document, Facts, Figure, Notes, Section, Tabular, Verdict, some
+from rankscope.document.html import POLICY, to_fragment, to_html
+from rankscope.document.text import to_text
+
+HOSTILE = '</style><script>alert(1)</script><img src=x onerror=y>\x1b[2J"'
+
+
+def whole(words: str = "plain") -> Document:
+    """A document with every kind of block, in which every text is ``words``."""
+    panel = Panel(title=words, lines=[Line(name=words, points=[Point(0, 0.0, words), Point(1, -1.0, words)])])
+    table = Tabular(
+        columns=[Column(words, "name"), Column("number"), Column("empty", optional=True)],
+        rows=[[words, Cell("1.5", faint=True), "-"], [words, "22", "-"]],
+        title=words,
+        note=words,
+    )
+    return Document(
+        title=words,
+        command="scan",
+        facts=[words],
+        blocks=some(
+            Verdict(words, [words], "bad"),
+            Notes([words]),
+            Facts([(words, words)], words),
+            table,
+            Figure(panel),
+            Section(words, [Figure(Bars(title=words, bars=[Bar(words, 1.0, words)])), table], note=words),
+            Section("for pages", [Notes(["seen in pages"])], only="html"),
+            Section("for terminals", [Notes(["seen in terminals"])], only="text"),
+        ),
+        definitions=[(words, words)],
+        origin={"config": {words: words}, "versions": {"torch": words}, "seeds": [1]},
+        made_by=words,
+    )
+
+
+def test_text_shows_every_block_in_order_and_leaves_pictures_out() -> None:
+    lines = to_text(whole("w")).splitlines()
+    assert lines[:4] == ["w", "w", "", "w"]
+    assert "w  number" in lines
+    assert "w     1.5" in lines  # numbers stand to the right, the empty column is left out
+    assert "seen in terminals" in lines
+    assert "seen in pages" not in lines
+
+
+def test_faint_rows_are_dimmed_on_a_terminal_alone() -> None:
+    assert "\x1b[2mw     1.5\x1b[0m" in to_text(whole("w"), dims=True)
+    assert "\x1b" not in to_text(whole("w"))
+
+
+def test_a_page_has_every_block_and_a_link_to_every_section() -> None:
+    page = to_html(whole("w"))
+    read = Reader(page)
+    assert POLICY in page.replace("&#39;", "'")
+    links = [one["href"] for name, one in read.elements if name == "a"]
+    ids = [one["id"] for name, one in read.elements if "id" in one]
+    assert [link.removeprefix("#") for link in links] == ids
+    assert "seen in pages" in read.words
+    assert "seen in terminals" not in read.words
+    assert len([name for name, one in read.elements if name == "svg" and one.get("class") == "chart"]) == 2
+    assert [one.get("class") for name, one in read.elements if name == "td"][:2] == [None, "number faint"]
+
+
+@pytest.mark.parametrize("made", [to_html, to_fragment, to_text])
+def test_text_from_outside_stays_text(made) -> None:
+    shown = made(whole(HOSTILE))
+    assert "\x1b" not in shown
+    if made is to_text:
+        return
+    names = {name for name, _ in Reader(shown).elements}
+    assert not names & {"script", "img"}
+    attributes = {key for _, one in Reader(shown).elements for key in one}
+    assert not [key for key in attributes if key.startswith("on")]
+    assert HOSTILE.replace("\x1b", "\ufffd") in Reader(shown).words or "alert(1)" in Reader(shown).words
+
+
+def test_the_page_has_no_script_and_asks_for_nothing() -> None:
+    page = to_html(whole())
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:,)", page)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_blocks_that_are_not_there_are_left_out() -> None:
+    one = Notes(["a"])
+    assert some(one, None, False) == [one]
+
+
+def test_what_is_no_block_is_an_error() -> None:
+    wrong = Document(title="a", command="scan", blocks=["text"])
+    for made in (to_html, to_text):
+        with pytest.raises(TypeError, match="no writer knows the block str"):
+            made(wrong)
