@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.findings.collapse import CollapseConfig as CollapseConfig
+    from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
     from rankscope.masks import parse_mask as parse_mask
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from rankscope.studies import TASKS as TASKS
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
-    from rankscope.studies import CollapseConfig as CollapseConfig
     from rankscope.studies import EffectivenessConfig as EffectivenessConfig
     from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from rankscope.studies import ablate as ablate
     from rankscope.studies import certify as certify
     from rankscope.studies import check_claims as check_claims
-    from rankscope.studies import collapse as collapse
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
     from rankscope.studies import effectiveness as effectiveness
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies import train as train
+    from rankscope.studies.collapse import collapse as collapse
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
 
@@ -76,6 +77,8 @@ _HOME = {
         *("only_in", "paper_variant", "variant", "with_branch_scale", "with_mask", "with_placement"),
         *("with_skip_scale", "with_temperature", "without"),
     ),
+    "findings.collapse": ("CollapseConfig", "CollapseFinding"),
+    "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
@@ -83,12 +86,11 @@ _HOME = {
         *(
             "AblateConfig",
             "CertifyConfig",
-            "CollapseConfig",
             "EquilibriaConfig",
             "PathsConfig",
             "PredictConfig",
         ),
-        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "collapse", "compare"),
+        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "compare"),
         *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
         *("EffectivenessConfig", "FIGURES", "TASKS", "effectiveness", "load_trained", "reproduce", "train"),
     ),
@@ -106,6 +108,7 @@ __all__ = [
     "Batch",
     "CertifyConfig",
     "CollapseConfig",
+    "CollapseFinding",
     "CollapseMonitor",
     "Context",
     "EffectivenessConfig",

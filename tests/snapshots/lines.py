@@ -9,7 +9,7 @@ SMALL = ("--layers", "3", "--heads", "2", "--dim", "8", "--tokens", "6")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One command line. ``makes`` is a file that later lines read; ``has_rows`` tells whether it can print JSON rows."""
+    """One command line. ``makes``: a file that later lines read; ``has_rows``: whether it can print JSON rows."""
 
     name: str
     args: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rankscope.cli import app
 

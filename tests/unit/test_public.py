@@ -99,7 +99,7 @@ def test_code_in_the_pages_runs() -> None:
 
 
 def test_commands_in_the_readme_are_known() -> None:
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from rankscope.cli import app
 

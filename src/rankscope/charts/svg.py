@@ -207,7 +207,8 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
         else ", log scale"
     )
     middle = (frame.top + frame.bottom) / 2
-    name = _text(-middle, 13, clipped(panel.value, 60) + kind, size=11, anchor="middle")
+    letters = int((frame.bottom - frame.top) / (LETTER * 11)) - len(kind)
+    name = _text(-middle, 13, clipped(panel.value, max(letters, 8)) + kind, size=11, anchor="middle")
     yield tag("g", name, transform="rotate(-90)")
     for place, words in panel.marks:
         if frame.first <= place <= frame.last:

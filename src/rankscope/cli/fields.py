@@ -52,9 +52,11 @@ def flag(field: str) -> str:
 
 
 def options_of(config: type[Asked]) -> list[click.Parameter]:
-    """The options of a configuration, in the order of its groups and fields."""
+    """The options of a configuration: what the command itself declares, then group by group what it shares."""
     found: list[click.Parameter] = []
-    for name, field in config.model_fields.items():
+    order = {one: place for place, one in enumerate(config.__mro__)}
+    fields = sorted(config.model_fields.items(), key=lambda pair: order[config.home(pair[0])])
+    for name, field in fields:
         extra: Any = field.json_schema_extra or {}
         group, kinds = config.home(name).group, _kinds(field.annotation)
         choices = tuple(str(one) for one in kinds if not isinstance(one, type))
@@ -76,7 +78,7 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         more |= (
             {"is_flag": True, "flag_value": "true"}
             if bool in kinds
-            else {"type": kind, "multiple": bool(extra.get("many"))}
+            else {"type": kind, "metavar": kind.name, "multiple": bool(extra.get("many"))}
         )
         found.append(Grouped([flag(name), name], **more))
         old = {"hidden": True, "expose_value": False, "callback": _moved}

@@ -1,7 +1,10 @@
 """The program: its commands by the question that they answer, each loaded only when it is named."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,14 +19,14 @@ class Declared:
         question: the heading under which it is listed.
         sentence: what it does.
         examples: command lines without the word rankscope.
-        config, study: where they are, as ``module:name``.
+        config, study: where they are, as ``module:name``; none for commands of ``rankscope.cli.old``.
     """
 
     question: str
     sentence: str
     examples: tuple[str, ...]
-    config: str
-    study: str
+    config: str = ""
+    study: str = ""
 
 
 class Program(click.Group):
@@ -32,6 +35,24 @@ class Program(click.Group):
     def __init__(self, *args: Any, declared: dict[str, Declared], **more: Any) -> None:
         super().__init__(*args, **more)
         self.declared = declared
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line; its errors are one line on stderr and exit code 2, never a traceback."""
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        run = partial(super().main, words, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        from rankscope.cli.guard import guarded
+
+        return guarded(words, run)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of declaration."""
@@ -43,9 +64,11 @@ class Program(click.Group):
             near = get_close_matches(cmd_name, self.declared, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise click.UsageError(f"unknown command {cmd_name!r}; {hint}known: {', '.join(self.declared)}")
+        one = self.declared[cmd_name]
+        if not one.study:
+            return _forwarded(cmd_name)
         from rankscope.cli.body import command_of
 
-        one = self.declared[cmd_name]
         return command_of(cmd_name, found_at(one.config), found_at(one.study), one.examples)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -58,6 +81,23 @@ class Program(click.Group):
                     if one.question == question
                 ]
                 formatter.write_dl(rows)
+
+
+def _forwarded(name: str) -> click.Command:
+    """A command that hands what was typed to the older declarations."""
+
+    def run(words: tuple[str, ...]) -> Any:
+        from rankscope.cli.old import old
+
+        return old([name, *words], standalone_mode=False)
+
+    return click.Command(
+        name,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        callback=run,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
 
 
 def found_at(address: str) -> Any:

@@ -59,10 +59,8 @@ def without_amx(dtype: str) -> str | None:
     >>> without_amx("float64") is None
     True
     """
-    if dtype not in NEEDS or not _flags(CPUINFO).intersection(NEEDS[dtype]) or _is_limited():
-        return None
-    answer = _answer_here()
-    if answer == "works":
+    answer = amx_fault(dtype)
+    if answer is None:
         return None
     found = (
         "stops programs that use it"
@@ -70,6 +68,14 @@ def without_amx(dtype: str) -> str | None:
         else "a trial of it in another process gave no answer"
     )
     return f"this processor advertises AMX, but {found}; products in {dtype} run without it, which is slower"
+
+
+def amx_fault(dtype: str) -> Literal["traps", "silent"] | None:
+    """How AMX failed here when it was tried, where products of this dtype would use it; None where it did not."""
+    if dtype not in NEEDS or not _flags(CPUINFO).intersection(NEEDS[dtype]) or _is_limited():
+        return None
+    answer = _answer_here()
+    return None if answer == "works" else "traps" if answer == "traps" else "silent"
 
 
 def limit_amx(dtypes: Iterable[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rankscope.charts import Line, Panel, Point
@@ -64,6 +65,31 @@ def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] 
     if floors:
         lines.append(Line(name="floor", points=floors, style="dotted", color=-1, dots=False))
     return Panel(title=title, lines=lines, value=definition, notes=notes)
+
+
+def split_curves(table: "Table", definition: str, *, title: str) -> Panel:
+    """The same of the split pass, with ordinary arithmetic beside it, and the floor of the latter."""
+    import polars as pl
+
+    panel = curves(table, definition, title=title)
+    own = table.where(definition=definition).frame
+    ordinary = own.group_by("layer", *varying(table.where(definition=definition)), maintain_order=True).agg(
+        pl.when(pl.col("float_value") > 0).then(pl.col("float_value").log10()).mean().alias("log10"),
+        pl.when(pl.col("float_floor") > 0).then(pl.col("float_floor").log10()).max().alias("floor"),
+    )
+    rings = [
+        Point(int(layer), y, f"ordinary arithmetic: {power(y * LN10)}", hollow=True, faint=True)
+        for layer, y in ordinary.select("layer", "log10").iter_rows()
+        if y is not None
+    ]
+    floors = ordinary.group_by("layer").agg(pl.col("floor").max()).drop_nulls().sort("layer")
+    level = [Point(int(layer), floor) for layer, floor in floors.iter_rows()]
+    beside = [
+        Line(name="ordinary", points=rings, style="none", color=-1),
+        Line(name="its floor", points=level, style="dotted", color=-1, dots=False),
+    ]
+    lines = [line for line in panel.lines if line.name != "floor"]
+    return replace(panel, lines=[*(line for line in beside if line.points), *lines])
 
 
 def _point(row: dict[str, Any], name: str) -> Point:

@@ -40,7 +40,7 @@ def mask_note(network: Network, tokens: int) -> str | None:
     graph = None if _mixes_unseen(network) else _together(list(chain(*layers.values())), tokens)
     if graph is None or graph.is_quasi_strongly_connected:
         return None
-    apart = _self_contained(graph)
+    apart = self_contained(graph)
     shown = " | ".join(_runs(component) for component in apart[:_SHOWN])
     more = " | ..." if len(apart) > _SHOWN else ""
     return (
@@ -90,7 +90,7 @@ def _support(mixer: Fixed) -> SparseMask:
     return csr_array((mixer.maps > 0).flatten(0, -3).any(dim=0).cpu().numpy())
 
 
-def _self_contained(graph: MaskGraph) -> list[Indices]:
+def self_contained(graph: MaskGraph) -> list[Indices]:
     """Strongly connected components none of whose tokens reads a token of another."""
     found = []
     for component in graph.components():

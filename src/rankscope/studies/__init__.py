@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
     from rankscope.studies.certify_study import certify as certify
     from rankscope.studies.claims import check_claims as check_claims
-    from rankscope.studies.collapse_study import CollapseConfig as CollapseConfig
-    from rankscope.studies.collapse_study import collapse as collapse
     from rankscope.studies.compare_study import compare as compare
     from rankscope.studies.equilibria_config import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies.equilibria_study import equilibria as equilibria
@@ -45,10 +43,6 @@ _HOME = {
     "certify_config": ("CertifyConfig",),
     "certify_study": ("certify",),
     "claims": ("check_claims",),
-    "collapse_study": (
-        "CollapseConfig",
-        "collapse",
-    ),
     "compare_study": ("compare",),
     "equilibria_config": ("EquilibriaConfig",),
     "equilibria_study": ("equilibria",),
@@ -91,7 +85,6 @@ __all__ = [
     "TASKS",
     "AblateConfig",
     "CertifyConfig",
-    "CollapseConfig",
     "EffectivenessConfig",
     "EquilibriaConfig",
     "Partial",
@@ -105,7 +98,6 @@ __all__ = [
     "ablate",
     "certify",
     "check_claims",
-    "collapse",
     "compare",
     "decompose",
     "effectiveness",

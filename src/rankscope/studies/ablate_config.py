@@ -10,13 +10,13 @@ from pydantic import Field, field_validator
 from rankscope.core.config import Config
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
+from rankscope.findings.collapse import DEFAULT_MEASURES, SITES
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import VARIANTS
 from rankscope.network.surgery import check_variant
 from rankscope.split import can_measure
 from rankscope.split.values import cannot_measure
-from rankscope.studies.collapse_study import DEFAULT_MEASURES, SITES
 from rankscope.studies.rows import MOST_TOKENS, check_error
 
 OWN = "own"

@@ -20,7 +20,7 @@ from rankscope.studies.ablate_explain import BLAME_DEFINITION, explained, headli
 from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
 from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
-from rankscope.studies.collapse_study import traced_states
+from rankscope.studies.collapse import traced_states
 from rankscope.studies.rows import Rows, definitions, split_words
 from rankscope.studies.suggest import Tried, tried
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from checkpoint_folders import bert, bert_config, save, word_tokenizer, write_gguf
 from html_reader import Reader

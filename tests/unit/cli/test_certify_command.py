@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import certify_tables as made
 from checkpoint_folders import bert, save, word_tokenizer

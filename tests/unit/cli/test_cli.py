@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from rankscope.cli import app
 from rankscope.cli.options import Format, chosen_format, listed
@@ -37,7 +37,7 @@ def failed(*arguments: str) -> str:
 def test_help_needs_no_heavy_library() -> None:
     code = (
         "import sys; from rankscope.cli import app\n"
-        "from typer.testing import CliRunner\n"
+        "from click.testing import CliRunner\n"
         "assert 'collapse' in CliRunner().invoke(app, ['--help']).output\n"
         "heavy = {'torch', 'scipy', 'transformers', 'polars', 'altair', 'numpy', 'pydantic'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from compare_tables import random_scan
-from rankscope.cli.app import OneLineErrors
 from rankscope.cli.compare import compare
+from rankscope.cli.old import OneLineErrors
 from rankscope.results import Table
 
 UNIT = "residual_ratio[composite,mean,unit]"

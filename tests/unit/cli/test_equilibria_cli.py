@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from html_reader import Reader
 from rankscope.cli import app

@@ -4,7 +4,7 @@ import socket
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rankscope.cli import app
 from rankscope.core.registry import Registry

@@ -10,8 +10,8 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
-from typer.testing import CliRunner
 
 from rankscope.cli import app
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from checkpoint_folders import bert, save, word_tokenizer
 from html_reader import Reader

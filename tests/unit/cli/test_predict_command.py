@@ -4,21 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
-from rankscope.cli.app import OneLineErrors
-from rankscope.cli.predict import predict
-
-program = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False)
-program.command("predict")(predict)
-program.command("other")(lambda: None)
+from rankscope.cli import app
 
 RANDOM = ["--layers", "3", "--heads", "2", "--dim", "8", "--tokens", "8"]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(program, ["predict", *arguments])
+    return CliRunner().invoke(app, ["predict", *arguments])
 
 
 def test_a_config_at_several_depths_is_a_table() -> None:

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from models import MODELS
 from rankscope.cli import app

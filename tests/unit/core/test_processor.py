@@ -12,7 +12,7 @@ import threading
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import rankscope as rs
 from models import MODELS

@@ -5,8 +5,8 @@ from math import inf, nan
 import pytest
 import torch
 import transformers
+from click.testing import CliRunner
 from torch import nn
-from typer.testing import CliRunner
 
 import rankscope as rs
 from rankscope.cli import app

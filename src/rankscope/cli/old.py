@@ -1,0 +1,60 @@
+"""Commands that still declare every option by hand; ``rankscope.cli.app`` forwards to them."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from rankscope.cli.ablate import ablate
+from rankscope.cli.certify import certify
+from rankscope.cli.claims import claims
+from rankscope.cli.compare import compare
+from rankscope.cli.equilibria import equilibria
+from rankscope.cli.guard import guarded
+from rankscope.cli.list import list_names
+from rankscope.cli.paths import paths
+from rankscope.cli.predict import predict
+from rankscope.cli.rate import rate
+from rankscope.cli.reproduce import reproduce
+from rankscope.cli.scan import scan
+from rankscope.cli.train import train
+
+
+class OneLineErrors(TyperGroup):
+    """Commands whose errors are one line on stderr and exit code 2, never a traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        args = list(sys.argv[1:] if args is None else args) or ["--help"]
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        return guarded(args, run) if standalone_mode else run()
+
+
+old = typer.Typer(
+    cls=OneLineErrors,
+    name="rankscope",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+old.command("scan")(scan)
+old.command("compare")(compare)
+old.command("ablate")(ablate)
+old.command("rate")(rate)
+old.command("paths")(paths)
+old.command("certify")(certify)
+old.command("predict")(predict)
+old.command("equilibria")(equilibria)
+old.command("claims")(claims)
+old.command("train")(train)
+old.command("reproduce")(reproduce)
+old.command("list")(list_names)

@@ -1,0 +1,238 @@
+"""``rankscope collapse``: how fast the tokens of random networks become equal."""
+
+from typing import ClassVar, Literal, get_args
+
+from pydantic import field_validator
+
+from rankscope.charts import Chart
+from rankscope.core.words import clipped, count, listed, power, ranges
+from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
+from rankscope.findings.asked import Drawn, option
+from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.blocks import LN10, curves, mean_by_layer, split_curves
+
+Site = Literal["attention", "mlp", "block", "final"]
+SITES: tuple[Site, ...] = get_args(Site)
+
+DEFAULT_MEASURES = ("residual_ratio[composite,mean]", "residual[frobenius,mean]")
+
+FALLEN = 1e-3
+"""A residual that has lost this much of its first value has collapsed for all purposes of a sentence."""
+
+LOG10_2 = 0.301
+"""What halves or more is said to fall."""
+
+MOST_SENTENCES = 4
+"""Networks that get a sentence each; of more, one sentence speaks for all that behave alike."""
+
+
+class CollapseConfig(Drawn):
+    """Run random networks and show how fast their tokens become equal.
+
+    Networks of one seed share weights across variants, masks and norms, so that differences between rows are
+    differences between architectures. Numbers that are not above their rounding floor are marked. With --split the
+    residual itself is carried, far below the rounding of the tokens.
+    """
+
+    group = "Networks to compare"
+    network: ClassVar = Drawn.network
+    variants: tuple[str, ...] = option(
+        ("san",), "san, san+mlp, san+skip, transformer; -norm drops norms.", min_length=1, old=("variant",)
+    )
+    masks: tuple[str, ...] = option(
+        ("full",), "Mask rules, see 'rankscope list masks'.", min_length=1, old=("mask",)
+    )
+    norms: tuple[str, ...] = option(("none",), "none, layer, rms, sphere.", min_length=1, old=("norm",))
+    measures: tuple[str, ...] = option(
+        DEFAULT_MEASURES, "See 'rankscope list measures'.", min_length=1, old=("measure",)
+    )
+    sites: tuple[Site, ...] = option(
+        ("block",), "Where to measure: block, attention, mlp, final.", min_length=1
+    )
+    split: bool = option(False, "Carry the residual itself, far below rounding.")
+    no_error: bool = option(False, "With --split: leave out the perturbed run that estimates floors; faster.")
+
+    @field_validator("variants", "masks", "norms", "measures", "sites")
+    @classmethod
+    def _each_once(cls, items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(items))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Files that masks are read from."""
+        return tuple(mask.removeprefix("file:") for mask in self.masks if mask.startswith("file:"))
+
+
+class Apart(Value):
+    """A mask under which groups of tokens read only themselves in the end, so that they need not become equal.
+
+    Tokens are bound to agree only if one of them reaches all others through the layers: the graph of the mask is
+    quasi-strongly connected (Wu et al. 2024, arXiv:2405.18781).
+    """
+
+    mask: str
+    tokens: int
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        shown = [clipped(ranges(group), 24) for group in self.groups[:MOST_SENTENCES]]
+        more = " | ..." if len(self.groups) > MOST_SENTENCES else ""
+        return (
+            f"Under the mask {self.mask}, {len(self.groups)} groups of the {self.tokens} tokens read nothing outside "
+            f"themselves (tokens {' | '.join(shown)}{more}): each group has its own limit, at any depth."
+        )
+
+
+class Course(Value):
+    """What became of one measure in one kind of network, over all its seeds; sizes are logarithms to base ten.
+
+    Args:
+        start: geometric mean at layer 0; None where there is no number.
+        end: the same at ``layer``, the last layer at which every seed is above its floor.
+        floor: the largest floor at the last layer.
+    """
+
+    variant: str
+    mask: str
+    norm: str
+    site: str
+    definition: str
+    layers: int
+    start: Number
+    end: Number
+    layer: int | None
+    floor: Number
+
+    @property
+    def name(self) -> str:
+        """The network in a few words."""
+        parts = [self.variant, self.mask, "" if self.norm == "none" else f"{self.norm} norm"]
+        return ", ".join([*filter(None, parts), *([] if self.site == "block" else [self.site])])
+
+    @property
+    def sinks(self) -> bool:
+        """Whether some seed is not above its floor at the end, although the start was."""
+        return self.layer is not None and self.layer < self.layers
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether the last number that is known is a small share of the first one, or not even known any more."""
+        if self.start is None or self.end is None:
+            return False
+        return self.sinks or 10.0 ** (self.end - self.start) < FALLEN
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        if self.start is None or self.end is None or self.layer is None:
+            return f"{self.name}: {self.definition} has no number that is above its floor."
+        first, last = power(self.start * LN10), power(self.end * LN10)
+        if self.layer == 0:
+            return f"{self.name}: {self.definition} is {first} at layer 0 and not above its floor at layer 1."
+        way = "falls" if self.end < self.start - LOG10_2 else "goes"
+        then = f", and is not above its floor at layer {self.layer + 1}" if self.sinks else ""
+        return f"{self.name}: {self.definition} {way} from {first} to {last} at layer {self.layer}{then}."
+
+
+class CollapseFinding(Finding):
+    """Random networks, and what became of their tokens."""
+
+    command: ClassVar[str] = "collapse"
+    shown: ClassVar[tuple[str, ...]] = ("words",)
+
+    networks: int
+    """How many were run."""
+
+    courses: tuple[Course, ...]
+    apart: tuple[Apart, ...] = ()
+    definitions: dict[str, str]
+    split: bool = False
+    has_error: bool = True
+    """With the split pass: whether floors were estimated from a perturbed run."""
+
+    amx: Literal["traps", "silent"] | None = None
+    """Where the processor announces AMX: how it failed when it was tried; None where nothing failed."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """One sentence per network, or one per kind of behaviour where there are many."""
+        first = next(iter(self.definitions), "")
+        own = [one for one in self.courses if one.definition == first]
+        if len(own) <= MOST_SENTENCES:
+            return tuple(one.words for one in own)
+        fallen = [one for one in own if one.has_collapsed]
+        kept = [one for one in own if one not in fallen]
+        said = []
+        if fallen:
+            layers = ranges(one.layer for one in fallen if one.layer is not None)
+            many = count(len(own), "kind of network", "kinds of network")
+            said.append(
+                f"In {len(fallen)} of {many} the tokens become equal: {first} is small, or no longer above its "
+                f"floor, after layer {layers}."
+            )
+        if kept:
+            last = [one.end for one in kept if one.end is not None]
+            ends = [power(one * LN10) for one in (min(last), max(last))] if last else []
+            shown = f", where {first} ends between {ends[0]} and {ends[1]}" if ends else ""
+            said.append(f"They stay apart in {listed([one.name for one in kept][:6])}{shown}.")
+        return tuple(said)
+
+    @property
+    def tone(self) -> Tone:
+        """Red where all collapse, green where none does."""
+        fallen = [one.has_collapsed for one in self.courses]
+        return "unknown" if not fallen else "bad" if all(fallen) else "look" if any(fallen) else "good"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What there is to know besides: masks under which tokens need not become equal, where floors come from."""
+        said = [one.words for one in self.apart]
+        if self.split:
+            said.append(
+                "Floors are estimated from a perturbed run; they are not bounds."
+                if self.has_error
+                else "Run without an error estimate: no number of the split pass has a floor or counts as resolved."
+            )
+        if self.amx is not None:
+            found = (
+                "stops programs that use it" if self.amx == "traps" else "gave no answer when it was tried"
+            )
+            said.append(
+                f"This processor advertises AMX, which {found}: products ran without it, which is slower."
+            )
+        return tuple(said)
+
+    def document(self) -> Document:
+        """The conclusion, the curves, the means of every layer."""
+        title = {"bad": "The tokens become equal", "look": "Some collapse", "good": "The tokens stay apart"}
+        means = [mean_by_layer(self.table, definition) for definition in self.definitions]
+        legend = (
+            "Mean over seeds, geometric for residuals, ratios and diameters. A star: some seed is not above its floor. "
+            "A dash: no number."
+        )
+        return Document(
+            title="Collapse of random networks",
+            command=self.command,
+            facts=[count(self.networks, "network")],
+            blocks=some(
+                Verdict(title.get(self.tone, "Nothing was measured"), self.words, self.tone),
+                Notes(self.remarks) if self.remarks else None,
+                Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
+                Section("By layer", means, note=legend),
+            ),
+            definitions=list(self.definitions.items()),
+            origin=self.provenance,
+        )
+
+    def chart(self) -> Chart:
+        """The course of every measure over layers, one line per network."""
+        draw = split_curves if self.split else curves
+        return Chart(
+            [draw(self.table, definition, title=_title(definition)) for definition in self.definitions]
+        )
+
+
+def _title(definition: str) -> str:
+    return f"{definition.partition('[')[0].replace('_', ' ').capitalize()} over layers"

@@ -1,0 +1,173 @@
+"""How fast tokens become equal in random networks: variants, masks and norms side by side, over many seeds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import polars as pl
+import torch
+
+from rankscope.core.numerics import dtype_named, threads_for
+from rankscope.core.processor import amx_fault
+from rankscope.errors import ConfigError
+from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, Course
+from rankscope.masks import MaskGraph, parse_mask
+from rankscope.measures import evaluate, find_measure
+from rankscope.network import Network, Spec, Trace, variant, with_mask
+from rankscope.network.mask_notes import self_contained
+from rankscope.network.seeds import Seeds, batches
+from rankscope.results import Table, layer_summary
+from rankscope.split import can_measure, log_measure, split_states
+from rankscope.split.values import cannot_measure
+from rankscope.studies.rows import Rows, definitions
+
+Advance = Callable[[int, int], None]
+"""Told after every step how many of how many steps are done."""
+
+
+def collapse(
+    config: CollapseConfig | None = None, *, advance: Advance | None = None, **fields: Any
+) -> CollapseFinding:
+    """One row per variant, mask, norm, seed, layer, site and measure, and what became of each kind of network.
+
+    Give a ``CollapseConfig``, or its fields: ``rs.collapse(layers=6, masks=("full", "causal"))``.
+    """
+    config = _checked(CollapseConfig.of(**fields) if config is None else config)
+    rows, measure = Rows(), _measure_split if config.split else _measure
+    cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
+    done = 0
+    with torch.no_grad(), threads_for(config.chosen("tokens") * config.chosen("dim")):
+        for about, network, batch in _networks(config):
+            measure(rows, config, about, network, batch)
+            done += len(batch.seeds)
+            if advance is not None:
+                advance(done, cells)
+    table = rows.table(config, command="collapse", seeds=config.seeds)
+    return CollapseFinding(
+        networks=cells,
+        courses=tuple(_courses(table, config.chosen("layers"))),
+        apart=tuple(_apart(config)),
+        definitions=definitions(config.measures),
+        split=config.split,
+        has_error=not config.no_error,
+        amx=amx_fault(config.dtype),
+        table=table,
+    )
+
+
+def _checked(config: CollapseConfig) -> CollapseConfig:
+    """The configuration with names in full and defaults written out; an error unless every network can be run here."""
+    measures = [find_measure(name) for name in config.measures]
+    for measure in measures:
+        if measure.kind != "tokens":
+            raise ConfigError(f"{measure.definition} measures attention maps; collapse measures token states")
+        if config.split and not can_measure(measure):
+            raise cannot_measure(measure)
+    has_mlp = any(name.removesuffix("-norm") in ("san+mlp", "transformer") for name in config.variants)
+    if config.sites == ("mlp",) and not has_mlp:
+        raise ConfigError(
+            f"no variant among {', '.join(config.variants)} has an MLP to measure; add the site block"
+        )
+    if config.split and config.sites != ("block",):
+        raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
+    if config.no_error and not config.split:
+        raise ConfigError(
+            "no_error leaves out the perturbed run of the split pass; add split, or leave it out"
+        )
+    full = config.filled().model_copy(
+        update={
+            "masks": tuple(dict.fromkeys(parse_mask(mask).text for mask in config.masks)),
+            "measures": tuple(dict.fromkeys(measure.definition for measure in measures)),
+        }
+    )
+    for norm, name in product(full.norms, full.variants):
+        spec_of(full, norm, name)
+    for mask in full.masks:
+        parse_mask(mask).matrix(full.chosen("tokens"))
+    try:
+        torch.zeros(1, device=config.device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device {config.device!r} is not available here; use cpu") from error
+    return full
+
+
+def spec_of(config: CollapseConfig, norm: str, name: str = "transformer") -> Spec:
+    """The network of one norm and variant."""
+    shared = ("layers", "heads", "dim", "placement", "position", "values", "init")
+    return Spec.of(norm=norm, variant=name, **{field: config.chosen(field) for field in shared})
+
+
+def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Network, Seeds]]:
+    """Every cell of the product, for every chunk of seeds: what it is, its network, its seeds and tokens."""
+    for norm in config.norms:
+        spec, dtype = spec_of(config, norm), dtype_named(config.dtype)
+        for batch in batches(
+            spec, tokens=config.chosen("tokens"), seeds=config.seeds, dtype=dtype, device=config.device
+        ):
+            for mask, name in product(config.masks, config.variants):
+                network = variant(with_mask(batch.network, parse_mask(mask)), name)
+                about: dict[str, object] = {"model": "random", "variant": name, "mask": mask, "norm": norm}
+                yield about | {"seed": list(batch.seeds)}, network, batch
+
+
+def _measure_split(
+    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
+) -> None:
+    splits = split_states(network, batch.x, error=not config.no_error)
+    for layer, (split, state) in enumerate(zip(splits, network.states(batch.x), strict=True)):
+        for measure in map(find_measure, config.measures):
+            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
+            rows.add_split(
+                measure, log_measure(measure, split), ordinary, {**about, "layer": layer, "site": "block"}
+            )
+
+
+def _measure(
+    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
+) -> None:
+    inner = [site for site in config.sites if site in ("attention", "mlp")]
+    trace = network.trace(batch.x, sites=inner)
+    for layer, site, x in traced_states(trace, config.sites):
+        for measure in map(find_measure, config.measures):
+            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)
+            rows.add_measured(measure, found, {**about, "layer": layer, "site": site})
+
+
+def traced_states(trace: Trace, sites: Sequence[str]) -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Layer, site and token matrix of everything asked for, in order of execution."""
+    for layer, state in enumerate(trace.states):
+        for (at, site), output in trace.sites.items():
+            if at == layer:
+                yield layer, site, output
+        if "block" in sites:
+            yield layer, "block", state
+    if "final" in sites:
+        yield len(trace.states) - 1, "final", trace.final
+
+
+def _courses(table: Table, layers: int) -> Iterator[Course]:
+    """What became of every measure in every kind of network."""
+    keys = ["variant", "mask", "norm", "site", "definition"]
+    for key, rows in layer_summary(table).group_by(keys, maintain_order=True):
+        ordered = rows.sort("layer")
+        # The last layer up to which every seed is above its floor: what comes after it is not known.
+        known = ordered.filter((pl.col("share_resolved") < 1.0).cum_sum() == 0)
+        last = known.row(-1, named=True) if known.height else None
+        yield Course(
+            **dict(zip(keys, key, strict=True)),
+            layers=layers,
+            start=None if last is None else known["log10_mean"][0],
+            end=None if last is None else last["log10_mean"],
+            layer=None if last is None else last["layer"],
+            floor=ordered["log10_floor"][-1],
+        )
+
+
+def _apart(config: CollapseConfig) -> Iterator[Apart]:
+    """The masks under which groups of tokens read only themselves in the end."""
+    tokens = config.chosen("tokens")
+    for mask in config.masks:
+        graph = MaskGraph(mask=parse_mask(mask).sparse(tokens))
+        if not graph.is_quasi_strongly_connected:
+            groups = tuple(tuple(int(one) for one in group) for group in self_contained(graph))
+            yield Apart(mask=mask, tokens=tokens, groups=groups)
