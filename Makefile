@@ -43,8 +43,8 @@ demo: $(STAMP) ## scan a real pretrained model, then draw how fast tokens of ran
 	@mkdir -p demo
 	@$(BIN)/rankscope scan minilm --attention --plot demo/scan.png --output demo/scan.html
 	@$(BIN)/rankscope collapse --layers 12 --heads 4 --dim 64 --tokens 32 \
-		--variant san,san+mlp,san+skip,transformer --mask full,causal,window:2 --norm none,layer \
-		--seeds 8 --measure 'residual_ratio[composite,mean]' --plot demo/collapse.png --output demo/collapse.html
+		--variants san,san+mlp,san+skip,transformer --masks full,causal,window:2 --norms none,layer \
+		--seeds 8 --measures 'residual_ratio[composite,mean]' --plot demo/collapse.png --output demo/collapse.html
 	@echo
 	@echo "random networks:    demo/collapse.png and demo/collapse.html"
 	@echo "the pretrained one: demo/scan.png"

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -17,6 +18,17 @@ CHART_FORMATS = (".svg", ".png")
 
 BESIDE = 2
 """Pictures side by side in a file."""
+
+
+def need_png() -> Any:
+    """The library that turns SVG into PNG; an error that names the extra where it is missing."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise MissingExtraError(
+            "a .png needs the extra 'plots': pip install 'rankscope[plots]'; .svg needs nothing"
+        ) from None
+    return vl_convert
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +55,7 @@ class Chart:
 
     def png(self) -> bytes:
         """The same at twice the size, still."""
-        try:
-            import vl_convert
-        except ImportError:
-            raise MissingExtraError(
-                "a .png needs the extra 'plots': pip install 'rankscope[plots]'; .svg needs nothing"
-            ) from None
-        found: bytes = vl_convert.svg_to_png(str(self.svg(tips=False)), scale=2.0)
+        found: bytes = need_png().svg_to_png(str(self.svg(tips=False)), scale=2.0)
         return found
 
     def save(self, path: str | os.PathLike[str]) -> Path:

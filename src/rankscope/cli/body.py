@@ -1,6 +1,7 @@
 """One body for all commands: options to a configuration, that to a finding, that to text, JSON, a page or a picture."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ class Output(Asked):
             return by_ending or "table"
         if by_ending is not None and self.format != by_ending:
             raise ConfigError(
-                f"--format {self.format} contradicts the ending of --output {self.output}; leave one out"
+                f"--output {self.output} ends like {by_ending}, but --format {self.format} was asked for; leave one out"
             )
         if self.format == "parquet" and self.output is None:
             raise ConfigError("parquet is a binary format; give --output FILE.parquet")
@@ -48,6 +49,7 @@ class Output(Asked):
     def check(self, reads: tuple[object, ...]) -> None:
         """Raise before any work if a file could not be written, or would replace one that is read."""
         from rankscope.charts import CHART_FORMATS
+        from rankscope.charts.chart import need_png
         from rankscope.results import check_output
         from rankscope.results.files import refuse_input
 
@@ -57,6 +59,8 @@ class Output(Asked):
                 refuse_input(path, reads, name)
         if self.plot is not None:
             check_output(self.plot, CHART_FORMATS)
+            if self.plot.suffix.lower() == ".png":
+                need_png()
         both = (self.output, self.plot)
         if None not in both and os.path.realpath(both[0] or "") == os.path.realpath(both[1] or ""):
             raise ConfigError(f"--output and --plot are both {self.plot}; one would overwrite the other")
@@ -155,6 +159,7 @@ def _made(config: type[A], given: dict[str, Any]) -> A:
         return config.of(**values_of(config, given))
     except ConfigError as error:
         text = str(error)
-        for field in error.fields:
-            text = text.replace(f"{field}=", f"{flag(field)} ")
+        for field in error.fields:  # what was typed is text, and needs no quotes
+            text = re.sub(rf"\b{field}=(?:'([^']*)'|)", lambda found: f"{flag(field)} {found[1] or ''}", text)  # noqa: B023
+            text = text.replace(f"{field}: ", f"{flag(field)}: ")
         raise ConfigError(text) from None

@@ -35,9 +35,7 @@ class Config(BaseModel):
             name = str(problem["loc"][0]) if problem["loc"] else ""
             if problem["type"] == "extra_forbidden":
                 return unknown_name(f"field of {cls.__name__}", name, cls.model_fields)
-            choices = get_args(cls.model_fields[name].annotation) if name in cls.model_fields else ()
-            if len(choices) == 2 and choices[1] is NoneType:  # a choice that may be left open
-                choices = get_args(choices[0])
+            choices = _choices(cls.model_fields[name].annotation) if name in cls.model_fields else ()
             if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
                 return unknown_name(name, str(problem["input"]), choices)
         found = ConfigError(
@@ -45,6 +43,12 @@ class Config(BaseModel):
         )
         found.fields = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in problems if problem["loc"]))
         return found
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The names of a ``Literal``, also inside of a list or beside None."""
+    inside = tuple(one for one in get_args(annotation) if one not in (NoneType, ...))
+    return _choices(inside[0]) if len(inside) == 1 and get_args(inside[0]) else inside
 
 
 def _line(location: tuple[int | str, ...], message: str, found: object) -> str:

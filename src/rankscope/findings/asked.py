@@ -16,6 +16,9 @@ from rankscope.errors import ConfigError
 MOST_TOKENS = 16_384
 """Beyond this the attention maps of one layer alone would need gigabytes."""
 
+MOST_SEEDS = 100_000
+"""Networks of one run."""
+
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 Placement = Literal["post", "pre", "sandwich", "parallel"]
 ValueMaps = Literal["gaussian", "orthogonal", "identity"]
@@ -81,8 +84,8 @@ class Seeds(Asked):
         if isinstance(seeds, str) and seeds.isdecimal():
             seeds = int(seeds)
         if isinstance(seeds, int) and not isinstance(seeds, bool):
-            if seeds < 1:
-                wrong = ConfigError(f"seeds={seeds}: expected how many networks to draw, 1 or more")
+            if not 1 <= seeds <= MOST_SEEDS:
+                wrong = ConfigError(f"seeds={seeds}: need at least one network and at most {MOST_SEEDS}")
                 wrong.fields = ("seeds",)
                 raise wrong
             return given | {"seeds": tuple(range(seeds))}

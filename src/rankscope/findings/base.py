@@ -129,7 +129,7 @@ class Finding(Value):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write .json (everything), .parquet or .csv (the rows), .html or .txt (the page), by the ending."""
-        from rankscope.results import write_atomically
+        from rankscope.results.files import write_atomically
 
         match Path(path).suffix.lower():
             case ".json":
@@ -148,7 +148,7 @@ class Finding(Value):
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the page as one HTML file, whatever the ending."""
-        from rankscope.results import write_atomically
+        from rankscope.results.files import write_atomically
 
         write_atomically(path, self.to_html().encode())
 

@@ -64,7 +64,8 @@ def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] 
     floors = _floors(summary)
     if floors:
         lines.append(Line(name="floor", points=floors, style="dotted", color=-1, dots=False))
-    return Panel(title=title, lines=lines, value=definition, notes=notes)
+    name = definition.partition("[")[0].replace("_", " ")
+    return Panel(title=title, lines=lines, value=name, notes=[definition, *notes])
 
 
 def split_curves(table: "Table", definition: str, *, title: str) -> Panel:
@@ -90,6 +91,20 @@ def split_curves(table: "Table", definition: str, *, title: str) -> Panel:
     ]
     lines = [line for line in panel.lines if line.name != "floor"]
     return replace(panel, lines=[*(line for line in beside if line.points), *lines])
+
+
+def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
+    """The same panels with one value axis, so that they can be compared by eye."""
+    found = [
+        one
+        for panel in panels
+        for line in panel.lines
+        for point in line.points
+        for one in (point.y, point.low, point.high)
+        if one is not None
+    ]
+    ends = (min(found), max(found)) if found else ()
+    return [replace(panel, inside=ends) for panel in panels]
 
 
 def _point(row: dict[str, Any], name: str) -> Point:

@@ -4,12 +4,12 @@ from typing import ClassVar, Literal, get_args
 
 from pydantic import field_validator
 
-from rankscope.charts import Chart
+from rankscope.charts import Chart, Panel
 from rankscope.core.words import clipped, count, listed, power, ranges
 from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
 from rankscope.findings.asked import Drawn, option
 from rankscope.findings.base import Finding, Number, Value
-from rankscope.findings.blocks import LN10, curves, mean_by_layer, split_curves
+from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
 
 Site = Literal["attention", "mlp", "block", "final"]
 SITES: tuple[Site, ...] = get_args(Site)
@@ -21,6 +21,9 @@ FALLEN = 1e-3
 
 LOG10_2 = 0.301
 """What halves or more is said to fall."""
+
+MOST_LINES = 6
+"""Lines of one panel."""
 
 MOST_SENTENCES = 4
 """Networks that get a sentence each; of more, one sentence speaks for all that behave alike."""
@@ -140,7 +143,7 @@ class CollapseFinding(Finding):
     """Random networks, and what became of their tokens."""
 
     command: ClassVar[str] = "collapse"
-    shown: ClassVar[tuple[str, ...]] = ("words",)
+    shown: ClassVar[tuple[str, ...]] = ("words", "notes")
 
     networks: int
     """How many were run."""
@@ -186,7 +189,7 @@ class CollapseFinding(Finding):
         return "unknown" if not fallen else "bad" if all(fallen) else "look" if any(fallen) else "good"
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """What there is to know besides: masks under which tokens need not become equal, where floors come from."""
         said = [one.words for one in self.apart]
         if self.split:
@@ -218,7 +221,7 @@ class CollapseFinding(Finding):
             facts=[count(self.networks, "network")],
             blocks=some(
                 Verdict(title.get(self.tone, "Nothing was measured"), self.words, self.tone),
-                Notes(self.remarks) if self.remarks else None,
+                Notes(self.notes) if self.notes else None,
                 Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
                 Section("By layer", means, note=legend),
             ),
@@ -227,11 +230,25 @@ class CollapseFinding(Finding):
         )
 
     def chart(self) -> Chart:
-        """The course of every measure over layers, one line per network."""
+        """The course of every measure over layers; panels by mask and norm where one would hold too many lines."""
         draw = split_curves if self.split else curves
-        return Chart(
-            [draw(self.table, definition, title=_title(definition)) for definition in self.definitions]
-        )
+        pictures: list[Panel] = []
+        for definition in self.definitions:
+            own = [one for one in self.courses if one.definition == definition]
+            if len(own) <= MOST_LINES:
+                pictures.append(draw(self.table, definition, title=_title(definition)))
+                continue
+            kinds = dict.fromkeys((one.mask, one.norm) for one in own)
+            panels = [
+                draw(
+                    self.table.where(mask=mask, norm=norm),
+                    definition,
+                    title=f"{_title(definition)}: {mask}, norm {norm}",
+                )
+                for mask, norm in kinds
+            ]
+            pictures += on_one_axis(panels)
+        return Chart(pictures)
 
 
 def _title(definition: str) -> str:

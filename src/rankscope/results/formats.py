@@ -15,6 +15,9 @@ from rankscope.results.schema import COLUMNS, EXTRA_DTYPES, Dtype
 SCHEMA = "rankscope/1"
 """Names the shape of the JSON object and of the Parquet metadata."""
 
+FINDING = "rankscope/2"
+"""That of findings, whose typed fields stand beside the rows; a table takes them as sections."""
+
 TABLE_FORMATS = (".parquet", ".csv", ".json")
 
 RESERVED = frozenset({"schema", "command", "rows", "provenance", "extra_columns"})
@@ -146,7 +149,7 @@ def _parsed(series: pl.Series, dtype: Dtype) -> pl.Series:
 
 
 def _checked(found: object) -> dict[str, Any]:
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(found, dict) or found.get("schema") not in (SCHEMA, FINDING):
         schema = found.get("schema") if isinstance(found, dict) else None
         raise ValueError(f"its schema is {schema!r}")
     checked: dict[str, Any] = plain(found, "file")

@@ -52,7 +52,7 @@ def test_json_is_one_object_with_the_fixed_columns() -> None:
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["schema"] == "rankscope/1"
+    assert found["schema"] == "rankscope/2"
     assert found["command"] == "collapse"
     assert list(found["rows"][0])[: len(COLUMNS)] == list(COLUMNS)
     assert len(found["rows"]) == 2 * 2 * 2 * 4 * 2
@@ -83,7 +83,7 @@ def test_csv_and_table_and_files(tmp_path: Path) -> None:
     assert len(rows) == 8
     text = run(*SMALL).stdout
     assert "residual_ratio[composite,mean]" in text
-    assert "over seeds, by layer: geometric mean of residuals" in text
+    assert "Mean over seeds, geometric for residuals" in text
     for name in ("t.json", "t.csv", "t.parquet"):
         result = run(*SMALL, "--output", str(tmp_path / name))
         assert result.exit_code == 0
@@ -126,9 +126,9 @@ def test_sites_and_measures_can_be_named() -> None:
     ("arguments", "message"),
     [
         (["--heads", "3"], "heads=3 does not divide dim=8"),
-        (["--tokens", "1"], "tokens=1: input should be greater than or equal to 2"),
-        (["--tokens", "0"], "tokens=0"),
-        (["--layers", "0"], "layers=0"),
+        (["--tokens", "1"], "--tokens 1: input should be greater than or equal to 2"),
+        (["--tokens", "0"], "--tokens 0"),
+        (["--layers", "0"], "--layers 0"),
         (["--layers", "x"], "valid integer"),
         (["--mask", "window:-1"], "at least"),
         (["--mask", "widow:1"], "did you mean 'window'"),
@@ -146,21 +146,21 @@ def test_sites_and_measures_can_be_named() -> None:
         (["--dtype", "float8"], "Known: bfloat16, float16, float32, float64"),
         (["--device", "gpu7"], "device 'gpu7' is not available"),
         (["--seeds", "0"], "need at least one network"),
-        (["--seed", "-1"], "from 0 to"),
+        (["--seed", "-1"], "--seed -1: input should be greater than or equal to 0"),
         (["--sites", "mlp"], "has an MLP to measure"),
         (["--seed", "1", "--seeds", "2"], "not both"),
-        (["--sede", "1"], "No such option: --sede"),
-        (["--format", "xml"], "'xml' is not one of"),
+        (["--sede", "1"], "No such option '--sede'"),
+        (["--format", "xml"], "unknown format 'xml'"),
         (["--output", "/nowhere/at/all.json"], "/nowhere/at"),
         (["--plot", "curves.bmp"], ".bmp"),
-        (["--plot", "same.json", "--output", "./same.json"], "one would overwrite the other"),
+        (["--plot", "same.svg", "--output", "./same.svg"], "one would overwrite the other"),
         (["--format", "parquet"], "give --output FILE"),
         (["--position", "rotary:1:2"], "fraction is at most 1"),
         (["--tokens", "99999999999999999999"], "less than or equal to 16384"),
         (["--dim", "99999999999999999999"], "less than or equal to 65536"),
         (["--layers", "99999999999999999999"], "less than or equal to"),
         (["--seeds", "99999999999999999999"], "at most"),
-        (["--seed", "99999999999999999999"], "from 0 to"),
+        (["--seed", "99999999999999999999"], "--seed 99999999999999999999: input should be less than"),
         (["--device", "meta"], "not available"),
     ],
 )
@@ -168,12 +168,12 @@ def test_wrong_use_is_one_line_and_code_two(arguments: list[str], message: str) 
     assert message in failed(*SMALL, *arguments)
 
 
-def test_a_picture_that_cannot_be_drawn_does_not_cost_the_results(tmp_path: Path) -> None:
+def test_a_picture_without_numbers_is_no_failure(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     arguments = (*SMALL, "--init", "rezero", "--sites", "final", "--measure", "residual_ratio")
     result = run(*arguments, "--plot", str(tmp_path / "p.png"), "--output", str(kept))
-    assert result.exit_code == 2
-    assert "nothing to draw" in result.stderr
+    assert result.exit_code == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")  # it says that there is no number to draw
     assert len(Table.load(kept)) == 1
 
 
@@ -293,7 +293,7 @@ def test_split_measures_what_it_can(tmp_path: Path) -> None:
         run(*SMALL, "--split", "--measure", "diameter,residual[linf,best]", "--output", str(page)).exit_code
         == 0
     )
-    assert "split pass" in page.read_text()
+    assert "estimated from a perturbed run" in page.read_text()
 
 
 def test_rate_of_the_issue() -> None:

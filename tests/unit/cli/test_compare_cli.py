@@ -4,22 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from click.testing import CliRunner, Result
 
 from compare_tables import random_scan
-from rankscope.cli.compare import compare
-from rankscope.cli.old import OneLineErrors
+from rankscope.cli import app
 from rankscope.results import Table
 
 UNIT = "residual_ratio[composite,mean,unit]"
-program = typer.Typer(cls=OneLineErrors, name="rankscope", add_completion=False)
-program.command("compare")(compare)
-program.callback()(lambda: None)
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(program, ["compare", *map(str, arguments)])
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
 
 def failed(*arguments: object) -> str:

@@ -193,9 +193,9 @@ def test_code_and_scans_are_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
     [
-        ("altair", "plots", ("collapse", *SMALL, "--plot", "x.png")),
+        ("altair", "plots", ("rate", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
-        ("jinja2", "plots", ("collapse", *SMALL, "--format", "html")),
+        ("jinja2", "plots", ("rate", *SMALL, "--format", "html")),
         ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
@@ -209,7 +209,7 @@ def test_a_missing_extra_is_named_before_the_work(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("the work has begun")
 
-    for name in ("collapse", "scan_states", "figures.reproduce", "tasks.training._epoch"):
+    for name in ("collapse.collapse", "rate", "scan_states", "figures.reproduce", "tasks.training._epoch"):
         monkeypatch.setattr(f"rankscope.studies.{name}", work)
     for name in list(sys.modules):
         if name.startswith((package, "rankscope.plots", "rankscope.report")):
@@ -229,7 +229,7 @@ def test_a_system_error_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("rankscope.studies.collapse", fail)
+        monkeypatch.setattr("rankscope.studies.collapse.collapse", fail)
         return refused("collapse", *SMALL)
 
     assert "the network failed: Connection refused" in failing(
@@ -244,7 +244,7 @@ def test_a_model_with_a_memory_is_not_out_of_memory(monkeypatch: pytest.MonkeyPa
         def fail(*_: object, **__: object) -> None:
             raise RuntimeError(words)
 
-        monkeypatch.setattr("rankscope.studies.collapse", fail)
+        monkeypatch.setattr("rankscope.studies.collapse.collapse", fail)
         return refused("collapse", *SMALL)
 
     assert "unexpected RuntimeError: the memory tokens" in failing("the memory tokens do not fit")
@@ -283,7 +283,7 @@ def test_what_no_reader_foresaw_is_one_line(
             raise error
         "\ud800".encode()
 
-    monkeypatch.setattr("rankscope.studies.collapse", fail)
+    monkeypatch.setattr("rankscope.studies.collapse.collapse", fail)
     line = refused("collapse", *SMALL)
     assert words in line
     assert "fault of rankscope" not in line

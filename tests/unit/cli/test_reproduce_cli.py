@@ -151,9 +151,12 @@ def test_collapse_names_masks_with_separate_limits():
         app, ["collapse", "--norm", "sphere", "--mask", "blocks:2,causal", *small, "--format", "json"]
     )
     assert found.exit_code == 0
-    (note,) = json.loads(found.stdout)["notes"]
-    assert note.startswith("mask blocks:2 on 6 tokens: 2 components read nothing outside themselves")
-    assert note in found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["apart"] == [{"mask": "blocks:2", "tokens": 6, "groups": [[0, 1, 2], [3, 4, 5]]}]
+    (note,) = answer["notes"]
+    assert note.startswith(
+        "Under the mask blocks:2, 2 groups of the 6 tokens read nothing outside themselves"
+    )
 
 
 @pytest.mark.parametrize("values", ["gaussian", "orthogonal", "identity"])
@@ -162,7 +165,7 @@ def test_collapse_on_the_sphere_has_a_split_pass(values):
     found = runner.invoke(app, ["collapse", *small, "--values", values, "--format", "json"])
     assert found.exit_code == 0
     answer = json.loads(found.stdout)
-    assert answer["notes"] == []
+    assert answer["apart"] == []
     for row in answer["rows"]:
         if row["float_value"] > 1e3 * row["float_floor"]:
             assert row["value"] == pytest.approx(

@@ -65,11 +65,14 @@ def test_files_by_ending_and_a_picture(tmp_path) -> None:
         (("count",), "an empty list was given"),
         (
             ("count", "--text", "a", "--longest", "0"),
-            "--longest '0': input should be greater than or equal to 1",
+            "--longest 0: input should be greater than or equal to 1",
         ),
-        (("count", "--text", "a", "--longest", "x"), "--longest 'x': input should be a valid integer"),
+        (("count", "--text", "a", "--longest", "x"), "--longest x: input should be a valid integer"),
         (("count", "--text", "a", "--format", "parquet"), "parquet is a binary format"),
-        (("count", "--text", "a", "--format", "csv", "--output", "a.json"), "contradicts the ending"),
+        (
+            ("count", "--text", "a", "--format", "csv", "--output", "a.json"),
+            "ends like json, but --format csv was asked for",
+        ),
         (("count", "--text", "a", "--plot", "a.pdf"), ".svg"),
         (("count", "--txet", "a"), "--text"),
         (("cuont",), "did you mean 'count'"),

@@ -7,11 +7,12 @@ import torch
 
 from checkpoint_folders import bert, bert_config, word_tokenizer
 from models import MODELS
+from rankscope import CollapseConfig, collapse
 from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.sources import BUILTINS, load_model, translate
-from rankscope.studies import CollapseConfig, ablate, collapse, scan
+from rankscope.studies import ablate, scan
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
@@ -101,7 +102,7 @@ def test_random_networks_are_those_of_collapse():
             CollapseConfig(**shape, tokens=8, seeds=range(3), masks=["full", "causal"], **options)
         )
         keys = ["variant", "mask", "seed", "layer", "definition"]
-        ours, theirs = found.frame.sort(keys), expected.frame.sort(keys)
+        ours, theirs = found.frame.sort(keys), expected.table.frame.sort(keys)
         assert ours.select(keys).equals(theirs.select(keys))
         resolved = theirs["resolved"]
         assert ours.filter(resolved)["value"].to_list() == pytest.approx(

@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
+from rankscope import CollapseConfig, collapse
 from rankscope.errors import ConfigError
-from rankscope.studies import CollapseConfig, collapse
 
 PAPER = {"tokens": 16, "dim": 32, "heads": 2, "seeds": tuple(range(40))}
 
@@ -23,7 +23,7 @@ def by_layer(frame: pl.DataFrame, definition: str) -> pl.DataFrame:
 
 
 def test_pure_attention_falls_below_its_floor_by_layer_five_for_every_seed() -> None:
-    frame = collapse(CollapseConfig(layers=6, **PAPER)).frame
+    frame = collapse(CollapseConfig(layers=6, **PAPER)).table.frame
     for definition in ("residual_ratio[composite,mean]", "residual[frobenius,mean]"):
         found = by_layer(frame, definition)
         assert found["all"][:3].all(), "the fall itself is resolved"
@@ -31,7 +31,7 @@ def test_pure_attention_falls_below_its_floor_by_layer_five_for_every_seed() -> 
 
 
 def test_skips_slow_the_fall_and_keep_it_resolved() -> None:
-    frame = collapse(CollapseConfig(layers=12, variants=("san+skip",), **PAPER)).frame
+    frame = collapse(CollapseConfig(layers=12, variants=("san+skip",), **PAPER)).table.frame
     found = by_layer(frame, "residual_ratio[composite,mean]")
     assert found["all"].all()
     # forty seeds; the means are .55 and .20, their standard errors about .02
@@ -44,14 +44,14 @@ def test_rows_of_a_seed_do_not_depend_on_what_runs_beside_it() -> None:
         CollapseConfig(
             layers=3, dim=8, tokens=5, masks=("full", "causal"), variants=("san", "transformer"), seeds=(0, 5)
         )
-    ).frame
-    alone = collapse(CollapseConfig(layers=3, dim=8, tokens=5, masks=("causal",), seeds=(5,))).frame
+    ).table.frame
+    alone = collapse(CollapseConfig(layers=3, dim=8, tokens=5, masks=("causal",), seeds=(5,))).table.frame
     same = wide.filter((pl.col("mask") == "causal") & (pl.col("variant") == "san") & (pl.col("seed") == 5))
     assert same["value"].to_list() == pytest.approx(alone["value"].to_list(), rel=1e-12)
 
 
 def test_rezero_without_skips_is_zero_over_zero_and_so_null() -> None:
-    frame = collapse(CollapseConfig(layers=2, dim=8, heads=2, tokens=5, init="rezero")).frame
+    frame = collapse(CollapseConfig(layers=2, dim=8, heads=2, tokens=5, init="rezero")).table.frame
     ratios = frame.filter((pl.col("measure") == "residual_ratio") & (pl.col("layer") > 0))
     assert ratios["value"].is_null().all()
     assert not ratios["resolved"].any()
@@ -60,7 +60,7 @@ def test_rezero_without_skips_is_zero_over_zero_and_so_null() -> None:
 def test_overflow_is_null_and_unresolved() -> None:
     frame = collapse(
         CollapseConfig(layers=60, dim=8, heads=2, tokens=5, variants=("transformer",), dtype="float16")
-    ).frame
+    ).table.frame
     assert frame["value"].is_null().any()
     assert not frame.filter(pl.col("value").is_null())["resolved"].any()
 
@@ -68,7 +68,9 @@ def test_overflow_is_null_and_unresolved() -> None:
 def test_lower_precision_has_a_higher_floor_and_stops_being_resolved_earlier() -> None:
     last = {}
     for dtype in ("float64", "float32", "bfloat16"):
-        frame = collapse(CollapseConfig(layers=6, dtype=dtype, measures=("residual_ratio",), **PAPER)).frame
+        frame = collapse(
+            CollapseConfig(layers=6, dtype=dtype, measures=("residual_ratio",), **PAPER)
+        ).table.frame
         last[dtype] = frame.filter(pl.col("resolved"))["layer"].max()
     assert last["float64"] >= last["float32"] >= last["bfloat16"]
     assert last["float64"] > last["bfloat16"]
@@ -83,4 +85,4 @@ def test_progress_is_told() -> None:
 
 def test_maps_are_not_measured_here() -> None:
     with pytest.raises(ConfigError, match="token states"):
-        CollapseConfig(measures=("dobrushin",))
+        collapse(measures=("dobrushin",))

@@ -5,7 +5,7 @@ import os
 import polars as pl
 import pytest
 
-from rankscope.studies import CollapseConfig, collapse
+from rankscope import CollapseConfig, collapse
 
 SHAPES = [
     {"tokens": 16, "dim": 32, "heads": 2, "layers": 12},
@@ -40,7 +40,7 @@ def test_what_is_resolved_is_right_to_ten_percent(shape: dict[str, int], dtype: 
         norms=("layer",) if dtype == "bfloat16" else ("none", "layer"),
         measures=("residual_ratio[composite,mean]", "residual[frobenius,mean]"),
     )
-    frame = collapse(config).frame.filter(pl.col("float_value").is_not_null())
+    frame = collapse(config).table.frame.filter(pl.col("float_value").is_not_null())
     off = (pl.col("float_value") / pl.col("value") - 1).abs() > 0.1
     resolved = pl.col("float_value") > pl.col("float_floor")
     wrong = frame.filter(resolved & (off | (pl.col("value") == 0)))
