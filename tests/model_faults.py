@@ -102,7 +102,6 @@ class TurnedRound(Block):
     """Texts and tokens are swapped where there are as many of both."""
 
     captured = (9, 9)
-    layers = 2  # behind one block alone nothing tells texts from tokens
 
     def enter(self, x: Tensor) -> Tensor:
         return x.transpose(0, 1) if x.shape[0] == x.shape[1] else x
