@@ -7,15 +7,22 @@ values alone.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from rankscope.errors import NotTranslated
+from rankscope.errors import NotTranslated, RankscopeError
 from rankscope.sources.arguments import positional_names
+from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.family import Stack
 from rankscope.sources.operations import held_tensors
 from rankscope.sources.paths import join
+from rankscope.sources.plain_run import plain_run
+from rankscope.sources.roles import block_width
+from rankscope.sources.taps import entering, unwrapped
 
 _CLOSE = 1e-5
 """The same values computed for another number of texts differ by rounding; what follows from them is compared."""
@@ -53,6 +60,35 @@ def varying(calls: Sequence[BlockCall], others: Sequence[BlockCall], *, memory: 
             if name not in (call.stream, memory) and not _is_same(value, given.get(name)):
                 found[name] = None
     return list(found)
+
+
+def handed_on(
+    model: nn.Module, stack: Stack, batch: Batch, calls: Sequence[BlockCall], *, memory: str | None
+) -> list[str]:
+    """The arguments besides tokens and memory that a block is given from what an earlier one computed, in its words.
+
+    Found by cause and effect: other tokens enter the first block, and the arguments that change are made of them.
+    """
+    if stack.program is not None or stack.enters:  # one call runs all of them
+        return []
+    first = unwrapped(model).get_submodule(stack.called[0])
+
+    def moved(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        state = entering(args, kwargs, block_width(block))
+        if state is None:
+            return None
+        other = state + 0.5 * state.roll(1, dims=-1) + 0.1 * state.detach().abs().mean()
+        return tree_map(lambda leaf: other if leaf is state else leaf, (args, dict(kwargs)))
+
+    handle = first.register_forward_pre_hook(moved, with_kwargs=True)
+    try:
+        others = plain_run(model, stack, batch, with_arguments=True, with_ending=False).arguments
+    except RankscopeError:
+        return []
+    finally:
+        handle.remove()
+    # The first block itself may be given its tokens twice.
+    return [_word(calls[0].block, name) for name in varying(calls[1:], others[1:], memory=memory)]
 
 
 def fixed_values(names: Iterable[str], calls: Sequence[BlockCall]) -> tuple[Fixed, ...]:

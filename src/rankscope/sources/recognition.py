@@ -29,7 +29,14 @@ from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_proof import BlockProof, has_coarse_arguments, prove_block
 from rankscope.sources.declared import Declared, with_own_angles
 from rankscope.sources.family import Stack
-from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_tensors, varying
+from rankscope.sources.fixed import (
+    Fixed,
+    changed_tensors,
+    fixed_values,
+    handed_on,
+    loose_tensors,
+    varying,
+)
 from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge, segments_of
 from rankscope.sources.loaded import dtype_of, position_limit
@@ -72,6 +79,9 @@ LONG = 128
 
 FEW = 3
 """Tokens of the shortest batch."""
+
+BETWEEN = 0.02
+"""Casts of the tokens between two blocks stay below this (bfloat16 has 8 bits); it decides over words alone."""
 
 OTHER_SEED = 7919
 """Of random numbers while a tree runs; those of the model are drawn from whatever state it is found in."""
@@ -204,8 +214,26 @@ class _Reader:
             if best.fails_at is None or best.shape is not None:
                 break
         if best is None:
+            self._check_between_blocks()
             raise refusal or NotTranslated("the blocks could not be run on their own inputs")
         return best
+
+    def _check_between_blocks(self) -> None:
+        """Raise where the model does something to the tokens between two blocks, which no block shows."""
+        run = self._run(self.own)
+        if run is None or self.stack.enters or self.stack.program is not None:
+            return
+        for number, (call, left) in enumerate(zip(run.arguments, run.states, strict=False)):
+            if number == 0 or not call.stream or call.state().shape != left.shape:
+                continue
+            off = token_deviation(call.state(), left, left, self.own.is_token)
+            if not off <= BETWEEN:
+                raise NotTranslated(
+                    f"what enters block {number + 1} is not what left block {number} ({off:.1e} away relative to the "
+                    "token): the model changes the tokens between its blocks, by a skip from an earlier block, say, and "
+                    "a tree is one block after the other; put the change into a block. 'rankscope scan' works on it "
+                    "all the same"
+                )
 
     def _captures(self) -> Iterator[Batch]:
         """Batches to read blocks from; a longer one is asked for where the tree fails on long texts."""
@@ -428,6 +456,14 @@ class _Reader:
             what = f": {', '.join(changed)}" if changed else ""
             raise NotTranslated(
                 f"the blocks read something besides their tokens that changes with the inputs{what}; {refusal}"
+            )
+        carried = handed_on(self.model, self.stack, self.own, own.arguments, memory=knowledge.memory)
+        if carried:
+            # As a constant it would stay as it was where a change of the tree changes what comes before it.
+            raise NotTranslated(
+                f"the blocks are given {carried[0]!r} besides their tokens, which is made of what an earlier block was "
+                "given: a way from block to block beside the stream, and a tree has the stream alone; "
+                "'rankscope scan' works on it all the same"
             )
         self._check_without(names, tree, knowledge, batch, other)
         return fixed_values(names, own.arguments)
