@@ -13,6 +13,7 @@ from rankscope.network import (
     Chain,
     CrossAttention,
     LayerNorm,
+    HeadFactors,
     LogBuckets,
     Mlp,
     Network,
@@ -26,6 +27,8 @@ from rankscope.network import (
     Rotary,
     Scale,
     SeenBias,
+    SeenOffsets,
+    Several,
     Skip,
     Softmax,
     Sphere,
@@ -63,6 +66,13 @@ def position(name: str, draw: Draws, heads: int = HEADS, dim: int = DIM) -> Posi
             return RelativeBias(draw(8, heads), LogBuckets(count=8, max_distance=6))
         case "seen":
             return SeenBias(draw(heads, 5, 5))
+        case "offsets":
+            return SeenOffsets(draw(heads, 9, width), draw(heads, 9, width))
+        case "factors":
+            return HeadFactors(1 + draw(heads).abs())
+        case "several":
+            turn = position("rotary", draw, heads, dim)
+            return Several([HeadFactors(1 + draw(heads).abs()), turn, Alibi(draw(heads).abs())])
         case "transformer-xl":
             return TransformerXL(draw(dim, dim) * dim**-0.5, draw(heads, width))
     return None

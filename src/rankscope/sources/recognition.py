@@ -230,9 +230,9 @@ class _Reader:
             if not off <= BETWEEN:
                 raise NotTranslated(
                     f"what enters block {number + 1} is not what left block {number} ({off:.1e} away relative to the "
-                    "token): the model changes the tokens between its blocks, by a skip from an earlier block, say, and "
-                    "a tree is one block after the other; put the change into a block. 'rankscope scan' works on it "
-                    "all the same"
+                    "token): the model changes the tokens between its blocks, by a skip from an earlier block, say, "
+                    "and a tree is one block after the other; put the change into a block. 'rankscope scan' works on "
+                    "it all the same"
                 )
 
     def _captures(self) -> Iterator[Batch]:

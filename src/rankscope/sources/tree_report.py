@@ -17,7 +17,9 @@ from rankscope.network import (
     Observed,
     Opaque,
     Part,
+    Position,
     Scale,
+    Several,
     Skip,
     Softmax,
     Sum,
@@ -140,6 +142,12 @@ def part_words(part: Part) -> str:
     return type(part).__name__
 
 
+def _position_words(position: Position) -> list[str]:
+    if isinstance(position, Several):
+        return [word for rule in position.rules for word in _position_words(rule)]
+    return [] if isinstance(position, NoPosition) else [type(position).__name__]
+
+
 def _mixer_words(mixer: Any) -> str:
     if isinstance(mixer, Observed):
         return f"maps as they ran, rule unknown: {mixer.words}"
@@ -148,7 +156,7 @@ def _mixer_words(mixer: Any) -> str:
     keys = "" if mixer.key_heads == mixer.heads else f" ({mixer.key_heads} of keys)"
     words = [f"{mixer.heads} head{'s' * (mixer.heads > 1)}{keys}"]
     words += [] if mixer.rule == Full() else [str(mixer.rule)]
-    words += [] if isinstance(mixer.position, NoPosition) else [type(mixer.position).__name__]
+    words += _position_words(mixer.position)
     words += [] if mixer.query_norm is None else ["query and key norms"]
     words += [] if mixer.softcap is None else [f"soft-cap {mixer.softcap:g}"]
     return ", ".join([*words, f"scale {mixer.scale:.4g}"])
