@@ -206,7 +206,6 @@ def odd_values() -> Attention:
 ODD: dict[str, Callable[[], Part]] = {
     "OddChain": lambda: odd(Chain([attention(DRAW)])),
     "OddSum": lambda: odd(Sum([attention(DRAW)])),
-    "OddRotary": lambda: softmax_with(position=Several([odd(position("rotary", DRAW))])),
     "OddSkip": lambda: odd(Skip(attention(DRAW))),
     "OddScale": lambda: odd(Scale(0.5)),
     "OddAttention": lambda: odd(attention(DRAW)),
@@ -238,6 +237,7 @@ INSIDE: dict[str, Callable[[], Part]] = {
     "OddLayerNorm": lambda: softmax_with(query_norm=odd(LayerNorm(eps=1e-5))),
     "OddSphere": lambda: softmax_with(key_norm=odd(Sphere())),
     "OddAlibi": lambda: softmax_with(position=segments(odd(position("alibi", DRAW)))),
+    "OddRotary": lambda: softmax_with(position=Several([odd(position("rotary", DRAW))])),
     "OddSkip": lambda: Chain([norm("layer", DRAW), Sum([Skip(odd(Skip(attention(DRAW)))), mlp(DRAW)])]),
 }
 

@@ -104,17 +104,20 @@ def find_axes(
 
 
 def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None) -> bool:
-    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts."""
-    if not inputs or any(value.ndim > 1 for value in inputs.values()):
+    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts, or with one of
+    a single text that the model has put there."""
+    sizes = {len(value) for value in inputs.values() if value.ndim == 1}
+    if not sizes or any(value.ndim > 1 for value in inputs.values()):
         return False
-    axes: list[int] = []
+    is_lone: list[bool] = []
 
     def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
-        axes.append(state.ndim)
+        is_alone = state.ndim == 3 and 1 in state.shape[:2] and max(state.shape[:2]) > 1
+        is_lone.append(state.ndim == 2 or is_alone)
 
     with suppress(Exception), _at_rest(model), tapped(model, layout, receive, texts=None):
         run_batch(model, Batch(inputs=dict(inputs), is_token=None, labels=(), form=form))
-    return axes[:1] == [2]
+    return is_lone[:1] == [True]
 
 
 def located(

@@ -27,7 +27,7 @@ from rankscope.network import (
 )
 from rankscope.sources.batch import Batch
 from rankscope.sources.operations import Guard
-from rankscope.sources.recognise.tokenmaps import Called
+from rankscope.sources.recognise.tokenmaps import Called, RowByRow
 from rankscope.sources.recognition import Recognition, words_of
 from rankscope.sources.seen import Seen
 from rankscope.sources.translate import translate
@@ -135,6 +135,8 @@ def part_words(part: Part) -> str:
             per = "a number" if part.value.shape[-1] == 1 else "per channel"
             return f"Scale: {per}"
         case TokenMap():
+            if isinstance(part.module, RowByRow):
+                return f"TokenMap: {part.what} at {part.where}, each token by itself"
             inner = part.module.module if isinstance(part.module, Called) else part.module
             return f"TokenMap: {type(inner).__name__}, each token by itself"
         case Opaque():

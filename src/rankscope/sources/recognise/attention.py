@@ -52,6 +52,8 @@ def find_attention(region: Region, *, tokens_first: bool, own: Own) -> None:
         with _noted(region, one.node):
             if one.node.shape[one.axis] < 2:
                 raise Unread("one token alone: nothing can be read of attention", one.node)
+            if region.stripped(one.logits) in region.linears:
+                raise Unread("a softmax over channels, not over the keys of queries", one.node)
             for mix in mixes_of(operands, one):
                 for end in ends_of(operands, mix.product.node):
                     ends.setdefault(end, []).append(mix)
