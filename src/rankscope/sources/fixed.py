@@ -7,22 +7,18 @@ values alone.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from rankscope.errors import NotTranslated, RankscopeError
 from rankscope.sources.arguments import positional_names
 from rankscope.sources.batch import Batch
-from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_calls import BlockCall, entered_by_others
 from rankscope.sources.family import Stack
 from rankscope.sources.operations import held_tensors
 from rankscope.sources.paths import join
 from rankscope.sources.plain_run import plain_run
-from rankscope.sources.roles import block_width
-from rankscope.sources.taps import entering, unwrapped
 
 _CLOSE = 1e-5
 """The same values computed for another number of texts differ by rounding; what follows from them is compared."""
@@ -71,22 +67,15 @@ def handed_on(
     """
     if stack.program is not None or stack.enters:  # one call runs all of them
         return []
-    first = unwrapped(model).get_submodule(stack.called[0])
 
-    def moved(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        state = entering(args, kwargs, block_width(block))
-        if state is None:
-            return None
-        other = state + 0.5 * state.roll(1, dims=-1) + 0.1 * state.detach().abs().mean()
-        return tree_map(lambda leaf: other if leaf is state else leaf, (args, dict(kwargs)))
+    def other(state: Tensor) -> Tensor:
+        return state + 0.5 * state.roll(1, dims=-1) + 0.1 * state.detach().abs().mean()
 
-    handle = first.register_forward_pre_hook(moved, with_kwargs=True)
     try:
-        others = plain_run(model, stack, batch, with_arguments=True, with_ending=False).arguments
+        with entered_by_others(model, stack, other):
+            others = plain_run(model, stack, batch, with_arguments=True, with_ending=False).arguments
     except RankscopeError:
         return []
-    finally:
-        handle.remove()
     # The first block itself may be given its tokens twice.
     return [_word(calls[0].block, name) for name in varying(calls[1:], others[1:], memory=memory)]
 

@@ -22,10 +22,23 @@ from rankscope.errors import (
     ShapeError,
     is_out_of_memory,
 )
-from rankscope.network import Chain, Context, Network, Norm, Part, Rotary, TransformerXL
+from rankscope.masks import ExplicitMask
+from rankscope.network import (
+    Chain,
+    Context,
+    Network,
+    Norm,
+    Part,
+    Rotary,
+    SeenBias,
+    SeenOffsets,
+    Softmax,
+    TransformerXL,
+)
 from rankscope.network.foreign import Foreign
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_masks import block_masks
 from rankscope.sources.block_proof import BlockProof, has_coarse_arguments, prove_block
 from rankscope.sources.declared import Declared, with_own_angles
 from rankscope.sources.family import Stack
@@ -41,7 +54,7 @@ from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge, segments_of
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
-from rankscope.sources.plain_run import PlainRun, exact_calls, first_state, plain_run
+from rankscope.sources.plain_run import PlainRun, exact_calls, first_call, first_state, plain_run
 from rankscope.sources.proof import (
     ALLOWED,
     ALLOWED_CASTS,
@@ -55,6 +68,7 @@ from rankscope.sources.recognise.twins import Signature, signature
 from rankscope.sources.taps import Channels, unwrapped
 from rankscope.sources.variations import (
     Marks,
+    TokenAxes,
     counted_anew,
     counting_inputs,
     lengthened,
@@ -141,7 +155,18 @@ class _Tree:
     def shape(self) -> tuple[int | None, int] | None:
         """The texts and tokens that some piece is limited to."""
         found = {one.limit for one in self.network.modules() if isinstance(one, Foreign)} - {None}
+        found |= {(None, tokens) for one in self.network.modules() for tokens in _only_lengths(one)}
         return next((one for one in found if one is not None and one[0] is not None), next(iter(found), None))
+
+
+def _only_lengths(part: nn.Module) -> Iterator[int]:
+    """The number of tokens that a mask or a bias of the logits is known for, where it is for that number alone."""
+    if isinstance(part, SeenBias):
+        yield int(part.table.shape[-1])
+    elif isinstance(part, SeenOffsets) and part.is_exact:
+        yield part.tokens
+    elif isinstance(part, Softmax) and isinstance(part.rule, ExplicitMask):
+        yield part.rule.size
 
 
 def read_stack(model: nn.Module, stack: Stack, own: Batch, declared: Declared | None = None) -> Recognition:
@@ -165,6 +190,7 @@ class _Reader:
         )
         self.others = [] if self.counted is None else marks_of_others(own, self.counted)
         self.plain = self._from_the_first_position(self._without_padding(few))
+        self.plain, self.counted = self._unmasked(self.plain, self.counted)
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
         self._runs: dict[tuple[str, object], tuple[Batch, PlainRun] | None] = {}
@@ -208,7 +234,10 @@ class _Reader:
                 found = self._compared(tree)
             except NotTranslated as error:
                 refusal = refusal or error
-                continue
+                limited = self._for_own_length(tree)
+                if limited is None:
+                    continue
+                found = limited
             if best is None or found.longest > best.longest:
                 best = found
             if best.fails_at is None or best.shape is not None:
@@ -217,6 +246,22 @@ class _Reader:
             self._check_between_blocks()
             raise refusal or NotTranslated("the blocks could not be run on their own inputs")
         return best
+
+    def _for_own_length(self, tree: _Tree) -> Recognition | None:
+        """The tree for texts of the user's own length alone, where tables of it have other rows for other lengths.
+
+        Positions that are spread over a text (a sine of the place divided by the length) are such rows.
+        """
+        if not any(isinstance(one, SeenOffsets) for one in tree.network.modules()):
+            return None
+        try:
+            own = self._tree(self.own)
+            for one in own.network.modules():
+                if isinstance(one, SeenOffsets):
+                    one.is_exact = True
+            return self._compared(own)
+        except RankscopeError:
+            return None
 
     def _check_between_blocks(self) -> None:
         """Raise where the model does something to the tokens between two blocks, which no block shows."""
@@ -277,14 +322,17 @@ class _Reader:
             return self._long
         low, high = self.rows, max(LONG, self.rows)
         found = self._of_length(high)
-        if found is None:
+        # A block may read fewer tokens than enter it: a table of its own that ends. Then whole runs are asked.
+        is_read = found is not None and self._run_of_length(high) is not None
+        if not is_read:
+            found = None
             limit = position_limit(self.model) or 0
             guesses = [limit + 1, limit]  # where the model says how far it reads, two runs show that it is so
             while high - low > 1:
                 guess = guesses.pop() if guesses else 0
                 tokens = guess if low < guess < high else (low + high) // 2
                 batch = self._of_length(tokens)
-                if batch is None:
+                if batch is None or self._run_of_length(tokens) is None:
                     high = tokens
                 else:
                     low, found = tokens, batch
@@ -304,6 +352,33 @@ class _Reader:
                     if marks.on_tokens is not None:  # of ids several may be padding
                         break
         return batch
+
+    def _unmasked(self, batch: Batch, counted: TokenAxes | None) -> tuple[Batch, TokenAxes | None]:
+        """The batch without padding that only its blocks are told of: fewer tokens, or other texts; where they lie."""
+        try:
+            _, call = first_call(self.model, self.stack, batch)
+        except RankscopeError:
+            return batch, counted
+        if not block_masks(call):
+            return batch, counted
+        _, call = first_call(self.model, self.stack, self.own)
+        for mask in block_masks(call):
+            is_token = mask.is_token(call)
+            if is_token is None or len(is_token) != len(self.own):
+                continue
+            most = is_token.sum(1).argsort(descending=True, stable=True)[:TEXTS].sort().values
+            counts = is_token[most].sum(1, keepdim=True)
+            fewest = int(counts.min())
+            is_ended = torch.equal(is_token[most], torch.arange(is_token.shape[1]) < counts)
+            texts = self._from_the_first_position(self._without_padding(self.own.taken(most)))
+            if counted is not None and is_ended and min(FEW, counted.rows) <= fewest < counted.rows:
+                cut = shortened(texts, counted, fewest)
+                if self._run(cut, finite=True) is not None:
+                    return cut, replace(counted, size=counted.entries(fewest), rows=fewest)
+            whole = is_token.all(1).nonzero().flatten()[:TEXTS]
+            if len(whole):
+                return self._from_the_first_position(self._without_padding(self.own.taken(whole))), counted
+        return batch, counted
 
     def _from_the_first_position(self, batch: Batch) -> Batch:
         """The batch with positions that count its columns, where they are given: then all texts turn alike."""
@@ -596,6 +671,11 @@ class _Reader:
             run = self._own_run()
             if not self._holds(tree, knowledge, self.own, run) and self._holds(tree, told, self.own, run):
                 return told
+        call = next(iter(self._own_run().arguments), None)
+        for mask in [] if call is None or knowledge.padding is not None else block_masks(call):
+            told = replace(knowledge, mask=mask)
+            if self._holds(tree, told, self.own, self._own_run()):
+                return told
         return knowledge
 
     def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch, run: PlainRun) -> bool:
@@ -636,7 +716,7 @@ def proven_on(
 ) -> Proof:
     """The deviations of a recognised tree from a plain run of the model, or an error that names the first block."""
     if run is None:
-        run = plain_run(model, stack, batch, with_arguments=knowledge.memory is not None)
+        run = plain_run(model, stack, batch, with_arguments=knowledge.asks_calls)
     context = knowledge.context(batch, run.states[0], next(iter(run.arguments), None))
     # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
     # scale: states alone are compared.
