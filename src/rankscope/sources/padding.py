@@ -6,6 +6,7 @@ tokens be read, the former are padding. A mask that changes no state (of a loss,
 reads) tells nothing here.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -85,19 +86,21 @@ def find_told_padding(model: nn.Module, layout: Layout, batch: Batch) -> BlockMa
             before = before or _states(model, layout, batch)
             moves = []
             for keep in (kept, ~kept):
-                rows = (keep.mT if call.tokens_first else keep).unsqueeze(-1)
-                with entered_by_others(
-                    model, stack, lambda x, rows=rows: torch.where(rows, x, _drawn_like(x))
-                ):
+                with entered_by_others(model, stack, _others_but(keep.mT if call.tokens_first else keep)):
                     moves.append(_moved(before, _states(model, layout, batch), keep))
             if moves[0] <= CLEARLY.get(dtype_of(model), 0.1) < moves[1]:
                 return mask
     return None
 
 
-def _drawn_like(x: Tensor) -> Tensor:
-    drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return (drawn * x.detach().double().std().cpu()).to(x)
+def _others_but(keep: Tensor) -> Callable[[Tensor], Tensor]:
+    """Other tokens of the same size in all places but some."""
+
+    def change(x: Tensor) -> Tensor:
+        drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        return torch.where(keep.unsqueeze(-1).to(x.device), x, (drawn * float(x.detach().std())).to(x))
+
+    return change
 
 
 def _leaves_out(

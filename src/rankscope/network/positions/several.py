@@ -81,15 +81,20 @@ class Several(Position):
 
     def __init__(self, rules: Iterable[Position]) -> None:
         super().__init__()
-        self.rules = nn.ModuleList(rules)
+        self._rules = nn.ModuleList(rules)
         for rule in self.rules:
             if not isinstance(rule, _PARTS):
                 names = ", ".join(kind.__name__ for kind in _PARTS)
                 raise ConfigError(f"{type(rule).__name__} cannot be one of several rules; {names} can")
 
+    @property
+    def rules(self) -> tuple[Position, ...]:
+        """In the order in which they act."""
+        return tuple(self._rules)  # type: ignore[arg-type]  # the constructor lets no other module in
+
     def pieces(self) -> tuple[object, ...]:
         """The rules that it is made of."""
-        return tuple(self.rules)
+        return self.rules
 
     def rotate(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         for rule in self.rules:

@@ -119,13 +119,10 @@ class _Reading:
             raise Unread("queries or keys of different heads are made of different states", self.where)
         (query_state, key_state), value_state = next(iter(states)), self.mixing.state
         asked, offered = query_state, key_state
-        if None not in (query_state, key_state, value_state):
-            query_state, key_state = (
-                one
-                if one is value_state or _without_constant(self.operands, one) is not value_state
-                else value_state
-                for one in (asked, offered)
-            )
+        query_state, key_state = (
+            value_state if _without_constant(self.operands, one) is value_state else one
+            for one in (asked, offered)
+        )
         for one, logits in every.items():
             value_place, key_place = (
                 self.mixing.value_place[one],
@@ -184,9 +181,9 @@ class _Reading:
         if bool((key_row < 0).any()):
             raise Unread("some tokens are keys of no query", self.where)
         self.key = groups.side(key_row, "key", self.where)
-        if asked is not query_state:
+        if asked is not None and asked is not query_state:
             self.query = self._moved(self.query, asked, query_state)
-        if offered is not key_state:
+        if offered is not None and offered is not key_state:
             self.key = self._moved(self.key, offered, key_state)
 
     def _moved(self, heads: Heads, made_of: Node, state: Node) -> Heads:
@@ -320,11 +317,13 @@ class _Reading:
         )
 
 
-def _without_constant(operands: Operands, state: Node) -> Node | None:
-    """The state that a sum with a constant is made of; None where it is no such sum."""
+def _without_constant(operands: Operands, state: Node | None) -> Node | None:
+    """The state that a sum with a constant is made of; the state itself where it is no such sum."""
+    if state is None:
+        return None
     live = [leaf for leaf in state.inputs() if leaf in operands.live]
     is_sum = state.kind == "add" and not state.kwargs and len(state.args) == 2 and len(live) == 1
-    return live[0] if is_sum and live[0].shape == state.shape else None
+    return live[0] if is_sum and live[0].shape == state.shape else state
 
 
 def _of_text(heads: Heads, text: int, tokens: Tensor) -> Side:
