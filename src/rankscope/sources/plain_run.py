@@ -131,6 +131,12 @@ def _taped(
     tape = _Tape(arguments=[] if with_arguments else None)
     try:
         _run(model, stack, batch, tape, ending, first=first)
+        if first and not tape.states:
+            raise ModelError(
+                f"the call does not run the blocks of {stack.name!r} ({stack.blocks[0]} ... {stack.blocks[-1]}); "
+                "generate() of a model with an encoder and a decoder, say, runs the encoder by itself before: record a "
+                "call that runs both, or the part alone, rs.record(model.get_submodule(...))"
+            )
     except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
         (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
         tape = _Tape(arguments=[] if with_arguments else None)

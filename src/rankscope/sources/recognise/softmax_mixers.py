@@ -74,9 +74,11 @@ def softmax_mixer(
         rules, scale, is_single = [found.rotary], found.factor, found.is_single
         asked, offered = (
             _Plain(
-                columns, torch.ones(columns.shape, dtype=torch.float64), torch.zeros(columns.shape).double()
+                columns[:, way],
+                sizes[:, None].expand(columns.shape),
+                torch.zeros(columns.shape, dtype=torch.float64),
             )
-            for columns in (asking[0][:, found.query_order], offering[0][:, found.key_order])
+            for (columns, _, sizes), way in ((asking, found.query_order), (offering, found.key_order))
         )
     asked = _Plain(asked.columns, asked.factors * factor[:, None], asked.constants * factor[:, None])
     normed = _normed(query, key, asked.columns.shape[1])
@@ -137,8 +139,8 @@ def _held(
     return *asked[:2], *offered[:2], False
 
 
-def _turn(side: Side) -> tuple[Tensor, Tensor] | None:
-    """Columns (h a) and what the product sees of them (t c a), the same for all heads; None where no token turns."""
+def _turn(side: Side) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Columns (h a), what the product sees of them (t c a) and a factor per head (h); None where no token turns."""
     first = side.columns[..., 0]
     is_single = not bool((side.columns[..., 1] >= 0).any())
     still = side.factors[:1]
@@ -162,9 +164,11 @@ def _turn(side: Side) -> tuple[Tensor, Tensor] | None:
         index = torch.searchsorted(table[head], held.clamp(min=0))
         turns[head].scatter_add_(2, torch.where(held >= 0, index, width), side.factors[:, head])
     turns = turns[..., :width]
-    if float((turns - turns[:1]).abs().max()) > EXACT * float(turns.abs().max()):
+    # All heads turn alike, each perhaps with a factor of its own: a temperature.
+    sizes = (turns * turns[:1]).sum((1, 2, 3)) / turns[0].square().sum()
+    if float((turns - sizes[:, None, None, None] * turns[:1]).abs().max()) > EXACT * float(turns.abs().max()):
         raise Unread("heads turn differently with the position")
-    return table, turns[0]
+    return table, turns[0], sizes
 
 
 def _plain(query: Side, key: Side) -> tuple[_Plain, _Plain, tuple[Tensor, Tensor] | None]:
