@@ -119,14 +119,20 @@ def test_what_is_certified_is_true(size: float) -> None:
     ids=lambda one: type(one).__name__,
 )
 def test_an_error_of_the_tokens_is_carried_through_the_rules(rule: Position) -> None:
-    """Maps of tokens that are moved by at most the error lie within the radius; it is no wild guess either."""
-    x, error, attention = 0.1 * DRAW(TOKENS, DIM), 1e-6, mixer(rule)
-    found = enclosed_maps(attention, Enclosed(x=x, error=torch.full((TOKENS,), error).double()), Context())
-    worst = 0.0
-    for _ in range(20):
-        step = DRAW(TOKENS, DIM)
-        moved = attention(x + error * step / torch.linalg.vector_norm(step, dim=-1, keepdim=True), Context())
-        share = ((moved - found.maps).abs() / found.maps).amax(dim=-1) / found.radius
-        worst = max(worst, float(share.max()))
+    """Maps of a first token that is moved by at most the error lie within the radius; it is no wild guess either.
+
+    That token is next to nothing, so that what moves is its query: keys of others, which are exact, are long.
+    """
+    x, attention = 0.1 * DRAW(TOKENS, DIM), mixer(rule)
+    x[0] *= 1e-3
+    error = torch.zeros(TOKENS, dtype=torch.float64)
+    error[0] = 1e-7
+    found = enclosed_maps(attention, Enclosed(x=x, error=error), Context())
     assert bool(found.maps.all())
-    assert 1e-3 < worst <= 1.0
+    worst = 0.0
+    for _ in range(50):
+        moved = x.clone()
+        moved[0] += error[0] * torch.nn.functional.normalize(DRAW(DIM), dim=0)
+        share = ((attention(moved, Context()) - found.maps).abs() / found.maps).amax(dim=-1) / found.radius
+        worst = max(worst, float(share[:, 0].max()))
+    assert 0.05 < worst <= 1.0

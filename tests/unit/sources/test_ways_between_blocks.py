@@ -79,9 +79,9 @@ def recorded(model: nn.Module, *args: Tensor, **kwargs: Tensor) -> "rs.Seen":
 
 
 def test_values_that_are_handed_on_are_no_constants() -> None:
-    """A change of the tree would change them too: as constants of one run they would make ablations of another model."""
+    """A change of the tree would change them too: as constants of one run they would belong to another model."""
     with pytest.raises(
-        NotTranslated, match="'handed' besides their tokens.*made of what an earlier block was given"
+        NotTranslated, match=r"'handed' besides their tokens.*made of what an earlier block was given"
     ):
         rs.translate(recorded(HandsOn(), ids(2, 9)))
 
