@@ -243,6 +243,7 @@ class _Reader:
             if best.fails_at is None or best.shape is not None:
                 break
         if best is None:
+            self._check_autocast()
             self._check_between_blocks()
             raise refusal or NotTranslated("the blocks could not be run on their own inputs")
         return best
@@ -262,6 +263,21 @@ class _Reader:
             return self._compared(own)
         except RankscopeError:
             return None
+
+    def _check_autocast(self) -> None:
+        """Raise where the model switches autocast on by itself, so that no tree in its own dtype can be the same."""
+        first = unwrapped(self.model).get_submodule(self.stack.called[0])
+        kind, is_on = next((one.device.type for one in first.parameters()), "cpu"), list[bool]()
+        handle = first.register_forward_pre_hook(lambda *_: is_on.append(torch.is_autocast_enabled(kind)))
+        try:
+            self._run(self.own)
+        finally:
+            handle.remove()
+        if any(is_on):
+            raise NotTranslated(
+                "the model runs its blocks under autocast, which it switches on by itself, and a tree is compared "
+                "without it; call it where that is off. 'rankscope scan' works on it as it runs"
+            )
 
     def _check_between_blocks(self) -> None:
         """Raise where the model does something to the tokens between two blocks, which no block shows."""

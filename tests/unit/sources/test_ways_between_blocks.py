@@ -91,6 +91,20 @@ def test_a_skip_between_blocks_is_named() -> None:
         rs.translate(recorded(SkipsBlocks(), ids(2, 9)))
 
 
+class OwnAutocast(Model):
+    def forward(self, ids: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(ids)
+
+
+def test_autocast_inside_a_model_is_named() -> None:
+    model = OwnAutocast().float()
+    seen = recorded(model, ids(2, 9))
+    assert rs.scan(seen).verdict
+    with pytest.raises(NotTranslated, match="runs its blocks under autocast"):
+        rs.translate(seen)
+
+
 # --- padding that only the blocks are told of
 
 
