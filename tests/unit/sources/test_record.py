@@ -383,9 +383,7 @@ def test_a_step_that_calls_the_network_inside_records_that() -> None:
     assert seen.model is model.net
     assert seen.notes == ("_Around itself was not called; its part 'net' was, and is recorded",)
     truth = states(model.net, ids(3, 6))
-    torch.testing.assert_close(
-        measured(rs.scan(seen, spectra=False), 2), ratios(truth[1]).double(), rtol=1e-6, atol=0
-    )
+    torch.testing.assert_close(measured(rs.scan(seen, spectra=False), 2), ratios(truth[1]), rtol=1e-6, atol=0)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
