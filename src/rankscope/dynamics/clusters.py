@@ -35,8 +35,8 @@ CLOSE = 1e-2
 class Clusters:
     """Clusters of tokens, and how many there could be as far as rounding can tell.
 
-    Pairs of directions whose distance is within ``margin`` of that of two unit vectors at the given angle are ties: which
-    side they are on is rounding. They count as joined, so that the answer does not hang on the last digit.
+    Pairs of directions whose distance is within ``margin`` of that of two unit vectors at the given angle are ties:
+    which side they are on is rounding. They count as joined, so that the answer does not hang on the last digit.
 
     Args:
         labels: ``*batch tokens``, the lowest number of a token in the same cluster.
@@ -57,13 +57,13 @@ class Clusters:
 
 
 def tie_margin(dtype: torch.dtype) -> float:
-    """How far rounding to ``dtype`` may move the distance of two directions: each turns by a floor of one layer at most.
+    """How far rounding to ``dtype`` may move the distance of two directions: each turns by a floor of one layer at
+    most.
 
     >>> f"{tie_margin(torch.float64):.0e}"
     '7e-15'
     """
     return 2 * float(turned(relative_floor(1, dtype)))
-
 
 
 def cluster_system(
@@ -88,8 +88,8 @@ def find_clusters(x: Tensor, *, angle: float = CLOSE, margin: float | None = Non
     """The clusters of tokens ``*batch tokens dim``, whose lengths do not matter.
 
     Single linkage: two tokens are in one cluster if a chain of tokens joins them in which neighbors are at most
-    ``angle`` radians apart. Where the distance of two directions is within ``margin`` of that the pair is a tie and counts as
-    joined; the margin is what rounding to the dtype of ``x`` may have done to it, unless one is given.
+    ``angle`` radians apart. Where the distance of two directions is within ``margin`` of that the pair is a tie and
+    counts as joined; the margin is what rounding to the dtype of ``x`` may have done to it, unless one is given.
 
     >>> ring = torch.arange(50, dtype=torch.float64) * (2 * math.pi / 50)
     >>> found = find_clusters(torch.stack([ring.cos(), ring.sin()], dim=-1), angle=2 * math.pi / 50)

@@ -95,7 +95,9 @@ def test_the_factor_of_squares_is_attained(tokens):
         torch.testing.assert_close(ends(quantity, maps @ x)[0], expected * ends(quantity, x)[0])
 
 
-@pytest.mark.parametrize(("tokens", "factor"), [(2, 1.0), (3, 1.1547005383792515), (8, 2.0), (9, 2.1081851067789197)])
+@pytest.mark.parametrize(
+    ("tokens", "factor"), [(2, 1.0), (3, 1.1547005383792515), (8, 2.0), (9, 2.1081851067789197)]
+)
 def test_the_factor_of_squares_by_trying_all_maps_that_matter(tokens, factor):
     """Rows at the two ends of an edge: by Krein and Milman the largest residual is at an extreme point of the maps."""
     one, two = (torch.eye(tokens, dtype=torch.float64)[k] for k in (0, 1))
@@ -113,7 +115,9 @@ def test_in_the_plane_row_sums_shrink_by_the_dobrushin_coefficient(tokens, seed,
     maps, x, _ = drawn(3, tokens, 2, seed, sharpness)
     after, before = (residual_bracket(one, norm="linf", tolerance=1e-6) for one in (maps @ x, x))
     assert sharp_ratio("residual[linf,best]", tokens, 2) == 1.0
-    assert bool((after.low <= dobrushin(maps) * before.high * (1 + 1e-12)).all())  # certified ends, one rounding
+    assert bool(
+        (after.low <= dobrushin(maps) * before.high * (1 + 1e-12)).all()
+    )  # certified ends, one rounding
 
 
 def test_the_octahedron_attains_three_halves_in_row_sums():

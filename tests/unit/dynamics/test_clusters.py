@@ -77,7 +77,10 @@ def test_ties_are_joined_and_said_to_be_ties(n: int, dtype: torch.dtype) -> None
         assert (found.count.tolist(), found.most.tolist()) == ([1, 1], [n, n])
         assert not bool(found.is_settled.any())
         assert count_clusters(turned, angle=step).tolist() == [1, 1]
-        for angle, count in ((1.2 * step, 1), (0.8 * step, n)):  # a fifth is above the margin of bfloat16 up to n = 12
+        for angle, count in (
+            (1.2 * step, 1),
+            (0.8 * step, n),
+        ):  # a fifth is above the margin of bfloat16 up to n = 12
             clear = find_clusters(turned, angle=min(angle, math.pi))
             if clear.margin < 0.1 * step and n > 2:
                 assert clear.count.tolist() == clear.most.tolist() == [count, count]
@@ -89,7 +92,9 @@ def test_a_margin_can_be_given() -> None:
     assert find_clusters(x, angle=0.15, margin=0.0).count == 2
     wide = find_clusters(x, angle=0.15, margin=0.06)
     assert (int(wide.count), int(wide.most), wide.margin) == (1, 3, 0.06)
-    assert int(find_clusters(circle(0, 0), angle=0.0, margin=1.0).most) == 2  # not even equal tokens are sure to be
+    assert (
+        int(find_clusters(circle(0, 0), angle=0.0, margin=1.0).most) == 2
+    )  # not even equal tokens are sure to be
     with pytest.raises(ConfigError, match="margin of a tie"):
         find_clusters(x, margin=-1.0)
 
