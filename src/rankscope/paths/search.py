@@ -214,8 +214,13 @@ class Search:
 
     @property
     def is_proven(self) -> bool:
-        """Whether no path outside the list has a larger score than the last one, rounding included on both sides."""
-        return len(self.found) == self.count and self.most <= self.least
+        """Whether no path outside the list has a larger score than the last one, rounding included on both sides.
+
+        Not where the last score is all rounding: it has no place in an order, even if nothing is left out.
+        """
+        if len(self.found) < self.count or self.most > self.least:
+            return False
+        return self.least > -math.inf or self.floor(self.found[0]) == 0
 
     def floor(self, found: Found) -> float:
         """What rounding may have left of the score of a whole path.

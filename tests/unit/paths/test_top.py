@@ -60,8 +60,8 @@ def check_list(found: Top, scores: dict[tuple, float], count: int) -> None:
     own = [scores[one.path.heads] for one in found.paths]
     assert own == pytest.approx(best, rel=1e-9, abs=COLLAPSED)
     assert len({one.path for one in found.paths}) == count
-    # Below the floor scores have no order, so nothing is proven; a list of all paths leaves nothing to prove.
-    assert found.exact == (found.resolved[-1] or count == len(scores))
+    # below the floor scores have no order, so nothing is proven
+    assert found.exact == found.resolved[-1]
     assert found.gap == (0.0 if found.exact else None)
     assert found.ranked == (len(found.paths) if all(found.resolved) else found.resolved.index(False))
     if found.exact and count < len(scores):
