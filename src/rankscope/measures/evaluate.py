@@ -10,7 +10,9 @@ from rankscope.core.numerics import relative_floor
 from rankscope.core.types import PerMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.brackets import Bracket
+from rankscope.measures.laws import Covers
 from rankscope.measures.measure import Measure
+from rankscope.measures.norms import NORMS, row_lengths
 from rankscope.measures.sharing import sharing
 
 
@@ -44,7 +46,7 @@ def evaluate_many(
     flat = x.reshape(-1, *x.shape[-2:])
     is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
     finite = flat[is_finite].double()  # one tensor for all, so that its pieces can be shared
-    relative, found = relative_floor(layer, dtype), []
+    rounding, found = relative_floor(layer, dtype), []
     with sharing():
         for measure in measures:
             usable = measure.checked(finite, dtype=dtype)
@@ -52,9 +54,33 @@ def evaluate_many(
             if usable.shape[0]:
                 value = measure.value_fn(usable)
                 low, high = value if isinstance(value, Bracket) else (value, value)
+                relative = rounding * (1 + _below_normal(measure, usable, dtype))
                 floor = measure.floor_fn(usable, relative)
             found.append(_assembled(x.shape[:-2], is_finite, low, high, floor))
     return found
+
+
+COARSE = 0.01
+"""Where the spacing of numbers below the smallest normal one adds less than this to a floor, it is left out."""
+
+
+def _below_normal(measure: Measure, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the fixed spacing of subnormal numbers adds to the rounding of a state, relative to its usual rounding.
+
+    A number below the smallest normal one, t, is rounded by up to ``u t`` whatever its size, u the unit round-off. So
+    every entry is off by ``u (|entry| + t)`` at most, and a state by ``u (|X| + t |1|)`` in any norm, where 1 has ones
+    everywhere: ``t |1| / |X|`` more than usual. Of single tokens the shortest one decides. In float16, t is 6e-5.
+    """
+    smallest = torch.finfo(dtype).smallest_normal
+    if measure.covers in (Covers.TOKENS, Covers.UNIT_NORM):
+        lengths = row_lengths(x)
+        size = torch.where(lengths > 0, lengths, torch.inf).amin(dim=-1)
+        ones = x.new_tensor(float(x.shape[-1])).sqrt()
+    else:
+        norm = NORMS[measure.norm or "frobenius"]
+        size, ones = norm(x), norm(torch.ones_like(x[:1]))[0]
+    more = torch.where(size > 0, smallest * ones / size, 0.0)
+    return torch.where(more < COARSE, 0.0, more)
 
 
 def _assembled(batch: torch.Size, is_finite: Tensor, low: Tensor, high: Tensor, floor: Tensor) -> Evaluation:
