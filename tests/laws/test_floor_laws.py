@@ -98,7 +98,7 @@ def moved(measure, x: torch.Tensor, relative: float, e: torch.Tensor) -> torch.T
         * relative
         * torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     )
-    if measure.covers is Covers.TOKENS:
+    if measure.covers in (Covers.TOKENS, Covers.SAME_CHANNELS):
         return x + steps
     # Unit norm: tokens turn, and the turn is what is limited; it is nearly linear in the step.
     unit, share = unit_tokens(x), torch.ones(len(e), 1, 1, dtype=torch.float64)
@@ -112,6 +112,17 @@ def moved(measure, x: torch.Tensor, relative: float, e: torch.Tensor) -> torch.T
     return x + 0.999 * share * steps
 
 
+def same_channels(x: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Whether the massive channels are the same, as many and in the same places."""
+
+    def massive(y: torch.Tensor) -> torch.Tensor:
+        lengths = unit_tokens(y).square().mean(dim=-2)
+        places = lengths.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        return places < MEASURES["massive_channels[5x_others,unit]"](y)[..., None]
+
+    return (massive(x) == massive(after)).all(dim=-1)
+
+
 def check(measure, x: torch.Tensor, relative: float, e: torch.Tensor) -> None:
     after = moved(measure, x, relative, e)
     before, values, floor = measure(x), measure(after), measure.floor(x, relative)
@@ -121,6 +132,8 @@ def check(measure, x: torch.Tensor, relative: float, e: torch.Tensor) -> None:
     else:
         change, size = (values - before).abs(), before.abs()
     known = torch.isfinite(change) & torch.isfinite(floor)
+    if measure.covers is Covers.SAME_CHANNELS:
+        known &= same_channels(x, after)
     # A ratio may move up by (1 + relative) / (1 - relative) floors. 1e-13 of the state: the measure's own rounding.
     scale = 1.0 if "ratio" in measure.name or measure.norm is None else float(NORMS[measure.norm](x))
     own = 1e-13 * (

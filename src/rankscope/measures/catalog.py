@@ -243,6 +243,7 @@ def _massive() -> Iterator[Measure]:
         ),
         (other_channels, massive.other_channels_of, massive.other_channels_floor, ratio),
     ]
+    covers = {counts: Covers.STATE, share: Covers.STATE, other_channels: Covers.SAME_CHANNELS}
     for definition, value, floor, more in rows:
         formula, meaning = words.MASSIVE[definition]
         of_channels = definition in (channels, channel_share, other_channels)
@@ -256,7 +257,7 @@ def _massive() -> Iterator[Measure]:
             kind="tokens",
             value_fn=value,
             floor_fn=floor,
-            covers=Covers.STATE if definition in (counts, share) else Covers.TOKENS,
+            covers=covers.get(definition, Covers.TOKENS),
         )
 
 

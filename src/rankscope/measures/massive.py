@@ -214,14 +214,14 @@ def other_channels_of(x: TokenMatrix) -> PerMatrix:
 def other_channels_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
     """How far the ratio moves when every token moves by ``relative`` of its own length, all channels included.
 
-    Relative to what is left of a token that is more, by the length it has lost. 1 where it is open which channels are
-    left.
+    Relative to what is left of a token that is more, by the length it has lost. Given which channels are massive: whether
+    that is open is said by the floor of their number, and without an answer nothing would be known of any state whose
+    channels are about equally large.
     """
     _, share = _without_channels(x)
     left = (1 - share).clamp(min=0).sqrt()
     moved = torch.as_tensor(relative, dtype=torch.float64, device=x.device)[..., None] / left
-    floor = turned(moved.nan_to_num(nan=2.0)).square().mean(dim=-1).sqrt()
-    return torch.where(massive_channels_floor(x, relative) > 0, 1.0, floor)
+    return turned(moved.nan_to_num(nan=2.0)).square().mean(dim=-1).sqrt()
 
 
 def _has_zero(x: TokenMatrix) -> Tensor:

@@ -262,8 +262,7 @@ def _from_lengths(
     channel_shares = torch.where(open_channels > 0, 1.0, share_floor(torch.zeros_like(unit), unit))
     values = torch.stack([count.cpu(), share, ratio, none, none, everything + none], dim=-1)
     of_others = torch.where(who_is_open(lengths, torch.full_like(count, relative)).cpu(), 1.0, unit)
-    of_rest = torch.where(open_channels > 0, 1.0, unit)
-    floors = torch.stack([is_open.cpu(), shares, of_others, open_channels, channel_shares, of_rest], dim=-1)
+    floors = torch.stack([is_open.cpu(), shares, of_others, open_channels, channel_shares, unit], dim=-1)
     is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 
