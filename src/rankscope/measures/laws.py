@@ -31,6 +31,9 @@ class Covers(StrEnum):
         "(composite: in column sums and in row sums)"
     )
     TOKENS = "any error that moves no token by more than relative of its own length"
+    SAME_CHANNELS = (
+        "any error that moves no token by more than relative of its own length, and no channel in or out"
+    )
     UNIT_NORM = (
         "any error that moves the tokens at unit length as same norm says, by 2 sin(asin(relative) / 2) of it"
     )

@@ -214,9 +214,9 @@ def other_channels_of(x: TokenMatrix) -> PerMatrix:
 def other_channels_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
     """How far the ratio moves when every token moves by ``relative`` of its own length, all channels included.
 
-    Relative to what is left of a token that is more, by the length it has lost. Given which channels are massive: whether
-    that is open is said by the floor of their number, and without an answer nothing would be known of any state whose
-    channels are about equally large.
+    Relative to what is left of a token that is more, by the length it has lost. Given which channels are massive:
+    whether that is open is said by the floor of their number, and without an answer nothing would be known of any state
+    whose channels are about equally large.
     """
     _, share = _without_channels(x)
     left = (1 - share).clamp(min=0).sqrt()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import unit_roundoff
-from rankscope.core.types import TokenMatrix
 from rankscope.network.context import Context
 from rankscope.network.parts import Chain, Part
 from rankscope.network.tree import Network
@@ -28,14 +27,13 @@ class Jitter(Part):
         super().__init__()
         self.seed = seed
 
-    def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         drawn = torch.Generator().manual_seed(self.seed)
-        noise: Tensor = torch.randn(x.shape, generator=drawn, dtype=torch.float64).to(x.device)
+        noise = torch.randn(x.shape, generator=drawn, dtype=torch.float64).to(x.device)
         lengths: Tensor = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
-        step = (
-            UNITS * unit_roundoff(x.dtype) * lengths / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
-        )
-        return (x.double() + step * noise).to(x.dtype)
+        drawn_lengths: Tensor = torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
+        moved: Tensor = x.double() + UNITS * unit_roundoff(x.dtype) * lengths / drawn_lengths * noise
+        return moved.to(x.dtype)
 
 
 def jittered(network: Network, *, seed: int = 0) -> Network:
