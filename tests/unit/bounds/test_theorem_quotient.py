@@ -109,7 +109,7 @@ def test_the_factor_of_squares_by_trying_all_maps_that_matter(tokens, factor):
         assert sharp_ratio(quantity, tokens, 1) == pytest.approx(factor, rel=1e-14)
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(st.integers(3, 6), st.integers(0, 2**16), st.floats(0.5, 40))
 def test_in_the_plane_row_sums_shrink_by_the_dobrushin_coefficient(tokens, seed, sharpness):
     maps, x, _ = drawn(3, tokens, 2, seed, sharpness)
