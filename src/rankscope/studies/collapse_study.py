@@ -15,6 +15,7 @@ from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Attention, Network, Spec, Trace, Uniform, Values, variant, with_mask
+from rankscope.network.jitter import jittered
 from rankscope.network.mask_notes import mask_note
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
@@ -174,9 +175,10 @@ def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     x = batch.x
-    for layer, (split, state) in enumerate(zip(split_states(network, x), network.states(x), strict=True)):
+    runs = zip(split_states(network, x), network.states(x), jittered(network).states(x), strict=True)
+    for layer, (split, state, again) in enumerate(runs):
         for measure in map(find_measure, config.measures):
-            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
+            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())
             found = log_measure(measure, split)
             rows.add_split(measure, found, ordinary, {**about, "layer": layer, "site": "block"})
 
@@ -185,10 +187,11 @@ def _measure(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
-    trace = network.trace(batch.x, sites=inner)
-    for layer, site, x in traced_states(trace, config.sites):
+    traces = [one.trace(batch.x, sites=inner) for one in (network, jittered(network))]
+    runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)
+    for (layer, site, x), (_, _, again) in runs:
         for measure in map(find_measure, config.measures):
-            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)
+            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())
             rows.add_measured(measure, found, {**about, "layer": layer, "site": site})
 
 
