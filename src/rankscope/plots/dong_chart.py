@@ -45,6 +45,7 @@ def dong_chart(table: Table) -> Chart:
         f"band: 95% interval of the mean over {seeds} draws" if seeds > 1 else "one draw of the weights",
         "shaded: below the rounding floor of float32",
         "dotted: geometric mean over the first texts alone; lines that leave the axis go on falling",
+        *_repeats_note(table),
     ]
     title = alt.TitleParams(
         f"{setting['label']} without skips, without MLPs, without either",
@@ -77,7 +78,29 @@ def chart_rows(table: Table, weights: str) -> list[Row]:
         for one in table.sections["published"]
         if one["weights"] == weights and _applies(table, weights)
     ]
+    if weights == "initial":
+        rows += _repeats_rows(table)
     return rows + _split_rows(frame)
+
+
+def _repeats_rows(table: Table) -> list[Row]:
+    """For the first layers of a variant the least and the largest value on texts whose tokens repeat otherwise."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for one in table.sections["repeats"]:
+        for layer, value in enumerate(one["layers"]):
+            found.setdefault((one["variant"], layer), []).append(value["mean"])
+    return [
+        _row("repeats", variant, layer, values[0], (min(values), max(values)), None)
+        for (variant, layer), values in found.items()
+    ]
+
+
+def _repeats_note(table: Table) -> list[str]:
+    """What the bars are, if there are any."""
+    every = sorted({one["repeats"] for one in table.sections["repeats"]})
+    if len(every) < 2:
+        return []
+    return [f"bars: the first layers if tokens repeat with R = {every[0]:g} to {every[-1]:g}"]
 
 
 def _applies(table: Table, weights: str) -> bool:
@@ -193,8 +216,13 @@ def _marks(rows: Sequence[Row], series: Look, y: Any, band: tuple[Any, str]) -> 
     sized = [
         row | (bold[row["series"] == first] if row["kind"] == "ours" else {"width": 1.3}) for row in rows
     ]
-    kinds = {kind: rows_chart([row for row in sized if row["kind"] == kind]).encode(x=x) for kind in LINES}
+    kinds = {
+        kind: rows_chart([row for row in sized if row["kind"] == kind]).encode(x=x)
+        for kind in (*LINES, "repeats")
+    }
     marks = [kinds["ours"].mark_area(opacity=0.18, clip=True).encode(y=band[0], y2=band[1], color=color)]
+    bars = kinds["repeats"].mark_rule(strokeWidth=5, opacity=0.45, clip=True)
+    marks.append(bars.encode(y=band[0], y2=band[1], color=color))
     for kind, dash in LINES.items():
         line = kinds[kind].mark_line(strokeDash=dash, clip=True)
         marks.append(line.encode(y=y, color=color, strokeWidth=alt.StrokeWidth("width:N", scale=None)))
