@@ -212,14 +212,13 @@ _enter(
     "Theorem",
     "numerical-range",
     title="whether a branch can turn against its skip",
-    command="rankscope certify --layers 2 --heads 2 --dim 16 --tokens 40 --variant san+skip --values orthogonal "
-    "--definition frobenius",
+    command=f"rankscope certify {SMALL} --variant san+skip --values identity --joint-side 1 --definition frobenius",
 )
 _enter(
     "Theorem",
     "joint-operator",
     title="parts in a row as one matrix on residuals",
-    command=f"rankscope certify {SMALL} --variant transformer --norm layer --definition frobenius",
+    command=f"rankscope certify {SMALL} --variant transformer --norm none --init layerscale --definition frobenius",
 )
 _enter("Counter-example", "layernorm-plays-no-role")
 _enter("Theorem", "layernorm-lipschitz")
@@ -227,20 +226,22 @@ _enter(
     "Theorem",
     "norm-keeps-apart",
     title="a norm merges tokens only if they differ in length or mean",
-    command="rankscope certify --layers 2 --heads 2 --dim 16 --tokens 40 --variant transformer --norm layer "
+    command=f"rankscope certify {SMALL} --variant san+skip --norm layer --init deepnorm --joint-side 1 "
     "--definition frobenius",
 )
 _enter(
     "Theorem",
     "norm-secants",
     title="a norm as a matrix for every token",
-    command=f"rankscope certify {SMALL} --variant transformer --norm rms --definition frobenius",
+    command=f"rankscope certify {SMALL} --variant transformer --norm rms --placement pre --init layerscale "
+    "--definition frobenius",
 )
 _enter(
     "Theorem",
     "mlp-slopes",
     title="an MLP is a matrix up to how much its slopes differ",
-    command=f"rankscope certify {SMALL} --variant san+mlp --definition frobenius,columns",
+    command=f"rankscope certify {SMALL} --variant transformer --norm none --init layerscale --joint-side 1 "
+    "--definition frobenius,columns",
 )
 
 _enter("Theorem", "mask-windows")

@@ -57,7 +57,17 @@ def made(*, trained="minilm", is_paper=False, published=True):
     ]
     setting = {"label": "BERT", "tokens": 128, "trained": trained, "is_paper": is_paper}
     columns |= {"measure": "residual_ratio", "definition": "residual_ratio[composite,mean]"}
-    sections = {"setting": setting, "curves": curves, "published": rows if published else []}
+    repeats = [
+        {"repeats": r, "variant": variant, "layers": [{"mean": mean}] * 2}
+        for r, mean in ((1.55, 0.4), (3.1, 0.5), (6.2, 0.45))
+        for variant in NAMES
+    ]
+    sections = {
+        "setting": setting,
+        "curves": curves,
+        "published": rows if published else [],
+        "repeats": repeats,
+    }
     return Table.from_columns(columns, provenance={}, command="reproduce", sections=sections)
 
 
@@ -79,6 +89,14 @@ def test_rows_hold_ours_the_published_and_the_split_pass():
     split = of(rows, "split")
     assert [row["layer"] for row in split] == [0, 1]  # the line ends at the first point below the axis
     assert split[1]["log"] == -30.0 < DEEPEST
+
+
+def test_bars_span_what_other_texts_give_to_the_first_layers():
+    bars = of(chart_rows(made(), "initial"), "repeats")
+    assert [(bar["layer"], bar["low"], bar["high"]) for bar in bars] == [(0, 0.4, 0.5), (1, 0.4, 0.5)]
+    assert not of(chart_rows(made(), "trained"), "repeats")
+    text = svg(dong_chart(made()))
+    assert "R = 1.55 to 6.2" in text
 
 
 def test_published_curves_stand_beside_the_same_trained_model_alone():

@@ -105,7 +105,7 @@ def _pieces(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The curves of every draw and of the trained weights, each kept as soon as it is done."""
     sizes: dict[str, Any] = {"texts": config.texts, "exact": config.exact, "split": config.split}
-    asked = {"figure": subject.figure} | sizes
+    asked = {"figure": subject.figure, "repeats": config.repeats} | sizes
     total, drawn = len(config.seeds) + (source is not None), []
     for done, seed in enumerate(config.seeds, start=1):
         work = partial(initial_curves, subject, seed, **sizes)
