@@ -144,6 +144,7 @@ def test_formulas_are_closed(name: str) -> None:
         for formula in formulas:
             bare = formula.replace(r"\{", "").replace(r"\}", "")
             assert bare.count("{") == bare.count("}"), formula
+            assert not re.search(r"\\[^A-Za-z]", formula), "Markdown takes such a backslash away"
             assert formula.count(r"\bigl") == formula.count(r"\bigr"), formula
             assert formula.count(r"\Bigl") == formula.count(r"\Bigr"), formula
         assert "\\" not in re.sub(r"\$[^$]+\$", "", rest), paragraph
