@@ -30,9 +30,10 @@ from rankscope.bounds.sizes import (
 )
 from rankscope.core.numerics import checked, threads_for
 from rankscope.errors import ConfigError, NumericalError, ShapeError
-from rankscope.network import Attention, Context, Fixed, Mlp, Network, Norm, Scale, Skip, Softmax
+from rankscope.network import Attention, Context, Mlp, Network
 from rankscope.network.known import check_tree
 from rankscope.network.mask_notes import mask_note
+from rankscope.network.seeds import weight_axes
 from rankscope.split import Split
 from rankscope.split.run import in_float64, stream
 
@@ -77,7 +78,7 @@ def certify(
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
         return _each_text(network, x, context, joint_side)
-    x = x.expand(*torch.broadcast_shapes(_seeds(network), x.shape[:-2]), *x.shape[-2:])
+    x = x.expand(*torch.broadcast_shapes(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
     plain = Context(positions=context.positions, segments=context.segments)
     with torch.no_grad(), threads_for(x.shape[-1] * x.shape[-2]):
         note = mask_note(network, x.shape[-2])
@@ -109,25 +110,6 @@ def _check(network: Network) -> None:
             "the network is in training mode, where maps need not sum to one; call network.eval() before certifying it"
         )
     check_tree(CERTIFY, network)
-
-
-def _seeds(network: Network) -> torch.Size:
-    """The axes that weights carry before those of one network."""
-    shapes = [torch.Size()]
-    for part in network.modules():
-        if isinstance(part, Attention):
-            shapes += [part.values.value.shape[:-2], part.values.out.shape[:-2]]
-        elif isinstance(part, Softmax):
-            shapes += [part.query.shape[:-2], part.key.shape[:-2]]
-        elif isinstance(part, Mlp):
-            shapes += [part.up.shape[:-2], part.down.shape[:-2]]
-        elif isinstance(part, Fixed):
-            shapes.append(part.maps.shape[:-3])
-        elif isinstance(part, Norm | Scale | Skip):
-            held = (getattr(part, name, None) for name in ("weight", "bias", "value", "scale"))
-            shapes += [one.shape[:-1] for one in held if isinstance(one, Tensor)]
-    together: torch.Size = torch.broadcast_shapes(*shapes)
-    return together
 
 
 def _layers(network: Network, x: Tensor, context: Context, joint_side: int) -> Iterator[LayerBounds]:
@@ -224,7 +206,7 @@ def _no_upper(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ..
 
 def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:
     """Every text without its padding, and the bounds side by side again."""
-    if x.ndim != 3 or context.is_token is None or _seeds(network):
+    if x.ndim != 3 or context.is_token is None or weight_axes(network):
         raise ShapeError(
             f"padded tokens are certified text by text, so they must be (texts, tokens, dim), got {tuple(x.shape)}; "
             "certify each seed by itself"
