@@ -90,9 +90,7 @@ def _sides(
     query, queries = _projected(
         mixer.query, mixer.query_bias, mixer.heads, mixer.query_norm, mixer.normed, state
     )
-    key, offered = _projected(
-        mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer.normed, state
-    )
+    key, offered = _projected(mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer.normed, state)
     key, offered = (repeat_groups(one, mixer.heads) * mixer.scale for one in (key, offered))
     log_scale, scale = state.log_scale, state.scale.unsqueeze(-3)
     first = first_row(queries, state)
@@ -255,11 +253,12 @@ def _capped(
     """Shared part and rest of ``cap * tanh(logits / cap)``, each to all its digits however saturated.
 
     The logits are ``level + s by_query_i + s by_key_j + s^2 both_ij``. Divided by the cap let the four be x, a, b, c.
-    Shared is ``tanh(x + b) - tanh(x)``, a constant per query is ``tanh(x + a)``, and what is left is the mixed difference
-    ``tanh(x+a+b) - tanh(x+a) - tanh(x+b) + tanh(x)``, which is
+    Shared is ``tanh(x + b) - tanh(x)``, a constant per query is ``tanh(x + a)``, and what is left is the mixed
+    difference ``tanh(x+a+b) - tanh(x+a) - tanh(x+b) + tanh(x)``, which is
     ``- sinh a sinh b sinh(2x + a + b) / (cosh x cosh(x+a) cosh(x+b) cosh(x+a+b))``, plus what c adds,
-    ``tanh(x+a+b+c) - tanh(x+a+b) = sinh c / (cosh(x+a+b) cosh(x+a+b+c))``. The exponents of all factors are added before
-    anything is raised to them, and the largest sum goes to the scale: a saturated tanh leaves e^-1000 as it leaves 0.1.
+    ``tanh(x+a+b+c) - tanh(x+a+b) = sinh c / (cosh(x+a+b) cosh(x+a+b+c))``. The exponents of all factors are added
+    before anything is raised to them, and the largest sum goes to the scale: a saturated tanh leaves e^-1000 as it
+    leaves 0.1.
     """
     x, a_hat, b_hat, c_hat = level / cap, by_query / cap, by_key / cap, both / cap
     a, b, c = scale * a_hat, scale * b_hat, scale.square() * c_hat

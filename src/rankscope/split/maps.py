@@ -1,8 +1,9 @@
 """Attention maps split into a row that all queries share and what is left, the latter with its scale as a logarithm.
 
 One formula serves all masks. Let S be the keys that every query may read, and write the logits, up to a constant per
-query, as ``u_j + v_ij`` with ``u`` shared by all queries. With ``q = softmax(u)`` over S, ``m_i = sum_S q_j expm1(v_ij)``
-and ``t_i`` what query i gives to keys outside S, in units of what the shared row gives to S:
+query, as ``u_j + v_ij`` with ``u`` shared by all queries. With ``q = softmax(u)`` over S,
+``m_i = sum_S q_j expm1(v_ij)``, and ``t_i`` what query i gives to keys outside S, in units of what the shared row gives
+to S:
 
     P_ij - q_j = q_j expm1(v_ij - log(1 + m_i + t_i))      for j in S,
     P_ij = exp(u_j + v_ij - log sum_S exp(u)) / (1 + m_i + t_i)      elsewhere.
@@ -131,11 +132,9 @@ def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
     """The formula of this file's head, every term divided by the largest scale that occurs."""
     logits = _at_peak(logits, read.keys)
     size = logits.log_scale.exp()[..., None, None]
-    if read.others is None:
-        return _shared(logits.shared, logits.rest, size, logits.log_scale, read.keys, None)
     keys, allowed = read.keys, read.allowed
-    assert keys is not None  # with others there are keys that not all may read
-    assert allowed is not None
+    if read.others is None or keys is None or allowed is None:  # every query may read the same keys
+        return _shared(logits.shared, logits.rest, size, logits.log_scale, keys, None)
     plain = (logits.shared + size * logits.rest).masked_fill(~allowed, -torch.inf)
     apart = torch.softmax(plain, dim=-1)
     share = apart.masked_fill(~keys, 0.0).sum(dim=-1)
@@ -148,7 +147,9 @@ def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
         return nothing
     some = keys | ~keys.any(dim=-1, keepdim=True)
     log_sum = torch.logsumexp(logits.shared.masked_fill(~some, -torch.inf), dim=-1, keepdim=True)
-    leak = (plain - log_sum).masked_fill(~read.others, -torch.inf)  # log of what goes to others, by query and key
+    leak = (plain - log_sum).masked_fill(
+        ~read.others, -torch.inf
+    )  # log of what goes to others, by query and key
     seen = logits.rest.masked_fill(~some, 0.0).abs().amax(dim=(-2, -1)).log()
     largest = torch.maximum(logits.log_scale + seen, torch.logsumexp(leak, dim=-1).amax(dim=-1))
     reference = torch.where(largest > -torch.inf, largest, 0.0).clamp(max=0.0)

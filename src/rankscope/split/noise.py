@@ -1,7 +1,5 @@
 """Small random factors for the second of two runs: what rounding could have done, made visible."""
 
-import random
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,6 @@ class Noise:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._places = random.Random(seed)
         self._draws = torch.Generator().manual_seed(seed)
         self._table = torch.empty(0, dtype=torch.float64)
 
@@ -29,6 +26,6 @@ class Noise:
             length = max(4 * count, 1 << 14)
             table = torch.empty(length, dtype=torch.float64).uniform_(-SIZE, SIZE, generator=self._draws)
             self._table = table.to(pair.device)
-        start = self._places.randrange(len(self._table) - count + 1)
+        start = int(torch.randint(len(self._table) - count + 1, (), generator=self._draws))
         twin.addcmul_(twin, self._table[start : start + count].view(twin.shape))
         return pair

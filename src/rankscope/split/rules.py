@@ -99,7 +99,9 @@ def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) ->
         return out
     least, most = change.aminmax()
     farthest = float(state.log_scale.exp().amax() * torch.maximum(-least, most))
-    if float(at.amax(dim=-1).amin()) - farthest > -20.0:  # the largest unit of the common row falls no farther
+    if (
+        float(at.amax(dim=-1).amin()) - farthest > -20.0
+    ):  # the largest unit of the common row falls no farther
         return out
     value = activation_value(part.activation, at + state.scale * change)
     return out.with_lost(state.kept_true(value.abs().amax(dim=-1) < UNDERFLOWN).any(dim=-1))

@@ -131,7 +131,9 @@ def _normalized(raw: Split) -> tuple[Split, Tensor]:
     size = torch.where(is_zero, 1.0, torch.linalg.matrix_norm(mantissa))
     # The two small logarithms first: beside a scale of -1e6 each would be rounded to ten digits.
     log_scale = torch.where(is_zero, -torch.inf, raw.log_scale + (size.log() + peak.log()))
-    return replace(raw, common=common, residual=mantissa / size[..., None, None], log_scale=log_scale), largest
+    return replace(
+        raw, common=common, residual=mantissa / size[..., None, None], log_scale=log_scale
+    ), largest
 
 
 def split_tokens(x: Tensor, is_token: IsToken | None = None) -> Split:
