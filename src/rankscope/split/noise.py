@@ -25,7 +25,7 @@ class Noise:
         if 2 * count > len(self._table) or self._table.device != pair.device:
             length = max(4 * count, 1 << 14)
             table = torch.empty(length, dtype=torch.float64).uniform_(-SIZE, SIZE, generator=self._draws)
-            self._table = table.to(pair.device)
+            self._table = table.add_(1.0).to(pair.device)
         start = int(torch.randint(len(self._table) - count + 1, (), generator=self._draws))
-        twin.addcmul_(twin, self._table[start : start + count].view(twin.shape))
+        twin.mul_(self._table[start : start + count].view(twin.shape))
         return pair

@@ -1,5 +1,6 @@
 """A token matrix split into what all tokens share and what is left, the latter with its scale kept as a logarithm."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,9 @@ SHORT = 100.0
 
 FAINT = 1e-300
 """A residual whose largest entry is below this was computed from numbers that are no longer held to all digits."""
+
+FAINT_SUM = 1e-260
+"""What a branch lost is below 1e-290 times its weights: far below the rounding of tokens and residuals above this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +171,9 @@ def added(states: Sequence[Split]) -> Split:
     out = states[0].moved(common, mantissa, largest)
     for state in states[1:]:
         out = out if state.lost is None else out.with_lost(state.lost)
+    if out.lost is not None:  # beside a branch that is not next to nothing, what another one lost is
+        faint = out.kept_true(out.tokens().abs().amax(dim=-1) < FAINT_SUM).any(dim=-1)
+        out = replace(out, lost=out.lost & (faint | (out.log_scale < math.log(FAINT_SUM))))
     if all(state.direct is None for state in states):
         return out
     total = states[0].tokens()
