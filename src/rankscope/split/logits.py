@@ -72,7 +72,11 @@ def split_logits(
     sides, bias = _sides(mixer, state, context, keys)
     for heads in head_groups(state, mixer.heads):
         own = bias if bias is None or bias.shape[-3] == 1 else bias[..., heads, :, :]
-        yield _logits(sides.of(heads), own, mixer.softcap, state, keys, allowed)
+        logits = _logits(sides.of(heads), own, mixer.softcap, state, keys, allowed)
+        state.disturb(logits.shared)
+        if bias is not None:  # which the disturbance of queries and keys does not reach
+            state.disturb(logits.rest)
+        yield logits
 
 
 def head_groups(state: Split, heads: int) -> Iterator[slice]:
@@ -107,12 +111,15 @@ def _sides(
     # The key that the shared query reads most, among those that all may read.
     products = query @ offered.mT
     peak = (products if keys is None else products.masked_fill(~keys, -torch.inf)).argmax(dim=-1)
-    most = _row_at(offered, peak)
+    most = row_at(offered, peak)
     key, offered = key + scale * most, offered - most
+    # A norm of queries and keys removes the disturbance of the tokens, and large logits enlarge what rounding leaves.
+    for numbers in (query, queries, key, offered):
+        state.disturb(numbers)
     return _Sides(query=query, queries=queries, key=key, keys=offered, log_scale=log_scale), bias
 
 
-def _row_at(x: Tensor, place: Tensor) -> Tensor:
+def row_at(x: Tensor, place: Tensor) -> Tensor:
     """The row of ``x`` (``*batch heads tokens width``) that ``place`` (``*batch heads 1``) names."""
     index = place[..., None]
     batch = torch.broadcast_shapes(index.shape[:-2], x.shape[:-2])
@@ -123,7 +130,7 @@ def first_row(x: Tensor, state: Split) -> Tensor:
     """The row of the first token in ``*batch heads tokens width``, or of the one for all where there is one."""
     if state.is_token is None:
         return x[..., :1, :]
-    return _row_at(x, state.is_token.long().argmax(dim=-1)[..., None, None])
+    return row_at(x, state.is_token.long().argmax(dim=-1)[..., None, None])
 
 
 def _projected(

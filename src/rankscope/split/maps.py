@@ -22,7 +22,7 @@ from torch import Tensor
 from rankscope.network import Context, Fixed, Mixer, Softmax, Uniform
 from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
-from rankscope.split.logits import SplitLogits, head_groups, split_logits
+from rankscope.split.logits import SplitLogits, head_groups, row_at, split_logits
 from rankscope.split.quotients import expm1_ratio, log1p_ratio
 from rankscope.split.state import Split
 
@@ -40,15 +40,25 @@ NEGLIGIBLE = 2.0**-55
 class SplitMaps:
     """``P = 1 shared + exp(log_scale) rest`` for some heads.
 
+    Rows of the rest sum to zero, so its entry at one key follows from the others and is not kept: what it is multiplied
+    with is subtracted from what all others are. Where all queries attend to one key, that entry would be a difference
+    of two numbers near one, and the others are small numbers that are known to all their digits.
+
     Args:
         shared: ``*batch heads 1 tokens``.
-        rest: ``*batch heads tokens tokens``, of order one.
+        rest: ``*batch heads tokens tokens``, of order one; arbitrary at ``peak``.
         log_scale: ``*batch heads``.
+        peak: ``*batch heads 1 1``, the key whose entries follow from the others.
     """
 
     shared: Tensor
     rest: Tensor
     log_scale: Tensor
+    peak: Tensor
+
+    def apply(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """``shared @ values`` and ``rest @ values``, for values ``*batch heads tokens width``."""
+        return self.shared @ values, self.rest @ (values - row_at(values, self.peak.squeeze(-1)))
 
 
 SPLIT = interpreter("split")
@@ -72,7 +82,9 @@ def _uniform(mixer: Uniform, state: Split, context: Context) -> Iterator[SplitMa
     maps = mixer(state.tokens(), context)[..., :1, :, :].to(state.residual.dtype)
     keys, same = _first_keys(mixer, state, context)
     uniform = keys.to(maps.dtype) / keys.sum(dim=-1, keepdim=True)
-    shared = torch.where(same, uniform, 0.0).expand(*maps.shape[:-2], 1, maps.shape[-1])
+    first = torch.zeros_like(uniform)
+    first[..., 0] = 1.0  # rows that differ are taken relative to one of the keys
+    shared = torch.where(same, uniform, first).expand(*maps.shape[:-2], 1, maps.shape[-1])
     one = _with_scale(shared, torch.where(same, 0.0, maps))
     for heads in head_groups(state, mixer.heads):
         count = heads.stop - heads.start
@@ -80,6 +92,7 @@ def _uniform(mixer: Uniform, state: Split, context: Context) -> Iterator[SplitMa
             shared=one.shared.expand(*one.shared.shape[:-3], count, -1, -1),
             rest=one.rest.expand(*one.rest.shape[:-3], count, -1, -1),
             log_scale=one.log_scale.expand(*one.log_scale.shape[:-1], count),
+            peak=one.peak.expand(*one.peak.shape[:-3], count, -1, -1),
         )
 
 
@@ -140,8 +153,12 @@ def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
     share = apart.masked_fill(~keys, 0.0).sum(dim=-1)
     share = share if read.is_query is None else share.masked_fill(~read.is_query, 1.0)
     held = (share.amin(dim=-1) > HELD) & keys.any(dim=-1).squeeze(-1)
+    peak = _peak(logits.shared, keys)
     nothing = SplitMaps(
-        shared=torch.zeros_like(apart[..., :1, :]), rest=apart, log_scale=torch.zeros_like(logits.log_scale)
+        shared=torch.zeros_like(apart[..., :1, :]).scatter_(-1, peak.expand(*apart.shape[:-2], 1, 1), 1.0),
+        rest=apart,
+        log_scale=torch.zeros_like(logits.log_scale),
+        peak=peak,
     )
     if not bool(held.any()):
         return nothing
@@ -160,17 +177,21 @@ def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
         shared=torch.where(here, found.shared, nothing.shared),
         rest=torch.where(here, found.rest, nothing.rest),
         log_scale=torch.where(held, found.log_scale, nothing.log_scale),
+        peak=torch.where(here, found.peak, nothing.peak),
     )
 
 
 def _at_peak(logits: SplitLogits, keys: Tensor | None) -> SplitLogits:
     """The rest with zero at the key that the shared row reads most: a constant per query."""
-    shared = logits.shared if keys is None else logits.shared.masked_fill(~keys, -torch.inf)
-    peak = shared.argmax(dim=-1, keepdim=True)
-    column = logits.rest.gather(-1, peak.expand(*logits.rest.shape[:-1], 1))
+    column = logits.rest.gather(-1, _peak(logits.shared, keys).expand(*logits.rest.shape[:-1], 1))
     if not bool((column != 0).any()):
         return logits
     return SplitLogits(shared=logits.shared, rest=logits.rest - column, log_scale=logits.log_scale)
+
+
+def _peak(shared: Tensor, keys: Tensor | None) -> Tensor:
+    """The key that the shared row reads most, among those that all may read."""
+    return (shared if keys is None else shared.masked_fill(~keys, -torch.inf)).argmax(dim=-1, keepdim=True)
 
 
 def _shared(
@@ -196,7 +217,7 @@ def _shared(
         c_hat = torch.where(far, total / _positive(size), c_hat)
     w_hat = v_hat - c_hat if keys is None else (v_hat - c_hat).masked_fill(~keys, 0.0)
     w, peak = size * w_hat, log_q.argmax(dim=-1, keepdim=True)
-    shift = _deep_shift(log_q, w, size * c_hat, log_size, peak, keys, leak)
+    shift = _deep_shift(log_q, w, size * c_hat, log_size, peak, keys, leak, far)
     log_scale = log_size
     if shift is None:
         rest = _tilted(q, log_q, w_hat, w, size)
@@ -210,8 +231,8 @@ def _shared(
         full = log_q + v
         full = full if leak is None else torch.where(leak > -torch.inf, leak, full)
         plain = (torch.softmax(full, dim=-1) - q) / _positive(size)
-        rest = torch.where(far, plain if shift is None else plain / shift.exp(), rest)
-    return SplitMaps(shared=q, rest=_balanced(rest, peak), log_scale=log_scale)
+        rest = torch.where(far, plain, rest)  # heads with such rows are not shifted
+    return SplitMaps(shared=q, rest=rest, log_scale=log_scale, peak=peak)
 
 
 def _deep_shift(
@@ -222,10 +243,12 @@ def _deep_shift(
     peak: Tensor,
     keys: Tensor | None,
     leak: Tensor | None,
+    far: Tensor,
 ) -> Tensor | None:
     """The largest exponent of what goes to keys other than the one at ``peak``, where all of it is next to nothing.
 
-    ``*batch heads 1 1``, zero for heads where there is no need to factor it out; None if that is all of them.
+    ``*batch heads 1 1``, zero for heads where there is no need to factor it out, because some row reads another key;
+    None if that is all of them.
     """
     if log_q.shape[-1] < 2:
         return None
@@ -237,7 +260,7 @@ def _deep_shift(
     reach = reach.amax(dim=(-2, -1))
     if leak is not None:
         reach = torch.maximum(reach, (leak - c).amax(dim=(-2, -1)) - log_size)
-    deep = (second < DEEP) & (reach < DEEP) & (reach > -torch.inf)
+    deep = (second < DEEP) & (reach < DEEP) & (reach > -torch.inf) & ~far.any(dim=-2).squeeze(-1)
     return torch.where(deep, reach, 0.0)[..., None, None]
 
 
@@ -258,17 +281,6 @@ def _first_keys(mixer: Mixer, state: Split, context: Context) -> tuple[Tensor, T
     return first, ((allowed == first) | ~is_token).all(dim=-2, keepdim=True).all(dim=-1, keepdim=True)
 
 
-def _balanced(difference: Tensor, peak: Tensor) -> Tensor:
-    """Rows that sum to zero, with the entry at ``peak`` following from the others.
-
-    Where all queries attend to one key, that entry is a difference of two numbers near one; the others are small
-    numbers that are known to all their digits.
-    """
-    peak = peak.expand(*difference.shape[:-1], 1)
-    others = difference.scatter(-1, peak, 0.0)
-    return others.scatter_(-1, peak, -others.sum(dim=-1, keepdim=True))
-
-
 def _tilted(q: Tensor, log_q: Tensor, v_hat: Tensor, v: Tensor, size: Tensor) -> Tensor:
     """``q expm1(v) / size``; where v exceeds one the two terms are far apart, and apart they cannot overflow."""
     least, most = v.aminmax()
@@ -287,4 +299,9 @@ def _positive(size: Tensor) -> Tensor:
 def _with_scale(shared: Tensor, rest: Tensor) -> SplitMaps:
     """``rest`` divided by its largest entry; minus infinity where nothing is left."""
     largest = rest.abs().amax(dim=(-2, -1))
-    return SplitMaps(shared=shared, rest=rest / _positive(largest)[..., None, None], log_scale=largest.log())
+    return SplitMaps(
+        shared=shared,
+        rest=rest / _positive(largest)[..., None, None],
+        log_scale=largest.log(),
+        peak=torch.zeros_like(largest, dtype=torch.long)[..., None, None],
+    )

@@ -77,11 +77,13 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     row, scale = state.common.unsqueeze(-2), state.scale
     up, up_change = affine(row, part.up, part.up_bias), state.residual @ part.up
     at, at_change = up, up_change
+    state.disturb(up)  # with a large bias, which no disturbance of the tokens reaches, tails enlarge its rounding
     if part.gate is None:
         inner = activation_value(part.activation, up)
         change = activation_quotient(part.activation, up, up_change, scale)
     else:
         at, at_change = affine(row, part.gate, part.gate_bias), state.residual @ part.gate
+        state.disturb(at)
         opened = activation_value(part.activation, at)
         opened_change = activation_quotient(part.activation, at, at_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
@@ -116,8 +118,8 @@ def _attention(part: Attention, state: Split, context: Context) -> Split:
         own = change[..., first : first + maps.rest.shape[-3], :, :]
         first += maps.rest.shape[-3]
         logs.append(maps.log_scale)
-        mixed.append(maps.rest @ own)
-        moved.append(maps.shared @ own)
+        for found, one in zip((moved, mixed), maps.apply(own), strict=True):
+            found.append(one)
     log_scale, weights = aligned(torch.cat(logs, dim=-1), dim=-1)
     rest = join_heads(weights[..., None, None] * torch.cat(mixed, dim=-3)) @ held.out
     row = affine(join_heads(held.project(state.common.unsqueeze(-2))), held.out, held.out_bias)

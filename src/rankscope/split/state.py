@@ -98,12 +98,16 @@ class Split:
         state, peak = _normalized(raw)
         return state.with_lost((peak > 0) & (peak < FAINT))
 
+    def disturb(self, numbers: Tensor) -> None:
+        """Disturbs those of the second run in place, where there are two; ``numbers`` must belong to nobody else."""
+        if self.noise is not None:
+            self.noise.disturb(numbers)
+
     def disturbed(self) -> "Split":
         """The same with its second run disturbed, where there are two; numbers are changed in place."""
-        if self.noise is not None:
-            for numbers in (self.common, self.residual, self.log_scale, self.direct):
-                if numbers is not None:
-                    self.noise.disturb(numbers)
+        for numbers in (self.common, self.residual, self.log_scale, self.direct):
+            if numbers is not None:
+                self.disturb(numbers)
         return self
 
     def with_lost(self, lost: Tensor) -> "Split":
