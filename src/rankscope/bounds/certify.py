@@ -22,8 +22,8 @@ from rankscope.bounds.sizes import (
     composite,
     enclosed,
     known,
-    measured,
     ratios,
+    read,
     stacked,
     tightened,
     trivial,
@@ -143,7 +143,9 @@ def _entering(at: At, step: Passed, interval: Interval, layer: int) -> At:
 def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains | None) -> LayerBounds:
     lower, upper = (dict(zip(SIZES, one, strict=True)) for one in (interval.lower, interval.upper))
     lower[COMPOSITE], upper[COMPOSITE] = composite(interval, at.tokens)
-    values = measured(split)
+    found = read(split)
+    values = {name: one.log for name, one in found.items()}
+    floors = {name: one.log_floor for name, one in found.items() if one.log_floor is not None}
     most, error = trivial(at.state.x, at.state.error), at.state.error.amax(dim=-1)
     if gains is None:
         lower[COMPOSITE], upper[COMPOSITE] = values[COMPOSITE] - LOG_MARGIN, values[COMPOSITE] + LOG_MARGIN
@@ -156,6 +158,7 @@ def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains |
             enclosed_lower=lower,
             enclosed_upper=upper,
             error=error,
+            measured_floor=floors,
         )
     around = enclosed(at.state.x, at.state.error)
     named = {
@@ -178,6 +181,7 @@ def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains |
         enclosed_lower=around[0],
         enclosed_upper=around[1],
         error=error,
+        measured_floor=floors,
     )
 
 

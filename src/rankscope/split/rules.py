@@ -77,7 +77,9 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     row, scale = state.common.unsqueeze(-2), state.scale
     up, up_change = affine(row, part.up, part.up_bias), state.residual @ part.up
     at, at_change = up, up_change
-    state.disturb(up)  # with a large bias, which no disturbance of the tokens reaches, tails enlarge its rounding
+    state.disturb(
+        up
+    )  # with a large bias, which no disturbance of the tokens reaches, tails enlarge its rounding
     if part.gate is None:
         inner = activation_value(part.activation, up)
         change = activation_quotient(part.activation, up, up_change, scale)

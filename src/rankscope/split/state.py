@@ -94,7 +94,7 @@ class Split:
         A mantissa that has shrunk to the end of the floats has lost digits on its way there. The twin would not show
         it: both runs are rounded to the same few numbers.
         """
-        raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None)
+        raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None, twin=None)
         state, peak = _normalized(raw)
         return state.with_lost((peak > 0) & (peak < FAINT))
 
@@ -167,6 +167,13 @@ def _first_token(x: Tensor, is_token: IsToken) -> Tensor:
 
 def added(states: Sequence[Split]) -> Split:
     """The split of the sum of token matrices, their scales brought to the largest before adding."""
+    twins = [state.twin for state in states if state.twin is not None]
+    if len(twins) == len(states):
+        return replace(_added(states), twin=_added(twins))
+    return _added(states)
+
+
+def _added(states: Sequence[Split]) -> Split:
     logs = torch.stack([state.log_scale for state in states])
     largest, weights = aligned(logs, dim=0)
     mantissa, common = torch.zeros_like(states[0].residual), torch.zeros_like(states[0].common)

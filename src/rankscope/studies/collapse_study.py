@@ -20,7 +20,7 @@ from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
 from rankscope.split import can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
+from rankscope.studies.rows import MOST_TOKENS, Rows, check_error, definitions, split_words
 
 SITES = ("attention", "mlp", "block", "final")
 DEFAULT_MEASURES = ("residual_ratio[composite,mean]", "residual[frobenius,mean]")
@@ -49,6 +49,7 @@ class CollapseConfig(Config):
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float64"
     device: str = "cpu"
     split: bool = False
+    error: bool = True
 
     @field_validator("masks")
     @classmethod
@@ -88,6 +89,7 @@ class CollapseConfig(Config):
             )
         if self.split and self.sites != ("block",):
             raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
+        check_error(split=self.split, error=self.error)
         for measure in map(find_measure, self.measures if self.split else ()):
             if not can_measure(measure):
                 raise cannot_measure(measure)
@@ -137,6 +139,7 @@ def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table
         seeds=config.seeds,
         definitions=definitions(config.measures),
         notes=[*mask_notes(config), *filter(None, [without_amx(config.dtype)])],
+        **({"split": split_words(error=config.error)} if config.split else {}),
     )
 
 
@@ -174,7 +177,8 @@ def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     x = batch.x
-    for layer, (split, state) in enumerate(zip(split_states(network, x), network.states(x), strict=True)):
+    splits = split_states(network, x, error=config.error)
+    for layer, (split, state) in enumerate(zip(splits, network.states(x), strict=True)):
         for measure in map(find_measure, config.measures):
             ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
             found = log_measure(measure, split)

@@ -62,7 +62,7 @@ class Rotary(Position):
         return (angle.cos() * self.gain).to(query.dtype), (angle.sin() * self.gain).to(query.dtype)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Every pair ``(a, b)`` of channels of ``x`` as ``(a cos - b sin, b cos + a sin)``, other channels as they are."""
+        """Every pair ``(a, b)`` of channels as ``(a cos - b sin, b cos + a sin)``, other channels as they are."""
         turned, rest = x.split([2 * len(self.frequencies), x.shape[-1] - 2 * len(self.frequencies)], dim=-1)
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]
