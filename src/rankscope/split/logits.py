@@ -21,7 +21,7 @@ from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
 from rankscope.split.normed import norm_quotient, norm_rows
 from rankscope.split.quotients import damp, expm1_ratio, tanh_difference_ratio
-from rankscope.split.state import SHORT, Split
+from rankscope.split.state import SHORT, Split, power
 
 ENTRIES = 2**24
 """Heads go through in groups whose maps have at most this many entries: a dozen such tensors are held at a time."""
@@ -222,7 +222,7 @@ def _logits(
     keys: Tensor | None,
     allowed: Tensor | None,
 ) -> SplitLogits:
-    scale = sides.log_scale.exp()[..., None, None, None]
+    scale = power(sides.log_scale)[..., None, None, None]
     by_key, both = sides.query @ sides.keys.mT, sides.queries @ sides.keys.mT
     log_scale = (2 * sides.log_scale).unsqueeze(-1).expand(both.shape[:-2])
     logits = SplitLogits(shared=scale * by_key, rest=both, log_scale=log_scale)
@@ -234,7 +234,7 @@ def _logits(
     biased, base = _differences(bias, state, keys, allowed)
     logits = _combined(logits, biased)
     of_first = first_row(base, state)
-    both = logits.log_scale.exp()[..., None, None] * logits.rest
+    both = power(logits.log_scale)[..., None, None] * logits.rest
     return _capped(
         level + of_first,
         scale * by_query + (base - of_first),

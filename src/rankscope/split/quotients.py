@@ -36,7 +36,8 @@ def log1p_ratio(x: Tensor) -> Tensor:
 
 
 def _ratio(value: Tensor, x: Tensor) -> Tensor:
-    return value.div_(x).masked_fill_(x == 0, 1.0)
+    """``value / x``, one next to zero: functions of numbers below 1e-308 are rounded to few digits."""
+    return value.div_(x).masked_fill_(x.abs() < 1e-100, 1.0)
 
 
 def tanh_difference_ratio(x: Tensor, d: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """One rule per part: how a split token matrix goes through it."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from rankscope.split.logits import normed_change
 from rankscope.split.maps import SPLIT, split_maps
 from rankscope.split.normed import norm_rows
 from rankscope.split.quotients import BENT, activation_quotient, activation_value
-from rankscope.split.state import Split, added, aligned, carrying
+from rankscope.split.state import FAINT_SUM, Split, added, aligned, carrying, power
 
 UNDERFLOWN = 1e-290
 """A token all of whose units are below this has left the floats, or is about to."""
@@ -59,6 +61,12 @@ def _times(state: Split, scale: float | Tensor) -> Split:
         return state
     wide = scale.unsqueeze(-2) if isinstance(scale, Tensor) else scale
     out = state.moved(state.common * scale, state.residual * wide, state.log_scale)
+    if bool((out.log_scale < math.log(FAINT_SUM)).any()):  # a common row that underflowed is no longer known
+        was, remains = (
+            (state.common * (torch.as_tensor(scale) != 0)).abs().amax(dim=-1),
+            out.common.abs().amax(dim=-1),
+        )
+        out = out.with_lost((was > 0) & (remains == 0) & (out.log_scale < math.log(FAINT_SUM)))
     return out if state.direct is None else carrying(out, state.direct * wide)
 
 
@@ -102,7 +110,7 @@ def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) ->
     if part.down_bias is not None or part.activation.name in BENT or part.activation.name == "tanh":
         return out
     least, most = change.aminmax()
-    farthest = float(state.log_scale.exp().amax() * torch.maximum(-least, most))
+    farthest = float(power(state.log_scale).amax() * torch.maximum(-least, most))
     if (
         float(at.amax(dim=-1).amin()) - farthest > -20.0
     ):  # the largest unit of the common row falls no farther
