@@ -211,7 +211,7 @@ def leaves(choose: st.DrawFn, draw: Draws, also: tuple[str, ...] = ()) -> Part:
             rule = parse_mask(choose(st.sampled_from(RULES)))
             return Attention(Uniform(heads=HEADS, rule=rule), values(draw))
         case "mlp":
-            activation = choose(st.sampled_from(["relu", "relu2", "gelu", "gelu_tanh", "silu"]))
+            activation = choose(st.sampled_from(["relu", "leaky_relu", "relu2", "gelu", "gelu_tanh", "silu"]))
             return mlp(draw, activation=activation, gated=choose(st.booleans()))
         case "norm":
             return norm(choose(st.sampled_from(["layer", "rms", "sphere"])), draw)

@@ -137,25 +137,44 @@ def _projected(
     weight: Tensor, bias: Tensor | None, heads: int, norm: Norm | None, normed: str, state: Split
 ) -> tuple[Tensor, Tensor]:
     """Queries or keys at the common row, ``*batch heads 1 width``, and their change per token divided by the scale."""
-    row, change = affine(state.common.unsqueeze(-2), weight, bias), state.residual @ weight
+    row, change = row_through(state, state.common.unsqueeze(-2), weight, bias), state.residual @ weight
     direct = None if norm is None or state.direct is None else affine(state.direct, weight, bias)
     if norm is not None and normed == "all":
-        row, change = normed_change(norm, row, change, state.scale, direct)
+        row, change = normed_change(norm, state, row, change, state.scale, direct)
     row, change = split_heads(row, heads), split_heads(change, heads)
     if norm is not None and normed == "head":
         direct = None if direct is None else split_heads(direct, heads)
-        return normed_change(norm, row, change, state.scale.unsqueeze(-3), direct, heads=True)
+        return normed_change(norm, state, row, change, state.scale.unsqueeze(-3), direct, heads=True)
     return row, change
 
 
+def row_through(state: Split, row: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """``row @ matrix + bias``, disturbed before the bias is added: where the two cancel, few digits are left."""
+    product = affine(row, matrix, None)
+    if bias is None:
+        return product
+    state.disturb(product)
+    return product + bias.unsqueeze(-2)
+
+
 def normed_change(
-    norm: Norm, row: Tensor, change: Tensor, scale: Tensor, direct: Tensor | None, *, heads: bool = False
+    norm: Norm,
+    state: Split,
+    row: Tensor,
+    change: Tensor,
+    scale: Tensor,
+    direct: Tensor | None,
+    *,
+    heads: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As ``norm_quotient``; tokens that are short beside the row are normed directly, from ``direct``.
+    """As ``norm_quotient``, with the bias; tokens that are short beside the row are normed directly, from ``direct``.
 
     As a sum of row and change they would be a difference of large numbers, and a norm makes its error a direction.
     """
     after, quotient = norm_quotient(norm, row, change, scale, heads=heads)
+    if norm.bias is not None:
+        state.disturb(after)
+        after = after + (norm.bias[..., None, None, :] if heads else norm.bias.unsqueeze(-2))
     if direct is None:
         return after, quotient
     short = direct.abs().amax(dim=-1, keepdim=True) * SHORT < row.abs().amax(dim=-1, keepdim=True)
