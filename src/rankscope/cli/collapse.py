@@ -75,4 +75,6 @@ def collapse(
         table = run(config, advance=advance)
     for sentence in table.sections["notes"]:
         note(sentence)
+    if no_error:
+        note(table.sections["split"]["words"])
     write_table(table, "Collapse of random networks", wanted, output, plot)
