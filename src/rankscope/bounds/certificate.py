@@ -27,6 +27,7 @@ class LayerBounds:
         layer: 0 is what enters the first block; its bounds are the residual itself.
         lower: minus infinity where nothing is proven.
         measured: what the split pass finds, between the two.
+        measured_floor: the floor of that, estimated from a perturbed run; infinity where nothing is known of it.
         upper: infinity where nothing is proven.
         trivial: what is true of any state of this size, the same norm of the state itself; an upper bound above it is
             vacuous, so is a lower bound of minus infinity.
@@ -58,6 +59,7 @@ class LayerBounds:
     enclosed_lower: Mapping[str, Tensor] = field(default_factory=dict)
     enclosed_upper: Mapping[str, Tensor] = field(default_factory=dict)
     error: Tensor | None = None
+    measured_floor: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def failed(self) -> tuple[Assumption, ...]:
@@ -102,6 +104,7 @@ def side_by_side(layers: Sequence[LayerBounds]) -> LayerBounds:
         enclosed_lower=stacked("enclosed_lower"),
         enclosed_upper=stacked("enclosed_upper"),
         error=torch.stack([one.error for one in layers if one.error is not None]),
+        measured_floor=stacked("measured_floor"),
     )
 
 

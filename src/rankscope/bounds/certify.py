@@ -22,17 +22,18 @@ from rankscope.bounds.sizes import (
     composite,
     enclosed,
     known,
-    measured,
     ratios,
+    read,
     stacked,
     tightened,
     trivial,
 )
 from rankscope.core.numerics import checked, threads_for
 from rankscope.errors import ConfigError, NumericalError, ShapeError
-from rankscope.network import Attention, Context, Fixed, Mlp, Network, Norm, Scale, Skip, Softmax
+from rankscope.network import Attention, Context, Mlp, Network
 from rankscope.network.known import check_tree
 from rankscope.network.mask_notes import mask_note
+from rankscope.network.seeds import weight_axes
 from rankscope.split import Split
 from rankscope.split.run import in_float64, stream
 
@@ -77,7 +78,7 @@ def certify(
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
         return _each_text(network, x, context, joint_side)
-    x = x.expand(*torch.broadcast_shapes(_seeds(network), x.shape[:-2]), *x.shape[-2:])
+    x = x.expand(*torch.broadcast_shapes(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
     plain = Context(positions=context.positions, segments=context.segments)
     with torch.no_grad(), threads_for(x.shape[-1] * x.shape[-2]):
         note = mask_note(network, x.shape[-2])
@@ -111,25 +112,6 @@ def _check(network: Network) -> None:
     check_tree(CERTIFY, network)
 
 
-def _seeds(network: Network) -> torch.Size:
-    """The axes that weights carry before those of one network."""
-    shapes = [torch.Size()]
-    for part in network.modules():
-        if isinstance(part, Attention):
-            shapes += [part.values.value.shape[:-2], part.values.out.shape[:-2]]
-        elif isinstance(part, Softmax):
-            shapes += [part.query.shape[:-2], part.key.shape[:-2]]
-        elif isinstance(part, Mlp):
-            shapes += [part.up.shape[:-2], part.down.shape[:-2]]
-        elif isinstance(part, Fixed):
-            shapes.append(part.maps.shape[:-3])
-        elif isinstance(part, Norm | Scale | Skip):
-            held = (getattr(part, name, None) for name in ("weight", "bias", "value", "scale"))
-            shapes += [one.shape[:-1] for one in held if isinstance(one, Tensor)]
-    together: torch.Size = torch.broadcast_shapes(*shapes)
-    return together
-
-
 def _layers(network: Network, x: Tensor, context: Context, joint_side: int) -> Iterator[LayerBounds]:
     splits = stream(network, x, context)
     first = next(splits)
@@ -161,7 +143,9 @@ def _entering(at: At, step: Passed, interval: Interval, layer: int) -> At:
 def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains | None) -> LayerBounds:
     lower, upper = (dict(zip(SIZES, one, strict=True)) for one in (interval.lower, interval.upper))
     lower[COMPOSITE], upper[COMPOSITE] = composite(interval, at.tokens)
-    values = measured(split)
+    found = read(split)
+    values = {name: one.log for name, one in found.items()}
+    floors = {name: one.log_floor for name, one in found.items() if one.log_floor is not None}
     most, error = trivial(at.state.x, at.state.error), at.state.error.amax(dim=-1)
     if gains is None:
         lower[COMPOSITE], upper[COMPOSITE] = values[COMPOSITE] - LOG_MARGIN, values[COMPOSITE] + LOG_MARGIN
@@ -174,6 +158,7 @@ def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains |
             enclosed_lower=lower,
             enclosed_upper=upper,
             error=error,
+            measured_floor=floors,
         )
     around = enclosed(at.state.x, at.state.error)
     named = {
@@ -196,6 +181,7 @@ def _bounds(layer: int, at: At, interval: Interval, split: Split, gains: Gains |
         enclosed_lower=around[0],
         enclosed_upper=around[1],
         error=error,
+        measured_floor=floors,
     )
 
 
@@ -224,7 +210,7 @@ def _no_upper(gains: Gains, upper: Tensor, most: Tensor) -> tuple[Assumption, ..
 
 def _each_text(network: Network, x: Tensor, context: Context, joint_side: int) -> Certificate:
     """Every text without its padding, and the bounds side by side again."""
-    if x.ndim != 3 or context.is_token is None or _seeds(network):
+    if x.ndim != 3 or context.is_token is None or weight_axes(network):
         raise ShapeError(
             f"padded tokens are certified text by text, so they must be (texts, tokens, dim), got {tuple(x.shape)}; "
             "certify each seed by itself"

@@ -24,7 +24,7 @@ from rankscope.bounds.certificate import COLUMNS, COMPOSITE, DIAMETERS, FROBENIU
 from rankscope.bounds.enclosure import TINY, U, lengths_of
 from rankscope.core.operator_norms import MARGIN
 from rankscope.measures import find_measure
-from rankscope.split import Split, log_measure, split_tokens
+from rankscope.split import LogValue, Split, log_measure, split_tokens
 
 SIZES = (FROBENIUS, *DIAMETERS, COLUMNS)
 F, D1, D2, DINF, COL = range(5)
@@ -49,7 +49,12 @@ def stacked(values: Mapping[str, Tensor]) -> Tensor:
 
 def measured(split: Split) -> dict[str, Tensor]:
     """Natural logarithms of all sizes and of the composite residual of a split state."""
-    return {name: log_measure(find_measure(name), split).log for name in (*SIZES, COMPOSITE)}
+    return {name: found.log for name, found in read(split).items()}
+
+
+def read(split: Split) -> dict[str, LogValue]:
+    """The same with their floors, where the state has a twin."""
+    return {name: log_measure(find_measure(name), split) for name in (*SIZES, COMPOSITE)}
 
 
 def known(split: Split) -> Interval:

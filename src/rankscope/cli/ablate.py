@@ -51,8 +51,9 @@ def ablate(
         str, Option(help="Where to measure: block, attention, mlp, final; comma list.")
     ] = "block",
     split: Annotated[
-        bool, Option("--split", help="Carry the residual itself: no rounding floor, any depth.")
+        bool, Option("--split", help="Carry the residual itself, far below the rounding of the states.")
     ] = False,
+    no_error: options.NoError = False,
     blame: Annotated[
         bool, Option("--blame", help="What each norm, attention, skip and MLP does for or against collapse.")
     ] = False,
@@ -116,7 +117,8 @@ def ablate(
 
     The model is rewritten as a tree of parts, which is compared with the model itself before anything is cut. All cuts
     share their weights and read the same texts. Measured are the same tokens as in a scan; numbers below the rounding
-    floor are marked. With --split there is no such floor.
+    floor are marked. With --split floors are
+    estimated from a perturbed run, which --no-error leaves out.
     """
     wanted = prepared(
         format_,
@@ -141,6 +143,7 @@ def ablate(
         weights=weights,
         sites=listed(sites),
         split=split,
+        error=not no_error,
         blame=blame,
         suggest=suggest,
         random_tokens=random_tokens,

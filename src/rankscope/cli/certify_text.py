@@ -20,6 +20,7 @@ LEGEND = (
     "(...) = vacuous: true, but no better than the size of the state, rounding counted in; - = nothing; "
     "bounds are rounded outward"
 )
+UNRESOLVED = "* = measured, but not above its floor, which is estimated from a perturbed run"
 UNPROVEN = "? = printed in a paper, but an assumption fails here, so that it is not proven"
 
 
@@ -35,7 +36,8 @@ def certify_text(table: "Table", *, explain: bool = False, is_terminal: bool = F
         entries = [entry for entry in told["bounds"] if entry["definition"] == name]
         lines += ["", *_bounds(name, entries, told["printed"].get(name), is_terminal=is_terminal)]
     is_unproven = any(entry["bound"] is not None and not entry["bound_proven"] for entry in told["bounds"])
-    lines += ["", LEGEND, *([UNPROVEN] if is_unproven else [])]
+    is_unresolved = any(not entry["resolved"] for entry in told["bounds"])
+    lines += ["", LEGEND, *([UNPROVEN] if is_unproven else []), *([UNRESOLVED] if is_unresolved else [])]
     lines += ["", *map(printable, told["finding"]["words"])]
     failed = lacking_lines(told["bounds"])
     if failed:

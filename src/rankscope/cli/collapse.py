@@ -34,8 +34,9 @@ def collapse(
     dtype: Annotated[str, Option(help="float64, float32, bfloat16, float16.")] = "float64",
     device: Annotated[str, Option(help="Where to run.")] = "cpu",
     split: Annotated[
-        bool, Option("--split", help="Carry the residual itself: no rounding floor, any depth.")
+        bool, Option("--split", help="Carry the residual itself, far below the rounding of the states.")
     ] = False,
+    no_error: options.NoError = False,
     plot: options.Plot = None,
     format_: options.AsFormat = None,
     output: options.Output = None,
@@ -43,7 +44,8 @@ def collapse(
     """Run random networks and show how fast their tokens become equal.
 
     Networks of one seed share weights across variants, masks and norms. Numbers below the rounding floor of the
-    arithmetic are marked: they are noise, not collapse. With --split there is no such floor.
+    arithmetic are marked: they are noise, not collapse. With --split floors are
+    estimated from a perturbed run, which --no-error leaves out.
     """
     wanted = prepared(format_, output, plot, reads=mask_files(mask))
     from rankscope.studies import CollapseConfig
@@ -66,10 +68,13 @@ def collapse(
         dtype=dtype,
         device=device,
         split=split,
+        error=not no_error,
         **({} if measure is None else {"measures": listed(measure)}),
     )
     with progress("networks") as advance:
         table = run(config, advance=advance)
     for sentence in table.sections["notes"]:
         note(sentence)
+    if no_error:
+        note(table.sections["split"]["words"])
     write_table(table, "Collapse of random networks", wanted, output, plot)

@@ -14,6 +14,9 @@ Dim = Annotated[int, Option(help="Width of a token.")]
 Tokens = Annotated[int, Option(help="Tokens per text, N(0, 1) each.")]
 Seeds = Annotated[int | None, Option(help="How many networks: seeds 0 .. N-1.")]
 Seed = Annotated[int | None, Option(help="One network, of this seed.", show_default="0")]
+NoError = Annotated[
+    bool, Option("--no-error", help="Split pass: half the time, and no floors: nothing counts as resolved.")
+]
 Placement = Annotated[str, Option(help="Where norms stand: post, pre, sandwich, parallel.")]
 Position = Annotated[str, Option(help="Position rule, see 'rankscope list positions'.")]
 Values = Annotated[str, Option(help="Value maps: gaussian, orthogonal, identity.")]

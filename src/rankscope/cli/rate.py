@@ -66,6 +66,7 @@ def rate(
         str | None, Option(help="Random network: gaussian, orthogonal, identity.", show_default="orthogonal")
     ] = None,
     init: Annotated[str | None, Option(help="Random network: initialisation.", show_default="small")] = None,
+    no_error: options.NoError = False,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     weights: options.Weights = None,
@@ -121,7 +122,7 @@ def rate(
         used = [name for name, value in asked.items() if value not in (None, False, [])]
         if used:
             raise ConfigError(f"{', '.join(used)} belongs to a model, but none was named; give a MODEL")
-        table = _of_random(RANDOM | given, variant, seed_list(seeds, seed))
+        table = _of_random(RANDOM | given | {"error": not no_error}, variant, seed_list(seeds, seed))
     else:
         foreign = [f"--{name}" for name in given if name not in OF_MODELS]
         if foreign:
@@ -137,7 +138,8 @@ def rate(
         load = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
         from rankscope.studies.rate_models import rate_model
 
-        table = rate_model(model, layers=layers, load=load, seeds=seed_list(seeds, seed), **fed, **own)
+        own |= {"seeds": seed_list(seeds, seed), "error": not no_error}
+        table = rate_model(model, layers=layers, load=load, **fed, **own)
     write_table(table, "Order and rate of collapse", wanted, output, plot, text=_fit_text)
 
 

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import ConfigError
+from rankscope.network.attention import Attention
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
+from rankscope.network.mixers import Fixed, Softmax
+from rankscope.network.mlp import Mlp
+from rankscope.network.norms import Norm
+from rankscope.network.parts import Scale, Skip
 from rankscope.network.spec import Spec
 from rankscope.network.tree import Network
 
@@ -56,3 +61,22 @@ def seeds_per_chunk(spec: Spec, tokens: int) -> int:
     """How many seeds run at once: as many as have their widest layer's activations in ``CACHE_BYTES``."""
     widest = max(4 * spec.dim, spec.heads * tokens, spec.mlp_width or 4 * spec.dim)
     return max(1, CACHE_BYTES // (8 * tokens * widest))
+
+
+def weight_axes(network: Network) -> torch.Size:
+    """The axes that weights carry before those of one network."""
+    shapes = [torch.Size()]
+    for part in network.modules():
+        if isinstance(part, Attention):
+            shapes += [part.values.value.shape[:-2], part.values.out.shape[:-2]]
+        elif isinstance(part, Softmax):
+            shapes += [part.query.shape[:-2], part.key.shape[:-2]]
+        elif isinstance(part, Mlp):
+            shapes += [part.up.shape[:-2], part.down.shape[:-2]]
+        elif isinstance(part, Fixed):
+            shapes.append(part.maps.shape[:-3])
+        elif isinstance(part, Norm | Scale | Skip):
+            held = (getattr(part, name, None) for name in ("weight", "bias", "value", "scale"))
+            shapes += [one.shape[:-1] for one in held if isinstance(one, Tensor)]
+    together: torch.Size = torch.broadcast_shapes(*shapes)
+    return together

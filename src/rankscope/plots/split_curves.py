@@ -61,7 +61,8 @@ def _points(table: Table, summary: pl.DataFrame) -> pl.DataFrame:
         (pl.col("ran_floor") + (ran_in - DIGITS[name]) * math.log10(2)).alias(f"floor{DIGITS[name]}")
         for name in ("float64", "float32")
     ]
-    return joined.with_columns(pl.col("log10_mean").alias("split"), *floors)
+    resolved = (pl.col("share_resolved") == 1.0).alias("resolved")
+    return joined.with_columns(pl.col("log10_mean").alias("split"), resolved, *floors)
 
 
 def _figure(points: pl.DataFrame, series: Look, title: str, table: Table) -> Any:
@@ -85,13 +86,35 @@ def _figure(points: pl.DataFrame, series: Look, title: str, table: Table) -> Any
     width, height, total = panel_size(points)
     layered = alt.layer(*_marks(drawn, series, axis, scale)).properties(width=width, height=height)
     notes = [facts_of(table), "filled: split pass", f"hollow: the same in ordinary {_dtype(table)}"]
+    if not bool(points["resolved"].all()):
+        notes.append(UNRESOLVED if _has_error(table) else NO_ERROR)
     if bool((table.frame["float_value"] == 0).any()):
         notes.append("where that is exactly 0 there is no hollow point")
     heading = alt.TitleParams(title, subtitle=lines_of([note for note in notes if note], total))
     return in_panels(layered, drawn.select(*_DRAWN), heading)
 
 
-_DRAWN = ("layer", "mask", "norm", "series", "y", "low", "high", "float_y", "floor53", "floor24", "count")
+_DRAWN = (
+    "layer",
+    "mask",
+    "norm",
+    "series",
+    "y",
+    "low",
+    "high",
+    "float_y",
+    "floor53",
+    "floor24",
+    "count",
+    "resolved",
+)
+
+UNRESOLVED = "faint: not above the floor that a perturbed run gives"
+NO_ERROR = "faint: run without an error"
+
+
+def _has_error(table: Table) -> bool:
+    return bool(table.sections.get("split", {}).get("error"))
 
 
 def placed(decades: float) -> float:
@@ -140,13 +163,16 @@ def _marks(drawn: pl.DataFrame, series: Look, axis: Any, scale: Any) -> list[Any
     band = base.mark_area(opacity=0.16).encode(y=height("low"), y2="high:Q", color=color)
     line = base.mark_line(strokeWidth=1.8).encode(y=height("y"), color=color, strokeDash=dash)
     few = last - first <= 40
-    point = base.mark_point(size=38 if few else 8, strokeWidth=1.4, opacity=1).encode(
-        y=height("y"), color=color, shape=shape, fill=fill
-    )
+    points = [
+        base.transform_filter(alt.datum.resolved == is_resolved)
+        .mark_point(size=38 if few else 8, strokeWidth=1.4, opacity=1 if is_resolved else 0.25)
+        .encode(y=height("y"), color=color, shape=shape, fill=fill)
+        for is_resolved in (False, True)
+    ]
     ordinary = base.mark_point(size=34 if few else 8, strokeWidth=1.1, opacity=0.9, fill="white").encode(
         y=height("float_y"), color=color, shape=shape
     )
-    return [*marks, band, line, ordinary, point]
+    return [*marks, band, line, ordinary, *points]
 
 
 def _dtype(table: Table) -> str:

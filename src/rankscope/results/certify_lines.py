@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from rankscope.results.summary import UNRESOLVED_MARK
+
 PLAIN = (-3, 4)
 """Exponents between which a number is written without one."""
 
@@ -88,7 +90,7 @@ def bound_lines(entries: list[dict[str, Any]]) -> list[list[str]]:
         [
             str(entry["layer"]),
             power_text(entry["lower"], toward=-1),
-            "0" if entry["measured"] is None else power_text(entry["measured"]),
+            _measured(entry),
             _upper(entry),
             _printed(entry),
             NOTHING if entry["lower_vacuous"] else entry["lower_by"] or NOTHING,
@@ -96,6 +98,12 @@ def bound_lines(entries: list[dict[str, Any]]) -> list[list[str]]:
         ]
         for entry in entries
     ]
+
+
+def _measured(entry: dict[str, Any]) -> str:
+    """What the split pass finds, with a mark where it is not above its floor in every text."""
+    text = "0" if entry["measured"] is None else power_text(entry["measured"])
+    return text if entry.get("resolved", True) else text + UNRESOLVED_MARK
 
 
 def explain_lines(section: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -60,6 +60,8 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
 def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     """With ``size``, the logarithm of a value or, of a zero, of its floor, and ``log10_floor``."""
     floor = log10_of(frame["floor"])
+    if "log10_floor" in frame.columns:  # the split pass has floors below the smallest float
+        floor = frame["log10_floor"].cast(pl.Float64).fill_null(floor)
     size = pl.col("log10_value").fill_null(pl.when(pl.col("value") == 0).then(floor))
     return frame.with_columns(size.alias("size"), floor.alias("log10_floor"))
 

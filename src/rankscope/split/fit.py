@@ -71,19 +71,19 @@ def fit_logs(log_residual: Array, log_common: Array, *, expected: float | None =
     ends = np.flatnonzero(np.isneginf(log_residual))
     if len(ends):
         if ends[0] < 3 or not _is_cubic(log_residual[: ends[0]]):
-            return _nothing(f"all tokens are exactly equal from layer {ends[0]} on")
+            return nothing(f"all tokens are exactly equal from layer {ends[0]} on")
         log_residual, log_common = log_residual[: ends[0]], log_common[: ends[0]]
     if _is_cubic(log_residual):
         return _cubic(log_residual, log_common)
     relative = log_residual - log_common
     if not np.isfinite(relative).all():
-        return _nothing("the common row vanishes, so there is nothing to divide the residual by")
+        return nothing("the common row vanishes, so there is nothing to divide the residual by")
     if len(relative) - 1 < 2 * FEWEST:
-        return _nothing(f"{len(relative) - 1} layers are too few to fit a rate; use at least {2 * FEWEST}")
+        return nothing(f"{len(relative) - 1} layers are too few to fit a rate; use at least {2 * FEWEST}")
     return _geometric(relative, log_common, expected)
 
 
-def _nothing(reason: str, **known: Any) -> Fit:
+def nothing(reason: str, **known: Any) -> Fit:
     """A fit without order and rate, and why; ``known`` is what can be said all the same."""
     nothing: dict[str, Any] = {"order": None, "rate": None, "value_growth": None, "uncertainty": None}
     return Fit(**{**nothing, "regime": "none", "reason": reason, **known})
@@ -98,7 +98,7 @@ def _is_cubic(logs: Array) -> bool:
 def _cubic(logs: Array, log_common: Array) -> Fit:
     falls = -np.diff(logs)
     reason = "the residual is cubed by every layer, so there is no factor per layer"
-    return _nothing(
+    return nothing(
         reason, regime="cubic", order=float(falls[-1] / falls[-2]), value_growth=_growth(log_common)
     )
 
@@ -114,7 +114,7 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
     power_law = _power_law(relative)
     if power_law is not None:
         reason = f"the residual falls like layer^{power_law:.2f}, slower than any factor per layer"
-        return _nothing(reason, regime="sublinear", value_growth=growth, exponent=power_law)
+        return nothing(reason, regime="sublinear", value_growth=growth, exponent=power_law)
     slope, error, exponent, drift = next(
         (found for share in SETTLED if not (found := _settled(relative, share))[-1]),
         _settled(relative, SETTLED[0]),
@@ -122,13 +122,13 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
     promised = 0.0 if expected is None else -np.log(max(expected, np.exp(-1.0)))
     plateaus = _plateaus(relative, max(-slope, promised))
     if plateaus and plateaus[-1].last >= len(relative) - 2:
-        return _nothing(
+        return nothing(
             f"the run ends on a plateau that begins at layer {plateaus[-1].first}", plateaus=plateaus
         )
     if drift:
-        return _nothing(f"the rate still drifts, {drift} per layer; use more layers", plateaus=plateaus)
+        return nothing(f"the rate still drifts, {drift} per layer; use more layers", plateaus=plateaus)
     if slope >= -max(AGREEMENT * error, 1e-4):
-        return _nothing("the residual does not fall", plateaus=plateaus)
+        return nothing("the residual does not fall", plateaus=plateaus)
     rate = float(np.exp(slope))
     return Fit(
         order=_order(relative),

@@ -1,19 +1,30 @@
 """Softmax logits split into what all queries share and what is left, up to a constant per query.
 
-Queries and keys are ``q + e q_i`` and ``k + e k_j`` with ``e`` the scale of the residual. Up to a constant per query
-the scaled products are ``e q.k_j + e^2 q_i.k_j``: the first is shared, the second is the rest, and it vanishes at
-consensus like the square of the residual. A position rule adds something that does not vanish.
+With ``q`` the query of the first token, ``k`` the key that it reads most, ``a_i`` and ``b_j`` what other queries and
+keys have beyond these, the scaled products are ``q.k + a_i.k + q.b_j + a_i.b_j``. A constant per query does not
+change attention, so ``u_j = q.b_j`` is shared by all queries and ``v_ij = a_i.b_j`` is the rest. Near consensus a and b
+vanish like the residual and the rest like its square. A position rule adds something that does not vanish.
+
+Two choices keep digits. The shared query is that of a token, not the mean: rows of a map that all agree may disagree
+with the row of the mean. And the key that is read most is subtracted before any product, not after: logits of keys
+that equal it (several equal sinks) are then exactly zero, and a large common row costs nothing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rankscope.network import Context, NoPosition, Norm, Position, Softmax
+from rankscope.network import Context, Norm, Rotary, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
-from rankscope.split.quotients import norm_quotient, tanh_ratio
-from rankscope.split.state import Split
+from rankscope.network.parts import affine
+from rankscope.split.normed import norm_quotient, norm_rows
+from rankscope.split.quotients import damp, expm1_ratio, tanh_difference_ratio
+from rankscope.split.state import SHORT, Split, power
+
+ENTRIES = 2**24
+"""Heads go through in groups whose maps have at most this many entries: a dozen such tensors are held at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,138 +43,304 @@ class SplitLogits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Products:
-    """Logits of queries ``q + e q_i`` and keys ``k + e k_j``, term by term and without their powers of ``e``."""
+class _Sides:
+    """Queries and keys: those of the shared row, and what the others have beyond them, divided by a scale.
 
-    level: Tensor  # *batch heads 1 1: q.k
-    by_query: Tensor  # *batch heads tokens 1: q_i.k, times e
-    by_key: Tensor  # *batch heads 1 tokens: q.k_j, times e
-    both: Tensor  # *batch heads tokens tokens: q_i.k_j, times e^2
+    ``query``, ``key`` are ``*batch heads 1 width``; ``queries``, ``keys`` are ``*batch heads tokens width``.
+    """
+
+    query: Tensor
+    queries: Tensor
+    key: Tensor
+    keys: Tensor
+    log_scale: Tensor  # *batch
+
+    def of(self, heads: slice) -> "_Sides":
+        cut = (one[..., heads, :, :] for one in (self.query, self.queries, self.key, self.keys))
+        return _Sides(
+            **dict(zip(("query", "queries", "key", "keys"), cut, strict=True)), log_scale=self.log_scale
+        )
 
 
-def split_logits(mixer: Softmax, state: Split, context: Context, keys: Tensor) -> SplitLogits:
-    """The logits of ``mixer``; ``keys`` are those every query may read."""
+def split_logits(
+    mixer: Softmax, state: Split, context: Context, keys: Tensor | None, allowed: Tensor | None
+) -> Iterator[SplitLogits]:
+    """The logits of ``mixer``, group of heads by group of heads.
+
+    ``keys`` (``*batch 1 1 tokens``) are those that every query may read, ``allowed`` what each may; None for all.
+    """
+    sides, bias = _sides(mixer, state, context, keys)
+    for heads in head_groups(state, mixer.heads):
+        own = bias if bias is None or bias.shape[-3] == 1 else bias[..., heads, :, :]
+        logits = _logits(sides.of(heads), own, mixer.softcap, state, keys, allowed)
+        state.disturb(logits.shared)
+        if bias is not None:  # which the disturbance of queries and keys does not reach
+            state.disturb(logits.rest)
+        yield logits
+
+
+def head_groups(state: Split, heads: int) -> Iterator[slice]:
+    """Slices of the heads whose maps have a bounded number of entries."""
+    each = state.residual.shape[:-2].numel() * state.residual.shape[-2] ** 2
+    step = max(1, ENTRIES // max(each, 1))
+    for first in range(0, heads, step):
+        yield slice(first, min(first + step, heads))
+
+
+def _sides(
+    mixer: Softmax, state: Split, context: Context, keys: Tensor | None
+) -> tuple[_Sides, Tensor | None]:
+    """Queries and keys of all heads, and what the position rule adds to their products."""
+    query, queries = _projected(
+        mixer.query, mixer.query_bias, mixer.heads, mixer.query_norm, mixer.normed, state
+    )
+    key, offered = _projected(mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer.normed, state)
+    key, offered = (repeat_groups(one, mixer.heads) * mixer.scale for one in (key, offered))
+    log_scale, scale = state.log_scale, state.scale.unsqueeze(-3)
+    first = first_row(queries, state)
+    query, queries = query + scale * first, queries - first
     bias = None
-    if turns(mixer.position):
-        return _differences(mixer.logits(state.tokens(), context), state, keys)
-    if not isinstance(mixer.position, NoPosition):
-        query, _ = mixer.queries_and_keys(state.tokens(), context)
-        bias = mixer.position.bias(query, context, mixer.scale)
-    if bias is not None:
-        added = _differences(bias, state, keys)
-        if bool((added.log_scale > -torch.inf).any()) and mixer.softcap is not None:
-            return _differences(mixer.logits(state.tokens(), context), state, keys)
-    products, scale = _products(mixer, state), state.scale.unsqueeze(-3)
-    log_scale = (2 * state.log_scale).unsqueeze(-1).expand(products.both.shape[:-2])
-    if mixer.softcap is None:
-        content = SplitLogits(shared=scale * products.by_key, rest=products.both, log_scale=log_scale)
-        return content if bias is None else _combined(content, added)
-    shared, rest = _capped(products, scale, mixer.softcap)
-    content = SplitLogits(shared=shared, rest=rest, log_scale=log_scale)
-    far = _far_apart(products, scale) > mixer.softcap
-    if not bool(far.any()):
-        return content
-    apart = _differences(mixer.logits(state.tokens(), context), state, keys)
-    return SplitLogits(
-        shared=torch.where(far[..., None, None], apart.shared, content.shared),
-        rest=torch.where(far[..., None, None], apart.rest, content.rest),
-        log_scale=torch.where(far, apart.log_scale, content.log_scale),
-    )
+    if isinstance(mixer.position, Rotary):
+        log_scale = torch.zeros_like(log_scale)
+        turns = _turns(mixer.position, state, context)
+        query, queries = _turned(mixer.position, turns, query, queries, scale)
+        key, offered = _turned(mixer.position, turns, key, offered, scale)
+        scale = torch.ones_like(scale)
+    else:
+        bias = mixer.position.bias(query + scale * queries, context, mixer.scale)
+    # The key that the shared query reads most, among those that all may read.
+    products = query @ offered.mT
+    peak = (products if keys is None else products.masked_fill(~keys, -torch.inf)).argmax(dim=-1)
+    most = row_at(offered, peak)
+    key, offered = key + scale * most, offered - most
+    # A norm of queries and keys removes the disturbance of the tokens, and large logits enlarge what rounding leaves.
+    for numbers in (query, queries, key, offered):
+        state.disturb(numbers)
+    return _Sides(query=query, queries=queries, key=key, keys=offered, log_scale=log_scale), bias
 
 
-def _far_apart(products: _Products, scale: Tensor) -> Tensor:
-    """How far the logits of a head lie from their common level: beyond the cap tangents saturate."""
-    parts = (scale * products.by_query, scale * products.by_key, scale.square() * products.both)
-    return torch.stack([part.abs().amax(dim=(-2, -1)) for part in parts]).amax(dim=0)
+def row_at(x: Tensor, place: Tensor) -> Tensor:
+    """The row of ``x`` (``*batch heads tokens width``) that ``place`` (``*batch heads 1``) names."""
+    index = place[..., None]
+    batch = torch.broadcast_shapes(index.shape[:-2], x.shape[:-2])
+    return x.expand(*batch, *x.shape[-2:]).gather(-2, index.expand(*batch, 1, x.shape[-1]))
 
 
-def turns(position: Position) -> bool:
-    """Whether the rule acts on queries and keys, so that products at consensus depend on the positions."""
-    return type(position).rotate is not Position.rotate
-
-
-def _products(mixer: Softmax, state: Split) -> _Products:
-    query, query_change = _projected(
-        mixer.query, mixer.query_bias, mixer.heads, mixer.query_norm, mixer, state
-    )
-    key, key_change = _projected(mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer, state)
-    query, query_change = query * mixer.scale, query_change * mixer.scale
-    key, key_change = repeat_groups(key, mixer.heads), repeat_groups(key_change, mixer.heads)
-    return _Products(
-        level=query @ key.mT,
-        by_query=query_change @ key.mT,
-        by_key=query @ key_change.mT,
-        both=query_change @ key_change.mT,
-    )
+def first_row(x: Tensor, state: Split) -> Tensor:
+    """The row of the first token in ``*batch heads tokens width``, or of the one for all where there is one."""
+    if state.is_token is None:
+        return x[..., :1, :]
+    return row_at(x, state.is_token.long().argmax(dim=-1)[..., None, None])
 
 
 def _projected(
-    weight: Tensor, bias: Tensor | None, heads: int, norm: Norm | None, mixer: Softmax, state: Split
+    weight: Tensor, bias: Tensor | None, heads: int, norm: Norm | None, normed: str, state: Split
 ) -> tuple[Tensor, Tensor]:
     """Queries or keys at the common row, ``*batch heads 1 width``, and their change per token divided by the scale."""
-    row, change = state.common.unsqueeze(-2) @ weight, state.residual @ weight
-    row = row if bias is None else row + bias.unsqueeze(-2)
-    if norm is not None and mixer.normed == "all":
-        row, change = norm_quotient(norm, row, change, state.scale)
+    row, change = row_through(state, state.common.unsqueeze(-2), weight, bias), state.residual @ weight
+    direct = None if norm is None or state.direct is None else affine(state.direct, weight, bias)
+    if norm is not None and normed == "all":
+        row, change = normed_change(norm, state, row, change, state.scale, direct)
     row, change = split_heads(row, heads), split_heads(change, heads)
-    if norm is not None and mixer.normed == "head":
-        return norm_quotient(norm, row, change, state.scale.unsqueeze(-3), heads=True)
+    if norm is not None and normed == "head":
+        direct = None if direct is None else split_heads(direct, heads)
+        return normed_change(norm, state, row, change, state.scale.unsqueeze(-3), direct, heads=True)
     return row, change
 
 
-def _capped(products: _Products, scale: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Shared part and rest (divided by ``scale^2``) of ``cap * tanh(logits / cap)``.
+def row_through(state: Split, row: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """``row @ matrix + bias``, disturbed before the bias is added: where the two cancel, few digits are left."""
+    product = affine(row, matrix, None)
+    if bias is None:
+        return product
+    state.disturb(product)
+    return product + bias.unsqueeze(-2)
 
-    With ``t``, ``T0``, ``T1`` the hyperbolic tangents of the key's part, of the level, and of the level with the
-    query's part, the mixed difference of tanh is ``-t D [(T0 + T1) + t (1 + T0 T1)] / ((1 + T1 t) (1 + T0 t))``,
-    ``D = T1 - T0``; the product term adds ``te (1 - S^2) / (1 + S te)``, ``S`` the tangent of all other parts.
+
+def normed_change(
+    norm: Norm,
+    state: Split,
+    row: Tensor,
+    change: Tensor,
+    scale: Tensor,
+    direct: Tensor | None,
+    *,
+    heads: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """As ``norm_quotient``, with the bias; tokens that are short beside the row are normed directly, from ``direct``.
+
+    As a sum of row and change they would be a difference of large numbers, and a norm makes its error a direction.
     """
-    level, by_query, by_key = products.level / cap, products.by_query / cap, products.by_key / cap
-    both = products.both / cap
-    t_hat = by_key * tanh_ratio(scale * by_key)
-    tw_hat = by_query * tanh_ratio(scale * by_query)
-    te_hat = both * tanh_ratio(scale.square() * both)
-    t, tw, te = scale * t_hat, scale * tw_hat, scale.square() * te_hat
-    t0, t1 = torch.tanh(level), torch.tanh(level + scale * by_query)
-    d_hat = tw_hat * _sech2(level) / (1 + t0 * tw)
-    mixed = -t_hat * d_hat * ((t0 + t1) + t * (1 + t0 * t1)) / ((1 + t1 * t) * (1 + t0 * t))
-    rest_of = level + scale * by_query + scale * by_key
-    product = te_hat * _sech2(rest_of) / (1 + torch.tanh(rest_of) * te)
-    return cap * t * _sech2(level) / (1 + t0 * t), cap * (mixed + product)
+    after, quotient = norm_quotient(norm, row, change, scale, heads=heads)
+    if norm.bias is not None:
+        state.disturb(after)
+        after = after + (norm.bias[..., None, None, :] if heads else norm.bias.unsqueeze(-2))
+    if direct is None:
+        return after, quotient
+    short = direct.abs().amax(dim=-1, keepdim=True) * SHORT < row.abs().amax(dim=-1, keepdim=True)
+    own, mean = (norm_rows(norm, one, heads=heads, with_bias=False) for one in (direct, row))
+    apart = (own - mean) / torch.where(scale > 0, scale, 1.0)
+    return after, torch.where(short & (scale > 0), apart, quotient)
 
 
-def _sech2(x: Tensor) -> Tensor:
-    return torch.cosh(x.clamp(-350.0, 350.0)) ** -2
+def _turns(position: Rotary, state: Split, context: Context) -> tuple[Tensor, Tensor]:
+    """``cos - 1`` and ``sin`` of every token's angle relative to the first token, ``*batch 1 tokens pairs``.
+
+    Turning all tokens by one more angle changes no product. Relative to the first token slow angles are small numbers
+    that keep their digits, where cosines would all be rounded to one.
+    """
+    tokens, device = state.residual.shape[-2], state.residual.device
+
+    def make() -> tuple[Tensor, Tensor]:
+        place = context.token_positions(tokens, device).double()
+        if state.is_token is None:
+            place = place - place[..., :1]
+        else:
+            place = place.expand(torch.broadcast_shapes(place.shape, state.is_token.shape))
+            first = state.is_token.long().argmax(dim=-1, keepdim=True).expand(*place.shape[:-1], 1)
+            place = place - place.gather(-1, first)
+        # Angles to twice the digits of a float: ``angle + rest = place * frequency`` exactly (Dekker), since a far
+        # token turns by thousands of radians, of which only the remainder counts.
+        place, frequency = place.unsqueeze(-1), position.frequencies.to(device)
+        large = 134217729.0 * frequency
+        high = large - (large - frequency)
+        angle = place * frequency
+        rest = (place * high - angle) + place * (frequency - high)
+        sin = angle.sin() + rest * angle.cos()
+        half = (angle / 2).sin() + rest / 2 * (angle / 2).cos()
+        less = -2 * half.square()
+        return (less, sin) if less.ndim == 2 else (less.unsqueeze(-3), sin.unsqueeze(-3))
+
+    return context.shared(("relative turns", tuple(position.frequencies.tolist()), tokens, device), make)
 
 
-def _differences(logits: Tensor, state: Split, keys: Tensor) -> SplitLogits:
-    """Logits of order one, relative to the first token's row and the first key: exact for what does not vary."""
-    logits = logits.expand(
-        torch.broadcast_shapes(logits.shape, keys.shape)
-    )  # a bias may be the same for all texts
-    first_row = _first_row(logits, state)
-    first_key = keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1)
-    rows = logits - logits.gather(-1, first_key)
-    shared = first_row - first_row.gather(-1, first_key[..., :1, :])
-    rest = (rows - shared).masked_fill(~keys, 0.0)
-    if state.is_token is not None:
-        rest = rest * state.is_token[..., None, :, None]
-    largest = rest.abs().amax(dim=(-2, -1))
-    safe = torch.where(largest > 0, largest, 1.0)
-    shape = torch.broadcast_shapes(rest.shape[:-2], (*state.log_scale.shape, rest.shape[-3]))
-    return SplitLogits(
-        shared=shared.masked_fill(~keys, 0.0),
-        rest=rest / safe[..., None, None],
-        log_scale=largest.log().expand(shape),
+def _turned(
+    position: Rotary, turns: tuple[Tensor, Tensor], row: Tensor, change: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Row and change of turned vectors, the change no longer divided by the scale.
+
+    With ``D_i`` the turn of token i less one: ``turn(x_i) - x = D_i x_i + (x_i - x)``, two small terms.
+    """
+    width = 2 * len(position.frequencies)
+    if position.gain != 1.0:
+        row, change = (
+            torch.cat([one[..., :width] * position.gain, one[..., width:]], dim=-1) for one in (row, change)
+        )
+    change = scale * change
+    moved = position.turn((row + change)[..., :width], *turns)
+    return row, change + moved if width == change.shape[-1] else torch.cat(
+        [change[..., :width] + moved, change[..., width:].expand(*moved.shape[:-1], -1)], dim=-1
     )
 
 
-def _first_row(logits: Tensor, state: Split) -> Tensor:
-    if state.is_token is None:
-        return logits[..., :1, :]
-    place = state.is_token.long().argmax(dim=-1)[..., None, None, None]
-    logits = logits.expand(torch.broadcast_shapes(logits.shape, (*place.shape[:-3], 1, 1, 1)))
-    return logits.gather(-2, place.expand(*logits.shape[:-2], 1, logits.shape[-1]))
+def _logits(
+    sides: _Sides,
+    bias: Tensor | None,
+    cap: float | None,
+    state: Split,
+    keys: Tensor | None,
+    allowed: Tensor | None,
+) -> SplitLogits:
+    scale = power(sides.log_scale)[..., None, None, None]
+    by_key, both = sides.query @ sides.keys.mT, sides.queries @ sides.keys.mT
+    log_scale = (2 * sides.log_scale).unsqueeze(-1).expand(both.shape[:-2])
+    logits = SplitLogits(shared=scale * by_key, rest=both, log_scale=log_scale)
+    if cap is None:
+        return logits if bias is None else _combined(logits, _differences(bias, state, keys, allowed)[0])
+    level, by_query = sides.query @ sides.key.mT, sides.queries @ sides.key.mT
+    if bias is None:
+        return _capped(level, by_query, by_key, both, scale, log_scale, cap, allowed)
+    biased, base = _differences(bias, state, keys, allowed)
+    logits = _combined(logits, biased)
+    of_first = first_row(base, state)
+    both = power(logits.log_scale)[..., None, None] * logits.rest
+    return _capped(
+        level + of_first,
+        scale * by_query + (base - of_first),
+        logits.shared,
+        both,
+        torch.ones_like(scale),
+        torch.zeros_like(logits.log_scale),
+        cap,
+        allowed,
+    )
+
+
+def _capped(
+    level: Tensor,
+    by_query: Tensor,
+    by_key: Tensor,
+    both: Tensor,
+    scale: Tensor,
+    log_scale: Tensor,
+    cap: float,
+    allowed: Tensor | None,
+) -> SplitLogits:
+    """Shared part and rest of ``cap * tanh(logits / cap)``, each to all its digits however saturated.
+
+    The logits are ``level + s by_query_i + s by_key_j + s^2 both_ij``. Divided by the cap let the four be x, a, b, c.
+    Shared is ``tanh(x + b) - tanh(x)``, a constant per query is ``tanh(x + a)``, and what is left is the mixed
+    difference ``tanh(x+a+b) - tanh(x+a) - tanh(x+b) + tanh(x)``, which is
+    ``- sinh a sinh b sinh(2x + a + b) / (cosh x cosh(x+a) cosh(x+b) cosh(x+a+b))``, plus what c adds,
+    ``tanh(x+a+b+c) - tanh(x+a+b) = sinh c / (cosh(x+a+b) cosh(x+a+b+c))``. The exponents of all factors are added
+    before anything is raised to them, and the largest sum goes to the scale: a saturated tanh leaves e^-1000 as it
+    leaves 0.1.
+    """
+    x, a_hat, b_hat, c_hat = level / cap, by_query / cap, by_key / cap, both / cap
+    a, b, c = scale * a_hat, scale * b_hat, scale.square() * c_hat
+    shared = cap * b * tanh_difference_ratio(x, b)
+    y, corner = 2 * x + a + b, x + a + b
+    by_both = a.abs() + b.abs() + y.abs() - x.abs() - (x + a).abs() - (x + b).abs() - corner.abs()
+    by_product = c.abs() - corner.abs() - (corner + c).abs()
+    far = c.abs() > 1.0  # there x + a + b is no logit that occurs, and the two terms may cancel
+    signs, corners = torch.zeros_like(c), list[tuple[float, Tensor]]()
+    if any_far := bool(far.any()):
+        corners = [(1.0, corner + c), (-1.0, x + a), (-1.0, x + b), (1.0, x)]
+        for sign, at in corners:
+            signs = signs + sign * at.sign()
+        reach = torch.stack([(-2 * at.abs()).expand_as(c) for _, at in corners]).amax(dim=0)
+        reach = torch.where(signs != 0, 0.0, reach)
+        by_both, by_product = torch.where(far, reach, by_both), torch.where(far, reach, by_product)
+    if allowed is not None:
+        by_both, by_product = (one.masked_fill(~allowed, -torch.inf) for one in (by_both, by_product))
+    top = torch.maximum(by_both, by_product).amax(dim=(-2, -1), keepdim=True)
+    mixed = -8 * a_hat * b_hat * expm1_ratio(-2 * a.abs()) * expm1_ratio(-2 * b.abs())
+    mixed = mixed * y.sign() * -torch.expm1(-2 * y.abs()) * (by_both - top).exp()
+    mixed = mixed / (damp(x) * damp(x + a) * damp(x + b) * damp(corner))
+    product = 4 * c_hat * expm1_ratio(-2 * c.abs()) * (by_product - top).exp()
+    rest = mixed + product / (damp(corner) * damp(corner + c))
+    if any_far:  # tanh x = sign(x) (1 - 2 e^-2|x| / (1 + e^-2|x|)): ones are counted, tails subtracted
+        plain = torch.where(signs != 0, signs * (-top).clamp(max=700.0).exp(), 0.0)
+        for sign, at in corners:
+            plain = plain - sign * at.sign() * 2 * (-2 * at.abs() - top).clamp(max=700.0).exp() / damp(at)
+        plain = plain / torch.where(scale > 0, scale, 1.0).square()
+        plain = plain if allowed is None else plain.masked_fill(~allowed, 0.0)
+        rest = torch.where(far, plain, rest)
+    return SplitLogits(shared=shared, rest=cap * rest, log_scale=log_scale + top[..., 0, 0])
+
+
+def _differences(
+    logits: Tensor, state: Split, keys: Tensor | None, allowed: Tensor | None
+) -> tuple[SplitLogits, Tensor]:
+    """Logits of order one relative to the first token's row and to a key that all may read, and their value there.
+
+    What does not vary cancels exactly.
+    """
+    if keys is None:
+        base = logits[..., :1]
+    else:  # a bias may be the same for all texts
+        logits = logits.expand(torch.broadcast_shapes(logits.shape, keys.shape))
+        base = logits.gather(-1, keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1))
+    rows = logits - base
+    shared = first_row(rows, state)
+    rest = rows - shared
+    rest = rest if allowed is None else rest.masked_fill(~allowed, 0.0)
+    if state.is_token is not None:
+        rest = rest * state.is_token[..., None, :, None]
+    largest = rest.abs().amax(dim=(-2, -1))
+    rest = rest / torch.where(largest > 0, largest, 1.0)[..., None, None]
+    shape = torch.broadcast_shapes(rest.shape[:-2], (*state.log_scale.shape, rest.shape[-3]))
+    return SplitLogits(shared=shared, rest=rest, log_scale=largest.log().expand(shape)), base
 
 
 def _combined(a: SplitLogits, b: SplitLogits) -> SplitLogits:

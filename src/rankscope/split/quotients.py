@@ -1,4 +1,4 @@
-"""Changes divided by their scale, without ever subtracting near-equal numbers.
+"""Changes of activations divided by their scale, without ever subtracting near-equal numbers.
 
 For a change ``d = scale * m`` of an argument, with a mantissa ``m`` of order one and a scale as small as one likes
 (also zero, once it is below the smallest float), a quotient is the change of the value divided by the scale.
@@ -7,18 +7,55 @@ For a change ``d = scale * m`` of an argument, with a mantissa ``m`` of order on
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rankscope.network import Activation, LayerNorm, Norm, RMSNorm
+from rankscope.errors import NotUnderstood
+from rankscope.network import Activation
 from rankscope.network.activations import LEAK
 
-NEAR = 0.1
-"""Changes up to here are integrated from the derivative, larger ones subtracted: those lose at most a digit."""
+QUICK = 1.702
+"""The factor inside ``quick_gelu``."""
 
-NODES = ((1e-8, 1), (1e-4, 2), (NEAR, 4))
-"""Gauss-Legendre nodes that integrate a derivative over changes up to a size with an error below one unit round-off."""
+CUBE = 0.044715
+"""The factor of the cube inside ``gelu_tanh``, and the root before it."""
+ROOT = math.sqrt(2 / math.pi)
+
+BENT = frozenset({"relu", "leaky_relu", "relu2", "identity"})
+"""Activations that are polynomials on either side of zero: their values never come out of a tail."""
+
+
+def expm1_ratio(x: Tensor) -> Tensor:
+    """``expm1(x) / x``, one at zero."""
+    return _ratio(torch.expm1(x), x)
+
+
+def log1p_ratio(x: Tensor) -> Tensor:
+    """``log1p(x) / x``, one at zero."""
+    return _ratio(torch.log1p(x), x)
+
+
+def _ratio(value: Tensor, x: Tensor) -> Tensor:
+    """``value / x``, one next to zero: functions of numbers below 1e-308 are rounded to few digits."""
+    return value.div_(x).masked_fill_(x.abs() < 1e-100, 1.0)
+
+
+def tanh_difference_ratio(x: Tensor, d: Tensor) -> Tensor:
+    """``(tanh(x + d) - tanh(x)) / d = sinh(d) / (d cosh(x) cosh(x + d))``, right to all digits in both tails.
+
+    ``sinh |d| = e^|d| (1 - e^-2|d|) / 2`` and ``cosh x = e^|x| (1 + e^-2|x|) / 2``; exponents are added before anything
+    is raised to them. Their sum ``|d| - |x| - |x + d|`` is zero where x and x + d lie on different sides of zero, and
+    minus twice the smaller of the two elsewhere.
+    """
+    after = x + d
+    nearer = torch.where(x.sign() == after.sign(), torch.minimum(x.abs(), after.abs()), 0.0)
+    top = expm1_ratio(-2 * d.abs()) * (-2 * nearer).exp()
+    return 4 * top / (damp(x) * damp(after))
+
+
+def damp(x: Tensor) -> Tensor:
+    """``1 + e^-2|x|``: what is left of ``2 cosh x`` without its exponential."""
+    return 1 + (-2 * x.abs()).exp()
 
 
 def _gelu(h: Tensor) -> Tensor:
@@ -27,31 +64,11 @@ def _gelu(h: Tensor) -> Tensor:
 
 
 def _gelu_tanh(h: Tensor) -> Tensor:
-    return h * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))
+    return h * torch.sigmoid(2 * ROOT * (h + CUBE * h**3))
 
 
 TAILS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
 """Formulas without the cancellation of ``1 + erf`` and ``1 + tanh`` far on the left."""
-
-
-def expm1_ratio(x: Tensor) -> Tensor:
-    """``expm1(x) / x``, one at zero."""
-    return _ratio(torch.expm1, x)
-
-
-def log1p_ratio(x: Tensor) -> Tensor:
-    """``log1p(x) / x``, one at zero."""
-    return _ratio(torch.log1p, x)
-
-
-def tanh_ratio(x: Tensor) -> Tensor:
-    """``tanh(x) / x``, one at zero."""
-    return _ratio(torch.tanh, x)
-
-
-def _ratio(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    safe = torch.where(x == 0, 1.0, x)
-    return torch.where(x == 0, 1.0, fn(safe) / safe)
 
 
 def activation_value(activation: Activation, h: Tensor) -> Tensor:
@@ -60,33 +77,84 @@ def activation_value(activation: Activation, h: Tensor) -> Tensor:
 
 
 def activation_quotient(activation: Activation, at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
-    """``(f(at + scale * mantissa) - f(at)) / scale``."""
-    if activation.name == "identity":
+    """``(f(at + scale * mantissa) - f(at)) / scale``.
+
+    The smooth ones but tanh are ``f(h) = h g(h)`` with g a distribution function, so that
+    ``f(h + d) - f(h) = d g(h + d) + h (g(h + d) - g(h))``, and the difference of g has a formula that keeps its digits.
+    """
+    name = activation.name
+    if name == "identity":
         return mantissa
-    if activation.name == "relu":
+    if name == "relu":
         return _relu_quotient(at, mantissa, scale)
-    if activation.name == "leaky_relu":  # LEAK h + (1 - LEAK) relu(h)
+    if name == "leaky_relu":  # LEAK h + (1 - LEAK) relu(h): both terms have the sign of the change
         return LEAK * mantissa + (1 - LEAK) * _relu_quotient(at, mantissa, scale)
-    if activation.name == "relu2":  # a difference of squares
+    if name == "relu2":  # a difference of squares
         both = torch.relu(at) + torch.relu(at + scale * mantissa)
         return _relu_quotient(at, mantissa, scale) * both
-    change = scale * mantissa
-    largest = float(change.abs().max()) if change.numel() else 0.0
-    count = next((nodes for size, nodes in NODES if largest <= size), NODES[-1][1])
-    near = mantissa * _mean_slope(activation, at, change, count)
-    if largest <= NEAR:
-        return near
-    far = (activation_value(activation, at + change) - activation_value(activation, at)) / scale
-    return torch.where(change.abs() <= NEAR, near, far)
+    d = scale * mantissa
+    if name == "tanh":
+        return mantissa * tanh_difference_ratio(at, d)
+    if name == "gelu":
+        return _gelu_slope(at, d).mul_(mantissa)
+    if name == "silu":
+        return mantissa * _logistic_slope(at, d)
+    if name == "quick_gelu":  # silu(1.702 h) / 1.702
+        return mantissa * _logistic_slope(QUICK * at, QUICK * d)
+    if name == "gelu_tanh":
+        return mantissa * _gelu_tanh_slope(at, d)
+    raise NotUnderstood(activation, "split")
 
 
-def _mean_slope(activation: Activation, at: Tensor, change: Tensor, count: int) -> Tensor:
-    """The mean of the derivative between ``at`` and ``at + change``, which times the change is the difference."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    total = torch.zeros_like(change)
-    for node, weight in zip(nodes, weights, strict=True):
-        total = total + weight / 2 * activation.slope(at + (1 + node) / 2 * change)
-    return total
+def _logistic_slope(h: Tensor, d: Tensor) -> Tensor:
+    """Mean slope of ``h sigmoid(h)`` over d: ``sigmoid(h) = (1 + tanh(h / 2)) / 2``."""
+    return torch.sigmoid(h + d) + h / 4 * tanh_difference_ratio(h / 2, d / 2)
+
+
+def _gelu_tanh_slope(h: Tensor, d: Tensor) -> Tensor:
+    """Mean slope of ``h (1 + tanh G(h)) / 2``, ``G = ROOT (h + CUBE h^3)``, with ``G(h + d) - G(h) = d slope``.
+
+    Beyond 1e4 tanh is one to the last digit; arguments stop there, so that their cubes stay floats.
+    """
+    h_, d_ = h.clamp(-1e4, 1e4), d.clamp(-3e4, 3e4)
+    inner = ROOT * (h_ + CUBE * h_**3)
+    slope = ROOT * (1 + CUBE * (3 * h_ * (h_ + d_) + d_.square()))
+    change = d_ * slope
+    return torch.sigmoid(2 * (inner + change)) + h_ / 2 * slope * tanh_difference_ratio(inner, change)
+
+
+GELU_NEAR = 0.25
+"""Up to this ``|d| (|middle| + 2)`` the series below is right to one unit of round-off."""
+
+
+def _gelu_slope(h: Tensor, d: Tensor) -> Tensor:
+    """Mean slope of ``h Phi(h)`` over d: ``Phi(h + d) + h (Phi(h + d) - Phi(h)) / d``.
+
+    The quotient is the mean of the normal density over ``[h, h + d]``. Around the middle m it is
+    ``phi(m) (1 + d^2/24 He2(m) + d^4/1920 He4(m) + ...)``, with a next term of about ``(|d| (|m| + 2))^10 / 4e10``.
+    Where d is too large for that, ``Phi(h + d) - Phi(h)`` is subtracted. On the left both are tails that differ by a
+    factor, so digits stay. On the right they may be nearly one, with an error of one unit: no more than a unit of the
+    sum, whose first term is at least a half or whose second is a share of one.
+    """
+    below = torch.add(h, d).mul_(-math.sqrt(0.5)).erfc_().mul_(0.5)  # Phi(h + d)
+    middle = torch.add(h, d, alpha=0.5)
+    m2 = middle.square().clamp_(max=1e8)  # the density is zero from 1500 on; powers must stay floats
+    d2 = d.square().clamp_(max=1e8)
+    he4 = (m2 - 6).mul_(m2).add_(3)
+    he6 = (m2 - 15).mul_(m2).add_(45).mul_(m2).sub_(15)
+    series = (m2 - 28).mul_(m2).add_(210).mul_(m2).sub_(420).mul_(m2).add_(105)  # He8
+    series.mul_(d2).mul_(1 / 92897280).add_(he6, alpha=1 / 322560)
+    series.mul_(d2).add_(he4, alpha=1 / 1920)
+    series.mul_(d2).add_(m2 - 1, alpha=1 / 24)
+    series.mul_(d2).add_(1)
+    density = series.mul_(m2.mul_(-0.5).exp_()).mul_(1 / math.sqrt(2 * math.pi))
+    least, most = d.aminmax()
+    apart = max(-float(least), float(most))
+    if not apart * (float(h.abs().amax()) + apart + 2) <= GELU_NEAR:
+        far = middle.abs_().add_(2).mul_(d.abs()) > GELU_NEAR
+        before = torch.special.erfc(h * -math.sqrt(0.5)).mul_(0.5)
+        density = torch.where(far, (below - before) / d, density)
+    return density.mul_(h).add_(below)
 
 
 def _relu_quotient(at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
@@ -97,39 +165,3 @@ def _relu_quotient(at: Tensor, mantissa: Tensor, scale: Tensor) -> Tensor:
     across = torch.where(after > 0, up, down)
     inside = torch.where(at == 0, torch.relu(mantissa), torch.where(at > 0, mantissa, 0.0))
     return torch.where((at > 0) & (after <= 0) | (at < 0) & (after > 0), across, inside)
-
-
-def norm_quotient(
-    norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor, *, heads: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The normed row ``at`` (``*batch 1 dim``), and the change of every normed token divided by the scale.
-
-    With ``z`` the (centred) row, ``u`` the (centred) mantissa, ``s0`` and ``si`` the divisors of the row and of the
-    token: ``u / si - z (si^2 - s0^2) / scale / (si s0 (si + s0))``, where ``(si^2 - s0^2) / scale`` is
-    ``mean(2 z u + scale u^2)``.
-    """
-    centred = isinstance(norm, LayerNorm)
-    z = at - at.mean(dim=-1, keepdim=True) if centred else at
-    u = mantissa - mantissa.mean(dim=-1, keepdim=True) if centred else mantissa
-    largest = torch.maximum(
-        z.abs().amax(dim=-1, keepdim=True), (scale * u).abs().amax(dim=(-2, -1), keepdim=True)
-    )
-    unit = torch.where(largest > 0, largest, 1.0).clamp(
-        min=math.sqrt(norm.eps)
-    )  # so that no square leaves the floats
-    z, u, eps = z / unit, u / unit, norm.eps / unit.square()
-    width = at.shape[-1] if isinstance(norm, LayerNorm | RMSNorm) else 1
-    change = (2 * z * u + scale * u.square()).sum(dim=-1, keepdim=True) / width
-    before = (z.square().sum(dim=-1, keepdim=True) / width + eps).sqrt()
-    after = ((z + scale * u).square().sum(dim=-1, keepdim=True) / width + eps).sqrt()
-    row, quotient = (
-        _divided(z, before),
-        _divided(u, after) - _divided(z * change, after * before * (after + before)),
-    )
-    lost = (after == 0) & (before > 0)  # a token that is exactly zero stays zero on the sphere
-    quotient = torch.where(lost, -row / torch.where(scale > 0, scale, 1.0), quotient)
-    return norm.affine(row, heads=heads), norm.affine(quotient, heads=heads, with_bias=False)
-
-
-def _divided(x: Tensor, by: Tensor) -> Tensor:
-    return torch.where(by > 0, x / torch.where(by > 0, by, 1.0), 0.0)

@@ -1,5 +1,7 @@
 """One rule per part: how a split token matrix goes through it."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,14 +9,22 @@ from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale,
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
 from rankscope.network.known import NORMS
 from rankscope.network.parts import affine
+from rankscope.split.logits import normed_change, row_through
 from rankscope.split.maps import SPLIT, split_maps
-from rankscope.split.quotients import activation_quotient, activation_value, norm_quotient
-from rankscope.split.state import Split, added, aligned
+from rankscope.split.normed import norm_rows
+from rankscope.split.quotients import BENT, activation_quotient, activation_value
+from rankscope.split.state import FAINT_SUM, Split, added, aligned, carrying, power
+
+UNDERFLOWN = 1e-290
+"""A token all of whose units are below this has left the floats, or is about to."""
+
+LIFTED = 1e30
+"""A norm that enlarges the common row by more than this may have enlarged differences that underflowed before it."""
 
 
 @SPLIT.rules
 def split_part(part: Part, state: Split, context: Context) -> Split:  # type: ignore[empty-body]
-    """The split of ``part(X)`` from the split of ``X``."""
+    """The split of ``part(X)`` from the split of ``X``; a perturbed twin is disturbed after every leaf and skip."""
 
 
 @split_part.register
@@ -33,51 +43,124 @@ def _sum(part: Sum, state: Split, context: Context) -> Split:
 
 @split_part.register
 def _skip(part: Skip, state: Split, context: Context) -> Split:
-    return added([_times(state, part.scale), split_part(part.inner, state, context)])
+    return skipped(part, state, split_part(part.inner, state, context))
+
+
+def skipped(part: Skip, state: Split, inner: Split) -> Split:
+    """What leaves a skip, from what entered it and what its inner part made of that."""
+    return added([_times(state, part.scale), inner]).disturbed()
 
 
 @split_part.register
 def _scale(part: Scale, state: Split, context: Context) -> Split:
-    return _times(state, part.value)
+    return _times(state, part.value).disturbed()
 
 
 def _times(state: Split, scale: float | Tensor) -> Split:
-    if isinstance(scale, Tensor):
-        return state.moved(state.common * scale, state.residual * scale.unsqueeze(-2), state.log_scale)
-    return (
-        state if scale == 1.0 else state.moved(state.common * scale, state.residual * scale, state.log_scale)
-    )
+    if isinstance(scale, float) and scale == 1.0:
+        return state
+    wide = scale.unsqueeze(-2) if isinstance(scale, Tensor) else scale
+    out = state.moved(state.common * scale, state.residual * wide, state.log_scale)
+    if bool((out.log_scale < math.log(FAINT_SUM)).any()):  # a common row that underflowed is no longer known
+        was, remains = (
+            (state.common * (torch.as_tensor(scale) != 0)).abs().amax(dim=-1),
+            out.common.abs().amax(dim=-1),
+        )
+        out = out.with_lost((was > 0) & (remains == 0) & (out.log_scale < math.log(FAINT_SUM)))
+    return out if state.direct is None else carrying(out, state.direct * wide)
 
 
 @split_part.register(*NORMS)
 def _norm(part: Norm, state: Split, context: Context) -> Split:
-    row, change = norm_quotient(part, state.common.unsqueeze(-2), state.residual, state.scale)
-    return state.moved(row.squeeze(-2), change, state.log_scale)
+    before = state.common.unsqueeze(-2)
+    row, change = normed_change(part, state, before, state.residual, state.scale, state.direct)
+    out = state.moved(row.squeeze(-2), change, state.log_scale)
+    grown = row.abs().amax(dim=(-2, -1)) > LIFTED * before.abs().amax(dim=(-2, -1))
+    out = out.with_lost(grown & (state.log_scale == -torch.inf) & (before != 0).any(dim=-1).squeeze(-1))
+    return _with_direct(part, state, out, context)
 
 
 @split_part.register
 def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     row, scale = state.common.unsqueeze(-2), state.scale
-    up, up_change = affine(row, part.up, part.up_bias), state.residual @ part.up
+    up, up_change = row_through(state, row, part.up, part.up_bias), state.residual @ part.up
+    at, at_change = up, up_change
+    state.disturb(
+        up
+    )  # with a large bias, which no disturbance of the tokens reaches, tails enlarge its rounding
     if part.gate is None:
         inner = activation_value(part.activation, up)
         change = activation_quotient(part.activation, up, up_change, scale)
     else:
-        gate, gate_change = affine(row, part.gate, part.gate_bias), state.residual @ part.gate
-        opened = activation_value(part.activation, gate)
-        opened_change = activation_quotient(part.activation, gate, gate_change, scale)
+        at, at_change = row_through(state, row, part.gate, part.gate_bias), state.residual @ part.gate
+        state.disturb(at)
+        opened = activation_value(part.activation, at)
+        opened_change = activation_quotient(part.activation, at, at_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
-    common = affine(inner, part.down, part.down_bias).squeeze(-2)
-    return state.moved(common, change @ part.down, state.log_scale)
+    common = row_through(state, inner, part.down, part.down_bias).squeeze(-2)
+    out = state.moved(common, change @ part.down, state.log_scale)
+    return _with_direct(part, state, _in_tail(part, state, out, at, at_change), context)
+
+
+def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) -> Split:
+    """``out``, lost where all units of some token are so far in a tail that they leave the floats.
+
+    With an output bias such a token is that bias, and what is missing is below the rounding of it.
+    """
+    if part.down_bias is not None or part.activation.name in BENT or part.activation.name == "tanh":
+        return out
+    least, most = change.aminmax()
+    farthest = float(power(state.log_scale).amax() * torch.maximum(-least, most))
+    if (
+        float(at.amax(dim=-1).amin()) - farthest > -20.0
+    ):  # the largest unit of the common row falls no farther
+        return out
+    value = activation_value(part.activation, at + state.scale * change)
+    return out.with_lost(state.kept_true(value.abs().amax(dim=-1) < UNDERFLOWN).any(dim=-1))
 
 
 @split_part.register
 def _attention(part: Attention, state: Split, context: Context) -> Split:
-    held, maps = part.values, split_maps(part.mixer, state, context)
+    held = part.values
     change = repeat_groups(split_heads(state.residual @ held.value, held.value_heads), held.heads)
-    log_scale, weights = aligned(maps.log_scale, dim=-1)
-    mixed = weights[..., None, None] * (maps.rest @ change)
-    moved = join_heads(maps.shared @ change) @ held.out
-    row = affine(join_heads(held.project(state.common.unsqueeze(-2))), held.out, held.out_bias)
-    common = (row + state.scale * moved).squeeze(-2)
-    return state.moved(common, join_heads(mixed) @ held.out, state.log_scale + log_scale)
+    first, logs, mixed, moved = 0, list[Tensor](), list[Tensor](), list[Tensor]()
+    for maps in split_maps(part.mixer, state, context):
+        own = change[..., first : first + maps.rest.shape[-3], :, :]
+        first += maps.rest.shape[-3]
+        logs.append(maps.log_scale)
+        for found, one in zip((moved, mixed), maps.apply(own), strict=True):
+            found.append(one)
+    log_scale, weights = aligned(torch.cat(logs, dim=-1), dim=-1)
+    each = weights[..., None, None] * torch.cat(mixed, dim=-3)
+    if bool(
+        (weights == 0).any()
+    ):  # in the scale of the others a head that is nothing may have left the floats
+        each = torch.where(weights[..., None, None] > 0, each, 0.0)
+    rest = join_heads(each) @ held.out
+    row = row_through(state, state.common.unsqueeze(-2), held.value, held.value_bias)
+    row = join_heads(repeat_groups(split_heads(row, held.value_heads), held.heads))
+    row = row_through(state, row, held.out, held.out_bias)
+    common = (row + state.scale * (join_heads(torch.cat(moved, dim=-3)) @ held.out)).squeeze(-2)
+    out = state.moved(common, rest, state.log_scale + log_scale)
+    return _with_direct(part, state, out, context)
+
+
+def _with_direct(part: Part, state: Split, out: Split, context: Context) -> Split:
+    """What leaves a leaf: ``out``, with its tokens beside it if one of them is short, and its twin disturbed."""
+    if out.may_be_short() and bool(out.is_short(out.tokens()).any()):
+        out = carrying(out, _directly(part, state.tokens(), context))
+    return out.disturbed()
+
+
+def _directly(part: Part, x: Tensor, context: Context) -> Tensor:
+    """``part(x)`` with formulas that keep the digits of small numbers."""
+    if isinstance(part, Norm):
+        return norm_rows(part, x)
+    if not isinstance(part, Mlp):
+        return part(x, context)
+    up = affine(x, part.up, part.up_bias)
+    if part.gate is None:
+        inner = activation_value(part.activation, up)
+    else:
+        inner = activation_value(part.activation, affine(x, part.gate, part.gate_bias)) * up
+    return affine(inner, part.down, part.down_bias)

@@ -1,15 +1,14 @@
 """A block walked in order of execution with split states: the residual after every norm, attention, skip and MLP."""
 
-from dataclasses import dataclass
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from rankscope.network import Attention, Chain, Context, Mlp, Part, Scale, Skip, Sum
 from rankscope.network.known import NORMS
 from rankscope.network.stages import stage_name
 from rankscope.split.maps import SPLIT
-from rankscope.split.rules import split_part
+from rankscope.split.rules import skipped, split_part
 from rankscope.split.state import Split, added
+from rankscope.split.twin import paired, parted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -25,9 +24,14 @@ class SplitStage:
 def split_stages(block: Part, state: Split, context: Context) -> list[SplitStage]:
     """The split states after every step of ``block``; the last is that of ``block`` as a whole.
 
-    Weights must be float64, as ``rankscope.split.run.in_float64`` makes them.
+    A state with a twin takes it along. Weights must be float64, as ``rankscope.split.run.in_float64`` makes them.
     """
-    return _walk(block, state, context)
+    if state.twin is None:
+        return _walk(block, state, context)
+    return [
+        replace(one, state=parted(one.state), branches=tuple(map(parted, one.branches)))
+        for one in _walk(block, paired(state), context)
+    ]
 
 
 @SPLIT.rules
@@ -46,7 +50,7 @@ def _chain(part: Chain, state: Split, context: Context) -> list[SplitStage]:
 def _skip(part: Skip, state: Split, context: Context) -> list[SplitStage]:
     inside = _walk(part.inner, state, context)
     inner = inside[-1].state if inside else state
-    joined = added([_times(state, part.scale, context), inner])
+    joined = skipped(part, state, inner)
     return [*inside, SplitStage(name=stage_name(part), part=part, state=joined)]
 
 
@@ -60,12 +64,3 @@ def _sum(part: Sum, state: Split, context: Context) -> list[SplitStage]:
 @_walk.register(Scale, Attention, Mlp, *NORMS)
 def _leaf(part: Part, state: Split, context: Context) -> list[SplitStage]:
     return [SplitStage(name=stage_name(part), part=part, state=split_part(part, state, context))]
-
-
-def _times(state: Split, scale: float | Tensor, context: Context) -> Split:
-    """What a skip hands on: the state times its scale."""
-    if isinstance(scale, Tensor):
-        return split_part(Scale(scale), state, context)
-    if scale == 1.0:
-        return state
-    return state.moved(state.common * scale, state.residual * scale, state.log_scale)

@@ -1,5 +1,6 @@
 """A token matrix split into what all tokens share and what is left, the latter with its scale kept as a logarithm."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,19 @@ import torch
 from torch import Tensor
 
 from rankscope.core.types import IsToken
+from rankscope.split.noise import Noise
+
+SHORT = 100.0
+"""A token this many times shorter than the common row is carried directly too: as a sum it has two digits less."""
+
+FAINT = 1e-300
+"""A residual whose largest entry is below this was computed from numbers that are no longer held to all digits."""
+
+FAINT_SUM = 1e-260
+"""What a branch lost is below 1e-290 times its weights: far below the rounding of tokens and residuals above this."""
+
+SMALLEST = -708.0
+"""Natural log of about the smallest float that has all its digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,26 +29,49 @@ class Split:
 
     Where all tokens are equal the residual is zero and ``log_scale`` is minus infinity. Rows of padding are zero.
 
+    A token that is much shorter than the common row is a difference of two larger numbers in this form, and has lost
+    its digits: a token that is exactly zero becomes 1e-17, which a norm makes a unit vector. Where there are such
+    tokens the token matrix is carried beside the split.
+
     Args:
         common: ``*batch dim``, the mean token.
         residual: ``*batch tokens dim``.
         log_scale: ``*batch``, natural logarithm of the Frobenius residual.
         is_token: False on padding, or None.
+        direct: ``*batch tokens dim``, the tokens themselves, where one of them is short; None elsewhere.
+        lost: ``*batch``, True where numbers left the range of floats on the way, so that nothing is known; or None.
+        twin: the same state of the perturbed run, from which errors are estimated; None without one.
+        noise: set only while a run and its twin go through a network together, stacked along the first axis.
     """
 
     common: Tensor
     residual: Tensor
     log_scale: Tensor
     is_token: IsToken | None = None
+    direct: Tensor | None = None
+    lost: Tensor | None = None
+    twin: "Split | None" = None
+    noise: Noise | None = None
 
     @property
     def scale(self) -> Tensor:
         """``exp(log_scale)``, ready to multiply ``*batch tokens dim``; zero once it is below the smallest float."""
-        return self.log_scale.exp()[..., None, None]
+        return power(self.log_scale)[..., None, None]
 
     def tokens(self) -> Tensor:
         """The token matrix as one float matrix; differences below its rounding are lost. Padding holds the mean."""
+        if self.direct is not None:
+            return self.direct
         return self.common.unsqueeze(-2) + self.scale * self.residual
+
+    def is_short(self, x: Tensor) -> Tensor:
+        """Which rows of ``x`` (``*batch tokens``) are much shorter than the common row."""
+        return self.kept_true(_is_short(x, self.common.unsqueeze(-2)))
+
+    def may_be_short(self) -> bool:
+        """Whether any token can be short: its residual must take away nearly all of the common row."""
+        far = power(self.log_scale) * self.residual.abs().amax(dim=(-2, -1))
+        return bool((far * (1 + 2 / SHORT) > (1 - 1 / SHORT) * self.common.abs().amax(dim=-1)).any())
 
     def log_residual(self, *, norm: str, center: str) -> Tensor:
         """Natural log of the residual in that norm, from that center; see ``rankscope.split.log_residual``."""
@@ -46,28 +83,74 @@ class Split:
         """``values`` (one row per token) with the rows of padding set to zero."""
         return values if self.is_token is None else values * self.is_token.unsqueeze(-1)
 
+    def kept_true(self, found: Tensor) -> Tensor:
+        """``found`` (one truth value per token) with padding set to False."""
+        return found if self.is_token is None else found & self.is_token
+
     def count(self) -> Tensor | int:
         """Real tokens of each text, ready to divide ``*batch dim``."""
         return self.residual.shape[-2] if self.is_token is None else self.is_token.sum(dim=-1, keepdim=True)
 
     def moved(self, common: Tensor, mantissa: Tensor, log_scale: Tensor) -> "Split":
-        """The split of ``1 common + exp(log_scale) mantissa``, for a mantissa of any size and any mean."""
-        return normalized(replace(self, common=common, residual=mantissa, log_scale=log_scale))
+        """The split of ``1 common + exp(log_scale) mantissa``, for a mantissa of any size and any mean.
+
+        A mantissa that has shrunk to the end of the floats has lost digits on its way there, and so has a common row
+        that nothing larger hides. The twin would not show it: both runs are rounded to the same few numbers.
+        """
+        raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None, twin=None)
+        state, peak = _normalized(raw)
+        row = state.common.abs().amax(dim=-1)
+        faint = (row > 0) & (row < FAINT) & (state.log_scale < math.log(FAINT_SUM))
+        return state.with_lost(faint | (peak > 0) & (peak < FAINT))
+
+    def disturb(self, numbers: Tensor) -> None:
+        """Disturbs those of the second run in place, where there are two; ``numbers`` must belong to nobody else."""
+        if self.noise is not None:
+            self.noise.disturb(numbers)
+
+    def disturbed(self) -> "Split":
+        """The same with its second run disturbed, where there are two; numbers are changed in place."""
+        for numbers in (self.common, self.residual, self.log_scale, self.direct):
+            if numbers is not None:
+                self.disturb(numbers)
+        return self
+
+    def with_lost(self, lost: Tensor) -> "Split":
+        """The same, and lost where ``lost`` (``*batch``) says so too."""
+        if self.lost is None and not bool(lost.any()):
+            return self
+        return replace(self, lost=lost if self.lost is None else self.lost | lost)
+
+
+def _is_short(x: Tensor, beside: Tensor) -> Tensor:
+    return x.abs().amax(dim=-1) * SHORT < beside.abs().amax(dim=-1)
 
 
 def normalized(raw: Split) -> Split:
     """``raw`` with the mean of its residual moved to the common row, and its size to the scale."""
+    return _normalized(raw)[0]
+
+
+def _normalized(raw: Split) -> tuple[Split, Tensor]:
+    """The same, and the largest entry of the residual before it was divided out."""
     mantissa = raw.kept(raw.residual)
+    largest = mantissa.abs().amax(dim=(-2, -1))
+    peak = torch.where(largest > 0, largest, 1.0)
+    # Before anything else: a scale beyond the floats may belong to a mantissa below them, and entries may be as large
+    # as floats go, so that their squares and sums are not.
+    mantissa = mantissa / peak[..., None, None]
+    log_scale = raw.log_scale + peak.log()
     mean = mantissa.sum(dim=-2) / raw.count()
-    common = raw.common + raw.log_scale.exp().unsqueeze(-1) * mean
+    common = raw.common + power(log_scale).unsqueeze(-1) * mean
     mantissa = raw.kept(mantissa - mean.unsqueeze(-2))
-    peak = mantissa.abs().amax(dim=(-2, -1))
-    is_zero = peak == 0
-    peak = torch.where(is_zero, 1.0, peak)
-    mantissa = mantissa / peak[..., None, None]  # before squaring: entries may be as large as floats go
-    size = torch.where(is_zero, 1.0, torch.linalg.matrix_norm(mantissa))
-    log_scale = torch.where(is_zero, -torch.inf, raw.log_scale + size.log() + peak.log())
-    return replace(raw, common=common, residual=mantissa / size[..., None, None], log_scale=log_scale)
+    size = torch.linalg.matrix_norm(mantissa)
+    is_zero = size == 0
+    size = torch.where(is_zero, 1.0, size)
+    # The two small logarithms first: beside a scale of -1e6 each would be rounded to ten digits.
+    log_scale = torch.where(is_zero, -torch.inf, raw.log_scale + (size.log() + peak.log()))
+    return replace(
+        raw, common=common, residual=mantissa / size[..., None, None], log_scale=log_scale
+    ), largest
 
 
 def split_tokens(x: Tensor, is_token: IsToken | None = None) -> Split:
@@ -78,7 +161,12 @@ def split_tokens(x: Tensor, is_token: IsToken | None = None) -> Split:
     first = x[..., :1, :] if is_token is None else _first_token(x, is_token)
     zero = torch.zeros(x.shape[:-2], dtype=x.dtype, device=x.device)
     raw = Split(common=first.squeeze(-2), residual=x - first, log_scale=zero, is_token=is_token)
-    return normalized(raw)
+    return carrying(normalized(raw), x)
+
+
+def carrying(state: Split, x: Tensor) -> Split:
+    """``state`` with its tokens ``x`` beside it, if one of them is short."""
+    return replace(state, direct=x) if bool(state.is_short(x).any()) else state
 
 
 def _first_token(x: Tensor, is_token: IsToken) -> Tensor:
@@ -88,12 +176,38 @@ def _first_token(x: Tensor, is_token: IsToken) -> Tensor:
 
 def added(states: Sequence[Split]) -> Split:
     """The split of the sum of token matrices, their scales brought to the largest before adding."""
+    twins = [state.twin for state in states if state.twin is not None]
+    if len(twins) == len(states):
+        return replace(_added(states), twin=_added(twins))
+    return _added(states)
+
+
+def _added(states: Sequence[Split]) -> Split:
     logs = torch.stack([state.log_scale for state in states])
     largest, weights = aligned(logs, dim=0)
     mantissa, common = torch.zeros_like(states[0].residual), torch.zeros_like(states[0].common)
     for weight, state in zip(weights, states, strict=True):
         mantissa, common = mantissa + weight[..., None, None] * state.residual, common + state.common
-    return states[0].moved(common, mantissa, largest)
+    out = states[0].moved(common, mantissa, largest)
+    for state in states[1:]:
+        out = out if state.lost is None else out.with_lost(state.lost)
+    if out.lost is not None:  # beside a branch that is not next to nothing, what another one lost is
+        faint = out.kept_true(out.tokens().abs().amax(dim=-1) < FAINT_SUM).any(dim=-1)
+        out = replace(out, lost=out.lost & (faint | (out.log_scale < math.log(FAINT_SUM))))
+    if all(state.direct is None for state in states):
+        return out
+    total = states[0].tokens()
+    for state in states[1:]:
+        total = total + state.tokens()
+    return carrying(out, total)
+
+
+def power(log: Tensor) -> Tensor:
+    """``exp(log)``, and zero where that would be a number with less than all digits.
+
+    What is multiplied by such a number and divided by it again would lose them, and both runs in the same way.
+    """
+    return torch.where(log > SMALLEST, log, -torch.inf).exp()
 
 
 def aligned(logs: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """Measures of split states, as logarithms: residuals and diameters far below the smallest float."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,19 +9,36 @@ from torch import Tensor
 from rankscope.core.types import PerMatrix
 from rankscope.errors import ConfigError
 from rankscope.measures import Bracket, Measure, find_measure, matrix_norm
+from rankscope.split.floors import log_floor
 from rankscope.split.state import Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogValue:
-    """Natural logarithms of a measure; minus infinity for zero, NaN for 0/0. ``low`` differs for brackets only."""
+    """Natural logarithms of a measure; minus infinity for zero, NaN for 0/0. ``low`` differs for brackets only.
+
+    ``log_floor`` is the natural log of the floor, estimated from a perturbed run: plus infinity where nothing is known,
+    None where no perturbed run went along.
+    """
 
     log: PerMatrix
     low: PerMatrix
+    log_floor: PerMatrix | None = None
 
     @property
     def log10(self) -> PerMatrix:
         return self.log / math.log(10.0)
+
+    @property
+    def log10_floor(self) -> PerMatrix | None:
+        return None if self.log_floor is None else self.log_floor / math.log(10.0)
+
+    @property
+    def resolved(self) -> Tensor:
+        """Whether the value is above its floor; nowhere without an estimate of it."""
+        if self.log_floor is None:
+            return torch.zeros_like(self.log, dtype=torch.bool)
+        return self.log > self.log_floor
 
 
 def log_residual(state: Split, *, norm: str, center: str) -> PerMatrix:
@@ -48,33 +64,65 @@ def is_of_residual(measure: Measure) -> bool:
 
 
 def log_measure(measure: Measure, state: Split) -> LogValue:
-    """Natural log of ``measure`` on every token matrix of a split batch; padding is dropped first."""
-    if is_of_residual(measure):
-        return _of_residual(measure, state)
+    """Natural log of ``measure`` on every token matrix of a split batch, and of its floor if the state has a twin.
+
+    Padding is dropped first.
+    """
     if not can_measure(measure):
         raise cannot_measure(measure)
-    top = _of_residual(find_measure(measure.definition.replace("residual_ratio", "residual")), state)
-    norm = measure.definition.partition("[")[2].partition(",")[0]
-    size = _each_text(state, state.tokens(), lambda x: (matrix_norm(x, norm=norm),) * 2)[1].log()
-    return LogValue(log=top.log - size, low=top.low - size)
+    texts = _texts(state)
+    if len(texts) == 1 and texts[0] is state:
+        return _log_measure(measure, state)
+    found = [_log_measure(measure, text) for text in texts]
+    batch = state.residual.shape[:-2]
+
+    def joined(values: list[Tensor]) -> Tensor:
+        return torch.stack(values).reshape(batch)
+
+    floors = [one.log_floor for one in found if one.log_floor is not None]
+    return LogValue(
+        log=joined([one.log for one in found]),
+        low=joined([one.low for one in found]),
+        log_floor=joined(floors) if floors else None,
+    )
 
 
-def _of_residual(measure: Measure, state: Split) -> LogValue:
-    def ends(x: Tensor) -> tuple[Tensor, Tensor]:
-        value = measure(x)
-        return (value.low, value.high) if isinstance(value, Bracket) else (value, value)
+def _log_measure(measure: Measure, state: Split) -> LogValue:
+    """The same of texts without padding."""
+    low, high = _of_residual(measure, state)
+    if not is_of_residual(measure):
+        norm = measure.definition.partition("[")[2].partition(",")[0]
+        size = matrix_norm(state.tokens(), norm=norm).log()
+        low, high = low - size, high - size
+    floor = None if state.twin is None else log_floor(measure, state, state.twin, high)
+    return LogValue(log=high, low=low, log_floor=floor)
 
-    low, high = _each_text(state, state.residual, ends)
-    return LogValue(log=high.log() + state.log_scale, low=low.log() + state.log_scale)
+
+def _of_residual(measure: Measure, state: Split) -> tuple[PerMatrix, PerMatrix]:
+    """Both ends of the log of a residual or diameter, or of the numerator of a ratio."""
+    value = find_measure(measure.definition.replace("residual_ratio", "residual"))(state.residual)
+    low, high = value if isinstance(value, Bracket) else (value, value)
+    return low.log() + state.log_scale, high.log() + state.log_scale
 
 
-def _each_text(
-    state: Split, x: Tensor, ends: Callable[[Tensor], tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """``ends`` of the whole batch at once, or of each text without its padding."""
+def _texts(state: Split) -> list[Split]:
+    """The batch as it is where there is no padding, otherwise its texts one by one without it."""
     if state.is_token is None or bool(state.is_token.all()):
-        return ends(x)
-    flat, keep = x.reshape(-1, *x.shape[-2:]), state.is_token.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
-    pairs = [ends(text[kept]) for text, kept in zip(flat, keep, strict=True)]
-    low, high = (torch.stack(side).reshape(x.shape[:-2]) for side in zip(*pairs, strict=True))
-    return low, high
+        return [state]
+    keep = state.is_token.expand(state.residual.shape[:-1]).reshape(-1, state.residual.shape[-2])
+    return [_text(state, row, kept) for row, kept in enumerate(keep)]
+
+
+def _text(state: Split, row: int, kept: Tensor) -> Split:
+    def cut(values: Tensor, axes: int) -> Tensor:
+        own = values.reshape(-1, *values.shape[values.ndim - axes :])[row]
+        return own[kept] if axes == 2 else own
+
+    return Split(
+        common=cut(state.common, 1),
+        residual=cut(state.residual, 2),
+        log_scale=cut(state.log_scale, 0),
+        direct=None if state.direct is None else cut(state.direct, 2),
+        lost=None if state.lost is None else cut(state.lost, 0),
+        twin=None if state.twin is None else _text(state.twin, row, kept),
+    )

@@ -17,7 +17,7 @@ from rankscope.network.surgery import check_variant
 from rankscope.split import can_measure
 from rankscope.split.values import cannot_measure
 from rankscope.studies.collapse_study import DEFAULT_MEASURES, SITES
-from rankscope.studies.rows import MOST_TOKENS
+from rankscope.studies.rows import MOST_TOKENS, check_error
 
 OWN = "own"
 """A mask or skip scale as the model has it."""
@@ -48,6 +48,7 @@ class AblateConfig(Config):
     tokens: int | None = Field(default=None, ge=2, le=MOST_TOKENS, description="of a random network")
     stack: str | None = Field(default=None, description="which stack of a model that has several")
     split: bool = False
+    error: bool = True
     blame: bool = False
     suggest: bool = False
     dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None
@@ -128,6 +129,7 @@ class AblateConfig(Config):
             raise self.no_mlp()
         if self.split and self.sites != ("block",):
             raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
+        check_error(split=self.split, error=self.error)
         for measure in map(find_measure, self.measures if self.split else ()):
             if not can_measure(measure):
                 raise cannot_measure(measure)

@@ -22,7 +22,7 @@ from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
 from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
 from rankscope.studies.collapse_study import traced_states
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import Rows, definitions, split_words
 from rankscope.studies.suggest import Tried, tried
 
 Progress = Callable[[int, int | None], None]
@@ -117,7 +117,9 @@ def _explain(gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConf
         return
     gathered.explained = explained(cut, config)
     if config.blame:
-        found = blame(cut.network, fed.x, fed.context, is_token=fed.keep, split=config.split)
+        found = blame(
+            cut.network, fed.x, fed.context, is_token=fed.keep, split=config.split, error=config.error
+        )
         gathered.blamed.append(found)
         for rows in blame_rows(found, _named(cut, fed, subject, config)):
             gathered.rows.add(found.texts, rows)
@@ -153,7 +155,7 @@ def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, 
 
 def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
     measures = [find_measure(name) for name in config.measures]
-    splits = split_states(cut.network, fed.x, fed.context)
+    splits = split_states(cut.network, fed.x, fed.context, error=config.error)
     states, others = (one.states(fed.x, fed.context) for one in (cut.network, jittered(cut.network)))
     for layer, (split, state, again) in enumerate(zip(splits, states, others, strict=True)):
         ordinary = evaluated(measures, state, fed.keep, layer=layer, again=again)
@@ -166,7 +168,7 @@ def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut:
 def _known(found: LogValue, share: Tensor) -> LogValue:
     """No number where the measured tokens are lost in the rounding of the others."""
     log, low = (torch.where(share < LOST, side, torch.nan) for side in (found.log, found.low))
-    return LogValue(log=log, low=low)
+    return replace(found, log=log, low=low)
 
 
 def evaluated(
@@ -207,6 +209,8 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
     }
     words = definitions(config.measures) | (BLAME_DEFINITION if gathered.blamed else {})
     table = gathered.rows.table(ran, command="ablate", seeds=config.seeds, ablate=section, definitions=words)
+    if config.split:
+        table = replace(table, sections=table.sections | {"split": split_words(error=config.error)})
     more: dict[str, Any] = {
         "finding": finding(table, [one["where"] for one in about.get("run as it is", ())])
     }

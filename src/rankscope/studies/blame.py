@@ -38,17 +38,21 @@ def blame(
     *,
     is_token: Tensor | None = None,
     split: bool = False,
+    error: bool = True,
 ) -> Blame:
     """What every step of every block does to the residual ratio of each text (leading axes of ``x``, flattened).
 
     ``is_token`` says which tokens are measured; by default all but the padding of ``context``. With ``split`` the
-    residual is carried by itself, so that changes far below the rounding floor are exact.
+    residual is carried by itself, so that changes far below the rounding of the states can be told; with ``error`` a
+    perturbed run goes along and says how well.
     """
     context = network.checked(x, context)
     measured = measured_tokens(x, context, is_token)
     with torch.no_grad():
         if split:
-            found = _blamed(network, SplitPass(x=x, context=context, measured=measured), split=True)
+            found = _blamed(
+                network, SplitPass(x=x, context=context, measured=measured, error=error), split=True
+            )
         else:
             found = _blamed(network, FloatPass(x=x, context=context, measured=measured), split=False)
         return replace(found, dominance=_dominance(Network(network.blocks), x, context, measured))

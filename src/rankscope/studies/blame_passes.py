@@ -1,4 +1,4 @@
-"""The two ways to run a network step by step: with ordinary states, or with split ones that have no floor."""
+"""The two ways to run a network step by step: with ordinary states, or with split ones whose floors are far lower."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -14,6 +14,7 @@ from rankscope.split import LOST, Split, log_measure, of_measured, split_tokens
 from rankscope.split.run import in_float64
 from rankscope.split.stages import split_stages
 from rankscope.split.state import added
+from rankscope.split.twin import paired, parted
 from rankscope.studies.blame_found import RATIO
 
 S = TypeVar("S")
@@ -79,9 +80,11 @@ class SplitPass:
     x: Tensor
     context: Context
     measured: Tensor | None
+    error: bool = True
 
     def start(self) -> Split:
-        return split_tokens(checked(self.x, tokens=1), self.context.is_token)
+        state = split_tokens(checked(self.x, tokens=1), self.context.is_token)
+        return parted(paired(state)) if self.error else state
 
     def steps(self, block: Part, state: Split) -> list[Step[Split]]:
         walked = split_stages(in_float64(block), state, self.context)
@@ -93,7 +96,11 @@ class SplitPass:
     def read(self, state: Split, layer: int) -> Log:
         """Some tokens alone may be closer to each other than the rounding of the residual of all of them."""
         own, share = of_measured(state, self.measured, layer)
-        log, share = log_measure(find_measure(RATIO), own).log.reshape(-1).cpu(), share.reshape(-1).cpu()
+        found = log_measure(find_measure(RATIO), own)
+        if found.log_floor is not None:
+            off = (found.log_floor - found.log).exp()
+            share = torch.maximum(share, torch.where(torch.isnan(off), torch.inf, off))
+        log, share = found.log.reshape(-1).cpu(), share.reshape(-1).cpu()
         return Log(log=log, error=log_error(share), resolved=torch.isfinite(log) & (share < LOST))
 
 

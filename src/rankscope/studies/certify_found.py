@@ -33,6 +33,7 @@ class Line:
         trivial: what the size of the state alone says; an upper bound that is not below it is vacuous.
         bound: the bound as printed; None where there is none, which also holds of the input.
         bound_proven: whether all of its assumptions hold.
+        measured_floor: of ``measured``, estimated from a perturbed run; infinite where nothing is known of it.
         enclosed_lower: of the computed state, minus what rounding may have moved it by: true of this input, and no
             explanation.
         enclosed_upper: the same, plus.
@@ -60,6 +61,7 @@ class Line:
     no_lower: tuple[str, ...] = ()
     no_upper: tuple[str, ...] = ()
     error: float | None = None
+    measured_floor: float = math.inf
 
     @property
     def lower_vacuous(self) -> bool:
@@ -138,6 +140,7 @@ def _line(layer: LayerBounds, definition: str, printed: Printed, trivial: float)
         no_lower=no_lower,
         no_upper=no_upper,
         error=_number(layer.error),
+        measured_floor=float(layer.measured_floor.get(definition, math.inf)),
     )
 
 

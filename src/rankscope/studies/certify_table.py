@@ -16,7 +16,8 @@ MORE = {
     "bound": "natural logarithm of the bound as printed in a paper; it is proven where bound_proven is true",
     "lower, upper": "natural logarithms of what is proven of the real-number network with these weights and inputs; "
     "null where nothing is",
-    "measured": "natural logarithm of what the split pass finds",
+    "measured": "natural logarithm of what the split pass finds; floor and log10_floor are estimated from a perturbed "
+    "run, null where nothing is known of it",
     "gain_lower, gain_upper": "the same for one block: by what the residual of its output exceeds that of its input",
     "upper_vacuous": "the upper bound is not below the same norm of the state itself",
     "enclosed_lower, enclosed_upper": "of the state as it was computed, minus and plus what rounding may have moved it "
@@ -118,8 +119,9 @@ def _add_rows(rows: Rows, one: Found) -> None:
             "definition": line.definition,
             "value": _exp(line.measured),
             "log10_value": _finite(line.measured / math.log(10)),
-            "floor": 0.0,
-            "resolved": math.isfinite(line.measured),
+            "floor": _finite(_exp(line.measured_floor)),
+            "log10_floor": _finite(line.measured_floor / math.log(10)),
+            "resolved": line.measured > line.measured_floor,
             "bound": _finite(line.bound),
             "bound_name": line.bound_name,
             "bound_proven": line.bound_proven,
@@ -158,6 +160,7 @@ def _over_texts(definition: str, layer: int, found: Sequence[Found]) -> dict[str
         "measured": sum(measured) / len(measured),
         "measured_low": min(measured),
         "measured_high": max(measured),
+        "resolved": all(line.measured > line.measured_floor for line in lines),
         "upper": highest.upper,
         "trivial": max(line.trivial for line in lines),
         "bound": max(bounds) if len(bounds) == len(lines) else None,

@@ -21,7 +21,7 @@ from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table
 from rankscope.split import can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
+from rankscope.studies.rows import MOST_TOKENS, Rows, check_error, definitions, split_words
 
 SITES = ("attention", "mlp", "block", "final")
 DEFAULT_MEASURES = ("residual_ratio[composite,mean]", "residual[frobenius,mean]")
@@ -50,6 +50,7 @@ class CollapseConfig(Config):
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float64"
     device: str = "cpu"
     split: bool = False
+    error: bool = True
 
     @field_validator("masks")
     @classmethod
@@ -89,6 +90,7 @@ class CollapseConfig(Config):
             )
         if self.split and self.sites != ("block",):
             raise ConfigError(f"the split pass measures the site block alone, got {', '.join(self.sites)}")
+        check_error(split=self.split, error=self.error)
         for measure in map(find_measure, self.measures if self.split else ()):
             if not can_measure(measure):
                 raise cannot_measure(measure)
@@ -138,6 +140,7 @@ def collapse(config: CollapseConfig, *, advance: Advance | None = None) -> Table
         seeds=config.seeds,
         definitions=definitions(config.measures),
         notes=[*mask_notes(config), *filter(None, [without_amx(config.dtype)])],
+        **({"split": split_words(error=config.error)} if config.split else {}),
     )
 
 
@@ -175,7 +178,8 @@ def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     x = batch.x
-    runs = zip(split_states(network, x), network.states(x), jittered(network).states(x), strict=True)
+    splits = split_states(network, x, error=config.error)
+    runs = zip(splits, network.states(x), jittered(network).states(x), strict=True)
     for layer, (split, state, again) in enumerate(runs):
         for measure in map(find_measure, config.measures):
             ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())

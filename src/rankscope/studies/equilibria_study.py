@@ -172,10 +172,12 @@ def _without_norm(
     measure, steps = find_measure(RATIO), min(config.steps, BARE_STEPS)
     system = bare.frozen(start) if config.has_own_maps else bare
     states = stream(Network([system.block(0)] * steps), start)
-    logs = list[float]()
+    logs, floors = list[float](), list[float]()
     try:
         for state in islice(states, steps + 1):
-            logs.append(float(log_measure(measure, state).log10))
+            found = log_measure(measure, state)
+            logs.append(float(found.log10))
+            floors.append(math.inf if found.log10_floor is None else float(found.log10_floor))
     except NumericalError:  # the tokens themselves left the range of floats
         pass
     wanted = [step for step in recorded_steps(steps) if step < len(logs)]
@@ -187,14 +189,16 @@ def _without_norm(
             "definition": measure.definition,
             "sample": 0,
             "layer": wanted,
-            "floor": 0.0,
+            "floor": [10.0 ** floors[step] if floors[step] < 300 else None for step in wanted],
+            "log10_floor": [floors[step] if math.isfinite(floors[step]) else None for step in wanted],
         }
         | {
             "value": [10.0 ** logs[step] for step in wanted],
             "log10_value": [logs[step] if math.isfinite(logs[step]) else None for step in wanted],
-            "resolved": [math.isfinite(logs[step]) for step in wanted],
+            "resolved": [logs[step] > floors[step] for step in wanted],
         },
     )
-    last = logs[-1]
+    # No more is said than what is above its floor, or that nothing is.
+    last = logs[-1] if logs[-1] > floors[-1] or logs[-1] == -math.inf else floors[-1]
     origin = "the tokens of the equilibrium" if is_asked else "the first random start"
     return [bare_note(origin, len(logs) - 1, last)]

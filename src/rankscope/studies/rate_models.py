@@ -19,7 +19,7 @@ from rankscope.studies.ablate_config import AblateConfig
 from rankscope.studies.ablate_cuts import cuts
 from rankscope.studies.ablate_inputs import Fed, Source, subjects
 from rankscope.studies.rate_study import MEASURE, RateConfig, measured, rate_random, told
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import Rows, definitions, split_words
 
 
 class _Ran(AblateConfig):
@@ -55,13 +55,15 @@ def rate_model(
     layers: int | None = None,
     config: AblateConfig | None = None,
     load: dict[str, Any] | None = None,
+    error: bool = True,
     **options: Any,
 ) -> Table:
     """The residual of every layer and text, and in the section ``fit`` its order and rate, measured and predicted.
 
     ``model``, ``load`` and ``options`` are those of ``ablate``; exactly one variant, mask and skip scale is followed
     (``san`` if none is named). A rate needs 16 layers: with ``layers`` the model's blocks are applied again and again,
-    in their order, until there are so many. All tokens of a text are followed, special ones too.
+    in their order, until there are so many. All tokens of a text are followed, special ones too. Without ``error`` no
+    perturbed run goes along: half the time, and no floors.
     """
     if config is None:
         config = AblateConfig.of(**{"variants": ("san",), **options})
@@ -89,7 +91,7 @@ def rate_model(
         }
         with torch.no_grad(), threads_for(max(p.numel() for p in network.parameters())):
             for number, x, context in _texts(subject.feeds):
-                states = split_states(network, x, context)
+                states = split_states(network, x, context, error=error)
                 _add(rows, about | {"sample": number}, network, x, context, states)
                 drawn = torch.Generator().manual_seed(subject.seed)
                 prediction = predict_rate(
@@ -97,9 +99,10 @@ def rate_model(
                 )
                 found.append((measured(states, prediction), prediction))
                 places.append({"seed": subject.seed, "sample": number})
-    options = config.model_dump() | {"dtype": names["dtype"]}
+    options = config.model_dump() | {"dtype": names["dtype"], "error": error}
     ran = _Ran.of(**options, model=names["model"], layers=depth)
     sections = {"fit": told(found), "rate": names, "definitions": definitions([MEASURE])}
+    sections["split"] = split_words(error=error)
     fits = [
         place | asdict(fit) | {"predicted_rate": prediction.rate}
         for place, (fit, prediction) in zip(places, found, strict=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.network import Network, Spec, build, gaussian_tokens, generators
 from rankscope.results import Table
 from rankscope.split import Fit, Prediction, Split, fit_logs, log_measure, predict_rate, split_states
-from rankscope.studies.rows import MOST_TOKENS, Rows, definitions
+from rankscope.split.fit import nothing
+from rankscope.split.floors import SAFETY
+from rankscope.studies.rows import MOST_TOKENS, Rows, definitions, split_words
 
 MEASURE = "residual[frobenius,mean]"
 
@@ -40,6 +42,7 @@ class RateConfig(Config):
     position: str = "none"
     values: str = "orthogonal"
     init: str = "small"
+    error: bool = True
 
     @field_validator("mask")
     @classmethod
@@ -48,7 +51,7 @@ class RateConfig(Config):
 
     def spec(self) -> Spec:
         """The network."""
-        fields = self.model_dump(exclude={"tokens", "seeds"})
+        fields = self.model_dump(exclude={"tokens", "seeds", "error"})
         return Spec.of(**fields)
 
 
@@ -62,11 +65,12 @@ def rate_random(config: RateConfig) -> Table:
             for_weights, for_tokens = generators(seed)
             network = build(spec, for_weights)
             x = gaussian_tokens(config.tokens, config.dim, generator=for_tokens)
-            states = split_states(network, x)
+            states = split_states(network, x, error=config.error)
             _add_rows(rows, config, seed, network, x, states)
             prediction = predict_rate(network, x.mean(dim=0), tokens=config.tokens, generator=for_tokens)
             found.append((measured(states, prediction), prediction))
     sections: dict[str, Any] = {"fit": told(found), "definitions": definitions([MEASURE])}
+    sections["split"] = split_words(error=config.error)
     if len(found) > 1:
         sections["fits"] = [
             {"seed": seed, **told([one])} for seed, one in zip(config.seeds, found, strict=True)
@@ -75,10 +79,41 @@ def rate_random(config: RateConfig) -> Table:
 
 
 def measured(states: Sequence[Split], prediction: Prediction) -> Fit:
-    """Order and rate of one split run; what was predicted helps to tell a plateau from a slow fall."""
-    logs = np.array([float(state.log_scale) for state in states])
-    common = np.array([float(state.common.norm().log()) for state in states])
-    return fit_logs(logs, common, expected=0.0 if prediction.order == 3.0 else prediction.rate)
+    """Order and rate of one split run, fitted to the layers whose logarithm is known.
+
+    What was predicted helps to tell a plateau from a slow fall.
+    """
+    known = next((layer for layer, state in enumerate(states) if not _is_known(state)), len(states))
+    logs = np.array([float(state.log_scale) for state in states[:known]])
+    common = np.array([float(state.common.norm().log()) for state in states[:known]])
+    if known < len(states) and known < 2:
+        return nothing(LOST_LOGS.format(layer=known))
+    fit = fit_logs(logs, common, expected=0.0 if prediction.order == 3.0 else prediction.rate)
+    if known == len(states):
+        return fit
+    return replace(fit, reason="; ".join(filter(None, [fit.reason, LOST_LOGS.format(layer=known)])))
+
+
+LOST_LOGS = (
+    "from layer {layer} on rounding is no small part of the residual, as estimated from a perturbed run"
+)
+
+LOG_ERROR = (0.1, 1e-3)
+"""How far a logarithm may be off, absolutely or relative to it, to be fitted."""
+
+
+def _is_known(state: Split) -> bool:
+    """Whether the log of the residual is known well enough to fit it; always so where no perturbed run went along.
+
+    A residual that every layer cubes may be unknown while its logarithm, in which the order shows, is known well.
+    """
+    found = log_measure(find_measure(MEASURE), state)
+    if state.twin is None or found.log_floor is None or float(state.log_scale) == -math.inf:
+        return True
+    size, off = abs(float(found.log)), abs(float(state.twin.log_scale - state.log_scale))
+    error = SAFETY * off + min(math.exp(min(float(found.log_floor - found.log), 0.0)), 1.0)
+    absolute, relative = LOG_ERROR
+    return float(found.log_floor) < math.inf and error <= max(absolute, relative * size)
 
 
 def told(found: Sequence[tuple[Fit, Prediction]]) -> dict[str, Any]:

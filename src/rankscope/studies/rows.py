@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rankscope.core.config import Config
+from rankscope.errors import ConfigError
 from rankscope.measures import Evaluation, Measure, find_measure
 from rankscope.results import Table, provenance
 from rankscope.split import LogValue
@@ -47,14 +48,21 @@ class Rows:
     def add_split(
         self, measure: Measure, found: LogValue, ordinary: Evaluation, about: Mapping[str, object]
     ) -> None:
-        """One row per value of the split pass, which has no floor; the float pass stands beside it.
+        """One row per value of the split pass; the float pass stands beside it.
 
-        ``float_value`` and ``float_floor`` are value and floor of the ordinary pass.
+        ``floor`` is estimated from a perturbed run, ``log10_floor`` is its logarithm, which goes on where floats end;
+        both are null where nothing is known of the value, and where no perturbed run went along. ``float_value`` and
+        ``float_floor`` are value and floor of the ordinary pass.
         """
         logs, values = _flat(found.log10), _flat(found.log.exp())
         columns = {"measure": measure.name, "definition": measure.definition, **about}
         columns |= {"value": values, "log10_value": [log if math.isfinite(log) else None for log in logs]}
-        columns |= {"floor": 0.0, "resolved": [math.isfinite(log) for log in logs]}
+        unknown = [math.nan] * len(values)  # a table makes it null, and keeps the column one of numbers
+        columns |= {"floor": unknown, "log10_floor": unknown, "resolved": _flat(found.resolved)}
+        if found.log_floor is not None and found.log10_floor is not None:
+            floors = _flat(found.log10_floor)
+            columns["floor"] = _flat(found.log_floor.exp())
+            columns["log10_floor"] = [log if math.isfinite(log) else None for log in floors]
         columns |= {"float_value": _flat(ordinary.value), "float_floor": _flat(ordinary.floor)}
         if measure.is_bracket:
             columns |= {"low": _flat(found.low.exp()), "high": values}
@@ -68,6 +76,22 @@ class Rows:
             command=command,
             sections=sections,
         )
+
+
+def check_error(*, split: bool, error: bool) -> None:
+    """Raise if the perturbed run is left out of a study that has no split pass."""
+    if not error and not split:
+        raise ConfigError(
+            "error=False (--no-error) leaves out a run of the split pass; add split=True (--split)"
+        )
+
+
+def split_words(*, error: bool) -> dict[str, Any]:
+    """The section ``split`` of a table: whether its numbers have floors, and where those come from."""
+    words = "floors are estimated from a perturbed run; they are no bounds"
+    if not error:
+        words = "run without an error: no number of the split pass has a floor, and none counts as resolved"
+    return {"error": "perturbed run" if error else None, "words": words}
 
 
 def run_id(config: Config) -> str:

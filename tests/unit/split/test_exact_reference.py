@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from exact_specs import Tables, describe, plain
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
@@ -39,7 +39,7 @@ from rankscope.network import (
 )
 from rankscope.network.context import Context
 from reference import exact_network as exact
-from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, mlp, networks, norm, values
+from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, in_range, mlp, networks, norm, values
 
 TOKENS, WIDTH = 5, DIM // HEADS
 CLOSED_FORM = (0.3736440273, 0.0091269523, 1.33050159e-7, 4.1217746e-22)
@@ -61,7 +61,9 @@ def agree(network: Network, x: Tensor, *, tables: Tables = "float", positions: T
 @settings(max_examples=25)
 @given(networks(), st.integers(2, 6), st.integers(0, 2**16))
 def test_random_trees_have_the_exact_states(network: Network, tokens: int, seed: int) -> None:
-    agree(network, Draws(seed)(tokens, DIM))
+    x = Draws(seed)(tokens, DIM)
+    assume(in_range(network, x))
+    agree(network, x)
 
 
 @pytest.mark.parametrize("tables", ["float", "exact"])

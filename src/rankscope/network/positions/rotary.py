@@ -53,7 +53,7 @@ class Rotary(Position):
         same = tuple(self.frequencies.tolist()), self.gain  # layers with the same angles share a table
         name = ("rotary", same, query.shape[-2], query.dtype, query.device)
         cos, sin = context.shared(name, lambda: self._table(query, context))
-        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+        return self.turn(query, cos, sin), self.turn(key, cos, sin)
 
     def _table(self, query: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         position = context.token_positions(query.shape[-2], query.device)
@@ -61,7 +61,8 @@ class Rotary(Position):
         angle = angle if angle.ndim == 2 else angle.unsqueeze(-3)
         return (angle.cos() * self.gain).to(query.dtype), (angle.sin() * self.gain).to(query.dtype)
 
-    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Every pair ``(a, b)`` of channels as ``(a cos - b sin, b cos + a sin)``, other channels as they are."""
         turned, rest = x.split([2 * len(self.frequencies), x.shape[-1] - 2 * len(self.frequencies)], dim=-1)
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]

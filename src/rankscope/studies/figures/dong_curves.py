@@ -248,9 +248,12 @@ def curves(
     found: Translation, batches: Iterable[Batch], *, exact: int, split: Collection[str] = FALLING
 ) -> dict[str, Any]:
     """By variant one list of texts per layer: ``value`` of a float32 run, ``official`` the same number computed in
-    float32 too, and ``log10`` of the split pass of the variants ``split`` on the first ``exact`` texts.
+    float32 too, and ``log10`` of the split pass of the variants ``split`` on the first ``exact`` texts, with the
+    ``log10_floor`` that a perturbed run gives.
     """
-    result: dict[str, Any] = {name: {"value": [], "official": [], "log10": []} for name in VARIANTS}
+    result: dict[str, Any] = {
+        name: {"value": [], "official": [], "log10": [], "log10_floor": []} for name in VARIANTS
+    }
     left = exact
     with threads_for(max(p.numel() for p in found.network.parameters())):
         for batch in batches:
@@ -265,7 +268,10 @@ def curves(
                     start, known = (x, context) if len(few) == len(batch) else found.embed(few)
                     measure = find_measure(RATIO)
                     splits = split_states(network, start, known)
-                    _extend(into["log10"], [log_measure(measure, one).log10 for one in splits])
+                    read = [log_measure(measure, one) for one in splits]
+                    _extend(into["log10"], [one.log10 for one in read])
+                    floors = [one.log10_floor for one in read if one.log10_floor is not None]
+                    _extend(into["log10_floor"], floors)
             left -= len(batch)
     return {
         "variants": result,

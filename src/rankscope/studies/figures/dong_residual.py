@@ -233,6 +233,8 @@ def _add(rows: Rows, piece: dict[str, Any], about: dict[str, Any]) -> None:
             )
             if kinds["log10"]:
                 logs = kinds["log10"][layer]
+                kept = kinds.get("log10_floor")  # curves that were stored before floors were have none
+                floors = kept[layer] if kept else [None] * len(logs)
                 rows.add(
                     len(logs),
                     named
@@ -241,8 +243,11 @@ def _add(rows: Rows, piece: dict[str, Any], about: dict[str, Any]) -> None:
                         "arithmetic": "split",
                         "value": [10.0**log for log in logs],
                         "log10_value": logs,
-                        "floor": 0.0,
-                        "resolved": True,
+                        "floor": [None if floor is None else 10.0**floor for floor in floors],
+                        "log10_floor": floors,
+                        "resolved": [
+                            floor is not None and log > floor for log, floor in zip(logs, floors, strict=True)
+                        ],
                     },
                 )
 

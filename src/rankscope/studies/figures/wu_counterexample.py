@@ -179,10 +179,12 @@ def _weights(pairs: Sequence[TwoTokens]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _without_norm(maps: Tensor, values: Tensor, x: Tensor, layers: int) -> Tensor:
-    """Log10 of the ratio after that many layers of the same weights without a norm, by the split pass."""
+    """Log10 of value and floor of the ratio, after that many layers of the same weights without a norm."""
     eye = torch.eye(2, dtype=torch.float64).expand_as(values)
     block = Attention(Fixed(maps), Values(values, eye, heads=1))
-    return log_measure(find_measure(RATIO), split_states(Network([block] * layers), x)[-1]).log10
+    found = log_measure(find_measure(RATIO), split_states(Network([block] * layers), x)[-1])
+    floor = torch.full_like(found.log, torch.inf) if found.log_floor is None else found.log_floor
+    return torch.logaddexp(found.log, floor) / math.log(10.0)
 
 
 def _verdict(found: Sequence[dict[str, Any]], config: WuCounterexampleConfig) -> list[Point]:

@@ -1,6 +1,7 @@
 """``wu-geometry``: rank, smallest singular value and mean absolute cosine of the tokens against depth."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from rankscope.core.numerics import relative_floor
 from rankscope.core.refs import Ref
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.results import Table
-from rankscope.split import split_states
+from rankscope.split import log_measure, split_states
 from rankscope.studies.figures.figure import Figure, Job, Point, Size, decided, register
 from rankscope.studies.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.studies.figures.stacks import Cell, Shape, ValueKind, cells, recorded_layers, stacks
@@ -132,6 +133,8 @@ def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: dict[str, list[
         _extend(found, ABOVE, layer, keep, above)
         left = find_measure(LEFT)
         (shape,) = evaluate_many([left], split.residual, layer=0, dtype=torch.float64)
+        known = log_measure(find_measure("residual[frobenius,mean]"), split).resolved
+        shape = replace(shape, resolved=shape.resolved & known)
         rows.add_measured(left, shape, {**about, "arithmetic": "split"})
         _extend(found, LEFT, layer, keep, shape.value)
 

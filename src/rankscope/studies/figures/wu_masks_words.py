@@ -107,7 +107,8 @@ def _notes(found: Found, shape: Shape) -> list[str]:
         f"Stacks of {shape.layers} layers X <- D A X W with one head, dim {shape.dim}, {shape.tokens} Gaussian "
         f"tokens; all weights N(0, 1/dim) unless named; windows reach {shape.window} tokens to a side. The weights of "
         "a seed are the same for all masks and norms.",
-        "Split pass: the residual is carried by itself, with its scale as a logarithm, so there is no floor. Float32: "
+        "Split pass: the residual is carried by itself, with its scale as a logarithm; floors are estimated from a "
+        "perturbed run. Float32: "
         "an ordinary run; below its floor (32 u sqrt(layer)) a number says nothing.",
         "Known rates: the complete mask cubes the residual in every layer (order 3); the causal mask halves it (second "
         f"largest eigenvalue modulus 1/2, SLEM); {one_sided} has the same asymptotic rate 1/2 after a long transient, "
