@@ -87,7 +87,7 @@ def slem_bracket_of(matrix: Any, *, error: float = 2 * _EPS) -> Interval:
 
 def _around(value: float, error: float) -> tuple[float, float]:
     """What a single diagonal entry may stand for; halves and other powers of two are no rounded fractions."""
-    if frexp(value)[0] == 0.5 and error <= _UNIFORM:
+    if value == 0.0 or (frexp(value)[0] == 0.5 and error <= _UNIFORM):
         return value, value
     return nextafter(value * (1 - error), 0.0), nextafter(value * (1 + error), 1.0)
 
