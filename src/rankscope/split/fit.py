@@ -53,6 +53,9 @@ A larger one is allowed where it is that of a mean over noise than where it is a
 COMPATIBLE = 30.0
 """A law whose misfit is at most this many times the smallest one might be the true one as well."""
 
+BEYOND = 0.05
+"""Share of the way from the last steps to the limit that counts as error."""
+
 SMOOTH = 0.5
 """Laws with a transient are used if one of them misses the steps by less than this share of what a constant does."""
 
@@ -169,7 +172,14 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
             plateaus=plateaus,
         )
     before = _plateaus(relative, -late)  # what the run itself calls a plateau is no part of its end
-    limit = _limit(np.diff(relative[before[-1].last if before else 0 :]))
+    begins = before[-1].last if before else 0
+    if 2 * begins >= len(relative):
+        return nothing(
+            f"the run leaves a plateau at layer {begins} and is too short to show its end; use more layers",
+            declined="plateau",
+            plateaus=plateaus,
+        )
+    limit = _limit(np.diff(relative), begins=begins)
     if limit.slope >= -max(4 * limit.error, 1e-6) and limit.error < 1e-2:
         return nothing("the residual does not fall", declined="no fall", plateaus=plateaus)
     if limit.error > LARGEST_ERROR["noise" if limit.is_noise else "law"] * abs(limit.slope):
@@ -255,8 +265,8 @@ def _exponential(layers: Array, steps: Array) -> _Law:
 _LAWS: tuple[Callable[[Array, Array], _Law], ...] = (_constant, _one_power, _two_powers, _exponential)
 
 
-def _limit(steps: Array) -> _Limit:
-    """The limit of the steps by the law that moves least, and its standard error.
+def _limit(steps: Array, begins: int = 0) -> _Limit:
+    """The limit of the steps by the law that moves least, and its standard error; those before ``begins`` do not count.
 
     If the answer of a law is off by ``c / L`` on a run of L layers, on the share t of the run it is off by
     ``c / (t L)``: the two differ by ``(1 - t) / t`` of what the longer one is off. So ``t / (1 - t)`` times their
@@ -264,11 +274,13 @@ def _limit(steps: Array) -> _Limit:
     the largest over several t is taken, for one of them may be small by accident.
 
     The laws that come about as near to the steps as the best one could all be true. Half the distance to the farthest
-    of their answers is part of the error.
+    of their answers is part of the error. So is a share of how far the answer lies beyond the last steps: no law is
+    quite true of a nearly defective spectrum, and a long way on it is less true.
 
     Where no transient stands out of the noise, the mean of the steps is the answer, see ``_of_noise``.
     """
     layers = np.arange(len(steps)) + 0.5  # a step ends at a layer and begins at the one before
+    layers, steps = layers[begins:], steps[begins:]
     laws = [law(*_late(layers, steps, 1.0, SETTLED)) for law in _LAWS]
     errors = [_moved(law, whole.slope, layers, steps) for law, whole in zip(_LAWS, laws, strict=True)]
     least = min(law.misfit for law in laws)
@@ -277,7 +289,8 @@ def _limit(steps: Array) -> _Limit:
     compatible = [k for k, law in enumerate(laws) if law.misfit <= COMPATIBLE * least]
     best = min(compatible, key=lambda k: errors[k])
     apart = max(abs(laws[k].slope - laws[best].slope) for k in compatible)
-    error = float(np.hypot(errors[best], apart / 2))
+    beyond = BEYOND * abs(laws[best].slope - _constant(*_late(layers, steps, 1.0, 0.9)).slope)
+    error = float(np.hypot(np.hypot(errors[best], apart / 2), beyond))
     return _Limit(slope=laws[best].slope, error=max(error, ROUNDING), power=laws[best].power)
 
 
