@@ -66,18 +66,21 @@ def _perron_vector(block: SparseMap) -> Vector:
     if size > eigen.DENSE_TOKENS:
         return np.ones(size)
     values, vectors = linalg.eig(block.toarray())
-    x = np.abs(vectors[:, int(values.real.argmax())])
-    return np.maximum(x / x.max(), 1e-250)
+    x: Vector = np.abs(vectors[:, int(values.real.argmax())])
+    return np.asarray(np.maximum(x / x.max(), 1e-250))
 
 
-def reversible_ends(form: SparseMap, top: Vector, error: float) -> Ends:
+def reversible_ends(form: SparseMap, top: Vector, error: float, *, is_symmetric: bool) -> Ends:
     """Of a closed block that is similar to a matrix within ``error``, entry by entry, of a symmetric one.
 
-    ``top`` is the eigenvector to 1. A matrix S + D with S symmetric has its
-    eigenvalues in discs of radius |D| around those of S (Bauer and Fike).
+    ``top`` is the eigenvector to 1; ``is_symmetric`` if the matrix that is meant is known to be symmetric too. A matrix
+    S + D with S symmetric has its eigenvalues in discs of radius |D| around those of S (Bauer and Fike).
     """
     if form.shape[0] > _SYMMETRIC_TOKENS:
-        return _by_inertia(form, top, error)
+        low, high = _by_inertia(form, top, error)
+        # discs of that radius may form a chain; for symmetric matrices Weyl says that nothing moves further than one
+        chain = 0.0 if is_symmetric else 2 * int(form.shape[0]) * error * float(abs(form).sum(axis=1).max())
+        return max(0.0, low - chain), high
     values, radius = _symmetric_values(form.toarray(), error)
     modulus = np.abs(values)
     return _second(modulus - radius, modulus + radius)
@@ -108,7 +111,7 @@ def _by_inertia(form: SparseMap, top: Vector, error: float) -> Ends:
     """
     value = symmetric_modulus(form, top)
     low, high = 0.0, 1.0
-    moved = error * float(np.abs(form).sum(axis=1).max()) + 8 * _UNIT
+    moved = error * float(abs(form).sum(axis=1).max()) + 8 * _UNIT
     for step in _SHIFTS:
         upper = _beyond(form, value + step)
         lower = _beyond(-form, value + step)
@@ -136,7 +139,8 @@ def _beyond(form: SparseMap, shift: float) -> tuple[int, float] | None:
     if not np.array_equal(factors.perm_r, factors.perm_c) or factors.L.nnz > _MOST_FILLED:
         return None
     order = np.argsort(factors.perm_c)
-    lower, pivots = csr_array(factors.L), factors.U.diagonal()
+    lower: Any = csr_array(factors.L)
+    pivots = factors.U.diagonal()
     scaled = lower * pivots
     product = csr_array(scaled @ lower.T)
     sizes = csr_array(abs(scaled) @ abs(lower.T)) + abs(shifted)[order][:, order]

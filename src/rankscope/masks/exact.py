@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import comb, lcm, nextafter
 from typing import NamedTuple
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]  # has no types
 import numpy as np
 
 Rows = Sequence[Sequence[Fraction]]

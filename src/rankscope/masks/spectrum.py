@@ -226,7 +226,8 @@ def _ends(block: _Block, error: float) -> tuple[float, float]:
         return general_ends(merged, error)
     form, root_weights, mismatch = symmetric
     try:
-        low, high = reversible_ends(form, root_weights, error + mismatch)
+        is_symmetric = block.keys is not None and merged.shape == block.weights.shape  # weights: keys per row
+        low, high = reversible_ends(form, root_weights, error + mismatch, is_symmetric=is_symmetric)
     except ArpackNoConvergence:
         low, high = 0.0, 1.0
     if high - low > _WIDE:

@@ -49,7 +49,7 @@ def describe(rule: MaskRule, tokens: int) -> MaskSummary:
         "quasi_strongly_connected": graph.is_quasi_strongly_connected,
         "strongly_connected": graph.is_strongly_connected,
         "slem": _slem_or_none(graph),
-        "slem_bracket": tuple(graph.slem_bracket()),
+        "slem_bracket": _ends(graph),
     }
 
 
@@ -66,6 +66,11 @@ def slem_words(graph: MaskGraph, digits: int = 4) -> str:
     if high - low <= 10.0**-digits:  # a tie of rounding: one more digit would not say more
         return f"{(low + high) / 2:.{digits}f}"
     return f"between {low:.{digits}f} and {high:.{digits}f}"
+
+
+def _ends(graph: MaskGraph) -> tuple[float, float]:
+    low, high = graph.slem_bracket()
+    return low, high
 
 
 def _slem_or_none(graph: MaskGraph) -> float | None:

@@ -279,7 +279,9 @@ def _limit(steps: Array, begins: int = 0) -> _Limit:
 
     Where no transient stands out of the noise, the mean of the steps is the answer, see ``_of_noise``.
     """
-    layers = np.arange(len(steps)) + 0.5  # a step ends at a layer and begins at the one before
+    layers: Array = (
+        np.arange(len(steps), dtype=np.float64) + 0.5
+    )  # a step ends at a layer and begins at the one before
     layers, steps = layers[begins:], steps[begins:]
     laws = [law(*_late(layers, steps, 1.0, SETTLED)) for law in _LAWS]
     errors = [_moved(law, whole.slope, layers, steps) for law, whole in zip(_LAWS, laws, strict=True)]
