@@ -107,7 +107,8 @@ def _secants(activation: Activation, found: Enclosed, middle: Enclosed) -> tuple
     sure = (apart.abs() - error - rounding).clamp(min=0.0)
     quotient = values / torch.where(apart == 0, 1.0, apart)
     by_quotient = known((2 * steep * error + 2 * evaluated) / sure)
-    by_range = (most - least) / 2 * (1 + MARGIN)
+    # The middle of the range is rounded, and some ranges end exactly where slopes do: tanh has none above 1.
+    by_range = (most - least) / 2 * (1 + MARGIN) + 2 * U * (least.abs() + most.abs())
     use = torch.lt(by_quotient, by_range)
     middle_slope = torch.where(torch.isfinite(least + most), (least + most) / 2, 0.0)
     return torch.where(use, quotient, middle_slope), torch.where(use, by_quotient, known(by_range))

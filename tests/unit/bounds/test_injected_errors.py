@@ -1,0 +1,286 @@
+"""Every rule of ``certify`` on tokens that are visibly off, and in arithmetic that visibly rounds: none says too much.
+
+Real rounding is far below what rules count for it, so a wrong count would go unseen. Here the computed tokens are moved
+away from the exact ones by all that their radius allows, in the directions that hurt most, or every operation errs by
+as much as the unit of float16 or float32 allows; then all that rules say of the exact tokens is looked at.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from certify_networks import INPUTS, Recipe, Rows, attention_of, block_of, inputs, mlp_of, norm_of, recipe
+from checked_rules import AIMS, Walk, WrongBound, worst
+from coarse import FLOAT16, FLOAT32
+from rankscope.masks import parse_mask
+from rankscope.network import (
+    ACTIVATIONS,
+    Alibi,
+    Attention,
+    Chain,
+    Context,
+    Fixed,
+    LayerNorm,
+    Norm,
+    Part,
+    RMSNorm,
+    Rotary,
+    Scale,
+    SeenBias,
+    Skip,
+    Softmax,
+    Sphere,
+    Sum,
+    TransformerXL,
+    Uniform,
+    Values,
+)
+from rankscope.network.positions import Segments
+
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
+SEEDS = 40 if SOAK else 1
+ROWS = 30
+TOKENS, DIM, HEADS, WIDTH = 4, 6, 2, 4
+
+BASE = dataclasses.replace(
+    recipe(0, ROWS),
+    **{"seed": 1, "layers": 1, "tokens": TOKENS, "dim": DIM, "heads": HEADS, "groups": HEADS, "width": WIDTH},
+    **{"variant": "san", "norm": "none", "placement": "post", "mixer": "softmax", "mask": "full"},
+    **{"position": "none", "activation": "relu", "gated": False, "qk_norm": False, "softcap": None},
+    **{"skip": "one", "shared": False, "padded": False},
+)
+
+Case = Callable[[int], tuple[Part, Recipe, Rows]]
+
+
+def leaf(make: Callable[[Recipe, Rows], Part], **changes: object) -> Case:
+    """A case of one part; ``changes`` are to the recipe."""
+
+    def case(seed: int) -> tuple[Part, Recipe, Rows]:
+        of = dataclasses.replace(BASE, **changes, seed=1000 * seed + 8)  # type: ignore[arg-type]
+        draw = Rows(of)
+        return make(of, draw), of, draw
+
+    return case
+
+
+def with_norms(kind: type[Norm], normed: str) -> Callable[[Recipe, Rows], Part]:
+    """Queries and keys are normed, each head by itself or all together, before a position rule with a gain."""
+
+    def make(of: Recipe, draw: Rows) -> Part:
+        width = of.width if normed == "head" else of.heads * of.width
+        norms = [kind(1 + 0.5 * draw(width), draw.vector(width), eps=1e-3, offset=0.5) for _ in range(2)]
+        mixer = Softmax(
+            draw.matrix(of.dim, of.heads * of.width, draw.sizes(0.1, 10.0)),
+            draw.matrix(of.dim, of.heads * of.width, draw.sizes(0.1, 10.0)),
+            heads=of.heads,
+            query_bias=draw.vector(of.heads * of.width),
+            query_norm=norms[0],
+            key_norm=norms[1],
+            normed=normed,  # type: ignore[arg-type]
+            position=Rotary(torch.tensor([0.7]), gain=1.7),
+        )
+        return Attention(mixer, values(of, draw))
+
+    return make
+
+
+def values(of: Recipe, draw: Rows) -> Values:
+    wide = of.heads * of.width
+    return Values(
+        draw.matrix(of.dim, wide, draw.sizes(0.1, 10.0)),
+        draw.matrix(wide, of.dim),
+        heads=of.heads,
+        out_bias=draw(of.dim),
+    )
+
+
+def placed(of: Recipe, draw: Rows, name: str) -> Part:
+    """Position rules that the random networks do not have."""
+    wide = of.heads * of.width
+    position = {
+        "seen": lambda: SeenBias(draw(of.heads, of.tokens, of.tokens)),
+        "far rotary": lambda: Rotary(torch.tensor([3.0, 0.01]), interleaved=True, gain=0.6),
+        "steep alibi": lambda: Alibi(20 * draw(of.heads).abs()),
+        "content": lambda: TransformerXL(
+            3 * draw(of.dim, wide), draw(of.heads, of.width), content=draw(of.heads, of.width)
+        ),
+        "segments": lambda: Segments(
+            TransformerXL(draw(of.dim, wide), draw(of.heads, of.width)),
+            3 * draw(2, of.heads, of.width)[0],
+            draw(of.heads, of.width)[0],
+            content=draw(of.heads, of.width)[0],
+        ),
+    }[name]()
+    mixer = Softmax(
+        draw.matrix(of.dim, wide, draw.sizes(0.1, 10.0)),
+        draw.matrix(of.dim, wide),
+        heads=of.heads,
+        position=position,
+    )
+    return Attention(mixer, values(of, draw))
+
+
+def single_head(of: Recipe, draw: Rows) -> Part:
+    """One head as wide as the tokens, with a map that keeps them apart: it has a lower bound without a skip."""
+    maps = torch.softmax(
+        4 * torch.eye(of.tokens, dtype=torch.float64) + draw(1, of.tokens, of.tokens), dim=-1
+    )
+    return Attention(Fixed(maps), Values(draw(of.dim, of.dim), draw(of.dim, of.dim), heads=1))
+
+
+def uniform(of: Recipe, draw: Rows) -> Part:
+    return Attention(Uniform(heads=of.heads, rule=parse_mask(of.mask)), values(of, draw))
+
+
+def weak(of: Recipe, draw: Rows) -> Part:
+    """A branch weaker than its skip."""
+    return Chain([attention_of(of, draw), Scale(0.02), Scale(draw(of.dim))])
+
+
+def normed(kind: type[Norm], eps: float, *, plain: bool = False) -> Callable[[Recipe, Rows], Part]:
+    def make(of: Recipe, draw: Rows) -> Part:
+        return kind(eps=eps) if plain else kind(draw(of.dim), draw.vector(of.dim), eps=eps, offset=1.0)
+
+    return make
+
+
+def skipped(inner: Callable[[Recipe, Rows], Part], scale: str) -> Callable[[Recipe, Rows], Part]:
+    scales: dict[str, Callable[[Recipe, Rows], float | Tensor]] = {
+        "one": lambda of, draw: 1.0,
+        "number": lambda of, draw: 0.3,
+        "minus": lambda of, draw: -1.0,
+        "zero": lambda of, draw: 0.0,
+        "scalar": lambda of, draw: draw(1),
+        "vector": lambda of, draw: 1 + 0.3 * draw(of.dim),
+    }
+    return lambda of, draw: Skip(inner(of, draw), scales[scale](of, draw))
+
+
+def pre_norm(kind: str, inner: Callable[[Recipe, Rows], Part]) -> Callable[[Recipe, Rows], Part]:
+    return lambda of, draw: Chain([norm_of(kind, of.dim, draw), inner(of, draw)])  # type: ignore[list-item]
+
+
+MASKS = ("full", "causal", "window:1", "causal-window:2", "prefix:1+causal", "bigbird:1:1:1", "blocks:2")
+CASES: dict[str, Case] = {
+    **{f"mask {mask}": leaf(attention_of, mask=mask, groups=1) for mask in MASKS},
+    **{
+        f"position {position}": leaf(attention_of, position=position, softcap=softcap)
+        for position in ("none", "rotary", "alibi", "relative", "transformer-xl")
+        for softcap in (None,)
+    },
+    **{
+        f"position {name}": leaf(lambda of, draw, name=name: placed(of, draw, name))  # type: ignore[misc]
+        for name in ("seen", "far rotary", "steep alibi", "content", "segments")
+    },
+    "softcap": leaf(attention_of, softcap=2.0, position="alibi"),
+    "norms of queries and keys": leaf(attention_of, qk_norm=True),
+    **{
+        f"{kind.__name__} of queries, {each}": leaf(with_norms(kind, each))
+        for kind in (LayerNorm, RMSNorm, Sphere)
+        for each in ("head", "all")
+    },
+    "one head": leaf(attention_of, heads=1, groups=1),
+    "one head as wide as tokens": leaf(single_head),
+    "uniform": leaf(uniform, mask="causal"),
+    "fixed": leaf(attention_of, mixer="fixed"),
+    **{
+        f"mlp {name}{', gated' * gated}": leaf(mlp_of, activation=name, gated=gated)
+        for name in list(ACTIVATIONS)
+        for gated in (False, True)
+    },
+    **{
+        f"{kind.__name__} eps {eps}": leaf(normed(kind, eps))
+        for kind, eps in ((LayerNorm, 1e-5), (LayerNorm, 0.1), (RMSNorm, 1e-6), (Sphere, 0.0), (Sphere, 0.1))
+    },
+    "RMSNorm alone": leaf(normed(RMSNorm, 1e-6, plain=True)),
+    "scale": leaf(lambda of, draw: Scale(draw(1))),
+    "scales": leaf(lambda of, draw: Chain([Scale(draw(of.dim)), Scale(-0.3)])),
+    **{
+        f"skip {scale} around attention": leaf(skipped(weak, scale))
+        for scale in ("one", "number", "minus", "zero", "scalar", "vector")
+    },
+    **{
+        f"skip {scale} around an mlp": leaf(skipped(mlp_of, scale), activation="gelu", gated=gated)
+        for scale, gated in (("one", False), ("minus", False), ("vector", True))
+    },
+    **{
+        f"skip around {kind} and attention": leaf(skipped(pre_norm(kind, weak), "one"))
+        for kind in ("layer", "rms", "sphere")
+    },
+    "sum": leaf(
+        lambda of, draw: Sum([weak(of, draw), mlp_of(of, draw), Scale(draw(of.dim))]), activation="silu"
+    ),
+    "sum of norms": leaf(lambda of, draw: Sum([normed(LayerNorm, 0.1)(of, draw), Scale(5.0)])),
+    "nothing": leaf(lambda of, draw: Sum([Chain([]), Sum([])])),
+    **{
+        f"block {placement}, {norm}": leaf(
+            block_of,
+            variant="transformer",
+            placement=placement,
+            norm=norm,
+            activation="gelu_tanh",
+            gated=gated,
+        )
+        for placement, norm, gated in (
+            *(("post", "layer", True), ("pre", "rms", False)),
+            *(("sandwich", "layer", False), ("parallel", "sphere", True)),
+        )
+    },
+}
+
+
+def radii(x: Tensor) -> Tensor:
+    """How far tokens may be off, relative to their size: 1e-5, 1e-3, or different from token to token."""
+    generator = torch.Generator().manual_seed(0)
+    several = 10.0 ** (-6 + 4 * torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64))
+    kinds = torch.stack([torch.full_like(several, 1e-5), torch.full_like(several, 1e-3), several])
+    turn = torch.arange(len(x)) // len(AIMS) % len(kinds)
+    chosen = kinds[turn, torch.arange(len(x))]
+    return chosen * torch.linalg.vector_norm(x, dim=-1).amax(dim=-1, keepdim=True)
+
+
+def context_of(name: str) -> Context:
+    return Context(segments=torch.tensor([0, 0, 1, 1])) if name == "position segments" else Context()
+
+
+def exact_tokens(part: Part, x: Tensor, error: Tensor, context: Context) -> Tensor:
+    """The tokens within reach that hurt most, each row of the batch by another aim."""
+    with torch.no_grad():
+        middle = part(x, context)
+    turn, row = torch.arange(len(x)) % len(AIMS), torch.arange(len(x))
+
+    def aim(moved: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([one(moved, y, middle) for one in AIMS.values()])[turn, row]
+
+    return worst(lambda moved: part(moved, context), x, error, aim, steps=4)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", list(CASES))
+def test_rules_hold_for_tokens_that_are_off_by_their_radius(name: str, seed: int) -> None:
+    part, of, draw = CASES[name](seed)
+    x = inputs(of, draw)
+    error = radii(x)
+    exact = exact_tokens(part, x, error, context_of(name))
+    with Walk().watching() as walk:
+        walk.run(part, x, error, exact, context_of(name))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", list(CASES))
+def test_rules_hold_in_the_arithmetic_of_float16(name: str, seed: int) -> None:
+    part, of, draw = CASES[name](seed)
+    x = inputs(of, draw)
+    with Walk(FLOAT16 if seed % 2 == 0 else FLOAT32).watching() as walk:
+        walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x, context_of(name))
+
+
+def test_every_part_is_met() -> None:
+    """Inputs of all kinds are off in all ways."""
+    assert len(INPUTS) <= ROWS
+    assert WrongBound.__mro__[1] is AssertionError
