@@ -19,11 +19,13 @@ from torch import Tensor
 
 from coarse import Coarse, Shadow, plain, shadow, true, unit_of
 from rankscope.bounds import dense, enclosure, map_rules, mlp_rules, norm_rules, rules, secants
+from rankscope.bounds.certificate import Certificate
+from rankscope.bounds.enclosure import known
 from rankscope.bounds.gains import METHODS
 from rankscope.bounds.rules import At, Passed
 from rankscope.bounds.sizes import SIZES, F, Interval
 from rankscope.bounds.terms import Terms
-from rankscope.network import Context, Part
+from rankscope.network import Context, Network, Part
 
 certify_file = importlib.import_module("rankscope.bounds.certify")  # its name is that of the function in it
 
@@ -45,7 +47,7 @@ def sizes_of(x: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-class WrongBound(AssertionError):
+class WrongBoundError(AssertionError):
     """A rule said something of the exact network that is not so."""
 
 
@@ -57,7 +59,7 @@ def hold(rule: str, what: str, found: Tensor, allowed: Tensor, room: Tensor | fl
     wrong = ~(found <= allowed + room)
     if bool(wrong.any()):
         place = tuple(int(one) for one in wrong.nonzero()[0])
-        raise WrongBound(
+        raise WrongBoundError(
             f"{rule}: {what} is {float(found[place])} where at most {float(allowed[place])} was said, "
             f"at {int(wrong.sum())} of {wrong.numel()} places, first {place}"
         )
@@ -110,6 +112,26 @@ class Walk:
         state = enclosure.Enclosed(x=shadow(x, exact), error=error)
         at = At(state=state, context=Context() if context is None else context, interval=lambda: start)
         return rules.pass_part(part, at)
+
+    def certified(self, network: Network, exact: Tensor, x: Tensor, error: Tensor) -> Certificate:
+        """The certificate of ``exact`` tokens, of which ``x`` are computed, no farther than ``error``.
+
+        What certificates measure, and the sizes they begin with, are those of the exact tokens.
+        """
+
+        def start(entered: Tensor) -> enclosure.Enclosed:
+            return enclosure.Enclosed(x=shadow(x, entered), error=error)
+
+        with ExitStack() as stack:
+            original = certify_file.stream
+            stack.enter_context(patch.object(certify_file, "exactly", start))
+            stack.enter_context(
+                patch.object(certify_file, "stream", lambda *a: _listed(self.mode, original, a))
+            )
+            found: Certificate = certify_file.certify(network, exact)
+        with self.mode.paused():
+            hold_certificate(found, network, exact)
+        return found
 
     def _part(self, original: Any) -> Callable[[Part, At], Passed]:
         def watched(part: Part, at: At) -> Passed:
@@ -206,16 +228,38 @@ class Walk:
         return watched
 
 
+def _listed(mode: Coarse, stream: Callable[..., Iterator[Any]], args: tuple[Any, ...]) -> Iterator[Any]:
+    """The split pass of all layers, in ordinary arithmetic."""
+    with mode.paused():
+        return iter(list(stream(*args)))
+
+
+def hold_certificate(found: Certificate, network: Network, x: Tensor) -> None:
+    """Every layer's bounds hold for the states of the network, computed in float64."""
+    for layer, state in zip(found.layers, network.states(x), strict=True):
+        name, sizes = f"certify, layer {layer.layer}", sizes_of(state)
+        room = torch.nan_to_num(_room(sizes, state))
+        for side, (lower, upper) in {
+            "proven": (layer.lower, layer.upper),
+            "enclosed": (layer.enclosed_lower, layer.enclosed_upper),
+        }.items():
+            low, high = (torch.stack([plain(one[size]) for size in SIZES]) for one in (lower, upper))
+            within(f"{name}, {side}", Interval(lower=low, upper=high), state)
+        for place, size in enumerate(SIZES):
+            logs = torch.where(room[place] < 0.1, sizes[place].log(), -torch.inf)
+            hold(name, f"the logarithm of {size} beside the trivial", logs, layer.trivial[size], room[place])
+
+
 def _watched_enclosed(walk: Walk) -> type:
     class Watched(enclosure.Enclosed):
         """Tokens that are looked at as soon as a rule makes them."""
 
         __slots__ = ()
 
-        def __post_init__(self) -> None:
+        def __init__(self, *, x: Tensor, error: Tensor) -> None:
+            super().__init__(x=x, error=plain(error))
             if isinstance(self.x, Shadow):
-                object.__setattr__(self, "error", plain(self.error))
-                rule = sys._getframe(2).f_code.co_name
+                rule = sys._getframe(1).f_code.co_name
                 walk.rules_met.add(rule)
                 with walk.mode.paused():
                     off = (self.x.true - plain(self.x)).square().sum(dim=-1).sqrt()
@@ -230,10 +274,10 @@ def _watched_maps(walk: Walk) -> type:
 
         __slots__ = ()
 
-        def __post_init__(self) -> None:
+        def __init__(self, *, maps: Tensor, radius: Tensor, bilinear: Tensor | None = None) -> None:
+            super().__init__(maps=maps, radius=plain(radius), bilinear=plain(bilinear))
             if isinstance(self.maps, Shadow):
-                object.__setattr__(self, "radius", plain(self.radius))
-                rule = sys._getframe(2).f_code.co_name
+                rule = f"maps by {sys._getframe(1).f_code.co_name}"
                 walk.rules_met.add(rule)
                 with walk.mode.paused():
                     computed, exact = plain(self.maps), self.maps.true
@@ -241,7 +285,9 @@ def _watched_maps(walk: Walk) -> type:
                         rule,
                         "the distance of an entry of a map",
                         (exact - computed).abs(),
-                        self.radius.unsqueeze(-1) * computed,
+                        known(
+                            self.radius.unsqueeze(-1) * computed
+                        ),  # an infinite radius says nothing of zeros
                         EXACT * computed + 1e-300,  # below the smallest float an entry is zero
                     )
 

@@ -8,14 +8,17 @@ as much as the unit of float16 or float32 allows; then all that rules say of the
 import dataclasses
 import os
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
 from certify_networks import INPUTS, Recipe, Rows, attention_of, block_of, inputs, mlp_of, norm_of, recipe
-from checked_rules import AIMS, Walk, WrongBound, worst
+from checked_rules import AIMS, Walk, WrongBoundError, worst
 from coarse import FLOAT16, FLOAT32
+from rankscope.bounds import map_rules, rules
+from rankscope.core.operator_norms import spectral_bound
 from rankscope.masks import parse_mask
 from rankscope.network import (
     ACTIVATIONS,
@@ -25,6 +28,7 @@ from rankscope.network import (
     Context,
     Fixed,
     LayerNorm,
+    Network,
     Norm,
     Part,
     RMSNorm,
@@ -280,7 +284,68 @@ def test_rules_hold_in_the_arithmetic_of_float16(name: str, seed: int) -> None:
         walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x, context_of(name))
 
 
-def test_every_part_is_met() -> None:
-    """Inputs of all kinds are off in all ways."""
+WALKS = (
+    {"variant": "san", "mask": "causal", "heads": 1, "groups": 1},  # windows
+    {"variant": "san+skip", "mask": "window:1"},
+    {"variant": "transformer", "placement": "pre", "norm": "layer", "activation": "gelu"},
+    {"variant": "transformer", "placement": "post", "norm": "rms", "activation": "silu", "gated": True},
+    {"variant": "san", "mixer": "fixed"},
+)
+
+
+def walked(changes: dict[str, object], seed: int) -> tuple[Network, Tensor]:
+    of = dataclasses.replace(BASE, **changes, seed=1000 * seed + 8, layers=3)  # type: ignore[arg-type]
+    draw = Rows(of)
+    return Network([block_of(of, draw) for _ in range(of.layers)]), inputs(of, draw)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("changes", WALKS, ids=str)
+def test_certificates_hold_for_tokens_that_are_off(changes: dict[str, object], seed: int) -> None:
+    """The first tokens are off, and errors grow from layer to layer."""
+    network, x = walked(changes, seed)
+    error = 1e-3 * radii(x)
+    exact = exact_tokens(Chain(network.blocks), x, error, Context())
+    with Walk().watching() as walk:
+        walk.certified(network, exact, x, error)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("changes", WALKS, ids=str)
+def test_certificates_hold_in_coarse_arithmetic(changes: dict[str, object], seed: int) -> None:
+    """Every operation of every layer rounds as float32 does, or as float16."""
+    network, x = walked(changes, seed)
+    for unit in (FLOAT32, FLOAT16):
+        with Walk(unit).watching() as walk:
+            walk.certified(network, x, x, torch.zeros(x.shape[:-1], dtype=torch.float64))
+
+
+def test_a_wrong_rule_is_named() -> None:
+    """Half the norm of a matrix in one rule: the message says which rule it was."""
+
+    def half(matrix: Tensor) -> Tensor:
+        return spectral_bound(matrix) / 2
+
+    part, of, draw = CASES["norms of queries and keys"](0)
+    x = inputs(of, draw)
+    error = radii(x)
+    exact = exact_tokens(part, x, error, Context())
+    with (
+        patch.object(map_rules, "spectral_bound", half),
+        Walk().watching() as walk,
+        pytest.raises(WrongBoundError, match=r"^_of_norm: the distance of a token"),
+    ):
+        walk.run(part, x, error, exact)
+
+
+def test_all_rules_are_met() -> None:
+    """Every class that certificates have a rule for is in some case."""
+    met: set[str] = set()
+    for name in ("block post, layer", "block parallel, sphere", "block pre, rms", "scale", "nothing"):
+        part, of, draw = CASES[name](0)
+        x = inputs(of, draw)
+        with Walk().watching() as walk:
+            walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x)
+        met |= walk.rules_met
+    assert {kind.__name__ for kind in rules.pass_part._rules} <= met
     assert len(INPUTS) <= ROWS
-    assert WrongBound.__mro__[1] is AssertionError
