@@ -248,6 +248,12 @@ def radii(x: Tensor) -> Tensor:
     return chosen * torch.linalg.vector_norm(x, dim=-1).amax(dim=-1, keepdim=True)
 
 
+def tokens_of(of: Recipe, draw: Rows) -> Tensor:
+    """Inputs of all kinds, a third of them far smaller and a third larger."""
+    turn = torch.arange(of.count) // len(INPUTS) % 3
+    return inputs(of, draw) * torch.tensor([1.0, 0.003, 30.0], dtype=torch.float64)[turn, None, None]
+
+
 def context_of(name: str) -> Context:
     return Context(segments=torch.tensor([0, 0, 1, 1])) if name == "position segments" else Context()
 
@@ -268,7 +274,7 @@ def exact_tokens(part: Part, x: Tensor, error: Tensor, context: Context) -> Tens
 @pytest.mark.parametrize("name", list(CASES))
 def test_rules_hold_for_tokens_that_are_off_by_their_radius(name: str, seed: int) -> None:
     part, of, draw = CASES[name](seed)
-    x = inputs(of, draw)
+    x = tokens_of(of, draw)
     error = radii(x)
     exact = exact_tokens(part, x, error, context_of(name))
     with Walk().watching() as walk:
@@ -279,7 +285,7 @@ def test_rules_hold_for_tokens_that_are_off_by_their_radius(name: str, seed: int
 @pytest.mark.parametrize("name", list(CASES))
 def test_rules_hold_in_the_arithmetic_of_float16(name: str, seed: int) -> None:
     part, of, draw = CASES[name](seed)
-    x = inputs(of, draw)
+    x = tokens_of(of, draw)
     with Walk(FLOAT16 if seed % 2 == 0 else FLOAT32).watching() as walk:
         walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x, context_of(name))
 
@@ -296,7 +302,7 @@ WALKS = (
 def walked(changes: dict[str, object], seed: int) -> tuple[Network, Tensor]:
     of = dataclasses.replace(BASE, **changes, seed=1000 * seed + 8, layers=3)  # type: ignore[arg-type]
     draw = Rows(of)
-    return Network([block_of(of, draw) for _ in range(of.layers)]), inputs(of, draw)
+    return Network([block_of(of, draw) for _ in range(of.layers)]), tokens_of(of, draw)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -313,11 +319,10 @@ def test_certificates_hold_for_tokens_that_are_off(changes: dict[str, object], s
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("changes", WALKS, ids=str)
 def test_certificates_hold_in_coarse_arithmetic(changes: dict[str, object], seed: int) -> None:
-    """Every operation of every layer rounds as float32 does, or as float16."""
+    """Every operation of every layer rounds as float32 does, or as float16, where less is left to say."""
     network, x = walked(changes, seed)
-    for unit in (FLOAT32, FLOAT16):
-        with Walk(unit).watching() as walk:
-            walk.certified(network, x, x, torch.zeros(x.shape[:-1], dtype=torch.float64))
+    with Walk(FLOAT32 if seed % 2 == 0 else FLOAT16).watching() as walk:
+        walk.certified(network, x, x, torch.zeros(x.shape[:-1], dtype=torch.float64))
 
 
 def test_a_wrong_rule_is_named() -> None:
@@ -327,7 +332,7 @@ def test_a_wrong_rule_is_named() -> None:
         return spectral_bound(matrix) / 2
 
     part, of, draw = CASES["norms of queries and keys"](0)
-    x = inputs(of, draw)
+    x = tokens_of(of, draw)
     error = radii(x)
     exact = exact_tokens(part, x, error, Context())
     with (
@@ -341,9 +346,9 @@ def test_a_wrong_rule_is_named() -> None:
 def test_all_rules_are_met() -> None:
     """Every class that certificates have a rule for is in some case."""
     met: set[str] = set()
-    for name in ("block post, layer", "block parallel, sphere", "block pre, rms", "scale", "nothing"):
+    for name in ("skip around layer and attention", "mlp relu", "RMSNorm alone", "Sphere eps 0.1", "nothing"):
         part, of, draw = CASES[name](0)
-        x = inputs(of, draw)
+        x = tokens_of(of, draw)
         with Walk().watching() as walk:
             walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x)
         met |= walk.rules_met
