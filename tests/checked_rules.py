@@ -33,6 +33,10 @@ EXACT = 1e-12
 """What the exact numbers are off themselves, relative to the tokens: they are computed in float64."""
 
 
+SMALLEST = torch.finfo(torch.float64).tiny
+"""Entries of maps below it have lost their digits, or are zero."""
+
+
 def sizes_of(x: Tensor) -> Tensor:
     """The five sizes that are followed, from their definitions, ``sizes *batch``."""
     residual = x - x.mean(dim=-2, keepdim=True)
@@ -94,6 +98,7 @@ class Walk:
                 (secants, "activated_error", self._activated),
                 (secants, "view", self._view),
                 (secants, "_secants", self._secants),
+                (secants, "_branches", self._branches),
             ):
                 stack.enter_context(patch.object(module, name, watch(getattr(module, name))))
             watched_part = self._part(rules.pass_part)
@@ -227,6 +232,28 @@ class Walk:
 
         return watched
 
+    def _branches(self, original: Any) -> Any:
+        """Factors of an MLP with a gate: activations, and secant slopes times what the gate multiplies."""
+
+        def watched(mlp: Any, found: Any, middle: Any) -> Any:
+            branches = original(mlp, found, middle)
+            if mlp.gate is None:
+                return branches
+            with self.mode.paused():
+                ends = [[true(one.x) for one in (side.gate, side.up)] for side in (found, middle)]
+                (a, up), (b, common) = ends
+                active, apart = [mlp.activation(one) for one in (a, b)], a - b
+                slopes = (active[0] - active[1]) / torch.where(apart == 0, 1.0, apart)
+                sure = apart.abs() > 1e-6 * (a.abs() + b.abs())
+                exact = [(active[0] + active[1]) / 2, slopes * (up + common) / 2]
+                for (_, factor, unknown), own in zip(branches, exact, strict=True):
+                    room = (8 * self.mode.unit + 1e-9) * plain(factor).abs() + near(own).unsqueeze(-1)
+                    off = torch.where(sure, (own - plain(factor)).abs(), 0.0)
+                    hold("_branches", f"a factor of {mlp.activation.name} with a gate", off, unknown, room)
+            return branches
+
+        return watched
+
 
 def _listed(mode: Coarse, stream: Callable[..., Iterator[Any]], args: tuple[Any, ...]) -> Iterator[Any]:
     """The split pass of all layers, in ordinary arithmetic."""
@@ -288,7 +315,7 @@ def _watched_maps(walk: Walk) -> type:
                         known(
                             self.radius.unsqueeze(-1) * computed
                         ),  # an infinite radius says nothing of zeros
-                        EXACT * computed + 1e-300,  # below the smallest float an entry is zero
+                        EXACT * computed + SMALLEST,
                     )
 
     return Watched

@@ -28,9 +28,12 @@ from rankscope.network import (
     Context,
     Fixed,
     LayerNorm,
+    Mlp,
     Network,
+    NoPosition,
     Norm,
     Part,
+    Position,
     RMSNorm,
     Rotary,
     Scale,
@@ -103,28 +106,53 @@ def values(of: Recipe, draw: Rows) -> Values:
     )
 
 
+def sized_mlp(of: Recipe, draw: Rows) -> Part:
+    """An MLP all of whose matrices may be large or small."""
+    width = 9
+    return Mlp(
+        draw.matrix(of.dim, width, draw.sizes(0.1, 10.0)),
+        draw.matrix(width, of.dim, draw.sizes(0.05, 20.0)),
+        activation=of.activation,
+        gate=draw.matrix(of.dim, width, draw.sizes(0.1, 10.0)) if of.gated else None,
+        up_bias=draw.vector(width),
+        down_bias=draw.vector(of.dim),
+        gate_bias=draw.vector(width) if of.gated else None,
+    )
+
+
 def placed(of: Recipe, draw: Rows, name: str) -> Part:
-    """Position rules that the random networks do not have."""
-    wide = of.heads * of.width
-    position = {
-        "seen": lambda: SeenBias(draw(of.heads, of.tokens, of.tokens)),
+    """Position rules that the random networks do not have, each so strong that its errors are those of the logits."""
+    wide, heads, width = of.heads * of.width, of.heads, of.width
+    position: Position = {
+        "seen": lambda: SeenBias(5000 + draw(heads, of.tokens, of.tokens)),
         "far rotary": lambda: Rotary(torch.tensor([3.0, 0.01]), interleaved=True, gain=0.6),
-        "steep alibi": lambda: Alibi(20 * draw(of.heads).abs()),
+        "long rotary": lambda: Rotary(torch.tensor([0.7]), gain=6.0),
+        "steep alibi": lambda: Alibi(20 * draw(heads).abs()),
         "content": lambda: TransformerXL(
-            3 * draw(of.dim, wide), draw(of.heads, of.width), content=draw(of.heads, of.width)
+            30 * draw(of.dim, wide), draw(heads, width), content=30 + draw(heads, width)
         ),
         "segments": lambda: Segments(
-            TransformerXL(draw(of.dim, wide), draw(of.heads, of.width)),
-            3 * draw(2, of.heads, of.width)[0],
-            draw(of.heads, of.width)[0],
-            content=draw(of.heads, of.width)[0],
+            NoPosition(),
+            30 * draw(2, heads, width)[0],
+            30 + draw(heads, width)[0],
+            content=draw(heads, width)[0],
+        ),
+        "segments and distances": lambda: Segments(
+            TransformerXL(draw(of.dim, wide), draw(heads, width)),
+            draw(2, heads, width)[0],
+            draw(heads, width)[0],
         ),
     }[name]()
+    far = 40.0 if "rotary" in name else 0.0  # logits that share a large part round relative to it
     mixer = Softmax(
         draw.matrix(of.dim, wide, draw.sizes(0.1, 10.0)),
         draw.matrix(of.dim, wide),
-        heads=of.heads,
+        heads=heads,
+        query_bias=far + draw(wide),
+        key_bias=far + draw(wide),
         position=position,
+        scale=3.0,
+        softcap=1e4 if name == "seen" else None,
     )
     return Attention(mixer, values(of, draw))
 
@@ -179,7 +207,10 @@ CASES: dict[str, Case] = {
     },
     **{
         f"position {name}": leaf(lambda of, draw, name=name: placed(of, draw, name))  # type: ignore[misc]
-        for name in ("seen", "far rotary", "steep alibi", "content", "segments")
+        for name in (
+            *("seen", "far rotary", "long rotary", "steep alibi"),
+            *("content", "segments", "segments and distances"),
+        )
     },
     "softcap": leaf(attention_of, softcap=2.0, position="alibi"),
     "norms of queries and keys": leaf(attention_of, qk_norm=True),
@@ -193,7 +224,7 @@ CASES: dict[str, Case] = {
     "uniform": leaf(uniform, mask="causal"),
     "fixed": leaf(attention_of, mixer="fixed"),
     **{
-        f"mlp {name}{', gated' * gated}": leaf(mlp_of, activation=name, gated=gated)
+        f"mlp {name}{', gated' * gated}": leaf(sized_mlp, activation=name, gated=gated)
         for name in list(ACTIVATIONS)
         for gated in (False, True)
     },
@@ -249,17 +280,21 @@ def radii(x: Tensor) -> Tensor:
 
 
 def tokens_of(of: Recipe, draw: Rows) -> Tensor:
-    """Inputs of all kinds, a third of them far smaller and a third larger."""
+    """Inputs of all kinds, a third of them far smaller, and a third with channels far from zero."""
     turn = torch.arange(of.count) // len(INPUTS) % 3
-    return inputs(of, draw) * torch.tensor([1.0, 0.003, 30.0], dtype=torch.float64)[turn, None, None]
+    x = inputs(of, draw) * torch.tensor([1.0, 0.003, 1.0], dtype=torch.float64)[turn, None, None]
+    return x + torch.tensor([0.0, 0.0, 30.0], dtype=torch.float64)[turn, None, None]
 
 
 def context_of(name: str) -> Context:
-    return Context(segments=torch.tensor([0, 0, 1, 1])) if name == "position segments" else Context()
+    return Context(
+        segments=torch.tensor([0, 0, 1, 1]) if "segments" in name else None,
+        positions=torch.tensor([0, 1, 1500, 1501]) if "far" in name else None,
+    )
 
 
 def exact_tokens(part: Part, x: Tensor, error: Tensor, context: Context) -> Tensor:
-    """The tokens within reach that hurt most, each row of the batch by another aim."""
+    """The tokens within reach that hurt most, each row of the batch by another aim; of attention, half of them maps."""
     with torch.no_grad():
         middle = part(x, context)
     turn, row = torch.arange(len(x)) % len(AIMS), torch.arange(len(x))
@@ -267,7 +302,19 @@ def exact_tokens(part: Part, x: Tensor, error: Tensor, context: Context) -> Tens
     def aim(moved: Tensor, y: Tensor) -> Tensor:
         return torch.stack([one(moved, y, middle) for one in AIMS.values()])[turn, row]
 
-    return worst(lambda moved: part(moved, context), x, error, aim, steps=4)
+    exact = worst(lambda moved: part(moved, context), x, error, aim, steps=4)
+    if not isinstance(part, Attention) or not isinstance(part.mixer, Softmax):
+        return exact
+    mixer, share = part.mixer, torch.where(torch.arange(len(x)) % 4 < 2, 1.0, 0.0)
+    with torch.no_grad():
+        logs = mixer(x, context).log()
+
+    def apart(_: Tensor, maps: Tensor) -> Tensor:
+        known = torch.isfinite(logs) & (maps > 0)
+        return torch.where(known, maps.clamp(min=1e-300).log() - logs, 0.0).square().sum(dim=(-3, -2, -1))
+
+    turned = worst(lambda moved: mixer(moved, context), x, error, apart, steps=4)
+    return torch.where(share[:, None, None] > 0, turned, exact)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
