@@ -20,7 +20,6 @@ from torch import Tensor
 from coarse import Coarse, Shadow, plain, shadow, true, unit_of
 from rankscope.bounds import dense, enclosure, map_rules, mlp_rules, norm_rules, rules, secants
 from rankscope.bounds.certificate import Certificate
-from rankscope.bounds.enclosure import known
 from rankscope.bounds.gains import METHODS
 from rankscope.bounds.rules import At, Passed
 from rankscope.bounds.sizes import SIZES, F, Interval
@@ -308,15 +307,9 @@ def _watched_maps(walk: Walk) -> type:
                 walk.rules_met.add(rule)
                 with walk.mode.paused():
                     computed, exact = plain(self.maps), self.maps.true
-                    hold(
-                        rule,
-                        "the distance of an entry of a map",
-                        (exact - computed).abs(),
-                        known(
-                            self.radius.unsqueeze(-1) * computed
-                        ),  # an infinite radius says nothing of zeros
-                        EXACT * computed + SMALLEST,
-                    )
+                    allowed = self.radius.unsqueeze(-1) * computed.clamp(min=SMALLEST)
+                    off, room = (exact - computed).abs(), EXACT * computed + SMALLEST
+                    hold(rule, "the distance of an entry of a map", off, allowed, room)
 
     return Watched
 
