@@ -144,12 +144,13 @@ def placed(of: Recipe, draw: Rows, name: str) -> Part:
         ),
     }[name]()
     far = 40.0 if "rotary" in name else 0.0  # logits that share a large part round relative to it
+    small = 0.01 if "segments" in name else 1.0  # products of queries and keys would hide what positions do
     mixer = Softmax(
         draw.matrix(of.dim, wide, draw.sizes(0.1, 10.0)),
-        draw.matrix(of.dim, wide),
+        small * draw.matrix(of.dim, wide),
         heads=heads,
         query_bias=far + draw(wide),
-        key_bias=far + draw(wide),
+        key_bias=far + small * draw(wide),
         position=position,
         scale=3.0,
     )
