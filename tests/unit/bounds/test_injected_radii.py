@@ -163,12 +163,15 @@ def test_the_numerical_range_holds_for_all_scales_within_their_radius() -> None:
         values, outs = size * turned, torch.eye(DIM).double().expand(ROWS, HEADS, DIM, DIM)
         scale = normal(generator, ROWS) * sizes_between(1e-3, 1.0, generator, ROWS)
         loose = sizes_between(1e-4, 1.0, generator, ROWS)
-        heads = heads_of(Maps(maps=maps, radius=radius), values, outs)
+        heads = [  # of two attention parts that read the same tokens
+            heads_of(Maps(maps=maps[:, one], radius=radius[:, one]), values[:, one], outs[:, one])
+            for one in (slice(0, 1), slice(1, 2))
+        ]
         inside = basis(TOKENS, maps)
         branch = torch.einsum("ia,bhij,jc,bhde->baecd", inside, exact, inside, values @ outs)
         branch = branch.reshape(ROWS, (TOKENS - 1) * DIM, -1)
         log_norm = torch.linalg.matrix_norm(branch, ord=2).log() + 1e-9
-        low, high = symmetric_range([heads], scale, loose, log_norm)
+        low, high = symmetric_range(heads, scale, loose, log_norm)
         for way in (-1.0, 0.0, 1.0):
             whole = branch + (scale + way * loose)[:, None, None] * torch.eye(branch.shape[-1]).double()
             gains = torch.linalg.svdvals(whole)
