@@ -34,7 +34,7 @@ from rankscope.network.positions.transformer_xl import shifted, sinusoid
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Maps:
-    """Row-stochastic maps, each entry known up to ``radius`` times itself.
+    """Row-stochastic maps, each entry known up to ``radius`` times itself, or times the smallest normal float.
 
     Args:
         maps: ``*batch heads tokens tokens`` as computed.
