@@ -487,7 +487,9 @@ def tails(draw: Draws) -> Made:
 def zero_rows(draw: Draws) -> Made:
     """ReLU that leaves some tokens exactly zero, then norms and attention."""
     name = draw.pick("relu", "relu", "relu2")
-    builder = Builder(draw, Recipe(bias=0.0, order="none", skip=0.0, norm=draw.pick("rms", "layer", "sphere")))
+    eps = draw.pick(None, None, 1e-12, 1e-20)
+    kind_of_norm = draw.pick("rms", "layer", "sphere")
+    builder = Builder(draw, Recipe(bias=0.0, order="none", skip=0.0, norm=kind_of_norm, eps=eps))
     builder.tokens = max(builder.tokens, 3)
     blocks: list[Part] = []
     for _ in range(draw.between(2, 5)):
@@ -522,23 +524,38 @@ def sphere_zeros(draw: Draws) -> Made:
 
 @kind
 def rank_one(draw: Draws) -> Made:
-    """Tokens that are multiples of one row, into norms."""
-    builder = Builder(draw, Recipe(order=draw.pick("pre", "post", "sandwich"), layers=draw.between(1, 3)))
-    x = draw(builder.tokens, 1) * draw(builder.dim)
+    """Tokens that are multiples of one row, to rounding or exactly, into norms: what they differ by is what eps leaves."""
+    eps = draw.pick(1e-5, 1e-12, 1e-20, 1e-2)
+    order = draw.pick("pre", "post", "sandwich")
+    builder = Builder(draw, Recipe(order=order, layers=draw.between(1, 3), eps=eps))
+    shares = draw(builder.tokens, 1)
+    if draw.chance(0.5):
+        shares = shares.abs()
+    if draw.chance(0.3):
+        shares = shares.sign() * 2.0 ** shares.round()
+    x = shares * draw(builder.dim)
     if draw.chance(0.3):
         x = x + draw.power(-18, -3) * builder.x()
-    return builder.network(), x
+    network = builder.network()
+    return Network([builder.norm(), *network.blocks]) if draw.chance(0.4) else network, x
 
 
 @kind
 def clusters(draw: Draws) -> Made:
-    """Groups of tokens that are much nearer to each other than the groups are."""
+    """Groups of tokens that are much nearer to each other than the groups are; a projection may take the groups away."""
     mask = draw.pick("full", "causal", "blocks:2", "window:1")
     builder = Builder(draw, Recipe(mask=mask, tokens=draw.between(4, 6), bias=draw.pick(None, 0.0)))
     centers = draw(2, builder.dim)
     inner = draw.power(-22, -3)
     x = torch.stack([centers[min(2 * row // builder.tokens, 1)] for row in range(builder.tokens)])
-    return builder.network(), x + inner * builder.x()
+    x = x + inner * builder.x()
+    network = builder.network()
+    if draw.chance(0.3) and builder.dim > 1:
+        apart = centers[0] - centers[1]
+        without = torch.eye(builder.dim, dtype=torch.float64) - apart[:, None] * apart / apart.dot(apart)
+        away = Mlp(torch.eye(builder.dim, dtype=torch.float64), without, activation="identity")
+        network = Network([away, *network.blocks])
+    return network, x
 
 
 @kind
@@ -591,7 +608,7 @@ def one_hot(draw: Draws) -> Made:
 
 @kind
 def one_token(draw: Draws) -> Made:
-    return _plain(draw, tokens=1)
+    return _plain(draw, tokens=1, mask=draw.pick("full", "causal", "window:1"))
 
 
 @kind

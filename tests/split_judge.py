@@ -27,6 +27,11 @@ from split_corpus import Case, case
 from unit.split.exact_specs import describe, plain
 
 OFFERED: tuple[Measure, ...] = tuple(measure for measure in MEASURES.values() if can_measure(measure))
+PLAIN = tuple(
+    measure for measure in OFFERED if not measure.is_bracket and ",linf]" not in measure.definition
+)
+"""Without those that search for a center, which takes most of the time."""
+
 FEW = tuple(
     measure
     for measure in OFFERED
@@ -35,6 +40,9 @@ FEW = tuple(
 ROW = "residual[frobenius,mean]"
 BITS = (320, 960, 2_880, 8_640, 25_920)
 """Bits of the balls, raised until the truth has its digits."""
+
+LARGEST = 700.0
+"""Natural log of tokens that a pass in floats can hold: e^709 is the largest float."""
 
 Read = Callable[[Measure, Split], LogValue]
 
@@ -88,6 +96,8 @@ class Tally:
     unknown: Counter[str] = field(default_factory=Counter)
     by_measure: Counter[str] = field(default_factory=Counter)
     worst: list[Number] = field(default_factory=list)
+    gone: list[Number] = field(default_factory=list)
+    refused: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def share_uncovered(self) -> float:
@@ -101,11 +111,22 @@ class Tally:
         self.numbers[number.kind] += 1
         if number.measure == ROW:
             self.rows[number.kind] += 1
-            self.lost[number.kind] += number.lost
+            if number.lost:
+                self.lost[number.kind] += 1
+                self.gone.append(number)
         if not number.covered:
             self.uncovered[number.kind] += 1
             self.by_measure[number.measure] += 1
             self.worst.append(number)
+
+    def give_up(self, of: Case, truth: dict[str, Truth] | None, size: float) -> None:
+        """Counts a pass that ended before this layer: an overflow, or a row lost if its tokens are floats after all."""
+        if size < LARGEST and truth is not None:
+            self.rows[of.kind] += 1
+            self.lost[of.kind] += 1
+            self.refused.append((of.kind, of.seed))
+        else:
+            self.overflow[of.kind] += 1
 
     def __str__(self) -> str:
         """The counts by kind, then the worst number of every tree that has one, worst first."""
@@ -122,6 +143,7 @@ class Tally:
         for number in sorted(self.worst, key=lambda one: -one.excess):
             trees.setdefault((number.kind, number.seed), number)
         lines += [str(number) for number in list(trees.values())[:40]]
+        lines += [f"{name} {seed}: the pass gave up on tokens that are floats" for name, seed in self.refused]
         return "\n".join(lines)
 
 
@@ -173,10 +195,11 @@ def judge(
     for state in found:
         kept = [m for m in measures if m.tokens <= _fewest(state)]
         values.append({measure.definition: read(measure, state) for measure in kept})
-    if len(found) <= len(of.network.blocks):
-        tally.overflow[of.kind] += 1
     for row in range(texts):
-        for layer, truth in enumerate(truths(of, row, len(found))):
+        for layer, (truth, size) in enumerate(truths(of, row)):
+            if layer >= len(found):
+                tally.give_up(of, truth, size)
+                break
             if truth is None:
                 tally.unknown[of.kind] += 1
                 continue
@@ -218,21 +241,21 @@ def compared(of: Case, row: int, layer: int, name: str, value: LogValue, truth: 
             measure=name,
             log=log,
             log_floor=log_floor,
-            log_truth=_log(truth.high),
+            log_truth=_log(truth.low),
             error=_ratio(beyond, truth.high),
             excess=excess,
         )
 
 
-def truths(of: Case, row: int, layers: int) -> Iterator[dict[str, Truth] | None]:
-    """The truth of every layer of one text; None for a layer of which no number of bits gives it."""
+def truths(of: Case, row: int) -> Iterator[tuple[dict[str, Truth] | None, float]]:
+    """The truth of every layer of one text, None where no number of bits gives it, and the log of its largest entry."""
     x, context = of.text(row)
     blocks = describe(
         of.network, len(x), tables="exact", positions=context.positions, segments=context.segments
     )
     numbers, done = plain(x), 0
     for bits in BITS:
-        for layer, state in enumerate(states(blocks[: layers - 1], numbers, bits=bits)):
+        for layer, state in enumerate(states(blocks, numbers, bits=bits)):
             if layer < done:
                 continue
             try:
@@ -241,9 +264,9 @@ def truths(of: Case, row: int, layers: int) -> Iterator[dict[str, Truth] | None]
                 if bits < BITS[-1]:
                     break
                 found = _bounded(state)
-            yield found
+            yield found, max(_log(entry.abs_upper()) for token in state for entry in token)
             done += 1
-        if done >= layers:
+        if done > len(blocks):
             return
 
 
@@ -253,7 +276,7 @@ def _bounded(state: Matrix) -> dict[str, Truth] | None:
         most = ball_measures.below(state)
         if not most.is_finite() or not most < arb(2) ** (-BITS[-1] // 2):
             return None
-        return {ROW: Truth(low=arb(0), high=most.upper())}
+        return {ROW: Truth(low=arb(0), high=most)}
 
 
 def _order(ball: Ball) -> float:

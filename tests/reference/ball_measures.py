@@ -104,14 +104,17 @@ def measures(state: Matrix) -> dict[str, Truth]:
 
 def below(state: Matrix) -> Ball:
     """A number that no residual in any norm exceeds, where the balls of a state hold nothing more than that."""
-    spans = [max((entry.upper() for entry in column), key=_key) - min((entry.lower() for entry in column), key=_key)
-             for column in zip(*state, strict=True)]
-    return _sum(spans) * len(state)
+    with ctx.workprec(_working(state)):
+        spans = []
+        for column in zip(*state, strict=True):
+            middles, widest = [entry.mid() for entry in column], max((arb(e.rad()) for e in column), key=_key)
+            spans.append(max(middles, key=_key) - min(middles, key=_key) + 2 * widest)
+        return (_sum(spans) * len(state)).upper()
 
 
 def _working(state: Matrix) -> int:
-    """Bits that subtract entries of these balls without rounding what they hold."""
-    return max(entry.bits() for row in state for entry in row) + 64
+    """Bits with which a difference of entries of these balls keeps all the digits they hold."""
+    return max(entry.bits() for row in state for entry in row) + 2 * BITS
 
 
 def _norm_of(name: str) -> str:
