@@ -45,7 +45,17 @@ from rankscope.network import (
 )
 
 MASKS = (
-    *("full", "full", "full", "causal", "causal", "window:1", "causal-window:2", "prefix:1+causal", "prefix:2"),
+    *(
+        "full",
+        "full",
+        "full",
+        "causal",
+        "causal",
+        "window:1",
+        "causal-window:2",
+        "prefix:1+causal",
+        "prefix:2",
+    ),
     *("strided:2", "dilated:1:2", "longformer:1:1", "bigbird:1:1:1", "blocks:2", "prefix:2+window:1"),
 )
 PLACES = ("none", "none", "none", "rotary", "interleaved", "alibi", "relative", "clipped", "transformer-xl")
@@ -177,7 +187,9 @@ class Builder:
                 return TransformerXL(draw.matrix(self.dim, self.dim), draw(heads, width), content=content)
             case "segments":
                 inner = draw.pick(None, Alibi(draw(heads).abs()))
-                inner = TransformerXL(draw.matrix(2, self.dim), draw(heads, width)) if inner is None else inner
+                inner = (
+                    TransformerXL(draw.matrix(2, self.dim), draw(heads, width)) if inner is None else inner
+                )
                 return Segments(inner, draw(2, heads, width), draw(heads, width))
         return None
 
@@ -404,7 +416,8 @@ def slow(draw: Draws) -> Made:
 
     cap = draw.pick(None, None, 0.5, 5.0)
     blocks = [
-        Chain(builder.sublayer(builder.attention(position=place(), softcap=cap))) for _ in range(builder.layers)
+        Chain(builder.sublayer(builder.attention(position=place(), softcap=cap)))
+        for _ in range(builder.layers)
     ]
     return Network(blocks), builder.x() * draw.power(-3, 1)
 
@@ -433,7 +446,9 @@ def transformer_xl(draw: Draws) -> Made:
 @kind
 def sinks(draw: Draws) -> Made:
     """One or several tokens that all queries read; where there are several they are equal."""
-    builder = Builder(draw, Recipe(mixer="softmax", qk_norm=False, place=draw.pick("none", "alibi"), heads=1, width=4))
+    builder = Builder(
+        draw, Recipe(mixer="softmax", qk_norm=False, place=draw.pick("none", "alibi"), heads=1, width=4)
+    )
     builder.tokens = max(builder.tokens, 3)
     dim = builder.dim
     several = draw.between(1, 2)
@@ -514,7 +529,9 @@ def zero_rows(draw: Draws) -> Made:
 @kind
 def sphere_zeros(draw: Draws) -> Made:
     """Zero tokens from the start; on the sphere with eps = 0 they stay where they are."""
-    builder = Builder(draw, Recipe(norm="sphere", eps=0.0, order=draw.pick("pre", "post"), bias=0.0, qk_norm=False))
+    builder = Builder(
+        draw, Recipe(norm="sphere", eps=0.0, order=draw.pick("pre", "post"), bias=0.0, qk_norm=False)
+    )
     x = builder.x()
     for row in range(builder.tokens - 1):
         if draw.chance(0.4):
@@ -524,7 +541,7 @@ def sphere_zeros(draw: Draws) -> Made:
 
 @kind
 def rank_one(draw: Draws) -> Made:
-    """Tokens that are multiples of one row, to rounding or exactly, into norms: what they differ by is what eps leaves."""
+    """Multiples of one row, to rounding or exactly, into norms: what tokens then differ by is what eps leaves."""
     eps = draw.pick(1e-5, 1e-12, 1e-20, 1e-2)
     order = draw.pick("pre", "post", "sandwich")
     builder = Builder(draw, Recipe(order=order, layers=draw.between(1, 3), eps=eps))
@@ -542,7 +559,7 @@ def rank_one(draw: Draws) -> Made:
 
 @kind
 def clusters(draw: Draws) -> Made:
-    """Groups of tokens that are much nearer to each other than the groups are; a projection may take the groups away."""
+    """Tokens much nearer to each other than their two groups are; a projection may take the groups away."""
     mask = draw.pick("full", "causal", "blocks:2", "window:1")
     builder = Builder(draw, Recipe(mask=mask, tokens=draw.between(4, 6), bias=draw.pick(None, 0.0)))
     centers = draw(2, builder.dim)
@@ -561,7 +578,9 @@ def clusters(draw: Draws) -> Made:
 @kind
 def merging(draw: Draws) -> Made:
     """Clusters that attention itself makes: queries times fifty read one of a few tokens each."""
-    return _plain(draw, logit=draw.power(1, 2.5), mask="full", place="none", tokens=draw.between(4, 6), order="pre")
+    return _plain(
+        draw, logit=draw.power(1, 2.5), mask="full", place="none", tokens=draw.between(4, 6), order="pre"
+    )
 
 
 @kind
@@ -577,7 +596,9 @@ def duplicates(draw: Draws) -> Made:
 @kind
 def padding(draw: Draws) -> Made:
     """Texts of several lengths, padded on either side or between."""
-    place = draw.pick("none", "none", "rotary", "interleaved", "alibi", "relative", "clipped", "transformer-xl")
+    place = draw.pick(
+        "none", "none", "rotary", "interleaved", "alibi", "relative", "clipped", "transformer-xl"
+    )
     mixer = draw.pick("softmax", "softmax", "softmax", "uniform")
     builder = Builder(draw, Recipe(place=place, mixer=mixer, tokens=draw.between(4, 6)))
     texts, tokens = draw.between(2, 3), builder.tokens
@@ -623,7 +644,9 @@ def one_channel(draw: Draws) -> Made:
 
 @kind
 def two_channels(draw: Draws) -> Made:
-    return _plain(draw, heads=draw.pick(1, 2), width=draw.pick(1, 2), norm=draw.pick("rms", "sphere", "layer"))
+    return _plain(
+        draw, heads=draw.pick(1, 2), width=draw.pick(1, 2), norm=draw.pick("rms", "sphere", "layer")
+    )
 
 
 @kind
@@ -659,7 +682,9 @@ def epsilons(draw: Draws) -> Made:
 
 @kind
 def query_norms(draw: Draws) -> Made:
-    return _plain(draw, qk_norm=True, mixer="softmax", eps=draw.pick(1e-5, 1e-6, 1e-12), logit=draw.power(-1, 1))
+    return _plain(
+        draw, qk_norm=True, mixer="softmax", eps=draw.pick(1e-5, 1e-6, 1e-12), logit=draw.power(-1, 1)
+    )
 
 
 @kind

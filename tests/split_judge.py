@@ -27,9 +27,7 @@ from split_corpus import Case, case
 from unit.split.exact_specs import describe, plain
 
 OFFERED: tuple[Measure, ...] = tuple(measure for measure in MEASURES.values() if can_measure(measure))
-PLAIN = tuple(
-    measure for measure in OFFERED if not measure.is_bracket and ",linf]" not in measure.definition
-)
+PLAIN = tuple(measure for measure in OFFERED if not measure.is_bracket and ",linf]" not in measure.definition)
 """Without those that search for a center, which takes most of the time."""
 
 FEW = tuple(
@@ -130,14 +128,19 @@ class Tally:
 
     def __str__(self) -> str:
         """The counts by kind, then the worst number of every tree that has one, worst first."""
-        head = f"{'kind':16}{'trees':>7}{'numbers':>9}{'uncovered':>10}{'rows':>7}{'lost':>6}{'overflow':>9}{'no truth':>9}"
-        lines = [head]
-        counts = (self.trees, self.numbers, self.uncovered, self.rows, self.lost, self.overflow, self.unknown)
-        widths = (7, 9, 10, 7, 6, 9, 9)
-        for name in [*self.trees, None]:
-            found = [count.total() if name is None else count[name] for count in counts]
-            cells = "".join(f"{number:>{width}}" for number, width in zip(found, widths, strict=True))
-            lines.append(f"{name or 'all':16}{cells}")
+        columns = {
+            "trees": self.trees,
+            "numbers": self.numbers,
+            "uncovered": self.uncovered,
+            "rows": self.rows,
+            "lost": self.lost,
+            "overflow": self.overflow,
+            "no truth": self.unknown,
+        }
+        lines = [f"{'kind':16}" + "".join(f"{name:>10}" for name in columns)]
+        for kind in self.trees:
+            lines.append(f"{kind:16}" + "".join(f"{count[kind]:>10}" for count in columns.values()))
+        lines.append(f"{'all':16}" + "".join(f"{count.total():>10}" for count in columns.values()))
         lines.append(f"uncovered {self.share_uncovered:.4%} of numbers, lost {self.share_lost:.2%} of rows")
         trees: dict[tuple[str, int], Number] = {}
         for number in sorted(self.worst, key=lambda one: -one.excess):
@@ -276,7 +279,7 @@ def _bounded(state: Matrix) -> dict[str, Truth] | None:
         most = ball_measures.below(state)
         if not most.is_finite() or not most < arb(2) ** (-BITS[-1] // 2):
             return None
-        return {ROW: Truth(low=arb(0), high=most)}
+        return ball_measures.nearly_zero(state)
 
 
 def _order(ball: Ball) -> float:

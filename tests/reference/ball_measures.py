@@ -66,7 +66,9 @@ class Rows:
             self.entries, self.exponent = [[0] * len(row) for row in state], 0
             return
         top = _magnitude(largest)
-        if top == -inf or not all(_magnitude(arb(entry.rad())) < top - SHARP for row in state for entry in row):
+        if top == -inf or not all(
+            _magnitude(arb(entry.rad())) < top - SHARP for row in state for entry in row
+        ):
             raise LostDigitsError("balls as large as what they hold")
         self.exponent = int(top) - BITS
         self.entries = [[_shifted(entry, self.exponent) for entry in row] for row in state]
@@ -102,8 +104,17 @@ def measures(state: Matrix) -> dict[str, Truth]:
         return found | _diameters(from_mean)
 
 
+def nearly_zero(state: Matrix) -> dict[str, Truth]:
+    """Residuals and diameters of tokens that are equal as far as their balls tell: at least zero, at most ``below``."""
+    names = [f"residual[{norm},{center}]" for norm in NORMS for center in CENTERS]
+    names += ["diameter[l1]", "diameter[l2]", "diameter[linf]"]
+    return dict.fromkeys(
+        names, Truth(low=arb(0), high=2 * below(state))
+    )  # centers in linf may be one percent off
+
+
 def below(state: Matrix) -> Ball:
-    """A number that no residual in any norm exceeds, where the balls of a state hold nothing more than that."""
+    """A number that no residual in any norm exceeds, from any center between the tokens."""
     with ctx.workprec(_working(state)):
         spans = []
         for column in zip(*state, strict=True):

@@ -445,7 +445,10 @@ def _segment_bias(queries: list[Matrix], data: dict[str, Any], scale: float) -> 
         return bias
     for head, moved in enumerate(_shifted(queries, data)):
         same, other = (
-            [arb(scale) * _sum(q * arb(k) for q, k in zip(token, of_heads[head], strict=True)) for token in moved]
+            [
+                arb(scale) * _sum(q * arb(k) for q, k in zip(token, of_heads[head], strict=True))
+                for token in moved
+            ]
             for of_heads in data["table"]
         )
         bias[head] = [
