@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rankscope.masks import parse_mask
+from rankscope.masks import ExplicitMask, parse_mask
 from rankscope.network import (
     ACTIVATIONS,
     Alibi,
@@ -736,6 +737,46 @@ def cancelling(draw: Draws) -> Made:
         back = Scale(-1.0 + draw.pick(0.0, draw.power(-14, -2)))
         blocks.append(Skip(Sum([back, Chain([Scale(draw.power(-12, 0)), builder.block()])]), 1.0))
     return Network(blocks), builder.x()
+
+
+@kind
+def masks(draw: Draws) -> Made:
+    """Any mask: every token reads itself or another one, and each of the others with a chance of its own."""
+    builder = Builder(draw, Recipe(mixer="softmax", tokens=draw.between(3, 6)))
+    often, tokens = draw.pick(0.2, 0.5, 0.8), builder.tokens
+    may = [[draw.chance(often) for _ in range(tokens)] for _ in range(tokens)]
+    for row in may:
+        row[draw.between(0, tokens - 1)] = True
+    rule = ExplicitMask(np.array(may))
+    blocks = [Chain(builder.sublayer(builder.attention(rule=rule))) for _ in range(builder.layers)]
+    return Network(blocks), builder.x() * draw.power(-4, 1) + draw.pick(0.0, 1.0) * draw(builder.dim)
+
+
+@kind
+def far_positions(draw: Draws) -> Made:
+    """Tokens that stand far from the start of their text, and far from each other."""
+    place = draw.pick("rotary", "interleaved", "alibi", "relative", "transformer-xl")
+    network, x = _plain(draw, place=place, width=2, layers=draw.between(1, 3))[:2]
+    tokens, reach = len(x), draw.pick(20, 300) if place == "transformer-xl" else draw.pick(50, 100_000)
+    places = [draw.between(0, 5_000) + place for place in sorted(draw.choices.sample(range(reach), tokens))]
+    return network, x, Context(positions=torch.tensor(sorted(places)))
+
+
+@kind
+def single(draw: Draws) -> Made:
+    """Weights in float32, which are exact numbers all the same."""
+    network, x = _plain(draw)[:2]
+    return network.float(), x
+
+
+@kind
+def integers(draw: Draws) -> Made:
+    """Weights and tokens that are small integers: ties, exact zeros and kinks met exactly."""
+    network, x = _plain(draw, order=draw.pick("none", "pre", "post"), layers=draw.between(1, 3))[:2]
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_((1.5 * weight).round())
+    return network, (1.5 * x).round()
 
 
 def corpus(first: int, count: int, kinds: tuple[str, ...] = ()) -> list[tuple[str, int]]:
