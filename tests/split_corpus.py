@@ -774,8 +774,9 @@ def integers(draw: Draws) -> Made:
     """Weights and tokens that are small integers: ties, exact zeros and kinks met exactly."""
     network, x = _plain(draw, order=draw.pick("none", "pre", "post"), layers=draw.between(1, 3))[:2]
     with torch.no_grad():
-        for weight in network.parameters():
-            weight.copy_((1.5 * weight).round())
+        for name, weight in network.named_parameters():
+            if not name.endswith("maps"):  # whose rows sum to one
+                weight.copy_((1.5 * weight).round())
     return network, (1.5 * x).round()
 
 

@@ -93,6 +93,7 @@ class Tally:
     overflow: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     by_measure: Counter[str] = field(default_factory=Counter)
+    lost_by_measure: Counter[str] = field(default_factory=Counter)
     worst: list[Number] = field(default_factory=list)
     gone: list[Number] = field(default_factory=list)
     refused: list[tuple[str, int]] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Tally:
 
     def add(self, number: Number) -> None:
         self.numbers[number.kind] += 1
+        self.lost_by_measure[number.measure] += number.lost
         if number.measure == ROW:
             self.rows[number.kind] += 1
             if number.lost:
