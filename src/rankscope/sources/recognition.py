@@ -54,7 +54,7 @@ from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge, segments_of
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
-from rankscope.sources.plain_run import PlainRun, exact_calls, first_call, first_state, plain_run
+from rankscope.sources.plain_run import Kept, PlainRun, exact_calls, first_call, first_state, plain_run
 from rankscope.sources.proof import (
     ALLOWED,
     ALLOWED_CASTS,
@@ -529,7 +529,7 @@ class _Reader:
         """
         batch = (None if tree.shape is not None else self._cut(min(TOKENS, self.rows))) or self.own
         other = with_other_contents(batch, self.counted)
-        run = None if other is None else self._run(other, finite=True)
+        run = None if other is None else self._run(other, finite=True, with_arguments=True)
         if other is None or run is None:
             return ()
         after = loose_tensors(self.model, self.stack.called)
@@ -539,10 +539,10 @@ class _Reader:
             refusal = error
         else:
             return ()
-        before = self._run(batch)
+        before = self._run(batch, with_arguments=True)
         changed = changed_tensors(loose_tensors(self.model, self.stack.called), after)
         names = [] if before is None else varying(before.arguments, run.arguments, memory=knowledge.memory)
-        own = self._run(self.own)
+        own = self._run(self.own, with_arguments=True)
         if not names or changed or own is None:
             what = f": {', '.join(changed)}" if changed else ""
             raise NotTranslated(
@@ -563,10 +563,10 @@ class _Reader:
         self, names: list[str], tree: _Tree, knowledge: Knowledge, batch: Batch, other: Batch
     ) -> None:
         """Raise if the tree differs on other contents of those inputs that leave the named arguments as they are."""
-        before = self._run(batch)
+        before = self._run(batch, with_arguments=True)
         kept = dict(batch.inputs)
         for name, value in other.inputs.items():
-            run = self._run(replace(batch, inputs=batch.inputs | {name: value}))
+            run = self._run(replace(batch, inputs=batch.inputs | {name: value}), with_arguments=True)
             if before is not None and run is not None:
                 moved = varying(before.arguments, run.arguments, memory=knowledge.memory)
                 kept |= {} if set(moved) & set(names) else {name: value}
@@ -597,20 +597,23 @@ class _Reader:
             except RankscopeError:
                 batch = None
             run = None if batch is None else self._run(batch, finite=finite)
-            self._runs[key] = None if batch is None or run is None else (batch, _without_most(run))
+            self._runs[key] = None if batch is None or run is None else (batch, replace(run, sites={}))
         return self._runs[key]
 
     def _own_run(self) -> PlainRun:
         """What the model makes of the user's own batch, and of the tokens after its blocks."""
         if ("own", None) not in self._runs:
-            run = plain_run(self.model, self.stack, self.own, with_arguments=True)
-            self._runs["own", None] = self.own, _without_most(run)
+            run = plain_run(self.model, self.stack, self.own, with_arguments="first")
+            self._runs["own", None] = self.own, replace(run, sites={})
         return self._runs["own", None][1]  # type: ignore[index]  # just put there
 
-    def _run(self, batch: Batch, *, finite: bool = False) -> PlainRun | None:
-        """A plain run of the model; None where it does not run, or gives no numbers."""
+    def _run(self, batch: Batch, *, finite: bool = False, with_arguments: Kept = "first") -> PlainRun | None:
+        """A plain run of the model; None where it does not run, or gives no numbers.
+
+        Of what the blocks were called with, the first call tells all that a context asks for.
+        """
         try:
-            run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
+            run = plain_run(self.model, self.stack, batch, with_arguments=with_arguments, with_ending=False)
         except RankscopeError:
             return None
         return None if finite and not bool(run.states[-1].isfinite().all()) else run
@@ -732,7 +735,7 @@ def proven_on(
 ) -> Proof:
     """The deviations of a recognised tree from a plain run of the model, or an error that names the first block."""
     if run is None:
-        run = plain_run(model, stack, batch, with_arguments=knowledge.asks_calls)
+        run = plain_run(model, stack, batch, with_arguments="first" if knowledge.asks_calls else False)
     context = knowledge.context(batch, run.states[0], next(iter(run.arguments), None))
     # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
     # scale: states alone are compared.
@@ -773,11 +776,6 @@ def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> 
     rest = whole[places[-1] :]
     norm = rest[0] if len(rest) == 1 and isinstance(rest[0], Norm) else None
     return Network(blocks, final_norm=norm)
-
-
-def _without_most(run: PlainRun) -> PlainRun:
-    """A run to keep: of what the blocks were called with, the first tells all that a context asks for."""
-    return replace(run, sites={}, arguments=run.arguments[:1])
 
 
 def words_of(note: Note) -> str:
