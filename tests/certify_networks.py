@@ -148,8 +148,8 @@ def batches(first: int, networks: int, *, count: int) -> Iterator[Batch]:
 
 def batch(of: Recipe) -> Batch:
     """The networks and inputs of a recipe."""
-    draw = _Draws(of)
-    network, x = Network([_block(of, draw) for _ in range(of.layers)]), inputs(of, draw)
+    draw = Rows(of)
+    network, x = Network([block_of(of, draw) for _ in range(of.layers)]), inputs(of, draw)
     if of.shared:
         network = one_of(network, 0)
     is_token = None
@@ -159,7 +159,7 @@ def batch(of: Recipe) -> Batch:
     return Batch(recipe=of, network=network, x=x, is_token=is_token)
 
 
-class _Draws:
+class Rows:
     """Normal draws with a leading axis over the networks of a batch, and sizes of weights for each of them."""
 
     def __init__(self, of: Recipe) -> None:
@@ -187,18 +187,18 @@ class _Draws:
         return self(width) * 0.5 * (self.uniform(1) > 0.3)
 
 
-def _block(of: Recipe, draw: _Draws) -> Part:
+def block_of(of: Recipe, draw: Rows) -> Part:
     has_mlp, has_skip = of.variant in ("san+mlp", "transformer"), of.variant in ("san+skip", "transformer")
-    branches: list[Part] = [_attention(of, draw)] + ([_mlp(of, draw)] if has_mlp else [])
+    branches: list[Part] = [attention_of(of, draw)] + ([mlp_of(of, draw)] if has_mlp else [])
 
     def skipped(inner: Part) -> Part:
-        return Skip(inner, _skip_scale(of, draw)) if has_skip else inner
+        return Skip(inner, skip_scale(of, draw)) if has_skip else inner
 
     if of.placement == "parallel":
-        return skipped(Sum([_chain(_norm(of.norm, of.dim, draw), part) for part in branches]))
+        return skipped(Sum([_chain(norm_of(of.norm, of.dim, draw), part) for part in branches]))
     chained: list[Part] = []
     for part in branches:
-        before, after = (_norm(of.norm, of.dim, draw) for _ in range(2))
+        before, after = (norm_of(of.norm, of.dim, draw) for _ in range(2))
         match of.placement:
             case "post":
                 chained += [_chain(skipped(part), after)]
@@ -214,7 +214,7 @@ def _chain(*parts: Part | None) -> Part:
     return kept[0] if len(kept) == 1 else Chain(kept)
 
 
-def _skip_scale(of: Recipe, draw: _Draws) -> float | Tensor:
+def skip_scale(of: Recipe, draw: Rows) -> float | Tensor:
     match of.skip:
         case "number":
             return 0.3
@@ -229,7 +229,7 @@ def _skip_scale(of: Recipe, draw: _Draws) -> float | Tensor:
     return 1.0
 
 
-def _norm(kind: str, width: int, draw: _Draws) -> Norm | None:
+def norm_of(kind: str, width: int, draw: Rows) -> Norm | None:
     gain, bias = 1 + 0.5 * draw(width), draw.vector(width)
     match kind:
         case "layer":
@@ -241,7 +241,7 @@ def _norm(kind: str, width: int, draw: _Draws) -> Norm | None:
     return None
 
 
-def _attention(of: Recipe, draw: _Draws) -> Part:
+def attention_of(of: Recipe, draw: Rows) -> Part:
     narrow = of.groups * of.width
     held = Values(
         draw.matrix(of.dim, narrow, draw.sizes()),
@@ -255,7 +255,7 @@ def _attention(of: Recipe, draw: _Draws) -> Part:
     return Chain([part, Scale(draw.sizes(0.01, 1.0))]) if of.seed % 7 == 0 else part
 
 
-def _mixer(of: Recipe, draw: _Draws) -> Mixer:
+def _mixer(of: Recipe, draw: Rows) -> Mixer:
     rule = parse_mask(of.mask)
     if of.mixer == "uniform":
         return Uniform(heads=of.heads, rule=rule)
@@ -272,13 +272,13 @@ def _mixer(of: Recipe, draw: _Draws) -> Mixer:
         key_bias=draw.vector(narrow),
         rule=rule,
         position=_position(of, draw),
-        query_norm=_norm("rms", of.width, draw) if of.qk_norm else None,
-        key_norm=_norm("layer", of.width, draw) if of.qk_norm else None,
+        query_norm=norm_of("rms", of.width, draw) if of.qk_norm else None,
+        key_norm=norm_of("layer", of.width, draw) if of.qk_norm else None,
         softcap=of.softcap,
     )
 
 
-def _position(of: Recipe, draw: _Draws) -> Position | None:
+def _position(of: Recipe, draw: Rows) -> Position | None:
     match of.position:
         case "rotary":
             return Rotary.from_base(of.width, base=100.0, interleaved=of.seed % 2 == 0)
@@ -292,7 +292,7 @@ def _position(of: Recipe, draw: _Draws) -> Position | None:
     return None
 
 
-def _mlp(of: Recipe, draw: _Draws) -> Mlp:
+def mlp_of(of: Recipe, draw: Rows) -> Mlp:
     width = 1 + of.seed % (2 * of.dim)
     return Mlp(
         draw.matrix(of.dim, width, draw.sizes()),
@@ -305,7 +305,7 @@ def _mlp(of: Recipe, draw: _Draws) -> Mlp:
     )
 
 
-def inputs(of: Recipe, draw: _Draws) -> Tensor:
+def inputs(of: Recipe, draw: Rows) -> Tensor:
     """One input per network, kinds in turn."""
     plain = draw(of.tokens, of.dim)
     kinds = [_input(kind, plain, draw) for kind in INPUTS]
@@ -313,7 +313,7 @@ def inputs(of: Recipe, draw: _Draws) -> Tensor:
     return torch.stack(kinds)[turn, torch.arange(of.count)]
 
 
-def _input(kind: str, plain: Tensor, draw: _Draws) -> Tensor:
+def _input(kind: str, plain: Tensor, draw: Rows) -> Tensor:
     tokens = torch.arange(plain.shape[-2])
     match kind:
         case "clusters":

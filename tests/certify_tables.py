@@ -33,6 +33,7 @@ def layer_of(layer, lower, measured, upper, trivial, *, failed=(), no_upper=(), 
         layer=layer,
         lower=named(lower),
         measured=named(measured),
+        measured_floor=named(measured - 25.0),  # ten digits below
         upper=named(upper),
         trivial=named(trivial),
         gain_lower=gains,

@@ -102,7 +102,6 @@ class TurnedRound(Block):
     """Texts and tokens are swapped where there are as many of both."""
 
     captured = (9, 9)
-    layers = 2  # behind one block alone nothing tells texts from tokens
 
     def enter(self, x: Tensor) -> Tensor:
         return x.transpose(0, 1) if x.shape[0] == x.shape[1] else x
@@ -287,6 +286,42 @@ class KeyPositions(Block):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         where = torch.arange(k.shape[-2], dtype=k.dtype)[:, None]
         return super().scores(q, k + (0.3 * where + torch.arange(k.shape[-1], dtype=k.dtype)).sin())
+
+
+@fault
+class SpreadPositions(Block):
+    """Positions on queries and keys that are spread over the text: other ones for every length."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        place = torch.linspace(0, 1, k.shape[-2], dtype=k.dtype)[:, None]
+        added = (7 * place + torch.arange(k.shape[-1], dtype=k.dtype)).sin()
+        return super().scores(q + added, k + added)
+
+
+@fault
+class PositionsOfTexts(Block):
+    """Positions on keys that differ from text to text."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        place = torch.arange(k.shape[-2], dtype=k.dtype)[:, None] * (
+            1 + torch.arange(len(k), dtype=k.dtype)[:, None, None, None]
+        )
+        return super().scores(q, k + (0.3 * place + torch.arange(k.shape[-1], dtype=k.dtype)).sin())
+
+
+@fault
+class HandedOnValues(Block):
+    """Values of the first block are handed on to the next ones, beside the stream."""
+
+    layers = 2
+    first: dict[int, Tensor] = {}  # noqa: RUF012 - shared by all blocks on purpose
+
+    def mixed(self, maps: Tensor, v: Tensor) -> Tensor:
+        held = HandedOnValues.first
+        if not held or next(iter(held)) == id(self) or next(iter(held.values())).shape != v.shape:
+            held.clear()
+            held[id(self)] = v
+        return maps @ (0.5 * v + 0.5 * next(iter(held.values())))
 
 
 @fault

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from own_models import DIM, HEADS, Block
+from own_models import DIM, HEADS, Block, split
 
 SPELLINGS: dict[str, type] = {}
 
@@ -493,3 +493,79 @@ class SplitHeads(Block):
         scores = self.scores(q, k)
         mixed = self.maps(scores, self.allowed(scores, h, keep)) @ v
         return self.out(torch.cat(mixed.unbind(1), dim=-1))
+
+
+# Positions and temperatures
+
+
+@spelling
+class PositionsOnQueriesAndKeys(Block):
+    """Positions that are added to the state of queries and keys, and not to that of values, as in DETR."""
+
+    kinds = ("encoder",)
+
+    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        place = torch.arange(h.shape[1], dtype=h.dtype)[:, None]
+        moved = h + (0.7 * place + torch.arange(DIM, dtype=h.dtype)).sin()
+        return split(self.q(moved), HEADS), split(self.k(moved), HEADS), split(self.v(h), HEADS)
+
+
+@spelling
+class PositionsOnKeys(Block):
+    """Positions that are added to keys alone."""
+
+    kinds = ("nano", "encoder")
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        place = torch.arange(k.shape[-2], dtype=k.dtype)[:, None]
+        return super().scores(q, k + (0.3 * place + torch.arange(k.shape[-1], dtype=k.dtype)).sin())
+
+
+@spelling
+class TemperatureBehindNorms(Block):
+    """A temperature per head behind norms of queries and keys."""
+
+    kinds = ("nano", "encoder")
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        q, k = (F.normalize(part, dim=-1) for part in (q, k))
+        return q @ k.mT * (2.0 + torch.arange(q.shape[1], dtype=q.dtype))[:, None, None]
+
+
+@spelling
+class NormsTurnsAndTemperatures(Block):
+    """Norms of queries and keys, then their turn, then a temperature per head and a slope."""
+
+    kinds = ("llama",)
+
+    def turned(self, x: Tensor) -> Tensor:
+        return super().turned(x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + 1e-6))
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        head = 1.0 + torch.arange(q.shape[1], dtype=q.dtype)[:, None, None]
+        place = torch.arange(q.shape[-2], dtype=q.dtype)
+        return super().scores(q * head, k) - (place[:, None] - place).abs() / head
+
+
+@spelling
+class Mish(Block):
+    """An activation that no part has."""
+
+    kinds = ("nano", "encoder")
+
+    def fed(self, h: Tensor) -> Tensor:
+        return self.down(F.mish(self.up(h)))
+
+
+@spelling
+class SigmoidGate(Block):
+    """A gate by sigmoid, as in GLU."""
+
+    kinds = ("nano",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(DIM, 40)
+
+    def fed(self, h: Tensor) -> Tensor:
+        return self.down(F.glu(self.up(h), dim=-1))

@@ -12,6 +12,7 @@ from rankscope.network import (
     Attention,
     Chain,
     CrossAttention,
+    HeadFactors,
     LayerNorm,
     LogBuckets,
     Mlp,
@@ -26,6 +27,8 @@ from rankscope.network import (
     Rotary,
     Scale,
     SeenBias,
+    SeenOffsets,
+    Several,
     Skip,
     Softmax,
     Sphere,
@@ -63,6 +66,13 @@ def position(name: str, draw: Draws, heads: int = HEADS, dim: int = DIM) -> Posi
             return RelativeBias(draw(8, heads), LogBuckets(count=8, max_distance=6))
         case "seen":
             return SeenBias(draw(heads, 5, 5))
+        case "offsets":
+            return SeenOffsets(draw(heads, 9, width), draw(heads, 9, width))
+        case "factors":
+            return HeadFactors(1 + draw(heads).abs())
+        case "several":
+            turn = position("rotary", draw, heads, dim)
+            return Several([HeadFactors(1 + draw(heads).abs()), turn, Alibi(draw(heads).abs())])
         case "transformer-xl":
             return TransformerXL(draw(dim, dim) * dim**-0.5, draw(heads, width))
     return None
@@ -201,7 +211,7 @@ def leaves(choose: st.DrawFn, draw: Draws, also: tuple[str, ...] = ()) -> Part:
             rule = parse_mask(choose(st.sampled_from(RULES)))
             return Attention(Uniform(heads=HEADS, rule=rule), values(draw))
         case "mlp":
-            activation = choose(st.sampled_from(["relu", "relu2", "gelu", "gelu_tanh", "silu"]))
+            activation = choose(st.sampled_from(["relu", "leaky_relu", "relu2", "gelu", "gelu_tanh", "silu"]))
             return mlp(draw, activation=activation, gated=choose(st.booleans()))
         case "norm":
             return norm(choose(st.sampled_from(["layer", "rms", "sphere"])), draw)
@@ -241,6 +251,15 @@ def networks(choose: st.DrawFn, most: int = 3, also: tuple[str, ...] = ()) -> Ne
     if choose(st.booleans()):
         blocks.append(blocks[0])
     return Network(blocks, norm("layer", draw) if choose(st.booleans()) else None)
+
+
+def in_range(net: Network, x: Tensor) -> bool:
+    """Whether all states stay far from the ends of the floats, where no law about them holds.
+
+    Squares and gates multiply the degree of a tree: one such MLP that stands in it five times without a norm in
+    between raises its tokens to the 32nd power, and to the 243rd with both.
+    """
+    return all(bool((state.abs() < 1e100).all()) for state in net.states(x))
 
 
 @st.composite

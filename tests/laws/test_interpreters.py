@@ -30,6 +30,7 @@ from rankscope.network import (
     Scale,
     SeenBias,
     Segments,
+    Several,
     Skip,
     Softmax,
     Sphere,
@@ -70,6 +71,9 @@ PARTS: dict[str, Part] = {
     "Scale": Scale(0.5),
     "Softmax": attention(DRAW),
     "SeenBias": attention(DRAW, place="seen"),
+    "SeenOffsets": attention(DRAW, place="offsets"),
+    "HeadFactors": attention(DRAW, place="factors"),
+    "Several": attention(DRAW, place="several"),
     "Uniform": Attention(Uniform(heads=2), values(DRAW)),
     "Fixed": Attention(Fixed(MAPS), values(DRAW)),
     "Mlp": mlp(DRAW),
@@ -223,6 +227,9 @@ ODD: dict[str, Callable[[], Part]] = {
     "OddRelativeBias": lambda: softmax_with(position=odd(position("relative", DRAW))),
     "OddTransformerXL": lambda: softmax_with(position=odd(position("transformer-xl", DRAW))),
     "OddSeenBias": lambda: softmax_with(position=odd(SeenBias(DRAW(2, 5, 5)))),
+    "OddSeenOffsets": lambda: softmax_with(position=odd(position("offsets", DRAW))),
+    "OddHeadFactors": lambda: softmax_with(position=odd(position("factors", DRAW))),
+    "OddSeveral": lambda: softmax_with(position=odd(position("several", DRAW))),
     "OddSegments": lambda: softmax_with(position=odd(segments(NoPosition()))),
     "OddActivation": lambda: relu_with(odd(ACTIVATIONS["relu"])),
 }
@@ -230,6 +237,7 @@ INSIDE: dict[str, Callable[[], Part]] = {
     "OddLayerNorm": lambda: softmax_with(query_norm=odd(LayerNorm(eps=1e-5))),
     "OddSphere": lambda: softmax_with(key_norm=odd(Sphere())),
     "OddAlibi": lambda: softmax_with(position=segments(odd(position("alibi", DRAW)))),
+    "OddRotary": lambda: softmax_with(position=Several([odd(position("rotary", DRAW))])),
     "OddSkip": lambda: Chain([norm("layer", DRAW), Sum([Skip(odd(Skip(attention(DRAW)))), mlp(DRAW)])]),
 }
 

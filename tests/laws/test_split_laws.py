@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from rankscope.network import Context, Network, Spec, build, stack
 from rankscope.split import Split, split_states
-from trees import DIM, Draws, networks, paddings
+from trees import DIM, Draws, in_range, networks, paddings
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -42,6 +42,7 @@ def agrees(split: Split, before: Iterable[Tensor], x: Tensor) -> None:
 def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: int, spread: float) -> None:
     draw = Draws(seed)
     x = draw(DIM) + spread * draw(tokens, DIM)
+    assume(in_range(net, x))
     states, splits = net.states(x), split_states(net, x)
     entered = [x]
     for split, state in zip(splits, states, strict=True):
@@ -52,6 +53,7 @@ def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: i
 @given(networks(), paddings(), st.integers(0, 2**16))
 def test_a_padded_batch_equals_its_texts_one_by_one(net: Network, is_token: Tensor, seed: int) -> None:
     x = Draws(seed)(3, 6, DIM)
+    assume(in_range(net, x))
     batch = split_states(net, x, Context(is_token=is_token))
     for text in range(3):
         keep = is_token[text]

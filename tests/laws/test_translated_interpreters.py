@@ -11,8 +11,8 @@ from torch import Tensor
 from models import MODELS
 from rankscope.bounds import certify
 from rankscope.measures import evaluate, find_measure
-from rankscope.network import Context, variant
-from rankscope.sources import Batch, Translation, translate
+from rankscope.network import Context, Network, variant
+from rankscope.sources import translate
 from rankscope.sources.trial import trial_batch
 from rankscope.split import predict_rate, split_states
 
@@ -25,11 +25,13 @@ MEASURE = find_measure("residual[frobenius,mean]")
 
 
 @cache
-def translated(name: str, dtype: torch.dtype = torch.float64) -> tuple[Translation, Batch]:
+def translated(name: str, dtype: torch.dtype = torch.float64) -> tuple[Network, Tensor, Context]:
+    """The tree of a model, what enters it on a batch with padding, and what its blocks know besides."""
     model = copy.deepcopy(MODELS[name].model()).to(dtype)
     translation = translate(model)
     overflows = name == "gemma2" and dtype == torch.float64  # its own attention, on padding
-    return translation, trial_batch(model, translation.stack, seed=1, padded=not overflows)
+    batch = trial_batch(model, translation.stack, seed=1, padded=not overflows)
+    return translation.network, *translation.embed(batch)
 
 
 def kept(state: Tensor, context: Context, text: int) -> Tensor:
@@ -39,9 +41,8 @@ def kept(state: Tensor, context: Context, text: int) -> Tensor:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", VARIANTS)
 def test_the_split_pass_goes_on_where_the_ordinary_one_ends(name: str, which: str) -> None:
-    translation, batch = translated(name)
-    x, context = translation.embed(batch)
-    network = variant(translation.network, which)
+    tree, x, context = translated(name)
+    network = variant(tree, which)
     for layer, (split, state) in enumerate(
         zip(split_states(network, x, context), network.states(x, context), strict=True)
     ):
@@ -58,11 +59,10 @@ def test_the_split_pass_goes_on_where_the_ordinary_one_ends(name: str, which: st
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("vit", "whisper-encoder", "gemma2")])
 def test_split_states_of_padded_texts_are_those_of_single_texts(name: str) -> None:
-    translation, batch = translated(name)
-    x, context = translation.embed(batch)
+    tree, x, context = translated(name)
     assert context.is_token is not None
     for which in ("san", "transformer"):
-        network = variant(translation.network, which)
+        network = variant(tree, which)
         together = split_states(network, x, context)
         for text in range(len(x)):
             alone = split_states(network, kept(x, context, text)[None], Context())
@@ -76,10 +76,9 @@ def test_split_states_of_padded_texts_are_those_of_single_texts(name: str) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtype) -> None:
     """Where positions do not enter the attention and no mask is laid, consensus is reached at order three."""
-    translation, batch = translated(name, dtype)
-    x, _ = translation.embed(batch)
+    tree, x, _ = translated(name, dtype)
     for which in ("san", "san-norm"):
-        network = variant(translation.network, which)
+        network = variant(tree, which)
         prediction = predict_rate(
             network, x[0].double().mean(dim=0), tokens=8, generator=torch.Generator().manual_seed(0)
         )
@@ -91,11 +90,10 @@ def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtyp
 @pytest.mark.parametrize("name", NAMES)
 def test_certificates_hold_on_translated_models(name: str) -> None:
     """Without joint operators, which take long at this size; those are checked on smaller trees."""
-    translation, batch = translated(name)
-    x, context = translation.embed(batch)
+    tree, x, context = translated(name)
     one = Context() if context.is_token is None else context.of_text(0)
     for which in ("san", "transformer"):
-        network = variant(translation.network, which)
+        network = variant(tree, which)
         for bounds in certify(network, kept(x, context, 0), one, joint_side=0).layers:
             for definition, measured in bounds.measured.items():
                 assert bounds.lower[definition] <= measured <= bounds.upper[definition]

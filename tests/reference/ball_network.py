@@ -5,7 +5,7 @@ taken as the exact number it stands for, so the balls enclose the network comput
 weights. More bits make smaller balls; they never make a wrong one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Any
@@ -33,13 +33,33 @@ class Enclosed:
 def enclosed(network: Sequence[Part], x: Sequence[Sequence[float]], *, bits: int) -> list[Enclosed]:
     """Layers 0 .. L, computed with balls of ``bits`` bits; maps are listed per attention part, then per head."""
     with ctx.workprec(bits):
-        state = [_exact(token) for token in x]
-        found = [Enclosed(state=state, residuals=residuals(state), maps=[])]
-        for block in network:
-            maps: list[list[Matrix]] = []
-            state = _apply(block, state, maps)
-            found.append(Enclosed(state=state, residuals=residuals(state), maps=maps))
-    return found
+        return [
+            Enclosed(state=state, residuals=residuals(state), maps=maps)
+            for state, maps in _layers(network, x)
+        ]
+
+
+def states(network: Sequence[Part], x: Sequence[Sequence[float]], *, bits: int) -> Iterator[Matrix]:
+    """The token matrices alone, one layer at a time; who stops asking pays for no further layer."""
+    with ctx.workprec(bits):
+        following = _layers(network, x)
+    while True:
+        with ctx.workprec(bits):  # whoever reads a layer may work with other bits in between
+            layer = next(following, None)
+        if layer is None:
+            return
+        yield layer[0]
+
+
+def _layers(
+    network: Sequence[Part], x: Sequence[Sequence[float]]
+) -> Iterator[tuple[Matrix, list[list[Matrix]]]]:
+    state = [_exact(token) for token in x]
+    yield state, []
+    for block in network:
+        maps: list[list[Matrix]] = []
+        state = _apply(block, state, maps)
+        yield state, maps
 
 
 def sharp(
@@ -398,14 +418,15 @@ def _position_bias(queries: list[Matrix], position: Part | None, scale: float) -
             ]
         case ("transformer_xl", data):
             return _transformer_xl_bias(queries, data, scale)
+        case ("segments", data):
+            return _segment_bias(queries, data, scale)
     raise ValueError(f"no rule in balls for the position rule {position[0]!r}")
 
 
 def _transformer_xl_bias(queries: list[Matrix], data: dict[str, Any], scale: float) -> list[Matrix]:
     places, width = data["positions"], len(data["projection"])
     bias = []
-    for head, (asked, shift) in enumerate(zip(queries, data["shift"], strict=True)):
-        moved = [[entry + arb(more) for entry, more in zip(token, shift, strict=True)] for token in asked]
+    for head, moved in enumerate(_shifted(queries, data)):
         rows = []
         for place, token in zip(places, moved, strict=True):
             waves = [_sinusoid(place - other, width) for other in places]
@@ -416,6 +437,40 @@ def _transformer_xl_bias(queries: list[Matrix], data: dict[str, Any], scale: flo
             rows.append([arb(scale) * _sum(q * k for q, k in zip(token, key, strict=True)) for key in keys])
         bias.append(rows)
     return bias
+
+
+def _segment_bias(queries: list[Matrix], data: dict[str, Any], scale: float) -> list[Matrix]:
+    bias, segments = _position_bias(queries, data["inner"], scale), data["segments"]
+    if segments is None:
+        return bias
+    for head, moved in enumerate(_shifted(queries, data)):
+        same, other = (
+            [
+                arb(scale) * _sum(q * arb(k) for q, k in zip(token, of_heads[head], strict=True))
+                for token in moved
+            ]
+            for of_heads in data["table"]
+        )
+        bias[head] = [
+            [
+                more + (same[i] if segments[i] == segments[j] else other[i])
+                for j, more in enumerate(bias[head][i])
+            ]
+            for i in range(len(segments))
+        ]
+    return bias
+
+
+def _shifted(queries: list[Matrix], data: dict[str, Any]) -> list[Matrix]:
+    """Queries of every head with ``shift`` added and, where it is given, ``content`` taken away."""
+    content = data["content"] or [[0.0] * len(row) for row in data["shift"]]
+    return [
+        [
+            [entry + arb(more) - arb(less) for entry, more, less in zip(token, *rows, strict=True)]
+            for token in asked
+        ]
+        for asked, rows in zip(queries, zip(data["shift"], content, strict=True), strict=True)
+    ]
 
 
 def _sinusoid(apart: int, width: int) -> Vector:

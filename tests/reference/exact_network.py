@@ -19,8 +19,9 @@ Position rules of softmax (or None):
     ("rotary", {"frequencies", "gain", "positions", "interleaved"}): exact cosines of position * frequency.
     ("bias", table): heads x tokens x tokens, added to the logits.
     ("alibi", {"slopes", "positions"}).
-    ("transformer_xl", {"shift", "positions", "keys"}): keys per head and distance, smallest distance first.
-    ("transformer_xl", {"shift", "positions", "projection"}): keys are projections of exact sinusoids.
+    ("transformer_xl", {"shift", "content", "positions", "keys"}): keys per head and distance, smallest distance first.
+    ("transformer_xl", {"shift", "content", "positions", "projection"}): keys are projections of exact sinusoids.
+    ("segments", {"inner", "table", "shift", "content", "segments"}): added to what the inner rule adds.
 """
 
 from collections.abc import Sequence
@@ -383,6 +384,8 @@ def _position_bias(queries: list[Matrix], position: Part | None, scale: Number) 
             ]
         case ("transformer_xl", data):
             return _transformer_xl_bias(queries, data, scale)
+        case ("segments", data):
+            return _segment_bias(queries, data, scale)
     raise ValueError(f"no exact rule for the position rule {position[0]!r}")
 
 
@@ -396,8 +399,7 @@ def _transformer_xl_bias(queries: list[Matrix], data: dict[str, Any], scale: Num
         waves = [_sinusoid(distance, width) for distance in range(-farthest, farthest + 1)]
         keys = _by_head(_affine(waves, data["projection"], None), len(queries), len(queries))
     bias = []
-    for vectors, shift, of_head in zip(queries, data["shift"], keys, strict=True):
-        shifted = _added(vectors, [_exact(shift)] * len(vectors))
+    for shifted, of_head in zip(_shifted(queries, data), keys, strict=True):
         bias.append(
             [
                 [scale * mp.fdot(q, of_head[places[i] - place + farthest]) for place in places]
@@ -405,6 +407,33 @@ def _transformer_xl_bias(queries: list[Matrix], data: dict[str, Any], scale: Num
             ]
         )
     return bias
+
+
+def _segment_bias(queries: list[Matrix], data: dict[str, Any], scale: Number) -> list[Matrix]:
+    bias, segments = _position_bias(queries, data["inner"], scale), data["segments"]
+    if segments is None:
+        return bias
+    found = []
+    for head, shifted in enumerate(_shifted(queries, data)):
+        tables = [_exact(of_heads[head]) for of_heads in data["table"]]
+        found.append(
+            [
+                [
+                    bias[head][i][j] + scale * mp.fdot(q, tables[segments[i] != segments[j]])
+                    for j in range(len(segments))
+                ]
+                for i, q in enumerate(shifted)
+            ]
+        )
+    return found
+
+
+def _shifted(queries: list[Matrix], data: dict[str, Any]) -> list[Matrix]:
+    """Queries of every head with ``shift`` added and, where it is given, ``content`` taken away."""
+    shifts = [_exact(row) for row in data["shift"]]
+    if data["content"] is not None:
+        shifts = _added(shifts, [_exact([-entry for entry in row]) for row in data["content"]])
+    return [_added(vectors, [shift] * len(vectors)) for vectors, shift in zip(queries, shifts, strict=True)]
 
 
 def _sinusoid(distance: int, width: int) -> Vector:

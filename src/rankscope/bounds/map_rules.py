@@ -19,14 +19,22 @@ from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.network.norms import Norm
 from rankscope.network.parts import affine
-from rankscope.network.positions import Position, SeenBias, Segments, TransformerXL
+from rankscope.network.positions import (
+    HeadFactors,
+    Position,
+    SeenBias,
+    SeenOffsets,
+    Segments,
+    Several,
+    TransformerXL,
+)
 from rankscope.network.positions.base import distances
 from rankscope.network.positions.transformer_xl import shifted, sinusoid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Maps:
-    """Row-stochastic maps, each entry known up to ``radius`` times itself.
+    """Row-stochastic maps, each entry known up to ``radius`` times itself, or times the smallest normal float.
 
     Args:
         maps: ``*batch heads tokens tokens`` as computed.
@@ -66,15 +74,11 @@ def _fixed(mixer: Fixed, state: Enclosed, context: Context) -> Maps:
 def _softmax(mixer: Softmax, state: Enclosed, context: Context) -> Maps:
     x, tokens = state.x, state.x.shape[-2]
     query, key = mixer.queries_and_keys(x, context)
-    rotated, turned = mixer.position.rotate(query, key, context)
-    logits = (rotated * mixer.scale) @ turned.transpose(-1, -2)
-    off_query, off_key = _projected(mixer, state)
-    extra = _table_error(mixer.position, tokens, context, x)
-    longest = _gain(mixer.position)
-    lengths = [torch.linalg.vector_norm(one, dim=-1) for one in (rotated, turned)]
-    off_query, off_key = (
-        off * longest + length * extra for off, length in zip((off_query, off_key), lengths, strict=True)
+    rotated, turned, (off_query, off_key) = _turned(
+        mixer.position, query, key, _projected(mixer, state), context
     )
+    logits = (rotated * mixer.scale) @ turned.transpose(-1, -2)
+    lengths = [torch.linalg.vector_norm(one, dim=-1) for one in (rotated, turned)]
     size = lengths[0].unsqueeze(-1) * lengths[1].unsqueeze(-2)
     error = lengths[0].unsqueeze(-1) * off_key.unsqueeze(-2)
     error = (
@@ -162,13 +166,37 @@ def _bilinear(mixer: Softmax, allowed: Tensor | None) -> Tensor | None:
     return norm
 
 
-def _gain(position: Position) -> float:
-    """By how much a position rule lengthens queries and keys when it turns them."""
-    return max(1.0, abs(position.gain)) if isinstance(position, Rotary) else 1.0
+def _turned(
+    position: Position, query: Tensor, key: Tensor, off: tuple[Tensor, Tensor], context: Context
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Queries and keys behind the position rules, one after the other, and how far they may be from the exact ones."""
+    for rule in position.rules if isinstance(position, Several) else (position,):
+        query, key = rule.rotate(query, key, context)
+        extra = _table_error(rule, query.shape[-2], context, query)
+        lengths = (torch.linalg.vector_norm(one, dim=-1) for one in (query, key))
+        gains = _gains(rule)
+        off_query, off_key = (
+            one * gain + length * extra for one, gain, length in zip(off, gains, lengths, strict=True)
+        )
+        off = off_query, off_key
+    return query, key, off
+
+
+def _gains(position: Position) -> tuple[Tensor | float, Tensor | float]:
+    """By how much a position rule lengthens queries and keys at most, ``heads 1`` or one number."""
+    if isinstance(position, HeadFactors):
+        return position.factors.double().abs().unsqueeze(-1) * (1 + 2 * U), 1.0
+    both = max(1.0, abs(position.gain)) if isinstance(position, Rotary) else 1.0
+    return both, both
 
 
 def _table_error(position: Position, tokens: int, context: Context, x: Tensor) -> float:
-    """Relative error of turning: angles are rounded relative to their size, sines and cosines to one."""
+    """Relative error of what a rule makes: angles are rounded relative to their size, sines and cosines to one.
+
+    A product with a factor and a sum with a row of a table are rounded once, relative to what comes out.
+    """
+    if isinstance(position, HeadFactors | SeenOffsets):
+        return 2 * U
     if not isinstance(position, Rotary):
         return 0.0
     farthest = float(context.token_positions(tokens, x.device).abs().amax())
@@ -183,9 +211,19 @@ def _bias_error(  # type: ignore[empty-body]
     """What an error ``off`` of the queries, and rounding, do to the bias of the logits."""
 
 
-@_bias_error.register(NoPosition, Rotary, Alibi, RelativeBias, SeenBias)
+@_bias_error.register(NoPosition, Rotary, Alibi, RelativeBias, SeenBias, SeenOffsets, HeadFactors)
 def _constant(position: Position, query: Tensor, off: Tensor, context: Context, scale: float) -> Tensor:
     return off.new_zeros(())
+
+
+@_bias_error.register
+def _several(position: Several, query: Tensor, off: Tensor, context: Context, scale: float) -> Tensor:
+    """None of them asks for queries; each is rounded relative to its size, and their sum may be smaller than they."""
+    added = (rule.bias(query, context, scale) for rule in position.rules)
+    found = off.new_zeros(())
+    for bias in added:
+        found = found if bias is None else found + 8 * U * bias.double().abs()
+    return found
 
 
 @_bias_error.register

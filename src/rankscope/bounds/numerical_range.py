@@ -52,9 +52,14 @@ def symmetric_range(
         torch.where(scale < 0, -high, low),
         torch.where(scale < 0, -low, high),
     )  # -Y = (-s) X + (-S)(X)
-    size, slack = scale.abs(), MARGIN * (low.abs() + high.abs()) + loose
-    smallest = size * (1 - MARGIN) + low - slack
-    largest = (size + loose).square() + 2 * (size + loose) * (high + slack) + (2 * log_norm).exp()
+    size, slack = scale.abs(), MARGIN * (low.abs() + high.abs())
+    smallest = size * (1 - MARGIN) + low - slack - loose
+    # The exact scale lies between size - loose and size + loose. The square is convex in it, so it is largest at one of
+    # the two; where the lower one is negative, so that the sign is not known, the smallest eigenvalue counts there.
+    ends = (size - loose, size + loose)
+    turned = [torch.where(end < 0, end * (low - slack), end * (high + slack)) for end in ends]
+    largest = torch.maximum(*(end.square() + 2 * turn for end, turn in zip(ends, turned, strict=True)))
+    largest = largest + (2 * log_norm).exp()
     # Squares of tiny norms underflow, so a tiny number is added before the root.
     return smallest.clamp(min=0.0).log() - MARGIN, (largest.clamp(min=0.0) + TINY).log() / 2 + MARGIN
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.bounds.dense import Dense, of_tokens
 from rankscope.bounds.enclosure import TINY, Enclosed, U, known
-from rankscope.bounds.mlp_rules import activated_error, inner, steepest
+from rankscope.bounds.mlp_rules import Inner, activated_error, inner, steepest
 from rankscope.bounds.norm_rules import view
 from rankscope.bounds.slopes import lipschitz, slope_range
 from rankscope.core.operator_norms import MARGIN, spectral_bound
@@ -58,22 +58,8 @@ def mlp_matrix(mlp: Mlp, state: Enclosed) -> Dense:
     """``M_i = U diag(c_i) D``, c the secant slopes between a token and the mean token; with a gate two such sums."""
     found, middle = inner(mlp, state), inner(mlp, mean_token(state))
     down = mlp.down
-    if found.gate is None or middle.gate is None or mlp.gate is None:
-        slopes, loose = _secants(mlp.activation, found.up, middle.up)
-        branches = [(mlp.up, slopes, loose)]
-    else:
-        slopes, loose = _secants(mlp.activation, found.gate, middle.gate)
-        ups, active = (found.up, middle.up), [mlp.activation(one.x) for one in (found.gate, middle.gate)]
-        size = (ups[0].x + ups[1].x).abs() / 2
-        off = (ups[0].error + ups[1].error).unsqueeze(-1) / 2
-        steep = torch.maximum(*(steepest(mlp.activation, one) for one in (found.gate, middle.gate)))
-        moved = [activated_error(mlp.activation, one) for one in (found.gate, middle.gate)]
-        branches = [
-            (mlp.up, (active[0] + active[1]) / 2, (moved[0] + moved[1]).unsqueeze(-1) / 2 + TINY),
-            (mlp.gate, slopes * (ups[0].x + ups[1].x) / 2, loose * (size + off) + steep.unsqueeze(-1) * off),
-        ]
     matrices, radius = None, None
-    for up, factor, unknown in branches:
+    for up, factor, unknown in _branches(mlp, found, middle):
         own = (up.unsqueeze(-3) * factor.unsqueeze(-2)) @ down.unsqueeze(-3)
         norms = spectral_bound(up) * spectral_bound(down)
         size = torch.linalg.matrix_norm(up) * torch.linalg.matrix_norm(down)
@@ -85,6 +71,28 @@ def mlp_matrix(mlp: Mlp, state: Enclosed) -> Dense:
     if matrices is None or radius is None:
         raise TypeError("an MLP has at least one branch")
     return of_tokens(matrices, known(radius).amax(dim=-1))
+
+
+def _branches(mlp: Mlp, found: Inner, middle: Inner) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The matrices U, for each of them the factors c of every token, and how far the exact factors may be from them.
+
+    With a gate ``a b - a' b' = (a + a')/2 (b - b') + (b + b')/2 (a - a')``: activations a multiply differences of b;
+    secant slopes of the activation, times the mean of b and b', multiply differences of what enters it. A product of
+    factors c and B that are known up to ``loose`` and ``off`` is known up to ``loose |B| + |c| off``.
+    """
+    if found.gate is None or middle.gate is None or mlp.gate is None:
+        return [(mlp.up, *_secants(mlp.activation, found.up, middle.up))]
+    slopes, loose = _secants(mlp.activation, found.gate, middle.gate)
+    active = [mlp.activation(one.x) for one in (found.gate, middle.gate)]
+    moved = [activated_error(mlp.activation, one) for one in (found.gate, middle.gate)]
+    total = found.up.x + middle.up.x
+    off = (found.up.error + middle.up.error).unsqueeze(-1) / 2
+    steep = torch.maximum(*(steepest(mlp.activation, one) for one in (found.gate, middle.gate)))
+    unknown = loose * (total.abs() / 2 + off) + steep.unsqueeze(-1) * off
+    return [
+        (mlp.up, (active[0] + active[1]) / 2, (moved[0] + moved[1]).unsqueeze(-1) / 2 + TINY),
+        (mlp.gate, slopes * total / 2, unknown),
+    ]
 
 
 def _secants(activation: Activation, found: Enclosed, middle: Enclosed) -> tuple[Tensor, Tensor]:
@@ -107,7 +115,8 @@ def _secants(activation: Activation, found: Enclosed, middle: Enclosed) -> tuple
     sure = (apart.abs() - error - rounding).clamp(min=0.0)
     quotient = values / torch.where(apart == 0, 1.0, apart)
     by_quotient = known((2 * steep * error + 2 * evaluated) / sure)
-    by_range = (most - least) / 2 * (1 + MARGIN)
+    # The middle of the range is rounded, and some ranges end exactly where slopes do: tanh has none above 1.
+    by_range = (most - least) / 2 * (1 + MARGIN) + 2 * U * (least.abs() + most.abs())
     use = torch.lt(by_quotient, by_range)
     middle_slope = torch.where(torch.isfinite(least + most), (least + most) / 2, 0.0)
     return torch.where(use, quotient, middle_slope), torch.where(use, by_quotient, known(by_range))

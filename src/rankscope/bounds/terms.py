@@ -269,12 +269,11 @@ def _failed_alike(middle: Tensor, loose: Tensor) -> tuple[Assumption, ...]:
 def dense_terms(terms: Terms, like: Tensor, tokens: int, dim: int) -> dense.Dense:
     """The same as one matrix on residuals; the caller has made sure that it fits."""
     zero = like.new_zeros(like.shape)
-    total = dense.of_channels(torch.zeros(dim, dim, dtype=torch.float64, device=like.device), tokens, zero)
+    nothing = torch.zeros(dim, dim, dtype=torch.float64, device=like.device)
+    total = dense.of_channels(nothing, tokens, zero if terms.loose is None else zero + terms.loose)
     if terms.scale is not None:
         matrix = torch.diag_embed(terms.scale.double().expand(*terms.scale.shape[:-1], dim))
-        total = total.plus(
-            dense.of_channels(matrix, tokens, zero if terms.loose is None else zero + terms.loose)
-        )
+        total = total.plus(dense.of_channels(matrix, tokens, zero))
     if terms.channels is not None:
         loose = zero if terms.radius is None else terms.radius[F]
         total = total.plus(dense.of_channels(terms.channels, tokens, loose))

@@ -27,7 +27,7 @@ def list_names(
         str,
         Argument(
             help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, "
-            "claims, figures, tasks or objectives."
+            "claims, theorems, figures, tasks or objectives."
         ),
     ],
     tokens: Annotated[
@@ -240,6 +240,25 @@ def _claims() -> list[Row]:
     ]
 
 
+def _theorems() -> list[Row]:
+    from rankscope.studies.proofs import PROOFS
+
+    return [
+        {
+            "name": one.name,
+            "proof": one.label,
+            "verdict": one.verdict,
+            "title": one.title,
+            "paper": one.source.key,
+            "statement": one.source.where,
+            "replaces": None if one.replaces is None else str(one.replaces),
+            "bounds": list(one.bounds),
+            "command": one.command,
+        }
+        for one in PROOFS.values()
+    ]
+
+
 def _figures() -> list[Row]:
     from rankscope.studies.figures import FIGURES
 
@@ -290,6 +309,7 @@ _LISTINGS: dict[str, Callable[[], list[Row]]] = {
     "thresholds": _thresholds,
     "architectures": _architectures,
     "claims": _claims,
+    "theorems": _theorems,
     "figures": _figures,
     "tasks": _tasks,
     "objectives": _objectives,

@@ -123,16 +123,18 @@ def _top(told: dict[str, Any]) -> list[str]:
     search = told["search"]
     if search["exact"]:
         sure = "proven"
+    elif search["ranked"] < len(told["top"]):
+        sure = "not proven; - where the score is rounding, which has no order"
     elif not search["tells"]:
         sure = "the best found, not proven"
     else:
         sure = f"not proven; none left out scores above {1 + search['gap']:.3g} times the last"
     rows = [
         [
-            str(entry["rank"]),
+            str(entry["rank"]) if entry["ranked"] else "-",
             entry["path"],
             str(entry["length"]),
-            _number(entry["norm"]),
+            _number(entry["norm"], resolved=entry["norm"] > entry["norm_floor"]),
             _number(entry["residual"], resolved=entry["resolved"]),
             _share(entry),
         ]

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -91,8 +92,7 @@ def limit_amx(dtypes: Iterable[str]) -> str | None:
 @contextmanager
 def safe_products(x: "torch.Tensor | torch.nn.Module") -> Iterator[None]:
     """Inside, products of this tensor or module use AMX only where it works."""
-    dtypes = _coarse_dtypes(x)
-    if not any(without_amx(dtype) for dtype in dtypes):
+    if not _may_meet_amx() or not any(without_amx(dtype) for dtype in _coarse_dtypes(x)):
         yield
         return
     import torch
@@ -109,6 +109,11 @@ def _coarse_dtypes(x: "torch.Tensor | torch.nn.Module") -> set[str]:
     if not NEEDS.keys() & set(dtypes.values()):  # as in most models; devices take longer to ask for
         return set()
     return {dtypes[one.dtype] for one in tensors if one.device.type == "cpu"} & NEEDS.keys()
+
+
+def _may_meet_amx() -> bool:
+    """Whether some dtype would use AMX here, if it were to run: to ask all weights for theirs takes longer."""
+    return not _flags(CPUINFO).isdisjoint(chain.from_iterable(NEEDS.values())) and not _is_limited()
 
 
 def _is_limited() -> bool:

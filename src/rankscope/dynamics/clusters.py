@@ -14,19 +14,56 @@ at every step, because ``X X^T`` does not see it. So angles, clusters and speeds
 """
 
 import math
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import checked
+from rankscope.core.numerics import checked, relative_floor
 from rankscope.dynamics.system import System, attention_system
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.masks import MaskRule
+from rankscope.measures.norms import turned, unit_tokens
 from rankscope.network import Softmax, Sphere
 
 CLOSE = 1e-2
 """Angle below which two tokens are in one cluster: well below the width 1 / sqrt(beta) of what a token sees."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Clusters:
+    """Clusters of tokens, and how many there could be as far as rounding can tell.
+
+    Pairs of directions whose distance is within ``margin`` of that of two unit vectors at the given angle are ties:
+    which side they are on is rounding. They count as joined, so that the answer does not hang on the last digit.
+
+    Args:
+        labels: ``*batch tokens``, the lowest number of a token in the same cluster.
+        count: ``*batch``, how many clusters there are, ties joined.
+        most: ``*batch``, how many there are with all ties apart.
+        margin: half the width of a tie, a distance on the unit sphere.
+    """
+
+    labels: Tensor
+    count: Tensor
+    most: Tensor
+    margin: float
+
+    @property
+    def is_settled(self) -> Tensor:
+        """``*batch``: whether no tie matters."""
+        return self.count == self.most
+
+
+def tie_margin(dtype: torch.dtype) -> float:
+    """How far rounding to ``dtype`` may move the distance of two directions: each turns by a floor of one layer at
+    most.
+
+    >>> f"{tie_margin(torch.float64):.0e}"
+    '7e-15'
+    """
+    return 2 * float(turned(relative_floor(1, dtype)))
 
 
 def cluster_system(
@@ -47,29 +84,45 @@ def uniform_starts(count: int, tokens: int, dim: int, *, generator: torch.Genera
     return draws / lengths
 
 
-def cluster_labels(x: Tensor, *, angle: float = CLOSE) -> Tensor:
-    """``*batch tokens``: the lowest number of a token in the same cluster.
+def find_clusters(x: Tensor, *, angle: float = CLOSE, margin: float | None = None) -> Clusters:
+    """The clusters of tokens ``*batch tokens dim``, whose lengths do not matter.
 
     Single linkage: two tokens are in one cluster if a chain of tokens joins them in which neighbors are at most
-    ``angle`` radians apart. Lengths do not matter.
+    ``angle`` radians apart. Where the distance of two directions is within ``margin`` of that the pair is a tie and
+    counts as joined; the margin is what rounding to the dtype of ``x`` may have done to it, unless one is given.
+
+    >>> ring = torch.arange(50, dtype=torch.float64) * (2 * math.pi / 50)
+    >>> found = find_clusters(torch.stack([ring.cos(), ring.sin()], dim=-1), angle=2 * math.pi / 50)
+    >>> int(found.count), int(found.most), bool(found.is_settled)
+    (1, 50, False)
     """
     if not 0 <= angle <= math.pi:
         raise ConfigError(f"an angle between tokens lies from 0 to pi, got {angle}")
-    x = checked(x)
-    lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    if not bool((lengths > 0).all()):
+    if margin is not None and not 0 <= margin < math.inf:
+        raise ConfigError(f"the margin of a tie is a distance of 0 or more, got {margin}")
+    checked_x = checked(x)
+    width = tie_margin(x.dtype) if margin is None else margin
+    if bool((checked_x == 0).all(dim=-1).any()):
         raise ShapeError("a zero token has no direction and belongs to no cluster; leave it out")
-    return linked(x / lengths, angle)
+    defects = half_squares(unit_tokens(checked_x))
+    labels = linked_by(defects, angle, margin=width)
+    most = linked_by(defects, angle, margin=-width)
+    return Clusters(labels=labels, count=count_of(labels), most=count_of(most), margin=width)
+
+
+def cluster_labels(x: Tensor, *, angle: float = CLOSE) -> Tensor:
+    """``*batch tokens``: the lowest number of a token in the same cluster, see ``find_clusters``."""
+    return find_clusters(x, angle=angle).labels
 
 
 def count_clusters(x: Tensor, *, angle: float = CLOSE) -> Tensor:
-    """``*batch``: how many clusters there are, see ``cluster_labels``.
+    """``*batch``: how many clusters there are, ties joined; ``find_clusters`` says whether a tie matters.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 1e-4], [0.0, 1.0]], dtype=torch.float64)
     >>> int(count_clusters(x))
     2
     """
-    return count_of(cluster_labels(x, angle=angle))
+    return find_clusters(x, angle=angle).count
 
 
 def linked(unit: Tensor, angle: float) -> Tensor:
@@ -77,18 +130,23 @@ def linked(unit: Tensor, angle: float) -> Tensor:
     return linked_by(half_squares(unit), angle)
 
 
-def linked_by(defects: Tensor, angle: float) -> Tensor:
-    """As ``cluster_labels``, from ``1 - cos`` of all pairs."""
-    is_near = defects <= 2 * math.sin(angle / 2) ** 2
+def linked_by(defects: Tensor, angle: float, *, margin: float | None = None) -> Tensor:
+    """As ``cluster_labels``, from ``1 - cos`` of all pairs; a margin below zero leaves ties apart.
+
+    Two unit vectors at the angle t are ``2 sin(t / 2)`` apart, and ``1 - cos t`` is half the square of that.
+    """
+    reach = 2 * math.sin(angle / 2) + (tie_margin(defects.dtype) if margin is None else margin)
     tokens = defects.shape[-1]
+    is_near = defects <= (reach**2 / 2 if reach >= 0 else -1.0)
+    is_near = is_near | torch.eye(tokens, dtype=torch.bool, device=defects.device)
     numbers = torch.arange(tokens, device=defects.device)
     labels = torch.where(is_near, numbers, tokens).amin(dim=-1)
     while True:
-        least = torch.where(is_near, labels.unsqueeze(-2), tokens).amin(dim=-1)
-        least = torch.gather(least, -1, least)  # the label of my label: chains shorten by half
-        if torch.equal(least, labels):
+        lowest = torch.where(is_near, labels.unsqueeze(-2), tokens).amin(dim=-1)
+        lowest = torch.gather(lowest, -1, lowest)  # the label of my label: chains shorten by half
+        if torch.equal(lowest, labels):
             return labels
-        labels = least
+        labels = lowest
 
 
 def count_of(labels: Tensor) -> Tensor:

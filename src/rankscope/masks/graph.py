@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from rankscope.errors import MaskError
 from rankscope.masks.eigen import SparseMap
 from rankscope.masks.patterns import Indices, MaskArray, SparseMask, require_keys
-from rankscope.masks.spectrum import slem_of
+from rankscope.masks.spectrum import Interval, slem_bracket_of, slem_of
 
 if TYPE_CHECKING:
     SparseNumbers = csr_array[np.int8, tuple[int, int]]
@@ -172,9 +172,19 @@ class MaskGraph:
     def slem(self) -> float:
         """Second largest eigenvalue modulus of the uniform map, the factor per layer by which close tokens merge.
 
-        Not for rotary or other position rules: these change the map, see ``slem_of``.
+        Up to ``EXACT_TOKENS`` tokens it is right to the last digit, multiple eigenvalues included. Not for rotary or
+        other position rules: these change the map, see ``slem_of``.
         """
         return slem_of(self.uniform_map())
+
+    def slem_bracket(self) -> Interval:
+        """Two numbers between which ``slem`` certainly lies, for any number of tokens; see ``slem_bracket_of``.
+
+        >>> from rankscope.masks import Causal
+        >>> Causal().graph(300).slem_bracket()
+        Interval(low=0.5, high=0.5)
+        """
+        return slem_bracket_of(self.uniform_map())
 
 
 def _as_numbers(edges: SparseMask) -> SparseNumbers:

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from rankscope.core.registry import Registry, unknown_name
 from rankscope.measures import cosines, diameters, maps, massive, shares, spectra, words
 from rankscope.measures.centers import CENTERS
-from rankscope.measures.laws import Law
+from rankscope.measures.laws import Covers, Law
 from rankscope.measures.measure import Measure
 from rankscope.measures.norms import NORMS
+from rankscope.measures.residual_floors import ratio_floor, residual_floor
 from rankscope.measures.residuals import BRACKETED, is_own_center, residual_norm_of, residual_ratio_of
 from rankscope.measures.unit import on_unit_tokens
 
@@ -76,7 +76,9 @@ def _residuals() -> Iterator[Measure]:
                 kind="tokens",
                 value_fn=partial(residual_norm_of, norm=norm, center=center),
                 is_bracket=(norm, center) in BRACKETED,
-                floor_fn=partial(_norm_floor, norm=norm),
+                floor_fn=partial(residual_floor, norm=norm, center=center),
+                covers=Covers.SAME_NORM,
+                norm=norm,
                 ref=words.REFS.get(f"residual[{norm},{center}]"),
             )
             bounded = {Law.AT_MOST_ONE} if is_own_center(norm, center) else set()
@@ -90,7 +92,9 @@ def _residuals() -> Iterator[Measure]:
                 kind="tokens",
                 value_fn=partial(residual_ratio_of, norm=norm, center=center),
                 is_bracket=(norm, center) in BRACKETED,
-                floor_fn=_relative_floor,
+                floor_fn=partial(ratio_floor, norm=norm, center=center),
+                covers=Covers.SAME_NORM,
+                norm=norm,
                 ref=words.REFS.get(f"residual_ratio[{norm},{center}]"),
             )
 
@@ -106,16 +110,6 @@ def _residual_laws(norm: str, center: str) -> frozenset[Law]:
     if norm == "max" and is_own_center(norm, center):
         laws.add(Law.CONTRACTS)  # half of the linf diameter
     return frozenset(laws)
-
-
-def _norm_floor(x: Tensor, relative: float | Tensor, norm: str) -> Tensor:
-    """The rounding of the state, in the norm that the residual is measured in."""
-    return relative * NORMS[norm](x)
-
-
-def _relative_floor(x: Tensor, relative: float | Tensor) -> Tensor:
-    """The rounding of the state relative to it."""
-    return torch.as_tensor(relative, dtype=torch.float64, device=x.device).expand(x.shape[:-2])
 
 
 def _diameters() -> Iterator[Measure]:
@@ -136,6 +130,7 @@ def _diameters() -> Iterator[Measure]:
             kind="tokens",
             value_fn=partial(diameters.diameter_of, norm=norm),
             floor_fn=partial(diameters.diameter_floor, norm=norm),
+            covers=Covers.STATE,
         )
 
 
@@ -157,6 +152,7 @@ def _cosines() -> Iterator[Measure]:
             kind="tokens",
             value_fn=partial(cosines.cosine_of, pairs=pairs),
             floor_fn=cosines.cosine_floor,
+            covers=Covers.TOKENS,
         )
 
 
@@ -174,6 +170,7 @@ def _spectra() -> Iterator[Measure]:
                 kind="tokens",
                 value_fn=partial(spectra.spectral_of, value=value, centered=centered),
                 floor_fn=partial(spectra.spectral_floor, floor=floor, centered=centered),
+                covers=Covers.STATE,
                 tokens=2 if centered else 1,
                 ref=words.REFS.get(f"{name}[{tag}]"),
             )
@@ -220,6 +217,7 @@ def _shares() -> Iterator[Measure]:
             kind="tokens",
             value_fn=value,
             floor_fn=shares.outlier_floor if name == "outlier_tokens" else partial(_share_floor, value=value),
+            covers=Covers.STATE,
             tokens=1,
         )
 
@@ -245,6 +243,7 @@ def _massive() -> Iterator[Measure]:
         ),
         (other_channels, massive.other_channels_of, massive.other_channels_floor, ratio),
     ]
+    covers = {counts: Covers.STATE, share: Covers.STATE, other_channels: Covers.SAME_CHANNELS}
     for definition, value, floor, more in rows:
         formula, meaning = words.MASSIVE[definition]
         of_channels = definition in (channels, channel_share, other_channels)
@@ -258,6 +257,7 @@ def _massive() -> Iterator[Measure]:
             kind="tokens",
             value_fn=value,
             floor_fn=floor,
+            covers=covers.get(definition, Covers.TOKENS),
         )
 
 
@@ -289,6 +289,7 @@ def _maps() -> Iterator[Measure]:
             kind="map",
             value_fn=value,
             floor_fn=floor,
+            covers=Covers.MAP,
             tokens=1 if name in ("attention_entropy", "sink_share") else 2,
             is_square=name == "spectral_gap",
         )

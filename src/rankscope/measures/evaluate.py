@@ -10,7 +10,9 @@ from rankscope.core.numerics import relative_floor
 from rankscope.core.types import PerMatrix
 from rankscope.errors import ShapeError
 from rankscope.measures.brackets import Bracket
+from rankscope.measures.laws import Covers
 from rankscope.measures.measure import Measure
+from rankscope.measures.norms import NORMS, row_lengths
 from rankscope.measures.sharing import sharing
 
 
@@ -30,13 +32,24 @@ class Evaluation:
     resolved: Tensor
 
 
-def evaluate(measure: Measure, x: Tensor, *, layer: int, dtype: torch.dtype) -> Evaluation:
-    """The measure of every matrix of ``x``, with the floor that ``layer`` blocks run in ``dtype`` leave on it."""
-    return evaluate_many([measure], x, layer=layer, dtype=dtype)[0]
+def evaluate(
+    measure: Measure, x: Tensor, *, layer: int, dtype: torch.dtype, again: Tensor | None = None
+) -> Evaluation:
+    """The measure of every matrix of ``x``, with the floor that ``layer`` blocks run in ``dtype`` leave on it.
+
+    ``again`` are the same states of a second run that was off by a few units of round-off (``jittered``). Where both
+    have parted by more than floors allow for, the floor is wider by as much.
+    """
+    return evaluate_many([measure], x, layer=layer, dtype=dtype, again=again)[0]
 
 
 def evaluate_many(
-    measures: Sequence[Measure], x: Tensor, *, layer: int, dtype: torch.dtype
+    measures: Sequence[Measure],
+    x: Tensor,
+    *,
+    layer: int,
+    dtype: torch.dtype,
+    again: Tensor | None = None,
 ) -> list[Evaluation]:
     """As ``evaluate`` of each measure; singular values and the like are computed once for all of them."""
     if x.ndim < 2 or not x.is_floating_point():
@@ -44,7 +57,8 @@ def evaluate_many(
     flat = x.reshape(-1, *x.shape[-2:])
     is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
     finite = flat[is_finite].double()  # one tensor for all, so that its pieces can be shared
-    relative, found = relative_floor(layer, dtype), []
+    apart = None if again is None else again.reshape(flat.shape)[is_finite].double() - finite
+    rounding, found = relative_floor(layer, dtype), []
     with sharing():
         for measure in measures:
             usable = measure.checked(finite, dtype=dtype)
@@ -52,9 +66,63 @@ def evaluate_many(
             if usable.shape[0]:
                 value = measure.value_fn(usable)
                 low, high = value if isinstance(value, Bracket) else (value, value)
+                relative = rounding * (1 + _below_normal(measure, usable, dtype))
+                if apart is not None:
+                    seen = PARTED * _parted(measure, usable, apart)
+                    relative = torch.where(seen > ENLARGED * relative, seen, relative)
                 floor = measure.floor_fn(usable, relative)
             found.append(_assembled(x.shape[:-2], is_finite, low, high, floor))
     return found
+
+
+OF_TOKENS = frozenset({Covers.TOKENS, Covers.SAME_CHANNELS, Covers.UNIT_NORM})
+"""Errors that are counted relative to each token, not to the state."""
+
+COARSE = 0.01
+"""Where the spacing of numbers below the smallest normal one adds less than this to a floor, it is left out."""
+
+
+def _below_normal(measure: Measure, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the fixed spacing of subnormal numbers adds to the rounding of a state, relative to its usual rounding.
+
+    A number below the smallest normal one, t, is rounded by up to ``u t`` whatever its size, u the unit round-off. So
+    every entry is off by ``u (|entry| + t)`` at most, and a state by ``u (|X| + t |1|)`` in any norm, where 1 has ones
+    everywhere: ``t |1| / |X|`` more than usual. Of single tokens the shortest one decides. In float16, t is 6e-5.
+    """
+    smallest = torch.finfo(dtype).smallest_normal
+    if measure.covers in OF_TOKENS:
+        lengths = row_lengths(x)
+        size = torch.where(lengths > 0, lengths, torch.inf).amin(dim=-1)
+        ones = x.new_tensor(float(x.shape[-1])).sqrt()
+    else:
+        norm = NORMS[measure.norm or "frobenius"]
+        size, ones = norm(x), norm(torch.ones_like(x[:1]))[0]
+    more = torch.where(size > 0, smallest * ones / size, 0.0)
+    return torch.where(more < COARSE, 0.0, more)
+
+
+PARTED = 4.0
+"""How many times the distance of two runs, one of them with noise of eight units a layer, an error may be. Blocks that
+enlarge nothing leave both so far apart that this is the usual floor."""
+
+ENLARGED = 2.0
+"""Floors are wider than usual only where two runs say that by this factor: one draw is no better known."""
+
+
+def _parted(measure: Measure, x: Tensor, apart: Tensor) -> Tensor:
+    """How far a second run is off, relative to the state, as ``measure.covers`` counts errors; huge if it is lost."""
+    if measure.covers in OF_TOKENS:
+        lengths, off = row_lengths(x), row_lengths(apart)
+        share = torch.where(lengths > 0, off / lengths, 0.0).amax(dim=-1)
+    else:
+        names = ("l1", "linf") if measure.norm == "composite" else (measure.norm or "frobenius",)
+        about = apart - apart.mean(dim=-2, keepdim=True)
+        share = torch.zeros_like(apart[:, 0, 0])
+        for norm in (NORMS[name] for name in names):
+            size = norm(x)
+            off = torch.maximum(norm(apart), norm(about)) / size
+            share = torch.maximum(share, torch.where(size > 0, off, 0.0))
+    return share.nan_to_num(nan=1e100, posinf=1e100)
 
 
 def _assembled(batch: torch.Size, is_finite: Tensor, low: Tensor, high: Tensor, floor: Tensor) -> Evaluation:

@@ -1,4 +1,4 @@
-"""Laws: what a measure promises. A measure declares them; one test holds every measure to every law it declares."""
+"""What a measure promises: laws, and what its floor covers. One test holds every measure to all that it declares."""
 
 from enum import StrEnum
 
@@ -20,3 +20,21 @@ class Law(StrEnum):
     NOT_NEGATIVE = "m(X) >= 0"
     AT_MOST_ONE = "m(X) <= 1"
     AT_LEAST_ONE = "m(X) >= 1"
+
+
+class Covers(StrEnum):
+    """Errors E of a state X that move a measure by no more than its floor, ``relative`` being what it is asked for."""
+
+    STATE = "any error with |E| <= relative |X| in the Frobenius norm"
+    SAME_NORM = (
+        "any error with |E| <= relative |X| and |E - 1 mean(E)| <= relative |X| in the norm of the residual "
+        "(composite: in column sums and in row sums)"
+    )
+    TOKENS = "any error that moves no token by more than relative of its own length"
+    SAME_CHANNELS = (
+        "any error that moves no token by more than relative of its own length, and no channel in or out"
+    )
+    UNIT_NORM = (
+        "any error that moves the tokens at unit length as same norm says, by 2 sin(asin(relative) / 2) of it"
+    )
+    MAP = "any error with |E| <= relative |A| in the Frobenius norm that keeps rows probabilities and masks zero"

@@ -121,8 +121,26 @@ def massive_share_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
 
 
 def others_ratio_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
-    """How far directions move when every token moves by ``relative`` of its own length."""
-    return turned(relative).to(x.device).expand(x.shape[:-2])
+    """How far directions move when every token moves by ``relative`` of its own length; 1 where it is open who is left.
+
+    The ratio of what is left is a sine, never above 1.
+    """
+    moved = torch.as_tensor(relative, dtype=torch.float64, device=x.device).expand(x.shape[:-2])
+    return torch.where(is_open(row_lengths(unit_scale(x)[0]), moved), 1.0, turned(moved))
+
+
+def is_open(lengths: Tensor, relative: Tensor) -> Tensor:
+    """Whether other tokens could be massive if every length is off by ``relative`` of itself.
+
+    Both sides of ``len_k sqrt(m) >= 5 sqrt(s)`` are then off by that share of themselves, so that the comparison is
+    open where their quotient is within ``(1 + relative) / (1 - relative)`` of one, in either direction.
+    """
+    reach = ((1 + relative) / (1 - relative).clamp(min=1e-12))[..., None]
+    longest, most = lengths.sort(dim=-1, descending=True).values, (lengths.shape[-1] - 1) // 2
+    rest = longest.square().flip(-1).cumsum(dim=-1).flip(-1)[..., 1 : most + 1].sqrt()
+    others = lengths.shape[-1] - torch.arange(1, most + 1, dtype=torch.float64, device=lengths.device)
+    left, right = longest[..., :most] * others.sqrt(), LENGTH * rest
+    return ((left * reach >= right) & (left <= right * reach) & (left > 0)).any(dim=-1)
 
 
 def massive_channels(x: Tensor) -> PerMatrix:
@@ -196,7 +214,9 @@ def other_channels_of(x: TokenMatrix) -> PerMatrix:
 def other_channels_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
     """How far the ratio moves when every token moves by ``relative`` of its own length, all channels included.
 
-    Relative to what is left of a token that is more, by the length it has lost.
+    Relative to what is left of a token that is more, by the length it has lost. Given which channels are massive:
+    whether that is open is said by the floor of their number, and without an answer nothing would be known of any state
+    whose channels are about equally large.
     """
     _, share = _without_channels(x)
     left = (1 - share).clamp(min=0).sqrt()

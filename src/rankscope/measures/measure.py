@@ -11,7 +11,7 @@ from rankscope.core.numerics import checked
 from rankscope.core.refs import Ref
 from rankscope.core.types import PerMatrix
 from rankscope.measures.brackets import Bracket
-from rankscope.measures.laws import Law
+from rankscope.measures.laws import Covers, Law
 from rankscope.measures.maps import checked_map
 
 Kind = Literal["tokens", "map"]
@@ -33,6 +33,8 @@ class Measure:
     kind: Kind
     value_fn: Callable[[Tensor], Tensor | Bracket]
     floor_fn: Callable[[Tensor, float | Tensor], Tensor]
+    covers: Covers
+    norm: str | None = None  # of a residual: the norm it is measured in, and its error
     tokens: int = 2  # fewest rows the question makes sense for
     is_bracket: bool = False  # the answer is a certified Bracket
     is_square: bool = False  # maps only: queries and keys must be the same tokens
@@ -49,12 +51,10 @@ class Measure:
         return self.value_fn(self.checked(x))
 
     def floor(self, x: Tensor, relative: float) -> PerMatrix:
-        """Below this the measure of ``x`` says nothing, if rounding left ``relative`` of the norm of ``x`` on it.
+        """How far the measure of ``x`` may be off if rounding left ``relative`` on the state; below it it says nothing.
 
-        For a residual ``relative`` times the same norm of ``x``, for its ratio ``relative`` itself; for every
-        other measure a bound on how far it can move under any perturbation of Frobenius norm ``relative |X|_F``,
-        or, if it reads directions only (cosines, unit tokens), that moves no token by more than ``relative`` of its
-        own length.
+        ``covers`` says which errors are meant. No such error moves the measure by more; only a ratio may move up by
+        ``(1 + relative) / (1 - relative)`` times as much, see ``ratio_floor``.
         """
         return self.floor_fn(self.checked(x), relative)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.errors import ShapeError
 from rankscope.measures.catalog import find_measure
-from rankscope.measures.evaluate import evaluate_many
+from rankscope.measures.evaluate import COARSE, evaluate_many
 from rankscope.measures.massive import (
     MASSIVE,
     channel_count,
@@ -25,7 +25,9 @@ from rankscope.measures.massive import (
     massive_share,
     others,
 )
+from rankscope.measures.massive import is_open as who_is_open
 from rankscope.measures.norms import turned
+from rankscope.measures.residual_floors import product_change, ratio_change
 from rankscope.measures.shares import share_floor
 from rankscope.measures.spectra import SPECTRAL, Spectrum
 
@@ -134,11 +136,12 @@ def read_panel(
         for row, place in enumerate(places):
             x[row].copy_(texts[place])
         sums, squares, channels = _sums(x, work)
-        panel = _from_sums(sums, relative)
+        panel = _from_sums(sums, relative, x.shape[-1])
         columns = [panel] if sites else []
         columns += [_from_lengths(x, squares, channels, panel, relative)] if massive else []
         columns += [_from_spectra(_gram_spectra(x), sums, relative)] if ranks else []
         values[places], floors[places] = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
+        values[places] = torch.where(_is_normal(sums, x.shape[-1], dtype)[:, None], values[places], torch.nan)
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
         lost = [k for k in range(len(definitions)) if not bool(torch.isfinite(values[place, k]))]
         found = evaluate_many(
@@ -194,7 +197,18 @@ def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return square, residual.sum(dim=-1).amax(dim=-1), residual.sum(dim=-2).amax(dim=-1)
 
 
-def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
+def _is_normal(sums: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    """Whether numbers are so far above the smallest normal one that no floor has to allow for subnormal ones."""
+    row, column, shortest = (sums[:, SUMS.index(name)] for name in ("row", "column", "shortest"))
+    tokens = sums[:, SUMS.index("tokens")]
+    smallest = torch.finfo(dtype).smallest_normal
+    # A matrix with the shortest token everywhere has no larger Frobenius norm than this one.
+    return (smallest * (dim / shortest).sqrt() < COARSE) & (
+        smallest * (tokens * dim).sqrt() < COARSE * row.sqrt() * column.sqrt()
+    )
+
+
+def _from_sums(sums: Tensor, relative: float, dim: int) -> tuple[Tensor, Tensor]:
     """Values and floors of ``PANEL``, one row per text; NaN in every column where the catalog must be asked."""
     above, times, below, and_below = (sums[:, places] for places in _PLACES)
     quotients = above * times / (below * and_below)
@@ -203,6 +217,15 @@ def _from_sums(sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
     values = torch.where(_IS_COSINE, cosine, torch.where(_IS_ROOT, quotients.sqrt(), quotients))
     moved, fixed = _moved(relative)
     floors = torch.where(_IS_SHARE, share_floor(values, moved.expand_as(values)), fixed)
+    for name in ("", "unit_"):
+        place = PANEL.index(f"residual_ratio[composite,mean{',unit' if name else ''}]")
+        f, g, all_f, all_g = (
+            sums[:, SUMS.index(f"{name}{one}")] for one in ("left_column", "left_row", "column", "row")
+        )
+        # Both factors over those of the state: tokens and channels count for as much as one factor is the other.
+        wide = all_f / all_g
+        delta = product_change(f / all_f, g / all_g, moved[place], moved[place], n[:, 0] / wide, dim * wide)
+        floors[:, place] = ratio_change(delta, values[:, place], moved[place])
     low, high = SAFE_SIZES
     ratios = values[:, _IS_ROOT].amin(dim=-1)
     shortest, total = (sums[:, SUMS.index(name)] for name in ("shortest", "total"))
@@ -238,7 +261,8 @@ def _from_lengths(
     open_channels = channel_count_floor(of_channels, unit.to(x.device)).cpu()
     channel_shares = torch.where(open_channels > 0, 1.0, share_floor(torch.zeros_like(unit), unit))
     values = torch.stack([count.cpu(), share, ratio, none, none, everything + none], dim=-1)
-    floors = torch.stack([is_open.cpu(), shares, unit, open_channels, channel_shares, unit], dim=-1)
+    of_others = torch.where(who_is_open(lengths, torch.full_like(count, relative)).cpu(), 1.0, unit)
+    floors = torch.stack([is_open.cpu(), shares, of_others, open_channels, channel_shares, unit], dim=-1)
     is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 

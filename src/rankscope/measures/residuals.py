@@ -1,7 +1,7 @@
 """How far tokens are from all being equal: the residual and its norms, absolute and relative to the state."""
 
 from collections.abc import Callable
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures.brackets import SOLVERS, TOLERANCE, Bracket, best_rows
 from rankscope.measures.centers import BEST_ROWS, ROWS, center_rule, spread
 from rankscope.measures.norms import norm_named
+from rankscope.measures.sharing import shared
 
 PlainCenter = Literal["mean", "median", "midrange"]
 
@@ -77,7 +78,11 @@ def residual_norm_of(x: TokenMatrix, norm: str, center: str) -> PerMatrix | Brac
     """As ``residual_norm``, of checked input."""
     norm_named(norm)
     rule = center_rule(center, norm)
-    return _bracket(x, norm, TOLERANCE) if (norm, center) in BRACKETED else _at_row(x, norm, rule)
+    if (norm, center) in BRACKETED:
+        return _bracket(x, norm, TOLERANCE)
+    if center == "linf":
+        return norm_named(norm)(solved(x, "linf").residual)
+    return _at_row(x, norm, rule)
 
 
 def residual_ratio_of(x: TokenMatrix, norm: str, center: str) -> PerMatrix | Bracket:
@@ -100,11 +105,27 @@ def _at_row(x: TokenMatrix, norm: str, rule: Callable[[Tensor], Tensor]) -> PerM
     return norm_named(norm)(parts.offsets - offset[..., None, :]) * parts.scale
 
 
+class Solved(NamedTuple):
+    """What is left of the tokens at a center that was searched for, and the two ends of the search."""
+
+    residual: TokenMatrix
+    low: PerMatrix
+    high: PerMatrix
+
+
+@shared
+def solved(x: TokenMatrix, norm: str, tolerance: float = TOLERANCE) -> Solved:
+    """The near-best center of checked input in linf or in the composite norm."""
+    parts = spread(x)
+    center, low, high = best_rows(parts.offsets, SOLVERS[norm], tolerance)
+    residual = (parts.offsets - center[..., None, :]) * parts.scale[..., None, None]
+    return Solved(residual, low * parts.scale, high * parts.scale)
+
+
 def _bracket(x: TokenMatrix, norm: str, tolerance: float) -> Bracket:
     """Certified ends around the smallest residual norm."""
     if norm not in SOLVERS:
         value = _at_row(x, norm, BEST_ROWS[norm])
         return Bracket(value, value)
-    parts = spread(x)
-    _, low, high = best_rows(parts.offsets, SOLVERS[norm], tolerance)
-    return Bracket(low * parts.scale, high * parts.scale)
+    found = solved(x, norm, tolerance)
+    return Bracket(found.low, found.high)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.measures.brackets import Bracket
-from rankscope.measures.laws import Law
+from rankscope.measures.laws import Covers, Law
 from rankscope.measures.measure import Measure
 from rankscope.measures.norms import turned, unit_tokens
 
@@ -26,6 +26,8 @@ def on_unit_tokens(base: Measure) -> Measure:
         kind="tokens",
         value_fn=partial(_unit_value, value=base.value_fn),
         floor_fn=partial(_unit_floor, floor=base.floor_fn),
+        covers=Covers.UNIT_NORM if base.covers is Covers.SAME_NORM else Covers.TOKENS,
+        norm=base.norm,
         tokens=base.tokens,
         is_bracket=base.is_bracket,
         ref=None,

@@ -18,6 +18,7 @@ from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
 from rankscope.network.positions import (
     Alibi,
     ClippedBuckets,
+    HeadFactors,
     LogBuckets,
     NoPosition,
     Position,
@@ -25,7 +26,9 @@ from rankscope.network.positions import (
     Rotary,
     SeenBias,
     SeenDistances,
+    SeenOffsets,
     Segments,
+    Several,
     TransformerXL,
 )
 from rankscope.network.positions.grammar import POSITIONS
@@ -49,6 +52,7 @@ PARTS: dict[str, type] = {
         *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed, Observed),
         *(CrossAttention, Mlp, LayerNorm, RMSNorm, Sphere, TokenMap, Opaque),
         *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments, SeenBias),
+        *(SeenOffsets, HeadFactors, Several),
     )
 }
 """Everything a tree can be made of, by name."""
@@ -69,6 +73,7 @@ __all__ = [
     "Context",
     "CrossAttention",
     "Fixed",
+    "HeadFactors",
     "Init",
     "LayerNorm",
     "LogBuckets",
@@ -87,7 +92,9 @@ __all__ = [
     "Scale",
     "SeenBias",
     "SeenDistances",
+    "SeenOffsets",
     "Segments",
+    "Several",
     "Skip",
     "Softmax",
     "Spec",

@@ -8,11 +8,14 @@ from rankscope.network.norms import LayerNorm, RMSNorm, Sphere
 from rankscope.network.parts import Part, every_part
 from rankscope.network.positions import (
     Alibi,
+    HeadFactors,
     NoPosition,
     RelativeBias,
     Rotary,
     SeenBias,
+    SeenOffsets,
     Segments,
+    Several,
     TransformerXL,
 )
 from rankscope.network.tree import Network
@@ -22,6 +25,7 @@ NORMS = (LayerNorm, RMSNorm, Sphere)
 PIECES = (
     *(Values, Softmax, Uniform, Fixed, Activation, *NORMS),
     *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments, SeenBias),
+    *(SeenOffsets, HeadFactors, Several),
 )
 """What parts are made of; mask rules are not among them, which answer every question by their own matrix."""
 

@@ -153,12 +153,21 @@ def scaled(x: Tensor, scale: float | Tensor) -> Tensor:
 
 
 class TokenMap(Part):
-    """Any module that maps each token by itself: a mixture of experts, an unusual MLP."""
+    """Any module that maps each token by itself: a mixture of experts, an unusual MLP.
 
-    def __init__(self, module: nn.Module, site: str = "mlp") -> None:
+    ``what`` is in it and ``where`` it stands, the user's own line, are told where they are known.
+    """
+
+    def __init__(self, module: nn.Module, site: str = "mlp", *, what: str = "", where: str = "") -> None:
         super().__init__()
         self.module = module
         self.site = site
+        self.what, self.where = what, where
+
+    def refused(self) -> str:
+        """Said where an interpreter has no rule for it."""
+        place = f": {self.what} at {self.where}" if self.where else ""
+        return f"it maps each token by itself, and nothing else is known inside it{place}"
 
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
         # many foreign modules want exactly (texts, tokens, dim)

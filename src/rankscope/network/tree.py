@@ -105,11 +105,12 @@ class Network(nn.Module):
         if isinstance(sites, str):
             raise ShapeError(f"sites={sites!r} is one name; give a list of names, such as [{sites!r}]")
         wanted = frozenset(sites)
-        known = {
-            str(part.site) for part in self.modules() if isinstance(part, Part) and hasattr(part, "site")
-        }
-        for site in sorted(wanted - known - SITES):
-            raise unknown_name("site", site, known | SITES)
+        if wanted - SITES:
+            known = {
+                str(part.site) for part in self.modules() if isinstance(part, Part) and hasattr(part, "site")
+            }
+            for site in sorted(wanted - known - SITES):
+                raise unknown_name("site", site, known | SITES)
         states, seen, seen_maps = [x], dict[tuple[int, str], Tensor](), dict[tuple[int, str], Tensor]()
         for layer, block in enumerate(self.blocks, start=1):
             with safe_products(x), _tapped(block, layer, wanted, seen, seen_maps if maps else None):
@@ -161,7 +162,7 @@ def _tapped(
 ) -> Iterator[None]:
     """Record the output of every wanted site, and of every mixer, while ``block`` runs once."""
     handles = []
-    for part in block.modules():
+    for part in block.modules() if wanted or seen_maps is not None else ():
         site = getattr(part, "site", None)
         if isinstance(part, Part) and site in wanted:
             handles.append(part.register_forward_hook(_Tap(seen, layer, str(site))))

@@ -277,7 +277,7 @@ def _check(network: Network, dtype: torch.dtype, mlps: str) -> None:
                 raise NotUnderstood(
                     leaf,
                     "paths",
-                    "nothing is known inside it; mlps='source' lets paths begin at what it puts out",
+                    f"{leaf.refused()}; mlps='source' lets paths begin at what it puts out",
                 )
 
 

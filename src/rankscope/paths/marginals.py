@@ -173,7 +173,8 @@ class _Carried:
             started = Walk(heads=False, sources=name.__eq__)
             moved.append(_sole(push(block, {}, started), like=state).unsqueeze(0))
             self.labels.append(Source(name, layer))
-        self.stack = torch.cat(moved)
+        # Nothing is on its way yet before the first block with heads, where only heads are carried.
+        self.stack = torch.cat(moved) if moved else self.stack
 
     def marginals(self) -> Marginals:
         """What has arrived at the output."""

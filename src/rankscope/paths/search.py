@@ -7,6 +7,10 @@ taken several at a time, because parts carry a stack of terms at the cost of few
 Terms are computed, so a bound of them is one of the terms themselves only together with the *error* of a term: what
 rounding may have taken away at most, followed through the worst case of every step. The *noise* of a term is what
 rounding has left typically, which shrinks as the term does. Where it is large beside the score, paths have no order.
+
+A list is proven if no other path, with its error, exceeds what the last score is at least, its *floor* taken off. So
+prefixes whose bound alone is a little below the last score, and with its error above it, are followed as well: most of
+them turn out smaller. Where the error is as large as the score that would never end, and nothing is proven.
 """
 
 import heapq
@@ -35,6 +39,9 @@ MOST_NODES = 2_000_000
 
 STACKED = 2**21
 """Entries of the terms that are carried through a step together."""
+
+DOUBTFUL = math.log(2.0)
+"""A prefix that could be better by its error alone is followed if its bound is at least half of the last score."""
 
 Ways = tuple[int, ...]
 """The number of a choice for each of the first steps."""
@@ -161,6 +168,7 @@ class Search:
         # A computed term may be above its bound by the rounding of the steps.
         self._slack = math.log1p(relative_floor(len(problem.steps), problem.start.dtype))
         self._numbers, self._held = itertools.count(), 0
+        self._floors: dict[Ways, float] = {}
         self._stack = max(1, min(32, STACKED // problem.start.numel()))
         first = problem.after(()).unsqueeze(0)
         before = _size(problem.start.unsqueeze(0)) * relative_floor(1, problem.start.dtype)
@@ -174,9 +182,13 @@ class Search:
         return self.found[0].score if len(self.found) == self.count else -math.inf
 
     @property
-    def noise(self) -> float:
-        """What rounding may have left of the score to beat."""
-        return self.found[0].noise if len(self.found) == self.count else 0.0
+    def least(self) -> float:
+        """What the last score is at least, its floor taken off, a natural logarithm; -inf where it is all rounding."""
+        if len(self.found) < self.count:
+            return -math.inf
+        last = self.last
+        lost = _log(self.floor(self.found[0])) - last if last > -math.inf else 0.0
+        return last + math.log1p(-math.exp(lost)) if lost < 0 else -math.inf
 
     @property
     def bound(self) -> float:
@@ -191,22 +203,42 @@ class Search:
     @property
     def waiting(self) -> int:
         """How many prefixes may still lead to a better path."""
-        return sum(self._hopeful(node.priority) for node in self.frontier)
+        return sum(self._hopeful(node.priority, node.most) for node in self.frontier)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that waits is worth following."""
+        return len(self.found) == self.count and not any(
+            self._hopeful(node.priority, node.most) for node in self.frontier
+        )
 
     @property
     def is_proven(self) -> bool:
-        """Whether no path outside the list has a larger score than the last one, as far as rounding can tell."""
-        if len(self.found) < self.count:
-            return False
-        return self.bound <= self.last or self.most <= _log(self.noise)
+        """Whether no path outside the list has a larger score than the last one, rounding included on both sides.
 
-    def rounding(self, ways: Ways) -> float:
+        Not where the last score is all rounding: it has no place in an order, even if nothing is left out.
+        """
+        if len(self.found) < self.count or self.most > self.least:
+            return False
+        return self.least > -math.inf or self.floor(self.found[0]) == 0
+
+    def floor(self, found: Found) -> float:
+        """What rounding may have left of the score of a whole path.
+
+        A unit of the term, or, of a term that was carried without its mean, what is known of its own rounding; and at
+        least what is left of a noise that is carried beside it.
+        """
+        if found.ways not in self._floors:
+            self._floors[found.ways] = max(found.noise, self.rounding(found.ways))
+        return self._floors[found.ways]
+
+    def rounding(self, ways: Ways, problem: Problem | None = None) -> float:
         """What rounding may have left of the term of a whole path, by a noise that is carried beside it.
 
         Every step rounds its sums by a unit of their size. Where a later step takes nearly all of a term away, it need
         not take the noise away with it: noise of a drawn direction goes through the same steps, which are linear.
         """
-        problem, drawn = self.problem, torch.Generator().manual_seed(0)
+        problem, drawn = problem or self.problem, torch.Generator().manual_seed(0)
         unit = relative_floor(1, problem.start.dtype)
 
         def fresh(size: float) -> Tensor:
@@ -231,15 +263,21 @@ class Search:
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Take the best nodes until no path can be better than those found, or it is over."""
-        while self.frontier and self._hopeful(self.frontier[0].priority):
+        while self.frontier and self._hopeful(self.frontier[0].priority, math.inf):
             if is_over() or len(self.frontier) > MOST_NODES:
                 return
             best = defaultdict[int, list[Node]](list)
-            for _ in range(self._stack):
-                if not self.frontier or not self._hopeful(self.frontier[0].priority):
+            taken = 0
+            while taken < self._stack and self.frontier:
+                if not self._hopeful(self.frontier[0].priority, math.inf):
                     break
                 node = heapq.heappop(self.frontier)
-                best[len(node.ways)].append(node)
+                if self._hopeful(node.priority, node.most):
+                    best[len(node.ways)].append(node)
+                    taken += 1
+                else:
+                    self._let_go(node)
+                    self._lose(node.priority, node.most)
             for nodes in best.values():
                 for child in self._expand(nodes):
                     heapq.heappush(self.frontier, child)
@@ -264,8 +302,11 @@ class Search:
                 levels[depth + 1] += self._expand(level[first : min(first + self._stack, width)])
         return left_out
 
-    def _hopeful(self, priority: float) -> bool:
-        return len(self.found) < self.count or priority > self.last
+    def _hopeful(self, priority: float, most: float) -> bool:
+        """Whether a bound, and with its error ``most``, leaves room for a better path, or for doubt of the list."""
+        if len(self.found) < self.count or priority > self.last:
+            return True
+        return priority > self.last - DOUBTFUL and most > self.least > -math.inf
 
     def _expand(self, nodes: Sequence[Node]) -> list[Node]:
         """The children of nodes of one depth that may lead to a better path; whole paths go to the list."""
@@ -332,7 +373,7 @@ class Search:
             zip(parents, bounds.tolist(), most.tolist(), noise.tolist(), error.tolist(), strict=True)
         ):
             priority, at_most = min(bound, parent.priority), min(with_error, parent.most)
-            if not self._hopeful(priority):
+            if not self._hopeful(priority, at_most):
                 self._lose(priority, at_most)
                 continue
             term = terms[index].clone() if self._held < MOST_BYTES else None

@@ -43,6 +43,7 @@ class Ranked:
         cosine_to_output: cosine of the angle between ``J Z`` and ``J Y``; NaN where one of them is zero.
         floor: what rounding may have left of the residual; paths with less have no order among themselves.
         share_floor: the same for the share.
+        norm_floor: the same for the norm.
     """
 
     path: Path
@@ -52,11 +53,17 @@ class Ranked:
     cosine_to_output: float
     floor: float
     share_floor: float
+    norm_floor: float
 
     @property
     def resolved(self) -> bool:
         """Whether the residual is above its floor."""
         return self.residual > self.floor
+
+    @property
+    def norm_resolved(self) -> bool:
+        """Whether the norm is above its floor."""
+        return self.norm > self.norm_floor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +73,18 @@ class Top:
     Args:
         paths: the list.
         score: what it is sorted by.
-        exact: whether no other path has a larger score than the last one of the list, as far as rounding can tell.
-        gap: no other path has a score above ``(1 + gap)`` times that of the last one, 0 if the list is exact. None if
-            no number is known: the score of the last one may be all rounding, and nothing is a multiple of that.
+        exact: whether no other path has a larger score than the last one of the list: the largest that any other can
+            have, what rounding may have taken away included, is at most the last score less its floor. Never where the
+            last score is not above its floor, unless it and all others are zero.
+        gap: no other path has a score above ``(1 + gap)`` times that of the last one, the floor of the last one taken
+            off; 0 if the list is exact. None if no number is known: the score of the last one may be all rounding, and
+            nothing is a multiple of that.
         bound: no other path has a score above it, what rounding may have taken away included.
         expanded: how many prefixes were carried one step further.
         of: how many paths there are.
         seconds: how much time was allowed for the search.
-        waiting: how many prefixes might still have led to a better path when time was over; 0 if the list is exact.
+        waiting: how many prefixes might still have led to a better path, or to doubt of the list, when time was over. 0
+            if the search has ended: what is not proven then is open because of rounding, and more time does not help.
         seconds_more: about how long it takes to carry these one step further, at the pace of the search; a proof takes
             at least that, because what they lead to may have to be looked at too. None where nothing waits, or where
             there was no time to find out the pace.
@@ -89,6 +100,16 @@ class Top:
     seconds: float
     waiting: int
     seconds_more: float | None
+
+    @property
+    def resolved(self) -> tuple[bool, ...]:
+        """Whether the score of each path is above its floor."""
+        return tuple(one.norm_resolved if self.score == "norm" else one.resolved for one in self.paths)
+
+    @property
+    def ranked(self) -> int:
+        """How many of the first paths have a rank: from the first score that is not above its floor on, none has."""
+        return self.resolved.index(False) if False in self.resolved else len(self.paths)
 
 
 @torch.no_grad()
@@ -150,21 +171,23 @@ def top_paths(
             begun, guessed = clock(), search.expanded
             search.run(is_over)
             pace = (clock() - begun) / max(search.expanded - guessed, 1)
-        waiting = 0 if search.is_proven else search.waiting
-        if not search.is_proven:
+        waiting = 0 if search.is_over else search.waiting
+        if not search.is_over:
             search.finish(width)
+        is_proven = search.is_proven
+        waiting = 0 if is_proven else waiting
         ranked = tuple(_ranked(one, search, frozen) for one in sorted(search.found, reverse=True))
     return Top(
         paths=ranked,
         score=score,
-        exact=search.is_proven,
-        gap=0.0 if search.is_proven else _gap(search.most, search.last, search.noise),
+        exact=is_proven,
+        gap=0.0 if is_proven else _gap(search.most, search.least),
         bound=_exp(search.most),
         expanded=search.expanded,
         of=paths,
         seconds=seconds,
-        waiting=0 if search.is_proven else waiting,
-        seconds_more=None if search.is_proven or not pace else pace * waiting,
+        waiting=waiting,
+        seconds_more=pace * waiting if waiting and pace else None,
     )
 
 
@@ -200,15 +223,19 @@ def _ranked(found: Found, search: Search, frozen: FrozenNetwork) -> Ranked:
         size = 0.0  # the tokens of the output are equal up to rounding: there is nothing to have a share in
     along = float((own * whole).sum())
     floor = relative_floor(frozen.layers, frozen.dtype) * norm
-    least = min(floor, found.noise) if problem.is_centered else floor
+    own_floor = search.floor(found)
+    whole_rounding = (
+        search.rounding(ways, replace(problem, is_centered=False)) if problem.is_centered else own_floor
+    )
     return Ranked(
         path=Path(tuple(chain(*(step.choices[way] for step, way in zip(problem.steps, ways, strict=True))))),
         norm=norm,
         residual=residual,
         share=along / size**2 if size else math.nan,
         cosine_to_output=along / (residual * size) if residual and size else math.nan,
-        floor=max(least, search.rounding(ways)),
+        floor=own_floor,
         share_floor=floor / size if size else math.nan,
+        norm_floor=max(floor, whole_rounding),
     )
 
 
@@ -257,12 +284,11 @@ def _deadline(
     return is_over
 
 
-def _gap(bound: float, last: float, noise: float) -> float | None:
+def _gap(most: float, least: float) -> float | None:
     """By how much a bound is above what a score is at least, both logarithms; None where that is no number."""
-    lost = noise * math.exp(-last) if last > -LARGEST else math.inf  # of the score, relative to it
-    if not lost < 1:
+    if least == -math.inf:
         return None
-    above = bound - last - math.log1p(-lost)
+    above = most - least
     return math.expm1(max(above, 0.0)) if above < LARGEST else None
 
 

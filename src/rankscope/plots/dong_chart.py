@@ -18,6 +18,9 @@ WIDTH, HEIGHT = 330, 230
 DEEPEST = -24.0
 """The lower axis ends here: where a layer cubes the residual, the next point would be at 1e-60."""
 
+FALLEN = 0.5
+"""A variant is shown against R in layers in which its ratio is below so much of that at layer 0."""
+
 Y_TITLE = "||res(X)|| / ||X||, composite norm"
 LINES: dict[str, list[int]] = {"ours": [1, 0], "published": [5, 3], "split": [1, 2]}
 
@@ -39,6 +42,8 @@ def dong_chart(table: Table) -> Chart:
     # a single column lies down: both panels side by side
     pairs = zip(*columns, strict=True) if len(columns) > 1 else columns
     blocks = [series_key(series), _line_key(table), *(alt.hconcat(*pair, spacing=30) for pair in pairs)]
+    first = [_repeats_panel(rows, series) for rows in repeats_rows(table).values()]
+    blocks += [alt.hconcat(*first, spacing=30)] if first else []
     seeds = table.frame["seed"].n_unique() - (setting["trained"] is not None)
     notes = [
         f"{setting['tokens']} tokens, mean over texts",
@@ -208,6 +213,63 @@ def _marks(rows: Sequence[Row], series: Look, y: Any, band: tuple[Any, str]) -> 
     marks += [hollow.encode(y=y, color=color, shape=shape)]
     marks += [one.encode(y=y, fill=fill, shape=shape) for one in (filled, dots)]
     return marks
+
+
+def repeats_rows(table: Table) -> dict[int, list[Row]]:
+    """By layer, what the variants that fall there have at every R; layers in which rounding is in it are left out."""
+    floors = {
+        one["layer"]: one["floor"]
+        for one in table.frame.filter(pl.col("arithmetic") == "float32").iter_rows(named=True)
+    }
+    theirs = {
+        (one["variant"], one["layer"]): one["published"]
+        for one in table.sections["published"]
+        if one["weights"] == "initial"
+    }
+    found: dict[int, list[Row]] = {}
+    for one in table.sections["repeats"]:
+        start = one["layers"][0]["mean"]
+        for layer, value in enumerate(one["layers"]):
+            if value["mean"] < FALLEN * start:
+                ends = {end: value["mean"] if value[end] is None else value[end] for end in ("low", "high")}
+                known = {"published": theirs.get((one["variant"], layer))}
+                row = {
+                    "layer": layer,
+                    "series": one["variant"],
+                    "repeats": one["repeats"],
+                    "value": value["mean"],
+                }
+                found.setdefault(layer, []).append(row | ends | known)
+    return {layer: rows for layer, rows in found.items() if min(row["value"] for row in rows) > floors[layer]}
+
+
+def _repeats_panel(rows: Sequence[Row], series: Look) -> Any:
+    """The ratio of one layer against how often tokens repeat; published values, of an R that is not known, as lines."""
+    layer, every = rows[0]["layer"], sorted({row["repeats"] for row in rows})
+    highest = max(max(row["high"], row["published"] or 0.0) for row in rows)
+    scale = alt.Scale(domain=[0, 1.1 * highest], nice=False)
+    axis = alt.Axis(title=f"the same at layer {layer}", tickCount=5, domain=False)
+
+    def place(name: str) -> Any:
+        return alt.X(
+            f"{name}:Q",
+            axis=alt.Axis(values=every, title="R, how often tokens repeat", grid=False, format="~g"),
+            scale=alt.Scale(domain=[0, every[-1] + every[0]], nice=False),
+        )
+
+    color = alt.Color("series:N", scale=alt.Scale(domain=series.names, range=series.colors), legend=None)
+    shape = alt.Shape("series:N", scale=alt.Scale(domain=series.names, range=series.shapes), legend=None)
+    base = rows_chart([row | {"last": every[-1] + every[0], "none": 0} for row in rows]).encode(color=color)
+    y = alt.Y("value:Q", scale=scale, axis=axis)
+    known = base.transform_filter("datum.published != null").mark_rule(strokeDash=LINES["published"])
+    return alt.layer(
+        known.encode(x=place("none"), x2="last:Q", y=alt.Y("published:Q", scale=scale, axis=axis)),
+        base.mark_rule(strokeWidth=1.3).encode(
+            x=place("repeats"), y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q"
+        ),
+        base.mark_line(strokeWidth=1.6).encode(x=place("repeats"), y=y),
+        base.mark_point(filled=True, opacity=1, size=46).encode(x=place("repeats"), y=y, shape=shape),
+    ).properties(width=WIDTH, height=HEIGHT // 2)
 
 
 def _line_key(table: Table) -> Any:

@@ -80,7 +80,9 @@ def search_words(table: Table) -> str:
         return ""
     if search["exact"]:
         return "exact: no other path is larger"
-    gap = search.get("gap")
+    gap, ranked = search.get("gap"), search.get("ranked")
+    if isinstance(ranked, int) and ranked < len(top_of(table)):
+        return f"not exact: from place {ranked + 1} on scores are rounding, which has no order"
     if not isinstance(gap, int | float) or not search.get("tells", True):
         return "not exact: larger paths may exist"
     return f"not exact: a path outside the list is at most {1 + gap:.3g} times the last one"

@@ -30,7 +30,10 @@ How = Literal["moved", "stated", "one by one", "assumed"]
 """Found by moving slices; stated by the batch; pictures and sound, which lie one after the other; taken for granted."""
 
 CORNER = 4
-"""So many slices along either axis take part in the trial, unless the model cannot read so few or shows nothing."""
+"""So many slices along either axis take part in the trial, unless the model cannot read so few or shows nothing.
+
+Along the second axis one more: a model may turn texts and tokens around where there are as many of both.
+"""
 
 MOST = 2**14
 """Tokens of the largest trial."""
@@ -95,22 +98,26 @@ def find_axes(
         for part in _parts(inputs, moved):
             axis = trial.axis(part)
             if axis is not None:
+                trial.check_alone(part, axis)
                 return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
 
 
 def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None) -> bool:
-    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts."""
-    if not inputs or any(value.ndim > 1 for value in inputs.values()):
+    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts, or with one of
+    a single text that the model has put there."""
+    sizes = {len(value) for value in inputs.values() if value.ndim == 1}
+    if not sizes or any(value.ndim > 1 for value in inputs.values()):
         return False
-    axes: list[int] = []
+    is_lone: list[bool] = []
 
     def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
-        axes.append(state.ndim)
+        is_alone = state.ndim == 3 and 1 in state.shape[:2] and max(state.shape[:2]) > 1
+        is_lone.append(state.ndim == 2 or is_alone)
 
     with suppress(Exception), _at_rest(model), tapped(model, layout, receive, texts=None):
         run_batch(model, Batch(inputs=dict(inputs), is_token=None, labels=(), form=form))
-    return axes[:1] == [2]
+    return is_lone[:1] == [True]
 
 
 def located(
@@ -221,32 +228,67 @@ class _Trial:
 
         Sizes alone do not tell whether a mask of 4 x 4 belongs to 4 texts of 4 tokens one by one or to all of them.
         """
+        if _texts(inputs, axes) == 1 or not self._open(inputs, axes):
+            return axes
+        if inputs[self.moved[0]].shape[:2].numel() > MOST:
+            return axes
+        return next((tried for tried, is_same in self._alone(inputs, axes) if is_same), axes)
+
+    def check_alone(self, inputs: dict[str, Tensor], axis: int) -> None:
+        """Raise if there are as many slices along both axes, and the first along ``axis`` is not itself when alone.
+
+        What a model makes of a square may be no word about other shapes; on one slice it sees a square no longer.
+        A model that does not run on one text says nothing.
+        """
+        rows, columns = inputs[self.moved[0]].shape[:2]
+        if rows != columns or rows == 1:
+            return
+        found = [is_same for _, is_same in self._alone(inputs, _axes(inputs, axis, self.moved))]
+        if found and not any(found):
+            raise ShapeError(
+                f"which axis of the inputs holds texts cannot be told: in a square of {rows} x {columns} it is axis "
+                f"{axis}, but the first text along it alone has other states than among the others; give another "
+                "number of texts than of tokens"
+            )
+
+    def _open(
+        self, inputs: Mapping[str, Tensor], axes: Mapping[str, int | None]
+    ) -> dict[str, list[int | None]]:
+        """The axes along which masks and the like may have their texts, the likely one first."""
         texts = _texts(inputs, axes)
-        open_ = {
-            name: [axes[name], *(one for one in (0, 1, None) if one != axes[name])]
+        return {
+            name: [
+                one
+                for one in dict.fromkeys((axes[name], 0, 1, None))
+                if one is None or value.shape[one : one + 1] == (texts,)
+            ]
             for name, value in inputs.items()
             if name not in self.moved and name not in _FOR_EACH and texts in value.shape[:2]
         }
-        open_ = {
-            name: [one for one in some if one is None or inputs[name].shape[one : one + 1] == (texts,)]
-            for name, some in open_.items()
-        }
-        if texts == 1 or not open_ or inputs[self.moved[0]].shape[:2].numel() > MOST:
-            return axes
+
+    def _alone(
+        self, inputs: Mapping[str, Tensor], axes: dict[str, int | None]
+    ) -> Iterator[tuple[dict[str, int | None], bool]]:
+        """The model run on the first text alone, with masks and the like cut along each axis they may lie on.
+
+        Gives the axes of each run, and whether its states are those of the first text among others.
+        """
+        open_, texts = self._open(inputs, axes), _texts(inputs, axes)
         try:
             among = self._run(dict(inputs))
         except Exception:  # its own words come when it runs in earnest
-            return axes
+            return
         for choice in islice(product(*open_.values()), MOST_CHOICES):
             tried = axes | dict(zip(open_, choice, strict=True))
             alone = {
                 name: value if tried[name] is None else value.narrow(tried[name] or 0, 0, 1)
                 for name, value in inputs.items()
             }
+            is_same = None
             with suppress(Exception):
-                if self._is_same(among, self._run(alone), texts):
-                    return tried
-        return axes
+                is_same = self._is_same(among, self._run(alone), texts)
+            if is_same is not None:
+                yield tried, is_same
 
     def _is_same(self, among: list[_Seen], alone: list[_Seen], texts: int) -> bool:
         """Whether the first text of a run of all has the states of a run of it alone, along the axis of texts."""
@@ -374,7 +416,8 @@ def holds_tokens(name: str, value: Tensor) -> bool:
 def _parts(inputs: Mapping[str, Tensor], moved: list[str]) -> Iterator[dict[str, Tensor]]:
     """Parts of the inputs to try, small ones first; where an axis has one slice, then with that slice twice."""
     rows, columns = inputs[moved[0]].shape[:2]
-    sizes = [(CORNER, CORNER), (CORNER, columns), (rows, CORNER), (rows, columns)]
+    small = (CORNER, CORNER + 1) if columns > CORNER else (CORNER - 1, CORNER)
+    sizes = [small, (CORNER, CORNER), (CORNER, columns), (rows, CORNER), (rows, columns)]
     within = dict.fromkeys((min(first, rows), min(second, columns)) for first, second in sizes)
     for first, second in within:
         if first * second <= MOST:

@@ -1,6 +1,8 @@
 """What a block was called with, copied before the block could write into it."""
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_map
 from rankscope.sources.family import Stack
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.roles import block_width
-from rankscope.sources.taps import entering, has_tokens_first
+from rankscope.sources.taps import entering, has_tokens_first, unwrapped
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type)
 
@@ -41,6 +43,25 @@ class BlockCall:
         """The tokens that entered, ``texts tokens dim``."""
         held = self.tensors()[self.stream]
         return held.transpose(0, 1) if self.tokens_first else held
+
+
+@contextmanager
+def entered_by_others(model: nn.Module, stack: Stack, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Lets other tokens enter the first block of a stack; whatever else the blocks are given stays as it is."""
+    first = unwrapped(model).get_submodule(stack.called[0])
+
+    def changed(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        state = entering(args, kwargs, block_width(block))
+        if state is None:
+            return None
+        other = change(state)
+        return tree_map(lambda leaf: other if leaf is state else leaf, (args, dict(kwargs)))
+
+    handle = first.register_forward_pre_hook(changed, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def kept_call(

@@ -17,6 +17,7 @@ from rankscope.network.foreign import Foreign
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.operations import Captured
 from rankscope.sources.proof import ALLOWED, ALLOWED_CASTS, token_deviation, turns
+from rankscope.sources.recognise.tokenmaps import Called
 from rankscope.sources.taps import first_tensor
 from rankscope.split.run import in_float64
 
@@ -155,7 +156,7 @@ def has_coarse_arguments(call: BlockCall) -> bool:
 
 def _runs_modules(part: Part) -> bool:
     """Whether a piece of the tree is a module of the model, which casts as it likes."""
-    return any(isinstance(one, TokenMap) for one in part.modules())
+    return any(isinstance(one, TokenMap) and isinstance(one.module, Called) for one in part.modules())
 
 
 def _turns_by_tables(part: Part, call: BlockCall) -> bool:

@@ -19,6 +19,7 @@ told in ``Calls.notes``.
 import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from itertools import chain
 from math import inf
@@ -32,10 +33,13 @@ from rankscope.errors import ConfigError, ModelError, RankscopeError
 from rankscope.sources.arguments import positional_names, taken_apart, tensors_in
 from rankscope.sources.axes import Axes
 from rankscope.sources.batch import Batch
+from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_masks import BlockMask, may_be_told
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import inputs_of
-from rankscope.sources.padding import Padding, find_padding, masks_of_tokens
+from rankscope.sources.padding import Padding, find_padding, find_told_padding, masks_of_tokens
+from rankscope.sources.plain_run import first_call
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call, Seen, called, check_alike
 from rankscope.sources.taps import unwrapped
@@ -59,6 +63,8 @@ class Calls(Iterator[Batch]):
         self._given, self._parts = given, self._located(model, layout, batch_size)
         self.axes: Axes | None = None
         self._padding: Padding | None = None
+        self._told: BlockMask | None = None
+        self._is_never_told = False
         self.total = given.total
         """How many calls there are, where that is known."""
 
@@ -88,12 +94,37 @@ class Calls(Iterator[Batch]):
             self._given.tell("padding", self._padding.words)
             is_token = self._padding.is_token(batch)
             return batch if is_token is None else replace(batch, is_token=is_token)
+        given = batch.inputs.get("attention_mask")
+        is_open = batch.is_token is None or bool(batch.is_token.all())
+        asks = is_open and (is_own or (given is not None and given.ndim > 2))
+        told = self._told_padding(model, layout, batch) if asks else None
+        if told is not None:
+            return replace(batch, is_token=told)
         unclear = [name for name in masks if "mask" in name or "pad" in name]
         if unclear and batch.is_token is None:
             self._given.tell(
                 "padding", f"the input {unclear[0]!r} was not seen to leave out tokens: all are measured"
             )
         return batch
+
+    def _told_padding(self, model: nn.Module, layout: Layout, batch: Batch) -> Tensor | None:
+        """Which tokens the blocks' own arguments leave, where a model makes its mask of something else than a mask."""
+        if self._is_never_told:
+            return None
+        call: BlockCall | None = None
+        with suppress(Exception):  # its own words come when it runs in earnest
+            _, call = first_call(model, layout.stacks[0], batch)
+        if call is None or not may_be_told(call):
+            self._is_never_told = True
+            return None
+        self._told = self._told or find_told_padding(model, layout, batch)
+        if self._told is None:
+            return None
+        self._given.tell(
+            "padding",
+            f"padding is what the argument {self._told.name!r} of the blocks leaves out (found by moving it)",
+        )
+        return self._told.is_token(call)
 
     def _located(self, model: nn.Module, layout: Layout | None, batch_size: int) -> Iterator[Batch]:
         first: Batch | None = None

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTranslated
+from rankscope.errors import NotTranslated, RankscopeError
 from rankscope.sources.arguments import positional_names
-from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.batch import Batch
+from rankscope.sources.block_calls import BlockCall, entered_by_others
+from rankscope.sources.family import Stack
 from rankscope.sources.operations import held_tensors
 from rankscope.sources.paths import join
+from rankscope.sources.plain_run import plain_run
 
 _CLOSE = 1e-5
 """The same values computed for another number of texts differ by rounding; what follows from them is compared."""
@@ -53,6 +56,28 @@ def varying(calls: Sequence[BlockCall], others: Sequence[BlockCall], *, memory: 
             if name not in (call.stream, memory) and not _is_same(value, given.get(name)):
                 found[name] = None
     return list(found)
+
+
+def handed_on(
+    model: nn.Module, stack: Stack, batch: Batch, calls: Sequence[BlockCall], *, memory: str | None
+) -> list[str]:
+    """The arguments besides tokens and memory that a block is given from what an earlier one computed, in its words.
+
+    Found by cause and effect: other tokens enter the first block, and the arguments that change are made of them.
+    """
+    if stack.program is not None or stack.enters:  # one call runs all of them
+        return []
+
+    def other(state: Tensor) -> Tensor:
+        return state + 0.5 * state.roll(1, dims=-1) + 0.1 * state.detach().abs().mean()
+
+    try:
+        with entered_by_others(model, stack, other):
+            others = plain_run(model, stack, batch, with_arguments=True, with_ending=False).arguments
+    except RankscopeError:
+        return []
+    # The first block itself may be given its tokens twice.
+    return [_word(calls[0].block, name) for name in varying(calls[1:], others[1:], memory=memory)]
 
 
 def fixed_values(names: Iterable[str], calls: Sequence[BlockCall]) -> tuple[Fixed, ...]:

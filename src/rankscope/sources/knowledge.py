@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from rankscope.network import Context, Segments
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_masks import BlockMask
 from rankscope.sources.variations import Marks
 
 SEGMENTS = "token_type_ids"
@@ -20,6 +21,7 @@ class Knowledge:
     Args:
         padding: the input that marks padding; None where none was seen to.
         positions: the input that holds the positions of tokens; None where columns are counted.
+        mask: the argument of the blocks that tells padding, where no input marks it.
         memory: the argument of the blocks that holds the states which cross-attention reads.
         memory_padding: the input that marks padding of the memory.
         segments: the input that holds the segments of tokens, for blocks whose attention reads them.
@@ -27,6 +29,7 @@ class Knowledge:
     """
 
     padding: Marks | None = None
+    mask: BlockMask | None = None
     positions: str | None = None
     memory: str | None = None
     memory_padding: Marks | None = None
@@ -37,6 +40,8 @@ class Knowledge:
         """What is known of a batch whose first state is ``x`` and whose first block was called so."""
         texts, tokens = x.shape[:2]
         is_token = None if self.padding is None else self.padding.is_token(batch)
+        if self.padding is None and self.mask is not None and call is not None:
+            is_token = self.mask.is_token(call)
         positions = None if self.positions is None else batch.by_text(self.positions)
         if positions is None or positions.shape[-1] != tokens:
             positions = torch.arange(tokens)
@@ -60,7 +65,12 @@ class Knowledge:
         )
 
     def without_padding(self) -> "Knowledge":
-        return replace(self, padding=None, memory_padding=None)
+        return replace(self, padding=None, mask=None, memory_padding=None)
+
+    @property
+    def asks_calls(self) -> bool:
+        """Whether it is read off what the blocks are called with."""
+        return self.memory is not None or self.mask is not None
 
 
 def segments_of(tree: nn.Module) -> str | None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from rankscope.core.processor import safe_products
 from rankscope.sources.batch import Batch
+from rankscope.sources.roles import every_module
 
 
 def run_batch(model: nn.Module, batch: Batch) -> object:
@@ -33,7 +34,7 @@ def run_batch(model: nn.Module, batch: Batch) -> object:
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; the training mode of every module as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.training) for module in every_module(model)]
     for module, mode in modes:  # not model.eval(): some models do more there than set a flag
         if mode:
             module.training = False

@@ -6,6 +6,7 @@ tokens be read, the former are padding. A mask that changes no state (of a loss,
 reads) tells nothing here.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,9 +15,12 @@ from torch import Tensor, nn
 
 from rankscope.sources.axes import CLEARLY, distance, holds_tokens
 from rankscope.sources.batch import Batch
+from rankscope.sources.block_calls import entered_by_others
+from rankscope.sources.block_masks import BlockMask, block_masks
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.plain_run import first_call
 from rankscope.sources.taps import tapped
 
 TEXTS = 4
@@ -63,6 +67,40 @@ def find_padding(model: nn.Module, layout: Layout, batch: Batch) -> Padding | No
                 if _leaves_out(model, layout, part, Padding(name, is_zero), before):
                     return Padding(name, is_zero)
     return None
+
+
+def find_told_padding(model: nn.Module, layout: Layout, batch: Batch) -> BlockMask | None:
+    """The argument of the blocks that leaves tokens out; None where none was seen to.
+
+    Inputs of any kind may be behind it: lengths, masks between tokens, ids. It cannot be taken away here. What shows it
+    is that other values of the tokens it leaves out do not move those it keeps, while the other way round they do.
+    """
+    stack = layout.stacks[0]
+    with suppress(Exception):  # its own words come when it runs in earnest
+        _, call = first_call(model, stack, batch)
+        before: list[Tensor] = []
+        for mask in block_masks(call):
+            kept = mask.is_token(call)
+            if kept is None:
+                continue
+            before = before or _states(model, layout, batch)
+            moves = []
+            for keep in (kept, ~kept):
+                with entered_by_others(model, stack, _others_but(keep.mT if call.tokens_first else keep)):
+                    moves.append(_moved(before, _states(model, layout, batch), keep))
+            if moves[0] <= CLEARLY.get(dtype_of(model), 0.1) < moves[1]:
+                return mask
+    return None
+
+
+def _others_but(keep: Tensor) -> Callable[[Tensor], Tensor]:
+    """Other tokens of the same size in all places but some."""
+
+    def change(x: Tensor) -> Tensor:
+        drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        return torch.where(keep.unsqueeze(-1).to(x.device), x, (drawn * float(x.detach().std())).to(x))
+
+    return change
 
 
 def _leaves_out(

@@ -3,7 +3,7 @@ the model makes of the tokens after them."""
 
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from rankscope.sources.inside import Inside
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.operations.watch import Exact
 from rankscope.sources.taps import Ambiguous, tapped, unwrapped
+
+Kept = bool | Literal["first"]
+"""Of which calls of blocks the arguments are kept."""
 
 
 class _Seen(Exception):  # noqa: N818 - a signal, not an error
@@ -37,7 +40,8 @@ class PlainRun:
             width of the blocks, or it could not be seen.
         after_blocks: the modules on the way from the last block to ``last``, each with its class.
         after_norm: those of them after the final norm.
-        arguments: what every call of a block was given, in order; empty unless it was asked for.
+        arguments: what every call of a block was given, in order, or the first of them alone; empty unless it was
+            asked for.
     """
 
     states: tuple[Tensor, ...]
@@ -56,7 +60,7 @@ class _Tape:
     sites: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     final: Tensor | None = None
     calls: list[nn.Module] = field(default_factory=list)
-    arguments: list[BlockCall] | None = None
+    arguments: list[BlockCall] = field(default_factory=list)
 
     def is_whole(self, stack: Stack) -> bool:
         """Whether all that belongs to the stack has been seen."""
@@ -71,7 +75,7 @@ def first_state(model: nn.Module, stack: Stack, batch: Batch) -> Tensor:
 def first_call(model: nn.Module, stack: Stack, batch: Batch) -> tuple[Tensor, BlockCall]:
     """What enters the first block, and all else that it is called with; the blocks themselves do not run."""
     tape = _taped(unwrapped(model), stack, batch, None, first=True, with_arguments=True)
-    return tape.states[0], (tape.arguments or [])[0]
+    return tape.states[0], tape.arguments[0]
 
 
 def plain_run(
@@ -79,12 +83,13 @@ def plain_run(
     stack: Stack,
     batch: Batch,
     *,
-    with_arguments: bool = False,
+    with_arguments: Kept = False,
     with_ending: bool = True,
 ) -> PlainRun:
     """Every state of the stack on one batch, and the last state of the model; if asked, copies of what the blocks got.
 
-    Without the ending what the model does after its blocks is not followed: ``last`` is None.
+    Copies of all calls take long where the blocks are handed a cache that grows from one to the next. Without the
+    ending what the model does after its blocks is not followed: ``last`` is None.
 
     What goes wrong after the stack (a decoder that misses its inputs) is no matter of the stack: then ``last`` is what
     was seen until there.
@@ -102,7 +107,7 @@ def plain_run(
         last=ending.last,
         after_blocks=ending.named(ending.passed),
         after_norm=ending.named(ending.passed[norm:]),
-        arguments=tuple(tape.arguments or ()),
+        arguments=tuple(tape.arguments),
     )
 
 
@@ -126,20 +131,33 @@ def _taped(
     ending: Ending | None,
     *,
     first: bool = False,
-    with_arguments: bool = False,
+    with_arguments: Kept = False,
 ) -> _Tape:
-    tape = _Tape(arguments=[] if with_arguments else None)
+    tape = _Tape()
     try:
-        _run(model, stack, batch, tape, ending, first=first)
+        _run(model, stack, batch, tape, ending, first=first, with_arguments=with_arguments)
+        if first and not tape.states:
+            raise ModelError(
+                f"the call does not run the blocks of {stack.name!r} ({stack.blocks[0]} ... {stack.blocks[-1]}); "
+                "generate() of a model with an encoder and a decoder, say, runs the encoder by itself before: record a "
+                "call that runs both, or the part alone, rs.record(model.get_submodule(...))"
+            )
     except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
         (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
-        tape = _Tape(arguments=[] if with_arguments else None)
-        _run(model, stack, batch, tape, ending, first=first)
+        tape = _Tape()
+        _run(model, stack, batch, tape, ending, first=first, with_arguments=with_arguments)
     return tape
 
 
 def _run(
-    model: nn.Module, stack: Stack, batch: Batch, tape: _Tape, ending: Ending | None, *, first: bool
+    model: nn.Module,
+    stack: Stack,
+    batch: Batch,
+    tape: _Tape,
+    ending: Ending | None,
+    *,
+    first: bool,
+    with_arguments: Kept,
 ) -> None:
     """One pass; it is broken off at the first state if that is all that is wanted."""
     blocks = [model.get_submodule(path) for path in stack.called]
@@ -161,7 +179,7 @@ def _run(
 
     def called(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tape.calls.append(block)
-        if tape.arguments is not None:
+        if with_arguments is True or (with_arguments == "first" and not tape.arguments):
             texts = None if block is inside else len(batch)
             tape.arguments.append(kept_call(block, args, kwargs, stack, texts=texts))
 

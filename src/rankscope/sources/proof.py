@@ -166,7 +166,7 @@ def _proven_block(
 ) -> float:
     """The largest deviation of one block on the model's own state before it, or an error that names the site."""
     before, after = plain.states[layer - 1 : layer + 1]
-    ours = Network([part]).trace(before, context, sites=SITES)
+    ours = Network([part]).trace(before, context, sites=SITES if plain.sites else ())
     found = _deviations(ours, plain.sites, layer, after, before, context.is_token)
     worst = max(found.values())
     if worst <= LEAST.get(dtype, most):

@@ -22,19 +22,39 @@ from rankscope.errors import (
     ShapeError,
     is_out_of_memory,
 )
-from rankscope.network import Chain, Context, Network, Norm, Part, Rotary, TransformerXL
+from rankscope.masks import ExplicitMask
+from rankscope.network import (
+    Chain,
+    Context,
+    Network,
+    Norm,
+    Part,
+    Rotary,
+    SeenBias,
+    SeenOffsets,
+    Softmax,
+    TransformerXL,
+)
 from rankscope.network.foreign import Foreign
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
+from rankscope.sources.block_masks import block_masks
 from rankscope.sources.block_proof import BlockProof, has_coarse_arguments, prove_block
 from rankscope.sources.declared import Declared, with_own_angles
 from rankscope.sources.family import Stack
-from rankscope.sources.fixed import Fixed, changed_tensors, fixed_values, loose_tensors, varying
+from rankscope.sources.fixed import (
+    Fixed,
+    changed_tensors,
+    fixed_values,
+    handed_on,
+    loose_tensors,
+    varying,
+)
 from rankscope.sources.hooks import hooked, hooks_watched
 from rankscope.sources.knowledge import Knowledge, segments_of
 from rankscope.sources.loaded import dtype_of, position_limit
 from rankscope.sources.operations import Captured, NotCaptured, Note, Unread, captured
-from rankscope.sources.plain_run import PlainRun, exact_calls, first_state, plain_run
+from rankscope.sources.plain_run import Kept, PlainRun, exact_calls, first_call, first_state, plain_run
 from rankscope.sources.proof import (
     ALLOWED,
     ALLOWED_CASTS,
@@ -48,6 +68,7 @@ from rankscope.sources.recognise.twins import Signature, signature
 from rankscope.sources.taps import Channels, unwrapped
 from rankscope.sources.variations import (
     Marks,
+    TokenAxes,
     counted_anew,
     counting_inputs,
     lengthened,
@@ -72,6 +93,9 @@ LONG = 128
 
 FEW = 3
 """Tokens of the shortest batch."""
+
+BETWEEN = 0.02
+"""Casts of the tokens between two blocks stay below this (bfloat16 has 8 bits); it decides over words alone."""
 
 OTHER_SEED = 7919
 """Of random numbers while a tree runs; those of the model are drawn from whatever state it is found in."""
@@ -131,7 +155,18 @@ class _Tree:
     def shape(self) -> tuple[int | None, int] | None:
         """The texts and tokens that some piece is limited to."""
         found = {one.limit for one in self.network.modules() if isinstance(one, Foreign)} - {None}
+        found |= {(None, tokens) for one in self.network.modules() for tokens in _only_lengths(one)}
         return next((one for one in found if one is not None and one[0] is not None), next(iter(found), None))
+
+
+def _only_lengths(part: nn.Module) -> Iterator[int]:
+    """The number of tokens that a mask or a bias of the logits is known for, where it is for that number alone."""
+    if isinstance(part, SeenBias):
+        yield int(part.table.shape[-1])
+    elif isinstance(part, SeenOffsets) and part.is_exact:
+        yield part.tokens
+    elif isinstance(part, Softmax) and isinstance(part.rule, ExplicitMask):
+        yield part.rule.size
 
 
 def read_stack(model: nn.Module, stack: Stack, own: Batch, declared: Declared | None = None) -> Recognition:
@@ -155,6 +190,7 @@ class _Reader:
         )
         self.others = [] if self.counted is None else marks_of_others(own, self.counted)
         self.plain = self._from_the_first_position(self._without_padding(few))
+        self.plain, self.counted = self._unmasked(self.plain, self.counted)
         state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
         self._runs: dict[tuple[str, object], tuple[Batch, PlainRun] | None] = {}
@@ -198,14 +234,67 @@ class _Reader:
                 found = self._compared(tree)
             except NotTranslated as error:
                 refusal = refusal or error
-                continue
+                limited = self._for_own_length(tree)
+                if limited is None:
+                    continue
+                found = limited
             if best is None or found.longest > best.longest:
                 best = found
             if best.fails_at is None or best.shape is not None:
                 break
         if best is None:
+            self._check_autocast()
+            self._check_between_blocks()
             raise refusal or NotTranslated("the blocks could not be run on their own inputs")
         return best
+
+    def _for_own_length(self, tree: _Tree) -> Recognition | None:
+        """The tree for texts of the user's own length alone, where tables of it have other rows for other lengths.
+
+        Positions that are spread over a text (a sine of the place divided by the length) are such rows.
+        """
+        if not any(isinstance(one, SeenOffsets) for one in tree.network.modules()):
+            return None
+        try:
+            own = self._tree(self.own)
+            for one in own.network.modules():
+                if isinstance(one, SeenOffsets):
+                    one.is_exact = True
+            return self._compared(own)
+        except RankscopeError:
+            return None
+
+    def _check_autocast(self) -> None:
+        """Raise where the model switches autocast on by itself, so that no tree in its own dtype can be the same."""
+        first = unwrapped(self.model).get_submodule(self.stack.called[0])
+        kind, is_on = next((one.device.type for one in first.parameters()), "cpu"), list[bool]()
+        handle = first.register_forward_pre_hook(lambda *_: is_on.append(torch.is_autocast_enabled(kind)))
+        try:
+            self._run(self.own)
+        finally:
+            handle.remove()
+        if any(is_on):
+            raise NotTranslated(
+                "the model runs its blocks under autocast, which it switches on by itself, and a tree is compared "
+                "without it; call it where that is off. 'rankscope scan' works on it as it runs"
+            )
+
+    def _check_between_blocks(self) -> None:
+        """Raise where the model does something to the tokens between two blocks, which no block shows."""
+        run = self._run(self.own)
+        if run is None or self.stack.enters or self.stack.program is not None:
+            return
+        for number, (call, left) in enumerate(zip(run.arguments, run.states, strict=False)):
+            if number == 0 or not call.stream or call.state().shape != left.shape:
+                continue
+            off = token_deviation(call.state(), left, left, self.own.is_token)
+            if not off <= BETWEEN:
+                raise NotTranslated(
+                    f"what enters block {number + 1} is not what left block {number} ({off:.1e} away relative to the "
+                    "token): the model changes the tokens between its blocks, by a skip from an earlier block, say, "
+                    "and a tree is one block after the other; put the change into a block. 'rankscope scan' works on "
+                    "it all the same"
+                )
 
     def _captures(self) -> Iterator[Batch]:
         """Batches to read blocks from; a longer one is asked for where the tree fails on long texts."""
@@ -249,14 +338,17 @@ class _Reader:
             return self._long
         low, high = self.rows, max(LONG, self.rows)
         found = self._of_length(high)
-        if found is None:
+        # A block may read fewer tokens than enter it: a table of its own that ends. Then whole runs are asked.
+        is_read = found is not None and self._run_of_length(high) is not None
+        if not is_read:
+            found = None
             limit = position_limit(self.model) or 0
             guesses = [limit + 1, limit]  # where the model says how far it reads, two runs show that it is so
             while high - low > 1:
                 guess = guesses.pop() if guesses else 0
                 tokens = guess if low < guess < high else (low + high) // 2
                 batch = self._of_length(tokens)
-                if batch is None:
+                if batch is None or self._run_of_length(tokens) is None:
                     high = tokens
                 else:
                     low, found = tokens, batch
@@ -276,6 +368,33 @@ class _Reader:
                     if marks.on_tokens is not None:  # of ids several may be padding
                         break
         return batch
+
+    def _unmasked(self, batch: Batch, counted: TokenAxes | None) -> tuple[Batch, TokenAxes | None]:
+        """The batch without padding that only its blocks are told of: fewer tokens, or other texts; where they lie."""
+        try:
+            _, call = first_call(self.model, self.stack, batch)
+        except RankscopeError:
+            return batch, counted
+        if not block_masks(call):
+            return batch, counted
+        _, call = first_call(self.model, self.stack, self.own)
+        for mask in block_masks(call):
+            is_token = mask.is_token(call)
+            if is_token is None or len(is_token) != len(self.own):
+                continue
+            most = is_token.sum(1).argsort(descending=True, stable=True)[:TEXTS].sort().values
+            counts = is_token[most].sum(1, keepdim=True)
+            fewest = int(counts.min())
+            is_ended = torch.equal(is_token[most], torch.arange(is_token.shape[1]) < counts)
+            texts = self._from_the_first_position(self._without_padding(self.own.taken(most)))
+            if counted is not None and is_ended and min(FEW, counted.rows) <= fewest < counted.rows:
+                cut = shortened(texts, counted, fewest)
+                if self._run(cut, finite=True) is not None:
+                    return cut, replace(counted, size=counted.entries(fewest), rows=fewest)
+            whole = is_token.all(1).nonzero().flatten()[:TEXTS]
+            if len(whole):
+                return self._from_the_first_position(self._without_padding(self.own.taken(whole))), counted
+        return batch, counted
 
     def _from_the_first_position(self, batch: Batch) -> Batch:
         """The batch with positions that count its columns, where they are given: then all texts turn alike."""
@@ -410,7 +529,7 @@ class _Reader:
         """
         batch = (None if tree.shape is not None else self._cut(min(TOKENS, self.rows))) or self.own
         other = with_other_contents(batch, self.counted)
-        run = None if other is None else self._run(other, finite=True)
+        run = None if other is None else self._run(other, finite=True, with_arguments=True)
         if other is None or run is None:
             return ()
         after = loose_tensors(self.model, self.stack.called)
@@ -420,14 +539,22 @@ class _Reader:
             refusal = error
         else:
             return ()
-        before = self._run(batch)
+        before = self._run(batch, with_arguments=True)
         changed = changed_tensors(loose_tensors(self.model, self.stack.called), after)
         names = [] if before is None else varying(before.arguments, run.arguments, memory=knowledge.memory)
-        own = self._run(self.own)
+        own = self._run(self.own, with_arguments=True)
         if not names or changed or own is None:
             what = f": {', '.join(changed)}" if changed else ""
             raise NotTranslated(
                 f"the blocks read something besides their tokens that changes with the inputs{what}; {refusal}"
+            )
+        carried = handed_on(self.model, self.stack, self.own, own.arguments, memory=knowledge.memory)
+        if carried:
+            # As a constant it would stay as it was where a change of the tree changes what comes before it.
+            raise NotTranslated(
+                f"the blocks are given {carried[0]!r} besides their tokens, which is made of what an earlier block was "
+                "given: a way from block to block beside the stream, and a tree has the stream alone; "
+                "'rankscope scan' works on it all the same"
             )
         self._check_without(names, tree, knowledge, batch, other)
         return fixed_values(names, own.arguments)
@@ -436,10 +563,10 @@ class _Reader:
         self, names: list[str], tree: _Tree, knowledge: Knowledge, batch: Batch, other: Batch
     ) -> None:
         """Raise if the tree differs on other contents of those inputs that leave the named arguments as they are."""
-        before = self._run(batch)
+        before = self._run(batch, with_arguments=True)
         kept = dict(batch.inputs)
         for name, value in other.inputs.items():
-            run = self._run(replace(batch, inputs=batch.inputs | {name: value}))
+            run = self._run(replace(batch, inputs=batch.inputs | {name: value}), with_arguments=True)
             if before is not None and run is not None:
                 moved = varying(before.arguments, run.arguments, memory=knowledge.memory)
                 kept |= {} if set(moved) & set(names) else {name: value}
@@ -470,20 +597,23 @@ class _Reader:
             except RankscopeError:
                 batch = None
             run = None if batch is None else self._run(batch, finite=finite)
-            self._runs[key] = None if batch is None or run is None else (batch, _without_most(run))
+            self._runs[key] = None if batch is None or run is None else (batch, replace(run, sites={}))
         return self._runs[key]
 
     def _own_run(self) -> PlainRun:
         """What the model makes of the user's own batch, and of the tokens after its blocks."""
         if ("own", None) not in self._runs:
-            run = plain_run(self.model, self.stack, self.own, with_arguments=True)
-            self._runs["own", None] = self.own, _without_most(run)
+            run = plain_run(self.model, self.stack, self.own, with_arguments="first")
+            self._runs["own", None] = self.own, replace(run, sites={})
         return self._runs["own", None][1]  # type: ignore[index]  # just put there
 
-    def _run(self, batch: Batch, *, finite: bool = False) -> PlainRun | None:
-        """A plain run of the model; None where it does not run, or gives no numbers."""
+    def _run(self, batch: Batch, *, finite: bool = False, with_arguments: Kept = "first") -> PlainRun | None:
+        """A plain run of the model; None where it does not run, or gives no numbers.
+
+        Of what the blocks were called with, the first call tells all that a context asks for.
+        """
         try:
-            run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
+            run = plain_run(self.model, self.stack, batch, with_arguments=with_arguments, with_ending=False)
         except RankscopeError:
             return None
         return None if finite and not bool(run.states[-1].isfinite().all()) else run
@@ -560,6 +690,11 @@ class _Reader:
             run = self._own_run()
             if not self._holds(tree, knowledge, self.own, run) and self._holds(tree, told, self.own, run):
                 return told
+        call = next(iter(self._own_run().arguments), None)
+        for mask in [] if call is None or knowledge.padding is not None else block_masks(call):
+            told = replace(knowledge, mask=mask)
+            if self._holds(tree, told, self.own, self._own_run()):
+                return told
         return knowledge
 
     def _holds(self, tree: _Tree, knowledge: Knowledge, batch: Batch, run: PlainRun) -> bool:
@@ -600,7 +735,7 @@ def proven_on(
 ) -> Proof:
     """The deviations of a recognised tree from a plain run of the model, or an error that names the first block."""
     if run is None:
-        run = plain_run(model, stack, batch, with_arguments=knowledge.memory is not None)
+        run = plain_run(model, stack, batch, with_arguments="first" if knowledge.asks_calls else False)
     context = knowledge.context(batch, run.states[0], next(iter(run.arguments), None))
     # What a module puts out and what the tree calls its site need not be the same thing, such as before and after a
     # scale: states alone are compared.
@@ -641,11 +776,6 @@ def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> 
     rest = whole[places[-1] :]
     norm = rest[0] if len(rest) == 1 and isinstance(rest[0], Norm) else None
     return Network(blocks, final_norm=norm)
-
-
-def _without_most(run: PlainRun) -> PlainRun:
-    """A run to keep: of what the blocks were called with, the first tells all that a context asks for."""
-    return replace(run, sites={}, arguments=run.arguments[:1])
 
 
 def words_of(note: Note) -> str:

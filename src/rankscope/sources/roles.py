@@ -33,6 +33,21 @@ def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, child) for name, child in module._modules.items() if child is not None)
 
 
+def every_module(model: nn.Module) -> list[nn.Module]:
+    """The model and all modules inside, each once: as ``model.modules()``, which takes some times as long.
+
+    Models are run dozens of times while they are read, and all their modules are looked at before each.
+    """
+    found: dict[nn.Module, None] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found[module] = None
+            waiting += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(found)
+
+
 def descendants(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Every module strictly inside, with its path, in order of registration."""
     for name, child in children(module):

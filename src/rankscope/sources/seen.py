@@ -78,6 +78,8 @@ def record(model: nn.Module, *, most: int = MOST) -> Iterator[Seen]:
     Each call is a batch, of any size and length. Arguments are copied before the model can write into them; the run
     itself is the user's own, with its gradients, its random numbers and its mode. Of calls that go on from a cache,
     such as those of ``generate``, the first full pass is kept. Of more than ``most`` calls the first ones are kept.
+    Where the model itself is not called, but a part that holds most of it is (``training_step`` of a module around a
+    network), that part is recorded, and a note says so.
 
         with rs.record(model) as seen:
             model(tokens, mask=mask)
@@ -88,15 +90,34 @@ def record(model: nn.Module, *, most: int = MOST) -> Iterator[Seen]:
     inner, words = inside(checked_module(model))
     check_filled(inner, "the model you passed")
     seen, tape = Seen(model=inner), _Tape(inner, most)
+    parts = {path: _Tape(part, most) for path, part in _holding_most(inner)}
     try:
         with ExitStack() as undo:
             if "torch._dynamo" in sys.modules:  # compiled code calls no hooks, or keeps those that it met
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
-            undo.enter_context(tape.running())
+            for one in (tape, *parts.values()):
+                undo.enter_context(one.running())
             yield seen
-        seen.batches, seen.notes = tape.batches(), (*words, *tape.notes())
+        path = "" if tape.calls else next((path for path, one in parts.items() if one.calls), "")
+        if path:  # a step of training that calls the network inside, and not the module around it
+            tape = parts[path]
+            words = (
+                *words,
+                f"{type(inner).__name__} itself was not called; its part {path!r} was, and is recorded",
+            )
+        seen.model, seen.batches, seen.notes = tape.model, tape.batches(), (*words, *tape.notes())
     finally:
         seen.is_open = False
+
+
+def _holding_most(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a model that hold more than half of its weights, from the outside in, with their paths."""
+    whole = sum(weight.numel() for weight in model.parameters())
+    for path, part in model.named_modules():
+        if part is not model and 2 * sum(weight.numel() for weight in part.parameters()) > whole:
+            if isinstance(part, nn.ModuleList | nn.ModuleDict):
+                continue  # it holds the blocks, and is never called
+            yield path, part
 
 
 def called(model: nn.Module, call: Call) -> Seen:

@@ -81,7 +81,8 @@ def layout_by_run(model: nn.Module, batch: Batch) -> Layout | None:
 
 def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layout:
     """The layout without sublayers that do not put out every token once per call of their block, such as those that a
-    block calls for one text at a time: what they put out is no state of the batch."""
+    block calls for one text at a time: what they put out is no state of the batch. A final norm that the model has and
+    does not call, although it calls the blocks, is none."""
     if batch is None:
         return layout
     sizes: dict[str, list[int]] = {}
@@ -96,7 +97,7 @@ def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layo
     wanted = {
         path: module
         for stack in layout.stacks
-        for path in (*stack.blocks, *stack.attention, *stack.mlp)
+        for path in (*stack.blocks, *stack.attention, *stack.mlp, stack.final_norm)
         if path and isinstance(module := model.get_submodule(path), nn.Module)
     }
     if not _ran(model, batch, [(module, None, leave(path)) for path, module in wanted.items()]):
@@ -110,8 +111,17 @@ def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layo
             path if runs(block, path) else "" for block, path in zip(stack.blocks, paths, strict=True)
         )
 
+    def called_norm(stack: Stack) -> str | None:
+        is_idle = stack.blocks[-1] in sizes and stack.final_norm not in sizes
+        return None if is_idle else stack.final_norm
+
     stacks = tuple(
-        replace(stack, attention=kept(stack, stack.attention), mlp=kept(stack, stack.mlp))
+        replace(
+            stack,
+            attention=kept(stack, stack.attention),
+            mlp=kept(stack, stack.mlp),
+            final_norm=called_norm(stack),
+        )
         for stack in layout.stacks
     )
     return replace(layout, stacks=stacks)

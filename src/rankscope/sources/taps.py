@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankscope.errors import NotTapped, RankscopeError, ShapeError
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.program import Operation, Program, Steps
-from rankscope.sources.roles import block_width
+from rankscope.sources.roles import block_width, every_module
 
 Receive = Callable[[str, int, str, Tensor], None]
 """Called with stack, layer, site and the state ``(texts, tokens, dim)``; what it does not keep is gone."""
@@ -31,14 +31,14 @@ class Channels:
 
     @classmethod
     def of(cls, block: nn.Module) -> "Channels":
-        parts = list(block.modules())
+        parts = every_module(block)
         convolutions = [part for part in parts if isinstance(part, nn.Conv1d)]
         others = {
             size
             for part in parts
             if not isinstance(part, nn.Conv1d)
-            for held in part.parameters(recurse=False)
-            if held.ndim > 1
+            for held in part._parameters.values()
+            if held is not None and held.ndim > 1
             for size in held.shape
         }
         norms = {shape[-1] for part in parts if (shape := getattr(part, "normalized_shape", None))}
@@ -301,7 +301,7 @@ def plain_code(model: nn.Module) -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        if any(_is_compiled(module) for module in model.modules()):
+        if any(map(_is_compiled, every_module(model))):
             with torch.compiler.set_stance("force_eager"):
                 yield
         else:

@@ -17,7 +17,9 @@ from rankscope.network import (
     Observed,
     Opaque,
     Part,
+    Position,
     Scale,
+    Several,
     Skip,
     Softmax,
     Sum,
@@ -25,7 +27,7 @@ from rankscope.network import (
 )
 from rankscope.sources.batch import Batch
 from rankscope.sources.operations import Guard
-from rankscope.sources.recognise.tokenmaps import Called
+from rankscope.sources.recognise.tokenmaps import Called, RowByRow
 from rankscope.sources.recognition import Recognition, words_of
 from rankscope.sources.seen import Seen
 from rankscope.sources.translate import translate
@@ -133,11 +135,19 @@ def part_words(part: Part) -> str:
             per = "a number" if part.value.shape[-1] == 1 else "per channel"
             return f"Scale: {per}"
         case TokenMap():
+            if isinstance(part.module, RowByRow):
+                return f"TokenMap: {part.what} at {part.where}, each token by itself"
             inner = part.module.module if isinstance(part.module, Called) else part.module
             return f"TokenMap: {type(inner).__name__}, each token by itself"
         case Opaque():
             return f"Opaque: {part.words}"
     return type(part).__name__
+
+
+def _position_words(position: Position) -> list[str]:
+    if isinstance(position, Several):
+        return [word for rule in position.rules for word in _position_words(rule)]
+    return [] if isinstance(position, NoPosition) else [type(position).__name__]
 
 
 def _mixer_words(mixer: Any) -> str:
@@ -148,7 +158,7 @@ def _mixer_words(mixer: Any) -> str:
     keys = "" if mixer.key_heads == mixer.heads else f" ({mixer.key_heads} of keys)"
     words = [f"{mixer.heads} head{'s' * (mixer.heads > 1)}{keys}"]
     words += [] if mixer.rule == Full() else [str(mixer.rule)]
-    words += [] if isinstance(mixer.position, NoPosition) else [type(mixer.position).__name__]
+    words += _position_words(mixer.position)
     words += [] if mixer.query_norm is None else ["query and key norms"]
     words += [] if mixer.softcap is None else [f"soft-cap {mixer.softcap:g}"]
     return ", ".join([*words, f"scale {mixer.scale:.4g}"])

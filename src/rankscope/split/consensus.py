@@ -2,8 +2,10 @@
 
 At consensus every map is what it is for equal tokens, and a small residual R obeys ``R -> sum_h P_h R W_h`` (with the
 derivatives of norms and MLPs at the common row). If all heads share one map P, R falls by the second largest
-eigenvalue modulus of P times what the value maps do to a row. Otherwise the linear map is followed, matrix-free,
-along the single common row.
+eigenvalue modulus of P times what the value maps do to a row, and so does the common row but for the eigenvalue: their
+quotient falls by the eigenvalue alone. That presumes that the common row goes through the value maps and nothing else.
+A bias on the way holds it up while the residual falls (W = 1/2 and P causal: 1/4 per layer, not 1/2). There, and with
+several maps, the linear map is followed, matrix-free, along the single common row.
 """
 
 import math
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import NotUnderstood, NumericalError
-from rankscope.masks import slem_of
+from rankscope.masks import slem_bracket_of, slem_of
 from rankscope.network import (
     Alibi,
     Attention,
@@ -31,11 +33,12 @@ from rankscope.network import (
     Scale,
     Softmax,
     Uniform,
+    Values,
 )
 from rankscope.network.known import check_tree
 from rankscope.network.masking import allowed_keys
 from rankscope.network.parts import children, leaves
-from rankscope.split.fit import fit_logs
+from rankscope.split.fit import Declined, fit_logs
 from rankscope.split.maps import SPLIT
 from rankscope.split.run import in_float64, stream_near
 from rankscope.split.state import Split, normalized
@@ -48,12 +51,17 @@ TINY = -1e6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What the map at consensus says; ``rate`` is None with a ``reason`` where nothing applies."""
+    """What the map at consensus says; ``rate`` is None with a ``reason`` where nothing applies.
+
+    ``uncertainty`` is one standard error of a rate that was followed, and half the width of what is certain about an
+    eigenvalue; ``declined`` says as a word why a followed rate is not given.
+    """
 
     order: float | None
     rate: float | None
     method: Method | None
     uncertainty: float | None = None
+    declined: Declined | None = None
     reason: str = ""
 
 
@@ -113,7 +121,7 @@ def _has_bare_logits(network: Network) -> bool:
 
 
 def _by_eigenvalue(shared: Tensor) -> Prediction:
-    second = slem_of(shared.numpy())
+    second, certain = slem_of(shared.numpy()), slem_bracket_of(shared.numpy(), error=_map_error(shared))
     if bool((shared == shared[:1]).all()):
         reason = "at consensus all rows of every map are equal: each layer cubes the residual"
         return Prediction(order=3.0, rate=None, method="slem", reason=reason)
@@ -122,7 +130,15 @@ def _by_eigenvalue(shared: Tensor) -> Prediction:
     if second >= 1.0:
         reason = "the map at consensus keeps several components apart: their differences do not fall"
         return Prediction(order=1.0, rate=1.0, method="slem", reason=reason)
-    return Prediction(order=1.0, rate=second, method="slem", uncertainty=0.0)
+    off = max(certain.high - second, second - certain.low, 0.0)
+    return Prediction(order=1.0, rate=second, method="slem", uncertainty=off)
+
+
+def _map_error(shared: Tensor) -> float:
+    """Relative rounding of the weights of a softmax: that of its logits, at most their spread, and a few units."""
+    weights = shared[shared > 0]
+    spread = float((weights.max() / weights.min()).log())
+    return (spread + shared.shape[-1] + 8) * torch.finfo(torch.float64).eps
 
 
 def _by_following(
@@ -142,7 +158,9 @@ def _by_following(
             return Prediction(order=3.0, rate=None, method=method, reason=reason)
     fit = fit_logs(np.array(logs), np.array(rows))
     if fit.regime != "linear":
-        return Prediction(order=None, rate=None, method=method, reason=f"near consensus {fit.reason}")
+        return Prediction(
+            order=None, rate=None, method=method, declined=fit.declined, reason=f"near consensus {fit.reason}"
+        )
     return Prediction(order=1.0, rate=fit.rate, method=method, uncertainty=fit.uncertainty)
 
 
@@ -151,7 +169,7 @@ def _shared_map(network: Network, tokens: int, context: Context) -> Tensor | Non
     shared: Tensor | None = None
     for block in network.blocks:
         part = _only_attention(block)
-        if part is None or not is_constant(part.mixer):
+        if part is None or not is_constant(part.mixer) or _has_bias(part.values):
             return None
         maps = consensus_maps(part.mixer, tokens, context)
         if not bool((maps == maps[:1]).all()) or (shared is not None and not torch.equal(shared, maps[0])):
@@ -186,9 +204,17 @@ def is_constant(mixer: Mixer) -> bool:
     )
 
 
+def _has_bias(values: Values) -> bool:
+    """Whether something is added to the common row on its way through the value maps."""
+    biases = (values.value_bias, values.out_bias)
+    return any(bias is not None and bool(bias.any()) for bias in biases)
+
+
 def _is_linear(network: Network) -> bool:
-    """Whether nothing at consensus depends on the common row: constant maps, skips and scales alone."""
+    """Whether nothing at consensus depends on the common row: constant maps, skips and scales alone, no biases."""
     held = [leaf for block in network.blocks for leaf in leaves(block)]
     return all(
-        isinstance(leaf, Scale) or (isinstance(leaf, Attention) and is_constant(leaf.mixer)) for leaf in held
+        isinstance(leaf, Scale)
+        or (isinstance(leaf, Attention) and is_constant(leaf.mixer) and not _has_bias(leaf.values))
+        for leaf in held
     )

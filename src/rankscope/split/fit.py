@@ -1,10 +1,17 @@
 """Order and rate of collapse from a series of logarithms: how ``r(l+1) ~ c r(l)^p`` goes, where it has settled.
 
-Three laws are told apart. *Cubic*: the logarithm triples. *Linear*: it falls by a constant per layer, perhaps with a
-transient ``m log l`` (a Jordan block gives a power of l on top of the exponential). *Sublinear*: that power alone.
-Only the later part of a run is fitted, and only if its two halves agree.
+Three laws are told apart. *Cubic*: the logarithm triples. *Linear*: it falls by a constant per layer in the end.
+*Sublinear*: it falls like a power of the layer alone.
+
+The constant of a linear fall is a limit, that of the steps ``d(l) = log r(l) - log r(l-1)``, and a run ends before it.
+What remains to the limit depends on the spectrum, of which a run knows nothing: other eigenvalues of modulus
+``rho q`` add ``A q^l``, a Jordan block of size m + 1 adds ``m / l + b / l^2 + ..``, a complex pair makes the steps
+swing, random weights make them noisy, and nearly defective spectra look like one now and like another later. So the
+limit is estimated by several laws, each law is applied to shorter runs too, and how far these answers lie apart is the
+standard error: see ``_limit``. Where it is no small part of the answer, there is no answer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -15,17 +22,45 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Regime = Literal["cubic", "linear", "sublinear", "none"]
 
-SETTLED = (0.4, 0.7)
-"""The share of a run, from its start, that is left out of the fit; the second is tried if the first still drifts."""
+Declined = Literal[
+    "equal tokens",
+    "no common row",
+    "few layers",
+    "cubic",
+    "sublinear",
+    "plateau",
+    "unsettled",
+    "no fall",
+    "rounding",
+]
+"""Why there is no rate, one word for a program; ``Fit.reason`` says it in a sentence."""
+
+SETTLED = 0.4
+"""The share of a run, from its start, that is left out of the fit."""
 
 FEWEST = 8
-"""Fewest steps that a rate is fitted to."""
+"""Half of the fewest steps that a rate is fitted to."""
 
-AGREEMENT = 4.0
-"""Two halves of a run agree if they differ by at most so many standard errors."""
+SHORTER = (0.5, 0.6, 0.7, 0.8)
+"""Shares of a run, from its start, that are fitted too in order to see how the answer still moves."""
 
-EXACT = 2e-5
-"""Differences in log rate below this count as agreement whatever the standard error says."""
+LARGEST_ERROR = {"law": 0.1, "noise": 0.15}
+"""Largest standard error of a log rate, relative to it, with which a rate is given.
+
+A larger one is allowed where it is that of a mean over noise than where it is a guess of what is still to come.
+"""
+
+COMPATIBLE = 30.0
+"""A law whose misfit is at most this many times the smallest one might be the true one as well."""
+
+BEYOND = 0.05
+"""Share of the way from the last steps to the limit that counts as error."""
+
+SMOOTH = 0.5
+"""Laws with a transient are used if one of them misses the steps by less than this share of what a constant does."""
+
+ROUNDING = 1e-12
+"""Smallest standard error of a log rate: about what rounding of the logarithms leaves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +81,10 @@ class Fit:
         rate: factor per layer of the residual divided by the growth of the common row; None unless linear.
         value_growth: factor per layer of the common row's length; the absolute rate is ``rate * value_growth``.
         regime: cubic, linear, sublinear, or none where the run does not collapse or has not settled.
-        uncertainty: standard error of ``rate``.
-        exponent: the power of l on top of the exponential, where one was found.
-        reason: why something is None, in words.
+        uncertainty: one standard error of ``rate``, with what the run cannot know of its end; None without a rate.
+        exponent: the power of l on top of the exponential, where that law was used; or the power alone.
+        declined: why there is no rate, as a word; None if there is one.
+        reason: why something is None, in a sentence.
         plateaus: stretches of layers without collapse.
     """
 
@@ -58,6 +94,7 @@ class Fit:
     regime: Regime
     uncertainty: float | None
     exponent: float | None = None
+    declined: Declined | None = None
     reason: str = ""
     plateaus: tuple[Plateau, ...] = ()
 
@@ -71,22 +108,27 @@ def fit_logs(log_residual: Array, log_common: Array, *, expected: float | None =
     ends = np.flatnonzero(np.isneginf(log_residual))
     if len(ends):
         if ends[0] < 3 or not _is_cubic(log_residual[: ends[0]]):
-            return nothing(f"all tokens are exactly equal from layer {ends[0]} on")
+            return nothing(f"all tokens are exactly equal from layer {ends[0]} on", declined="equal tokens")
         log_residual, log_common = log_residual[: ends[0]], log_common[: ends[0]]
     if _is_cubic(log_residual):
         return _cubic(log_residual, log_common)
     relative = log_residual - log_common
     if not np.isfinite(relative).all():
-        return nothing("the common row vanishes, so there is nothing to divide the residual by")
+        return nothing(
+            "the common row vanishes, so there is nothing to divide the residual by", declined="no common row"
+        )
     if len(relative) - 1 < 2 * FEWEST:
-        return nothing(f"{len(relative) - 1} layers are too few to fit a rate; use at least {2 * FEWEST}")
+        return nothing(
+            f"{len(relative) - 1} layers are too few to fit a rate; use at least {2 * FEWEST}",
+            declined="few layers",
+        )
     return _geometric(relative, log_common, expected)
 
 
-def nothing(reason: str, **known: Any) -> Fit:
-    """A fit without order and rate, and why; ``known`` is what can be said all the same."""
-    nothing: dict[str, Any] = {"order": None, "rate": None, "value_growth": None, "uncertainty": None}
-    return Fit(**{**nothing, "regime": "none", "reason": reason, **known})
+def nothing(reason: str, *, declined: Declined = "rounding", **known: Any) -> Fit:
+    """A fit without a rate, and why; ``known`` is what can be said all the same."""
+    fields: dict[str, Any] = {"order": None, "rate": None, "value_growth": None, "uncertainty": None}
+    return Fit(**{**fields, "regime": "none", "declined": declined, "reason": reason, **known})
 
 
 def _is_cubic(logs: Array) -> bool:
@@ -97,14 +139,17 @@ def _is_cubic(logs: Array) -> bool:
 
 def _cubic(logs: Array, log_common: Array) -> Fit:
     falls = -np.diff(logs)
-    reason = "the residual is cubed by every layer, so there is no factor per layer"
     return nothing(
-        reason, regime="cubic", order=float(falls[-1] / falls[-2]), value_growth=_growth(log_common)
+        "the residual is cubed by every layer, so there is no factor per layer",
+        declined="cubic",
+        regime="cubic",
+        order=float(falls[-1] / falls[-2]),
+        value_growth=_growth(log_common),
     )
 
 
 def _growth(log_common: Array) -> float | None:
-    start = int(SETTLED[0] * (len(log_common) - 1))
+    start = int(SETTLED * (len(log_common) - 1))
     slope = (log_common[-1] - log_common[start]) / (len(log_common) - 1 - start)
     return float(np.exp(slope)) if np.isfinite(slope) else None
 
@@ -114,46 +159,178 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
     power_law = _power_law(relative)
     if power_law is not None:
         reason = f"the residual falls like layer^{power_law:.2f}, slower than any factor per layer"
-        return nothing(reason, regime="sublinear", value_growth=growth, exponent=power_law)
-    slope, error, exponent, drift = next(
-        (found for share in SETTLED if not (found := _settled(relative, share))[-1]),
-        _settled(relative, SETTLED[0]),
-    )
-    promised = 0.0 if expected is None else -np.log(max(expected, np.exp(-1.0)))
-    plateaus = _plateaus(relative, max(-slope, promised))
-    if plateaus and plateaus[-1].last >= len(relative) - 2:
         return nothing(
-            f"the run ends on a plateau that begins at layer {plateaus[-1].first}", plateaus=plateaus
+            reason, declined="sublinear", regime="sublinear", value_growth=growth, exponent=power_law
         )
-    if drift:
-        return nothing(f"the rate still drifts, {drift} per layer; use more layers", plateaus=plateaus)
-    if slope >= -max(AGREEMENT * error, 1e-4):
-        return nothing("the residual does not fall", plateaus=plateaus)
-    rate = float(np.exp(slope))
+    promised = 0.0 if expected is None else -np.log(max(expected, np.exp(-1.0)))
+    late = float(_constant(*_late(relative, np.diff(relative), 1.0, 0.7)).slope)
+    plateaus = _plateaus(relative, max(-late, promised))
+    if plateaus and plateaus[-1].last >= len(relative) - 1 - 2 * FEWEST:
+        return nothing(
+            f"the run ends on a plateau that begins at layer {plateaus[-1].first}",
+            declined="plateau",
+            plateaus=plateaus,
+        )
+    before = _plateaus(relative, -late)  # what the run itself calls a plateau is no part of its end
+    begins = before[-1].last if before else 0
+    if 2 * begins >= len(relative):
+        return nothing(
+            f"the run leaves a plateau at layer {begins} and is too short to show its end; use more layers",
+            declined="plateau",
+            plateaus=plateaus,
+        )
+    limit = _limit(np.diff(relative), begins=begins)
+    if limit.slope >= -max(4 * limit.error, 1e-6) and limit.error < 1e-2:
+        return nothing("the residual does not fall", declined="no fall", plateaus=plateaus)
+    if limit.error > LARGEST_ERROR["noise" if limit.is_noise else "law"] * abs(limit.slope):
+        rates = np.exp([limit.slope - limit.error, limit.slope + limit.error])
+        return nothing(
+            f"the rate still drifts: what is seen so far leaves it between {rates[0]:.4f} and {rates[1]:.4f}, one "
+            "standard error to each side; use more layers",
+            declined="unsettled",
+            plateaus=plateaus,
+        )
+    rate = float(np.exp(limit.slope))
     return Fit(
         order=_order(relative),
         rate=rate,
         value_growth=growth,
         regime="linear",
-        uncertainty=rate * error,
-        exponent=exponent,
+        uncertainty=rate * limit.error,
+        exponent=limit.power,
         plateaus=plateaus,
     )
 
 
-def _settled(relative: Array, share: float) -> tuple[float, float, float | None, str]:
-    """Slope of the later part of the run, its error, the power on top of it, and how it drifts if it does."""
-    start = int(share * (len(relative) - 1))
-    steps, layers = np.diff(relative)[start:], np.arange(start + 1, len(relative), dtype=np.float64)
-    power = _with_power(layers, steps)
-    if power is not None:
-        return *power, ""
-    half = len(steps) // 2
-    (first, first_error), (second, second_error) = _mean(steps[:half]), _mean(steps[half:])
-    drifts = abs(first - second) > max(AGREEMENT * float(np.hypot(first_error, second_error)), EXACT)
-    mean, error = _mean(steps)
-    error = float(np.hypot(error, (first - second) / 2))  # a transient that has not quite died out
-    return mean, error, None, f"from {np.exp(first):.4f} to {np.exp(second):.4f}" if drifts else ""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Law:
+    """Steps as a law sees them: their limit, the root mean square of what it misses, and the power of the layer."""
+
+    slope: float
+    misfit: float
+    power: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Limit:
+    """The limit of the steps, its standard error, the power of the layer if such a law gave it.
+
+    ``is_noise`` if the error is that of a mean of steps that are nearly independent.
+    """
+
+    slope: float
+    error: float
+    power: float | None = None
+    is_noise: bool = False
+
+
+def _constant(layers: Array, steps: Array) -> _Law:
+    """Steps that have settled, or swing or scatter about a constant.
+
+    The weights fade towards both ends, which takes out whatever swings: a period that fits w times into the steps
+    leaves 1 / w^3 of itself in place of 1 / w.
+    """
+    weight = np.sin(np.pi * (np.arange(len(steps)) + 0.5) / len(steps)) ** 2
+    return _Law(slope=float(weight @ steps / weight.sum()), misfit=float(steps.std()))
+
+
+def _one_power(layers: Array, steps: Array) -> _Law:
+    """A Jordan block, first order: ``log(l^m rho^l)`` has steps ``log rho + m / l``."""
+    return _by_powers(layers, steps, 1)
+
+
+def _two_powers(layers: Array, steps: Array) -> _Law:
+    """The same with the next order, from the lower powers of l beside ``l^m`` and from where l is counted from."""
+    return _by_powers(layers, steps, 2)
+
+
+def _by_powers(layers: Array, steps: Array, count: int) -> _Law:
+    design = np.stack([layers**-k for k in range(count + 1)], axis=1)
+    found, *_ = np.linalg.lstsq(design, steps, rcond=None)
+    misfit = float(np.sqrt(np.mean((steps - design @ found) ** 2)))
+    return _Law(slope=float(found[0]), misfit=misfit, power=float(found[1]))
+
+
+def _exponential(layers: Array, steps: Array) -> _Law:
+    """One more eigenvalue: ``log rho + A q^l``, q the best of those that fall by e^-1 to e^-40 over the steps."""
+    fades = np.exp(-np.outer(np.geomspace(1.0, 40.0, 25), (layers - layers[0]) / len(layers)))
+    means = fades.mean(axis=1)
+    apart, mean = fades - means[:, None], float(steps.mean())
+    sizes = apart @ (steps - mean) / (apart**2).sum(axis=1)
+    misfits = ((steps - mean - sizes[:, None] * apart) ** 2).mean(axis=1)
+    best = int(misfits.argmin())
+    return _Law(slope=float(mean - sizes[best] * means[best]), misfit=float(np.sqrt(misfits[best])))
+
+
+_LAWS: tuple[Callable[[Array, Array], _Law], ...] = (_constant, _one_power, _two_powers, _exponential)
+
+
+def _limit(steps: Array, begins: int = 0) -> _Limit:
+    """The limit of the steps by the law that moves least, and its standard error; those before ``begins`` do not count.
+
+    If the answer of a law is off by ``c / L`` on a run of L layers, on the share t of the run it is off by
+    ``c / (t L)``: the two differ by ``(1 - t) / t`` of what the longer one is off. So ``t / (1 - t)`` times their
+    difference is the error, of the right size if a law comes nearer like 1 / L, too large if it comes nearer faster;
+    the largest over several t is taken, for one of them may be small by accident.
+
+    The laws that come about as near to the steps as the best one could all be true. Half the distance to the farthest
+    of their answers is part of the error. So is a share of how far the answer lies beyond the last steps: no law is
+    quite true of a nearly defective spectrum, and a long way on it is less true.
+
+    Where no transient stands out of the noise, the mean of the steps is the answer, see ``_of_noise``.
+    """
+    layers: Array = (
+        np.arange(len(steps), dtype=np.float64) + 0.5
+    )  # a step ends at a layer and begins at the one before
+    layers, steps = layers[begins:], steps[begins:]
+    laws = [law(*_late(layers, steps, 1.0, SETTLED)) for law in _LAWS]
+    errors = [_moved(law, whole.slope, layers, steps) for law, whole in zip(_LAWS, laws, strict=True)]
+    least = min(law.misfit for law in laws)
+    if least > SMOOTH * laws[0].misfit:
+        return _of_noise(steps, laws[0], errors[0])
+    compatible = [k for k, law in enumerate(laws) if law.misfit <= COMPATIBLE * least]
+    best = min(compatible, key=lambda k: errors[k])
+    apart = max(abs(laws[k].slope - laws[best].slope) for k in compatible)
+    beyond = BEYOND * abs(laws[best].slope - _constant(*_late(layers, steps, 1.0, 0.9)).slope)
+    error = float(np.hypot(np.hypot(errors[best], apart / 2), beyond))
+    return _Limit(slope=laws[best].slope, error=max(error, ROUNDING), power=laws[best].power)
+
+
+def _late(layers: Array, steps: Array, share: float, left_out: float) -> tuple[Array, Array]:
+    """Layers and steps of the first ``share`` of a run, without what is left out at its start."""
+    end = int(share * len(steps))
+    start = int(left_out * end)
+    return layers[start:end], steps[start:end]
+
+
+def _moved(law: Callable[[Array, Array], _Law], slope: float, layers: Array, steps: Array) -> float:
+    """How far the answer of a law may be off, from what it says on shorter runs, and on the last part alone."""
+    before = [
+        abs(law(*_late(layers, steps, share, SETTLED)).slope - slope) * share / (1 - share)
+        for share in SHORTER
+    ]
+    return max(*before, abs(law(*_late(layers, steps, 1.0, 0.7)).slope - slope))
+
+
+def _of_noise(steps: Array, constant: _Law, moved: float) -> _Limit:
+    """The mean of noisy steps, with a standard error from the means of blocks, which see correlation between steps.
+
+    Means of few blocks scatter like Student's distribution, whose standard deviation is the factor with the root. Half
+    the difference of the two halves stands for a transient that noise hides. How far the answer moved on shorter
+    runs says the same of independent steps but for a factor: the weights t / (1 - t) and the largest of several make it
+    about three standard errors. Of smooth steps it counts in full. The mean square of their differences over their
+    variance tells the two apart: it is 2 for independent steps and near 0 for smooth ones.
+    """
+    late = steps[int(SETTLED * len(steps)) :]
+    blocks = min(8, max(4, len(late) // 6))
+    means = np.array([block.mean() for block in np.array_split(late, blocks)])
+    error = float(means.std(ddof=1) / np.sqrt(blocks) * np.sqrt((blocks - 1) / (blocks - 3)))
+    half = len(late) // 2
+    hidden = abs(float(late[:half].mean() - late[half:].mean())) / 2
+    roughness = float(np.mean(np.diff(late) ** 2) / max(late.var(), np.finfo(np.float64).tiny))
+    moved /= 1 + 2 * min(1.0, roughness / 1.5)
+    error = max(float(np.hypot(error, hidden)), moved, ROUNDING)
+    return _Limit(slope=constant.slope, error=error, is_noise=roughness > 1.0)
 
 
 def _power_law(relative: Array) -> float | None:
@@ -174,51 +351,21 @@ def _power_law(relative: Array) -> float | None:
 
 def _order(relative: Array) -> float:
     """Slope of each log residual against the one before."""
-    tail = relative[int(SETTLED[0] * (len(relative) - 1)) :]
+    tail = relative[int(SETTLED * (len(relative) - 1)) :]
     return float(np.polyfit(tail[:-1], tail[1:], 1)[0])
 
 
-def _mean(steps: Array) -> tuple[float, float]:
-    """Mean of the steps, and its standard error from the means of blocks, which sees correlation between steps."""
-    blocks = min(10, max(2, len(steps) // 4))
-    means = np.array([block.mean() for block in np.array_split(steps, blocks)])
-    return float(steps.mean()), float(means.std(ddof=1) / np.sqrt(blocks))
-
-
-def _with_power(layers: Array, steps: Array) -> tuple[float, float, float] | None:
-    """Slope, its error and the power, from steps ``slope + power / l + b / l^2``; None where no such law holds.
-
-    Steps are fitted, not levels: with random weights their errors are nearly independent, those of levels are not.
-    The law holds if the power is significant and both halves of the steps give the same slope.
-    """
-    half = len(steps) // 2
-    slope, slope_error, power, power_error = _least_squares(layers, steps)
-    early, late = _least_squares(layers[:half], steps[:half]), _least_squares(layers[half:], steps[half:])
-    moved = abs(early[0] - late[0])
-    if half < 20 or abs(power) <= max(AGREEMENT * power_error, 1e-3) or moved > 0.02 * abs(slope):
-        return None
-    return slope, slope_error + moved, power
-
-
-def _least_squares(layers: Array, steps: Array) -> tuple[float, float, float, float]:
-    """Slope and power, each followed by its standard error."""
-    design = np.stack([np.ones_like(layers), 1 / layers, layers**-2.0], axis=1)
-    coefficients, *_ = np.linalg.lstsq(design, steps, rcond=None)
-    rest = steps - design @ coefficients
-    free = max(len(steps) - design.shape[1], 1)
-    covariance = np.linalg.pinv(design.T @ design) * float(rest @ rest) / free
-    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    return float(coefficients[0]), float(errors[0]), float(coefficients[1]), float(errors[1])
-
-
 def _plateaus(relative: Array, fall: float) -> tuple[Plateau, ...]:
-    """Stretches of at least ten layers that fall at less than a fifth of what the run is bound to do, beyond noise."""
+    """Stretches of at least ten layers that fall at less than a fifth of what the run is bound to do, beyond noise.
+
+    Beyond noise: by four standard errors of the mean over such a stretch.
+    """
     width = max(10, len(relative) // 20)
     if len(relative) < width + 1 or fall < 1e-2:
         return ()
     noise = float(np.std(np.diff(relative)[len(relative) // 2 :]))
     local = (relative[:-width] - relative[width:]) / width
-    flat = local < min(0.2 * fall, fall - AGREEMENT * noise / np.sqrt(width))
+    flat = local < min(0.2 * fall, fall - 4 * noise / np.sqrt(width))
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flat, [False]]).astype(int)))
     found = []
     for first, past in zip(edges[::2], edges[1::2], strict=True):

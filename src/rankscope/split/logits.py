@@ -21,7 +21,7 @@ from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
 from rankscope.split.normed import norm_quotient, norm_rows
 from rankscope.split.quotients import damp, expm1_ratio, tanh_difference_ratio
-from rankscope.split.state import SHORT, Split
+from rankscope.split.state import SHORT, Split, power
 
 ENTRIES = 2**24
 """Heads go through in groups whose maps have at most this many entries: a dozen such tensors are held at a time."""
@@ -137,25 +137,44 @@ def _projected(
     weight: Tensor, bias: Tensor | None, heads: int, norm: Norm | None, normed: str, state: Split
 ) -> tuple[Tensor, Tensor]:
     """Queries or keys at the common row, ``*batch heads 1 width``, and their change per token divided by the scale."""
-    row, change = affine(state.common.unsqueeze(-2), weight, bias), state.residual @ weight
+    row, change = row_through(state, state.common.unsqueeze(-2), weight, bias), state.residual @ weight
     direct = None if norm is None or state.direct is None else affine(state.direct, weight, bias)
     if norm is not None and normed == "all":
-        row, change = normed_change(norm, row, change, state.scale, direct)
+        row, change = normed_change(norm, state, row, change, state.scale, direct)
     row, change = split_heads(row, heads), split_heads(change, heads)
     if norm is not None and normed == "head":
         direct = None if direct is None else split_heads(direct, heads)
-        return normed_change(norm, row, change, state.scale.unsqueeze(-3), direct, heads=True)
+        return normed_change(norm, state, row, change, state.scale.unsqueeze(-3), direct, heads=True)
     return row, change
 
 
+def row_through(state: Split, row: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """``row @ matrix + bias``, disturbed before the bias is added: where the two cancel, few digits are left."""
+    product = affine(row, matrix, None)
+    if bias is None:
+        return product
+    state.disturb(product)
+    return product + bias.unsqueeze(-2)
+
+
 def normed_change(
-    norm: Norm, row: Tensor, change: Tensor, scale: Tensor, direct: Tensor | None, *, heads: bool = False
+    norm: Norm,
+    state: Split,
+    row: Tensor,
+    change: Tensor,
+    scale: Tensor,
+    direct: Tensor | None,
+    *,
+    heads: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As ``norm_quotient``; tokens that are short beside the row are normed directly, from ``direct``.
+    """As ``norm_quotient``, with the bias; tokens that are short beside the row are normed directly, from ``direct``.
 
     As a sum of row and change they would be a difference of large numbers, and a norm makes its error a direction.
     """
     after, quotient = norm_quotient(norm, row, change, scale, heads=heads)
+    if norm.bias is not None:
+        state.disturb(after)
+        after = after + (norm.bias[..., None, None, :] if heads else norm.bias.unsqueeze(-2))
     if direct is None:
         return after, quotient
     short = direct.abs().amax(dim=-1, keepdim=True) * SHORT < row.abs().amax(dim=-1, keepdim=True)
@@ -222,7 +241,7 @@ def _logits(
     keys: Tensor | None,
     allowed: Tensor | None,
 ) -> SplitLogits:
-    scale = sides.log_scale.exp()[..., None, None, None]
+    scale = power(sides.log_scale)[..., None, None, None]
     by_key, both = sides.query @ sides.keys.mT, sides.queries @ sides.keys.mT
     log_scale = (2 * sides.log_scale).unsqueeze(-1).expand(both.shape[:-2])
     logits = SplitLogits(shared=scale * by_key, rest=both, log_scale=log_scale)
@@ -234,7 +253,7 @@ def _logits(
     biased, base = _differences(bias, state, keys, allowed)
     logits = _combined(logits, biased)
     of_first = first_row(base, state)
-    both = logits.log_scale.exp()[..., None, None] * logits.rest
+    both = power(logits.log_scale)[..., None, None] * logits.rest
     return _capped(
         level + of_first,
         scale * by_query + (base - of_first),

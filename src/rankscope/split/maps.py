@@ -24,7 +24,7 @@ from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.split.logits import SplitLogits, head_groups, row_at, split_logits
 from rankscope.split.quotients import expm1_ratio, log1p_ratio
-from rankscope.split.state import Split
+from rankscope.split.state import Split, power
 
 HELD = 0.5
 """The shared row is subtracted where every query gives more than this to keys that all may read."""
@@ -144,7 +144,7 @@ def _readable(mixer: Mixer, state: Split, context: Context) -> _Readable:
 def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
     """The formula of this file's head, every term divided by the largest scale that occurs."""
     logits = _at_peak(logits, read.keys)
-    size = logits.log_scale.exp()[..., None, None]
+    size = power(logits.log_scale)[..., None, None]
     keys, allowed = read.keys, read.allowed
     if read.others is None or keys is None or allowed is None:  # every query may read the same keys
         return _shared(logits.shared, logits.rest, size, logits.log_scale, keys, None)
@@ -171,7 +171,7 @@ def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
     largest = torch.maximum(logits.log_scale + seen, torch.logsumexp(leak, dim=-1).amax(dim=-1))
     reference = torch.where(largest > -torch.inf, largest, 0.0).clamp(max=0.0)
     rest = logits.rest * (logits.log_scale - reference).clamp(max=700.0).exp()[..., None, None]
-    found = _shared(logits.shared, rest, reference.exp()[..., None, None], reference, some, leak)
+    found = _shared(logits.shared, rest, power(reference)[..., None, None], reference, some, leak)
     here = held[..., None, None]
     return SplitMaps(
         shared=torch.where(here, found.shared, nothing.shared),
@@ -223,7 +223,9 @@ def _shared(
         rest = _tilted(q, log_q, w_hat, w, size)
     else:
         log_scale = log_size + shift[..., 0, 0]
-        rest = _tilted((log_q - shift).exp(), log_q - shift, w_hat, w, size)
+        # In these units the entry at the peak, which is not needed, would be beyond the floats.
+        raised = (log_q - shift).scatter(-1, peak, -torch.inf)
+        rest = _tilted(raised.exp(), raised, w_hat, w, size)
     if leak is not None:
         exponent = leak - size * c_hat - log_size[..., None, None]
         rest = rest + (exponent if shift is None else exponent - shift).exp()

@@ -8,7 +8,10 @@ SIZE = 2.0**-50
 
 
 class Noise:
-    """Factors ``1 + SIZE xi``, ``xi`` uniform in [-1, 1], drawn for every entry of the second of two stacked tensors.
+    """Factors ``1 + SIZE xi`` for every entry of the second of two stacked tensors; xi is up to one, at least a half.
+
+    The sign of xi is random too. A smaller xi could round to no change at all, and where one number decides, such as a
+    row of one channel that cancels against a bias, its error would stay invisible.
 
     They must differ from entry to entry. Equal tokens have bitwise equal rows, and any change that is a function of
     the entry would keep them equal: an error in what tells them apart would stay invisible. Factors are read from a
@@ -24,8 +27,11 @@ class Noise:
         twin, count = pair[1], pair[1].numel()
         if 2 * count > len(self._table) or self._table.device != pair.device:
             length = max(4 * count, 1 << 14)
-            table = torch.empty(length, dtype=torch.float64).uniform_(-SIZE, SIZE, generator=self._draws)
-            self._table = table.add_(1.0).to(pair.device)
+            table = torch.empty(length, dtype=torch.float64).uniform_(
+                -SIZE / 2, SIZE / 2, generator=self._draws
+            )
+            table = table + torch.where(table < 0, -SIZE / 2, SIZE / 2)
+            self._table = (1 + table).to(pair.device)
         start = int(torch.randint(len(self._table) - count + 1, (), generator=self._draws))
         twin.mul_(self._table[start : start + count].view(twin.shape))
         return pair

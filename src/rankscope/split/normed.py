@@ -11,7 +11,7 @@ from rankscope.network import LayerNorm, Norm, Sphere
 def norm_quotient(
     norm: Norm, at: Tensor, mantissa: Tensor, scale: Tensor, *, heads: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The normed row ``at`` (``*batch 1 dim``), and the change of every normed token divided by the scale.
+    """The normed row ``at`` (``*batch 1 dim``) without its bias, and the change of every normed token over the scale.
 
     Let ``z`` be the row and ``u`` the mantissa of a token (both centred for LayerNorm), ``u = a z + w`` with ``w``
     orthogonal to ``z``, and ``n0^2 = |z|^2/d + eps``, ``ni^2 = (1 + s a)^2 |z|^2/d + |s w|^2/d + eps`` the squared
@@ -55,7 +55,8 @@ def norm_quotient(
     gone = (after == 0) & (before > 0)  # a token that is exactly zero stays zero on the sphere
     if bool(gone.any()):
         quotient = torch.where(gone, -row / safe, quotient)
-    return norm.affine(row, heads=heads), norm.affine(quotient, heads=heads, with_bias=False)
+    row, quotient = (norm.affine(one, heads=heads, with_bias=False) for one in (row, quotient))
+    return row, quotient
 
 
 def _parts(u: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:

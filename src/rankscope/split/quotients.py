@@ -36,17 +36,20 @@ def log1p_ratio(x: Tensor) -> Tensor:
 
 
 def _ratio(value: Tensor, x: Tensor) -> Tensor:
-    return value.div_(x).masked_fill_(x == 0, 1.0)
+    """``value / x``, one next to zero: functions of numbers below 1e-308 are rounded to few digits."""
+    return value.div_(x).masked_fill_(x.abs() < 1e-100, 1.0)
 
 
 def tanh_difference_ratio(x: Tensor, d: Tensor) -> Tensor:
     """``(tanh(x + d) - tanh(x)) / d = sinh(d) / (d cosh(x) cosh(x + d))``, right to all digits in both tails.
 
     ``sinh |d| = e^|d| (1 - e^-2|d|) / 2`` and ``cosh x = e^|x| (1 + e^-2|x|) / 2``; exponents are added before anything
-    is raised to them, and their sum is never positive.
+    is raised to them. Their sum ``|d| - |x| - |x + d|`` is zero where x and x + d lie on different sides of zero, and
+    minus twice the smaller of the two elsewhere.
     """
     after = x + d
-    top = expm1_ratio(-2 * d.abs()) * (d.abs() - x.abs() - after.abs()).exp()
+    nearer = torch.where(x.sign() == after.sign(), torch.minimum(x.abs(), after.abs()), 0.0)
+    top = expm1_ratio(-2 * d.abs()) * (-2 * nearer).exp()
     return 4 * top / (damp(x) * damp(after))
 
 

@@ -1,5 +1,7 @@
 """One rule per part: how a split token matrix goes through it."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,11 +9,11 @@ from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale,
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
 from rankscope.network.known import NORMS
 from rankscope.network.parts import affine
-from rankscope.split.logits import normed_change
+from rankscope.split.logits import normed_change, row_through
 from rankscope.split.maps import SPLIT, split_maps
 from rankscope.split.normed import norm_rows
 from rankscope.split.quotients import BENT, activation_quotient, activation_value
-from rankscope.split.state import Split, added, aligned, carrying
+from rankscope.split.state import FAINT_SUM, Split, added, aligned, carrying, power
 
 UNDERFLOWN = 1e-290
 """A token all of whose units are below this has left the floats, or is about to."""
@@ -59,13 +61,19 @@ def _times(state: Split, scale: float | Tensor) -> Split:
         return state
     wide = scale.unsqueeze(-2) if isinstance(scale, Tensor) else scale
     out = state.moved(state.common * scale, state.residual * wide, state.log_scale)
+    if bool((out.log_scale < math.log(FAINT_SUM)).any()):  # a common row that underflowed is no longer known
+        was, remains = (
+            (state.common * (torch.as_tensor(scale) != 0)).abs().amax(dim=-1),
+            out.common.abs().amax(dim=-1),
+        )
+        out = out.with_lost((was > 0) & (remains == 0) & (out.log_scale < math.log(FAINT_SUM)))
     return out if state.direct is None else carrying(out, state.direct * wide)
 
 
 @split_part.register(*NORMS)
 def _norm(part: Norm, state: Split, context: Context) -> Split:
     before = state.common.unsqueeze(-2)
-    row, change = normed_change(part, before, state.residual, state.scale, state.direct)
+    row, change = normed_change(part, state, before, state.residual, state.scale, state.direct)
     out = state.moved(row.squeeze(-2), change, state.log_scale)
     grown = row.abs().amax(dim=(-2, -1)) > LIFTED * before.abs().amax(dim=(-2, -1))
     out = out.with_lost(grown & (state.log_scale == -torch.inf) & (before != 0).any(dim=-1).squeeze(-1))
@@ -75,7 +83,7 @@ def _norm(part: Norm, state: Split, context: Context) -> Split:
 @split_part.register
 def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     row, scale = state.common.unsqueeze(-2), state.scale
-    up, up_change = affine(row, part.up, part.up_bias), state.residual @ part.up
+    up, up_change = row_through(state, row, part.up, part.up_bias), state.residual @ part.up
     at, at_change = up, up_change
     state.disturb(
         up
@@ -84,12 +92,12 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
         inner = activation_value(part.activation, up)
         change = activation_quotient(part.activation, up, up_change, scale)
     else:
-        at, at_change = affine(row, part.gate, part.gate_bias), state.residual @ part.gate
+        at, at_change = row_through(state, row, part.gate, part.gate_bias), state.residual @ part.gate
         state.disturb(at)
         opened = activation_value(part.activation, at)
         opened_change = activation_quotient(part.activation, at, at_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
-    common = affine(inner, part.down, part.down_bias).squeeze(-2)
+    common = row_through(state, inner, part.down, part.down_bias).squeeze(-2)
     out = state.moved(common, change @ part.down, state.log_scale)
     return _with_direct(part, state, _in_tail(part, state, out, at, at_change), context)
 
@@ -102,7 +110,7 @@ def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) ->
     if part.down_bias is not None or part.activation.name in BENT or part.activation.name == "tanh":
         return out
     least, most = change.aminmax()
-    farthest = float(state.log_scale.exp().amax() * torch.maximum(-least, most))
+    farthest = float(power(state.log_scale).amax() * torch.maximum(-least, most))
     if (
         float(at.amax(dim=-1).amin()) - farthest > -20.0
     ):  # the largest unit of the common row falls no farther
@@ -123,8 +131,15 @@ def _attention(part: Attention, state: Split, context: Context) -> Split:
         for found, one in zip((moved, mixed), maps.apply(own), strict=True):
             found.append(one)
     log_scale, weights = aligned(torch.cat(logs, dim=-1), dim=-1)
-    rest = join_heads(weights[..., None, None] * torch.cat(mixed, dim=-3)) @ held.out
-    row = affine(join_heads(held.project(state.common.unsqueeze(-2))), held.out, held.out_bias)
+    each = weights[..., None, None] * torch.cat(mixed, dim=-3)
+    if bool(
+        (weights == 0).any()
+    ):  # in the scale of the others a head that is nothing may have left the floats
+        each = torch.where(weights[..., None, None] > 0, each, 0.0)
+    rest = join_heads(each) @ held.out
+    row = row_through(state, state.common.unsqueeze(-2), held.value, held.value_bias)
+    row = join_heads(repeat_groups(split_heads(row, held.value_heads), held.heads))
+    row = row_through(state, row, held.out, held.out_bias)
     common = (row + state.scale * (join_heads(torch.cat(moved, dim=-3)) @ held.out)).squeeze(-2)
     out = state.moved(common, rest, state.log_scale + log_scale)
     return _with_direct(part, state, out, context)

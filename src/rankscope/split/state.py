@@ -19,6 +19,9 @@ FAINT = 1e-300
 FAINT_SUM = 1e-260
 """What a branch lost is below 1e-290 times its weights: far below the rounding of tokens and residuals above this."""
 
+SMALLEST = -708.0
+"""Natural log of about the smallest float that has all its digits."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
@@ -53,7 +56,7 @@ class Split:
     @property
     def scale(self) -> Tensor:
         """``exp(log_scale)``, ready to multiply ``*batch tokens dim``; zero once it is below the smallest float."""
-        return self.log_scale.exp()[..., None, None]
+        return power(self.log_scale)[..., None, None]
 
     def tokens(self) -> Tensor:
         """The token matrix as one float matrix; differences below its rounding are lost. Padding holds the mean."""
@@ -67,7 +70,7 @@ class Split:
 
     def may_be_short(self) -> bool:
         """Whether any token can be short: its residual must take away nearly all of the common row."""
-        far = self.log_scale.exp() * self.residual.abs().amax(dim=(-2, -1))
+        far = power(self.log_scale) * self.residual.abs().amax(dim=(-2, -1))
         return bool((far * (1 + 2 / SHORT) > (1 - 1 / SHORT) * self.common.abs().amax(dim=-1)).any())
 
     def log_residual(self, *, norm: str, center: str) -> Tensor:
@@ -91,12 +94,14 @@ class Split:
     def moved(self, common: Tensor, mantissa: Tensor, log_scale: Tensor) -> "Split":
         """The split of ``1 common + exp(log_scale) mantissa``, for a mantissa of any size and any mean.
 
-        A mantissa that has shrunk to the end of the floats has lost digits on its way there. The twin would not show
-        it: both runs are rounded to the same few numbers.
+        A mantissa that has shrunk to the end of the floats has lost digits on its way there, and so has a common row
+        that nothing larger hides. The twin would not show it: both runs are rounded to the same few numbers.
         """
         raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None, twin=None)
         state, peak = _normalized(raw)
-        return state.with_lost((peak > 0) & (peak < FAINT))
+        row = state.common.abs().amax(dim=-1)
+        faint = (row > 0) & (row < FAINT) & (state.log_scale < math.log(FAINT_SUM))
+        return state.with_lost(faint | (peak > 0) & (peak < FAINT))
 
     def disturb(self, numbers: Tensor) -> None:
         """Disturbs those of the second run in place, where there are two; ``numbers`` must belong to nobody else."""
@@ -127,16 +132,20 @@ def normalized(raw: Split) -> Split:
 
 
 def _normalized(raw: Split) -> tuple[Split, Tensor]:
-    """The same, and the largest entry that was left before it was divided out."""
+    """The same, and the largest entry of the residual before it was divided out."""
     mantissa = raw.kept(raw.residual)
-    mean = mantissa.sum(dim=-2) / raw.count()
-    common = raw.common + raw.log_scale.exp().unsqueeze(-1) * mean
-    mantissa = raw.kept(mantissa - mean.unsqueeze(-2))
     largest = mantissa.abs().amax(dim=(-2, -1))
-    is_zero = largest == 0
-    peak = torch.where(is_zero, 1.0, largest)
-    mantissa = mantissa / peak[..., None, None]  # before squaring: entries may be as large as floats go
-    size = torch.where(is_zero, 1.0, torch.linalg.matrix_norm(mantissa))
+    peak = torch.where(largest > 0, largest, 1.0)
+    # Before anything else: a scale beyond the floats may belong to a mantissa below them, and entries may be as large
+    # as floats go, so that their squares and sums are not.
+    mantissa = mantissa / peak[..., None, None]
+    log_scale = raw.log_scale + peak.log()
+    mean = mantissa.sum(dim=-2) / raw.count()
+    common = raw.common + power(log_scale).unsqueeze(-1) * mean
+    mantissa = raw.kept(mantissa - mean.unsqueeze(-2))
+    size = torch.linalg.matrix_norm(mantissa)
+    is_zero = size == 0
+    size = torch.where(is_zero, 1.0, size)
     # The two small logarithms first: beside a scale of -1e6 each would be rounded to ten digits.
     log_scale = torch.where(is_zero, -torch.inf, raw.log_scale + (size.log() + peak.log()))
     return replace(
@@ -191,6 +200,14 @@ def _added(states: Sequence[Split]) -> Split:
     for state in states[1:]:
         total = total + state.tokens()
     return carrying(out, total)
+
+
+def power(log: Tensor) -> Tensor:
+    """``exp(log)``, and zero where that would be a number with less than all digits.
+
+    What is multiplied by such a number and divided by it again would lose them, and both runs in the same way.
+    """
+    return torch.where(log > SMALLEST, log, -torch.inf).exp()
 
 
 def aligned(logs: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, OutOfMemory, is_out_of_memory
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
+from rankscope.network.jitter import jittered
 from rankscope.results import Table
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
@@ -144,9 +145,10 @@ def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> dict[s
 def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     measures = [find_measure(name) for name in config.measures]
-    trace = cut.network.trace(fed.x, fed.context, sites=inner)
-    for layer, site, state in traced_states(trace, config.sites):
-        found = evaluated(measures, state, fed.keep, layer=layer)
+    traces = [one.trace(fed.x, fed.context, sites=inner) for one in (cut.network, jittered(cut.network))]
+    runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)
+    for (layer, site, state), (_, _, again) in runs:
+        found = evaluated(measures, state, fed.keep, layer=layer, again=again)
         for measure, one in zip(measures, found, strict=True):
             rows.add_measured(measure, one, {**about, "layer": layer, "site": site})
 
@@ -154,9 +156,9 @@ def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, 
 def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
     measures = [find_measure(name) for name in config.measures]
     splits = split_states(cut.network, fed.x, fed.context, error=config.error)
-    states = cut.network.states(fed.x, fed.context)
-    for layer, (split, state) in enumerate(zip(splits, states, strict=True)):
-        ordinary = evaluated(measures, state, fed.keep, layer=layer)
+    states, others = (one.states(fed.x, fed.context) for one in (cut.network, jittered(cut.network)))
+    for layer, (split, state, again) in enumerate(zip(splits, states, others, strict=True)):
+        ordinary = evaluated(measures, state, fed.keep, layer=layer, again=again)
         measured, share = of_measured(split, fed.keep, layer)
         for measure, one in zip(measures, ordinary, strict=True):
             found = _known(log_measure(measure, measured), share)
@@ -170,15 +172,19 @@ def _known(found: LogValue, share: Tensor) -> LogValue:
 
 
 def evaluated(
-    measures: Sequence[Measure], state: Tensor, keep: Tensor | None, *, layer: int
+    measures: Sequence[Measure], state: Tensor, keep: Tensor | None, *, layer: int, again: Tensor
 ) -> list[Evaluation]:
-    """Every measure of every text on its measured tokens, with the floor of the dtype that the state is in."""
-    state, dtype = state.cpu(), state.dtype
+    """Every measure of every text on its measured tokens, with the floor of the dtype that the state is in.
+
+    ``again`` is the state of a second run with noise of the size of rounding: floors are wider where the network
+    enlarges it.
+    """
+    state, again, dtype = state.cpu(), again.cpu(), state.dtype
     if keep is None:
-        return evaluate_many(measures, state, layer=layer, dtype=dtype)
+        return evaluate_many(measures, state, layer=layer, dtype=dtype, again=again)
     each = [
-        evaluate_many(measures, text[kept], layer=layer, dtype=dtype)
-        for text, kept in zip(state, keep.cpu(), strict=True)
+        evaluate_many(measures, text[kept], layer=layer, dtype=dtype, again=other[kept])
+        for text, other, kept in zip(state, again, keep.cpu(), strict=True)
     ]
     return [_joined(found) for found in zip(*each, strict=True)]
 

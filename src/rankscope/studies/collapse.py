@@ -14,6 +14,7 @@ from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, 
 from rankscope.masks import MaskGraph, parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Network, Spec, Trace, variant, with_mask
+from rankscope.network.jitter import jittered
 from rankscope.network.mask_notes import self_contained
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table, layer_summary
@@ -114,9 +115,10 @@ def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     splits = split_states(network, batch.x, error=not config.no_error)
-    for layer, (split, state) in enumerate(zip(splits, network.states(batch.x), strict=True)):
+    runs = zip(splits, network.states(batch.x), jittered(network).states(batch.x), strict=True)
+    for layer, (split, state, again) in enumerate(runs):
         for measure in map(find_measure, config.measures):
-            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype)
+            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())
             rows.add_split(
                 measure, log_measure(measure, split), ordinary, {**about, "layer": layer, "site": "block"}
             )
@@ -126,10 +128,11 @@ def _measure(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
-    trace = network.trace(batch.x, sites=inner)
-    for layer, site, x in traced_states(trace, config.sites):
+    traces = [one.trace(batch.x, sites=inner) for one in (network, jittered(network))]
+    runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)
+    for (layer, site, x), (_, _, again) in runs:
         for measure in map(find_measure, config.measures):
-            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype)
+            found = evaluate(measure, x.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())
             rows.add_measured(measure, found, {**about, "layer": layer, "site": site})
 
 

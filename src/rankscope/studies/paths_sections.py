@@ -125,6 +125,7 @@ def search(one: Found) -> dict[str, Any]:
         "exact": held.exact,
         "gap": gap,
         "tells": held.exact or (gap is not None and gap <= USELESS),
+        "ranked": held.ranked,
         "expanded": held.expanded,
         "seconds": held.seconds,
         "waiting": held.waiting,
@@ -135,11 +136,16 @@ def search(one: Found) -> dict[str, Any]:
 
 
 def top(one: Found) -> list[dict[str, Any]]:
-    """The strongest single paths of the first text, from the input on."""
+    """The strongest single paths of the first text, from the input on.
+
+    ``rank`` is the place in the list; it is a rank only where ``ranked`` says so.
+    """
     listed = [] if one.top is None else one.top.paths
+    known = 0 if one.top is None else one.top.ranked
     return [
         {
             "rank": rank,
+            "ranked": rank <= known,
             "path": str(ranked.path),
             "heads": list(ranked.path.heads),
             "length": ranked.path.length,
@@ -148,6 +154,7 @@ def top(one: Found) -> list[dict[str, Any]]:
             "share": _mean([ranked.share]),
             "floor": ranked.floor,
             "share_floor": _mean([ranked.share_floor]),
+            "norm_floor": ranked.norm_floor,
             "resolved": ranked.resolved,
         }
         for rank, ranked in enumerate(listed, start=1)

@@ -167,6 +167,11 @@ def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str
     if not top:
         return ""
     where = "" if texts == 1 else " (of the first text)"
+    if not search["ranked"]:
+        return (
+            f"No single path from the input is the strongest by {search['score']}{where}: the scores of all {len(top)} "
+            "that were found are rounding, which has no order."
+        )
     best = top[0]
     passed = [
         f"L{site['layer']} h{head}"
@@ -178,7 +183,9 @@ def _top(search: dict[str, Any], top: list[dict[str, Any]], sites: list[dict[str
     sentence = f"The strongest single path from the input by {search['score']} is {route}{share}{where}"
     if search["exact"]:
         return f"{sentence}; the list of {len(top)} is proven complete."
-    if not search["tells"]:
+    if search["ranked"] < len(top):
+        known = f"is not proven complete: from place {search['ranked'] + 1} on scores are rounding, which has no order"
+    elif not search["tells"]:
         known = "is the best that was found, nothing is proven of the others"
     else:
         known = f"is not proven complete: a path left out could score up to {1 + search['gap']:.2g} times the last one"

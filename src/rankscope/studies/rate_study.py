@@ -137,6 +137,7 @@ def told(found: Sequence[tuple[Fit, Prediction]]) -> dict[str, Any]:
             [prediction.rate for prediction in predictions],
             [prediction.uncertainty for prediction in predictions],
         ),
+        "declined": " and ".join(dict.fromkeys(fit.declined for fit in fits if fit.declined)) or None,
         "method": methods.pop() if len(methods) == 1 else None,
         "reason": "; ".join(reasons) or None,
     }

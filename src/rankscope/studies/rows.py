@@ -57,7 +57,8 @@ class Rows:
         logs, values = _flat(found.log10), _flat(found.log.exp())
         columns = {"measure": measure.name, "definition": measure.definition, **about}
         columns |= {"value": values, "log10_value": [log if math.isfinite(log) else None for log in logs]}
-        columns |= {"floor": None, "log10_floor": None, "resolved": _flat(found.resolved)}
+        unknown = [math.nan] * len(values)  # a table makes it null, and keeps the column one of numbers
+        columns |= {"floor": unknown, "log10_floor": unknown, "resolved": _flat(found.resolved)}
         if found.log_floor is not None and found.log10_floor is not None:
             floors = _flat(found.log10_floor)
             columns["floor"] = _flat(found.log_floor.exp())

@@ -7,6 +7,7 @@ from torch import Tensor
 from certify_networks import refuted, truth
 from rankscope.bounds.certificate import FROBENIUS
 from rankscope.bounds.certify import certify
+from rankscope.bounds.dense import JOINT_SIDE
 from rankscope.masks import parse_mask
 from rankscope.network import (
     Attention,
@@ -45,6 +46,7 @@ def softmax(values: Tensor, outs: Tensor) -> Attention:
 
 
 STORED = torch.tensor([[[0.5, 0.5], [0.5, 0.5 + 2**-23]]])
+HALF = 0.25 + EYE.unsqueeze(0) / 2
 FAR = 145256119966.5069
 CASES: dict[str, tuple[list[Part], Tensor]] = {
     "maps stored in float32": ([Attention(Fixed(STORED), Values(ONE, ONE, heads=1))], tensor([[1000.0], [1001.0]])),
@@ -75,6 +77,10 @@ CASES: dict[str, tuple[list[Part], Tensor]] = {
         [Sum([Scale(0.1), Scale(0.2), Scale(-0.3), still("full")])],
         tensor([[1, 0], [2, 1], [0, 3]]),
     ),
+    "a skip of unknown sign, against which attention turns": (
+        [Skip(Sum([Scale(-1e-17), Scale(-1.0), Attention(Fixed(HALF), Values(-1e-9 * EYE, EYE, heads=1))]))],
+        tensor([[1, 2], [3, 4]]),
+    ),
 }  # fmt: skip
 
 
@@ -82,7 +88,8 @@ CASES: dict[str, tuple[list[Part], Tensor]] = {
 def test_bounds_hold_at_the_edges_of_arithmetic(name: str) -> None:
     blocks, x = CASES[name]
     network = Network(blocks)
-    assert not refuted(certify(network, x), truth(network, x))
+    for joint_side in (JOINT_SIDE, 0):  # with matrices on residuals and without
+        assert not refuted(certify(network, x, joint_side=joint_side), truth(network, x))
 
 
 @pytest.mark.parametrize("blocks", [[Scale(1e-10)] * 40, [Attention(

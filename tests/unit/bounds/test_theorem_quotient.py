@@ -84,14 +84,40 @@ def test_half_the_tokens_is_the_factor_of_column_sums(tokens):
     torch.testing.assert_close(after, expected * before)
 
 
-@pytest.mark.parametrize("tokens", [2, 4, 8])
-def test_the_root_of_half_the_tokens_is_the_factor_of_squares(tokens):
+@pytest.mark.parametrize("tokens", [2, 3, 4, 5, 8, 9])
+def test_the_factor_of_squares_is_attained(tokens):
+    """Above: the factor is no smaller. The property test of coefficients has it from the other side, for odd n too."""
     maps = two_columns(tokens, 0.25)
     for quantity in ("residual[frobenius,mean]", "residual[spectral,mean]"):
         expected = sharp_ratio(quantity, tokens, 1) * dobrushin(maps)
         torch.testing.assert_close(map_coefficient(maps, quantity), expected, rtol=2e-9, atol=0)
         x = torch.eye(tokens, dtype=torch.float64)[:, :1] - torch.eye(tokens, dtype=torch.float64)[:, 1:2]
         torch.testing.assert_close(ends(quantity, maps @ x)[0], expected * ends(quantity, x)[0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "factor"), [(2, 1.0), (3, 1.1547005383792515), (8, 2.0), (9, 2.1081851067789197)]
+)
+def test_the_factor_of_squares_by_trying_all_maps_that_matter(tokens, factor):
+    """Rows at the two ends of an edge: by Krein and Milman the largest residual is at an extreme point of the maps."""
+    one, two = (torch.eye(tokens, dtype=torch.float64)[k] for k in (0, 1))
+    tried = [torch.stack([one] * k + [two] * (tokens - k)) for k in range(1, tokens)]  # tau is 1
+    x = (one - two)[:, None]
+    found = max(float(residual_norm(p @ x, norm="frobenius", center="mean")) for p in tried) / 2**0.5
+    assert found == pytest.approx(factor, rel=1e-14)
+    for quantity in ("residual[frobenius,mean]", "residual[spectral,mean]"):
+        assert sharp_ratio(quantity, tokens, 1) == pytest.approx(factor, rel=1e-14)
+
+
+@settings(max_examples=6)
+@given(st.integers(3, 6), st.integers(0, 2**16), st.floats(0.5, 40))
+def test_in_the_plane_row_sums_shrink_by_the_dobrushin_coefficient(tokens, seed, sharpness):
+    maps, x, _ = drawn(3, tokens, 2, seed, sharpness)
+    after, before = (residual_bracket(one, norm="linf", tolerance=1e-6) for one in (maps @ x, x))
+    assert sharp_ratio("residual[linf,best]", tokens, 2) == 1.0
+    assert bool(
+        (after.low <= dobrushin(maps) * before.high * (1 + 1e-12)).all()
+    )  # certified ends, one rounding
 
 
 def test_the_octahedron_attains_three_halves_in_row_sums():

@@ -12,6 +12,7 @@ from rankscope.cli.app import app
 from rankscope.network import LayerNorm
 from rankscope.results import COLUMNS, Table
 from rankscope.studies.claims import CLAIMS
+from rankscope.studies.proofs import PROOFS
 
 QUICK = ["claims", "proof-step", "path-count", "dobrushin-l1"]
 
@@ -104,3 +105,33 @@ def test_claims_are_listed() -> None:
         "not checkable",
     }
     assert run("list", "claims").stdout.splitlines()[2].startswith("path-sum")
+
+
+def test_theorems_are_listed() -> None:
+    found = json.loads(run("list", "theorems", "--format", "json").stdout)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == list(PROOFS)
+    assert rows["several-heads-bound"] == {
+        "name": "several-heads-bound",
+        "proof": PROOFS["several-heads-bound"].label,
+        "verdict": "false",
+        "title": CLAIMS["several-heads-bound"].title,
+        "paper": "dong2021",
+        "statement": "Theorem 2.3",
+        "replaces": None,
+        "bounds": ["dong-2.3"],
+        "command": "rankscope claims several-heads-bound",
+    }
+    assert (rows["cubic-contraction"]["verdict"], rows["cubic-contraction"]["replaces"]) == (
+        "repaired",
+        "dong2021, Theorem 2.3",
+    )
+    assert {row["verdict"] for row in rows.values()} == {
+        "true",
+        "true under an assumption",
+        "false",
+        "repaired",
+        "not known",
+    }
+    assert run("list", "theorems").stdout.splitlines()[2].split()[:3] == ["path-sum", "Theorem", "1"]
+    assert run("list", "theorems", "--format", "csv").stdout.count("\n") == len(PROOFS) + 1

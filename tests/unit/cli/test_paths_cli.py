@@ -65,6 +65,35 @@ def test_the_sections_of_a_random_network_are_those_of_the_library():
     assert sorted((entry["norm"] for entry in told["top"]), reverse=True) == [e["norm"] for e in told["top"]]
 
 
+def test_scores_that_are_rounding_have_no_rank_and_prove_nothing():
+    asked = (
+        "--layers",
+        5,
+        "--heads",
+        2,
+        "--dim",
+        8,
+        "--tokens",
+        6,
+        "--variant",
+        "san",
+        "--score",
+        "residual",
+        "--top",
+        4,
+    )
+    told = json.loads(good(*asked, "--format", "json").stdout)
+    assert not told["search"]["exact"]
+    assert (told["search"]["gap"], told["search"]["ranked"], told["search"]["waiting"]) == (None, 0, 0)
+    assert [(entry["rank"], entry["ranked"], entry["resolved"]) for entry in told["top"]] == [
+        (place, False, False) for place in (1, 2, 3, 4)
+    ]
+    text = good(*asked).stdout
+    assert "the scores of all 4 that were found are rounding, which has no order" in text
+    assert "not proven; - where the score is rounding" in text
+    assert "proven)" not in text
+
+
 def test_a_model_on_a_text_with_everything_asked_for(folder):
     asked = (
         "--text",

@@ -15,6 +15,7 @@ from rankscope.dynamics.clusters import (
     cluster_labels,
     cluster_system,
     count_clusters,
+    find_clusters,
     log_exact_life,
     log_merging_life,
     log_merging_speed,
@@ -62,6 +63,40 @@ def test_a_long_chain_is_one_cluster() -> None:
     x = circle(*[0.1 * k for k in range(40)])[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
     assert int(count_clusters(x, angle=0.1001)) == 1
     assert int(count_clusters(x, angle=0.0999)) == 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [2, 3, 12, 50, 101])
+def test_ties_are_joined_and_said_to_be_ties(n: int, dtype: torch.dtype) -> None:
+    """Neighbors of a regular polygon are all at the threshold; which of them pass it would be rounding."""
+    step = 2 * math.pi / n if n > 2 else math.pi
+    ring, turns = circle(*[step * k for k in range(n)]), torch.linspace(0.0, 1.0, 7, dtype=torch.float64)
+    for turn in turns.tolist():  # turned and scaled, the same polygon has other last digits
+        turned = torch.stack([ring @ circle(turn, turn + math.pi / 2), 3.7 * ring]).to(dtype)
+        found = find_clusters(turned, angle=step)
+        assert (found.count.tolist(), found.most.tolist()) == ([1, 1], [n, n])
+        assert not bool(found.is_settled.any())
+        assert count_clusters(turned, angle=step).tolist() == [1, 1]
+        for angle, count in (
+            (1.2 * step, 1),
+            (0.8 * step, n),
+        ):  # a fifth is above the margin of bfloat16 up to n = 12
+            clear = find_clusters(turned, angle=min(angle, math.pi))
+            if clear.margin < 0.1 * step and n > 2:
+                assert clear.count.tolist() == clear.most.tolist() == [count, count]
+                assert bool(clear.is_settled.all())
+
+
+def test_a_margin_can_be_given() -> None:
+    x = circle(0, 0.1, 0.3)
+    assert find_clusters(x, angle=0.15, margin=0.0).count == 2
+    wide = find_clusters(x, angle=0.15, margin=0.06)
+    assert (int(wide.count), int(wide.most), wide.margin) == (1, 3, 0.06)
+    assert (
+        int(find_clusters(circle(0, 0), angle=0.0, margin=1.0).most) == 2
+    )  # not even equal tokens are sure to be
+    with pytest.raises(ConfigError, match="margin of a tie"):
+        find_clusters(x, margin=-1.0)
 
 
 def exact_speeds(x: list[list[str]], beta: int) -> list[mpmath.mpf]:

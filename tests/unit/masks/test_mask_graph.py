@@ -171,6 +171,7 @@ def test_a_description_says_it_all():
         "quasi_strongly_connected": True,
         "strongly_connected": False,
         "slem": pytest.approx(1 / 3, abs=1e-15),
+        "slem_bracket": pytest.approx((1 / 3, 1 / 3), abs=1e-15),
     }
     nowhere = describe(parse_mask("blocks:2"), 6)
     assert (nowhere["centers"], nowhere["radius"], nowhere["slem"]) == ([], None, 1.0)

@@ -93,7 +93,7 @@ def test_a_zero_token_has_no_direction(definition):
 def test_resolved_means_above_the_floor_of_the_dtype_that_ran():
     row = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
     x = row + 1e-5 * normal(6, 3)
-    measure = find_measure("residual_ratio")
+    measure = find_measure("residual_ratio[frobenius,mean]")
     for dtype, layer, resolved in [
         (torch.float64, 12, True),
         (torch.float32, 1, True),

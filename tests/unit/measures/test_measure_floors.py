@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankscope.core.numerics import relative_floor
-from rankscope.measures import MEASURES, Bracket
+from rankscope.measures import MEASURES, Bracket, evaluate
 
 RESIDUALS = ("residual", "residual_ratio")
 TOKEN_IDS = [d for d, m in MEASURES.items() if m.kind == "tokens" and m.name not in RESIDUALS]
@@ -138,6 +138,35 @@ def test_floors_are_small_where_the_state_is_well_known(definition, generator):
 def test_residual_floors_follow_the_state(norm):
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     absolute, ratio = MEASURES[f"residual[{norm},mean]"], MEASURES[f"residual_ratio[{norm},mean]"]
-    assert ratio.floor(x, 0.25).item() == 0.25
-    size = absolute(x).item() / ratio(x).item()
-    assert absolute.floor(x, 0.25).item() == pytest.approx(0.25 * size, rel=1e-14)
+    value = ratio(x).item()
+    size = absolute(x).item() / value
+    # The factors of the composite norm are not the same share of those of the state, which costs a little.
+    assert absolute.floor(x, 0.25).item() == pytest.approx(
+        0.25 * size, rel=0.1 if norm == "composite" else 1e-14
+    )
+    both = (absolute.floor(x, 0.25).item() / size + 0.25 * value) / 1.25
+    assert ratio.floor(x, 0.25).item() == pytest.approx(0.25 if norm == "frobenius" else both, rel=1e-14)
+    for row in (1e-3, 0.2, 0.3, 5.0):  # a ratio is above its floor exactly where the residual is
+        y = torch.tensor([[1.0, 1.0], [1.0, 1.0 + row]], dtype=torch.float64)
+        assert (ratio(y) > ratio.floor(y, 0.25)) == (absolute(y) > absolute.floor(y, 0.25))
+
+
+@pytest.mark.parametrize(
+    "definition", ["residual[frobenius,mean]", "residual_ratio[composite,mean]", "cosine[off_diagonal]"]
+)
+def test_numbers_below_the_smallest_normal_one_have_a_wider_floor(definition):
+    """In float16 numbers below 6e-5 are whole multiples of 6e-8: rounding is no longer relative to them."""
+    x = torch.randn(40, 8, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 2
+    measure = MEASURES[definition]
+    usual = evaluate(measure, x.half(), layer=1, dtype=torch.float16).floor
+    assert (usual == measure.floor(x.half(), relative_floor(1, torch.float16))).all()
+    for scale in (2e-6, 3e-7, 3e-8):
+        small = (x * scale).half()
+        found = evaluate(measure, small, layer=1, dtype=torch.float16)
+        truth = measure(x * scale)
+        known = torch.isfinite(found.value)
+        assert ((found.value - truth).abs() <= found.floor)[known].all()
+        assert (found.floor / (usual * (scale if "residual[" in definition else 1)) > 5)[known].all()
+    assert not found.resolved.any() or definition.startswith(
+        "cosine"
+    )  # half a spacing in size: nothing is left

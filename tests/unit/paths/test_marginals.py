@@ -65,3 +65,17 @@ def test_blocks_with_several_attention_parts() -> None:
         reading = spectrum(network, x, context, through=pair).read()
         torch.testing.assert_close(pairs[pair], reading.share.sum(dim=0), rtol=1e-10, atol=1e-12)
     assert float(pairs[never].abs().max()) == 0  # no path takes two branches of a sum
+
+
+@pytest.mark.parametrize("heads_at", [(), (1,), (2,), (1, 2), (0, 2)])
+def test_blocks_without_heads_anywhere(heads_at: tuple[int, ...]) -> None:
+    draw = Draws(5)
+    blocks = [Skip(attention(draw) if k in heads_at else mlp(draw)) for k in range(3)]
+    network, x = Network(blocks), draw(6, DIM)
+    found, every = pair_shares(network, x), marginals(network, x)
+    assert len(every.heads) == 2 * len(heads_at)
+    torch.testing.assert_close(every.started.sum(dim=0), network(x), rtol=1e-11, atol=1e-12)
+    assert len(found) == (4 if len(heads_at) == 2 else 0)
+    for pair, value in found.items():
+        reading = spectrum(network, x, through=pair).read()
+        torch.testing.assert_close(value, reading.share.sum(dim=0), rtol=1e-10, atol=1e-12)

@@ -60,13 +60,13 @@ def check_list(found: Top, scores: dict[tuple, float], count: int) -> None:
     own = [scores[one.path.heads] for one in found.paths]
     assert own == pytest.approx(best, rel=1e-9, abs=COLLAPSED)
     assert len({one.path for one in found.paths}) == count
-    assert found.exact
-    assert found.gap == 0.0
-    last = found.paths[-1]
-    if (
-        last.resolved or found.score == "norm"
-    ):  # below, scores have no order, and the bound is that of their rounding
-        assert found.bound <= getattr(last, found.score) * (1 + 1e-12)
+    # below the floor scores have no order, so nothing is proven
+    assert found.exact == found.resolved[-1]
+    assert found.gap == (0.0 if found.exact else None)
+    assert found.ranked == (len(found.paths) if all(found.resolved) else found.resolved.index(False))
+    if found.exact and count < len(scores):
+        assert found.bound <= getattr(found.paths[-1], found.score) * (1 + 1e-12)
+    assert found.waiting == 0
     assert found.of == len(scores)
 
 

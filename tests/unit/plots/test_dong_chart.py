@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rankscope.plots import svg
-from rankscope.plots.dong_chart import DEEPEST, chart_rows, dong_chart
+from rankscope.plots.dong_chart import DEEPEST, chart_rows, dong_chart, repeats_rows
 from rankscope.results import Table
 
 NAMES = ("san", "transformer")
@@ -57,7 +57,21 @@ def made(*, trained="minilm", is_paper=False, published=True):
     ]
     setting = {"label": "BERT", "tokens": 128, "trained": trained, "is_paper": is_paper}
     columns |= {"measure": "residual_ratio", "definition": "residual_ratio[composite,mean]"}
-    sections = {"setting": setting, "curves": curves, "published": rows if published else []}
+    repeats = [
+        {
+            "repeats": r,
+            "variant": variant,
+            "layers": [{"mean": mean * fall, "low": None, "high": None} for fall in falls],
+        }
+        for r, mean in ((1.55, 0.4), (3.1, 0.5), (6.2, 0.45))
+        for variant, falls in zip(NAMES, ((1, 0.1, 1e-7), (1, 0.9, 0.8)), strict=True)
+    ]
+    sections = {
+        "setting": setting,
+        "curves": curves,
+        "published": rows if published else [],
+        "repeats": repeats,
+    }
     return Table.from_columns(columns, provenance={}, command="reproduce", sections=sections)
 
 
@@ -79,6 +93,24 @@ def test_rows_hold_ours_the_published_and_the_split_pass():
     split = of(rows, "split")
     assert [row["layer"] for row in split] == [0, 1]  # the line ends at the first point below the axis
     assert split[1]["log"] == -30.0 < DEEPEST
+
+
+def test_falling_variants_are_shown_against_how_often_tokens_repeat():
+    """In layer 1 attention alone has fallen, in layer 2 it is rounding; the other variant has not fallen."""
+    rows = repeats_rows(made())
+    assert list(rows) == [1]
+    assert [(row["series"], row["repeats"], row["value"]) for row in rows[1]] == [
+        ("san", 1.55, pytest.approx(0.04)),
+        ("san", 3.1, pytest.approx(0.05)),
+        ("san", 6.2, pytest.approx(0.045)),
+    ]
+    assert rows[1][0]["published"] == 0.25
+    assert rows[1][1]["low"] == rows[1][1]["high"] == rows[1][1]["value"]
+    assert repeats_rows(made(published=False))[1][0]["published"] is None
+    text = svg(dong_chart(made()))
+    assert "R, how often tokens repeat" in text
+    assert "the same at layer 1" in text
+    assert "at layer 2" not in text
 
 
 def test_published_curves_stand_beside_the_same_trained_model_alone():

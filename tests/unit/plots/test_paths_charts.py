@@ -188,6 +188,9 @@ def test_the_list_beside_the_routes_says_what_the_section_says() -> None:
     assert "exact: no other path is larger" in subtitle
     late = " ".join(routes_chart(paths_tables.deep()).to_dict()["title"]["subtitle"])
     assert "not exact: a path outside the list is at most 1.37 times the last one" in late
+    rounding = with_sections(table, search={"exact": False, "gap": None, "ranked": 2})
+    subtitle = " ".join(routes_chart(rounding).to_dict()["title"]["subtitle"])
+    assert "not exact: from place 3 on scores are rounding, which has no order" in subtitle
     unknown = with_sections(table, search={"exact": False, "gap": None})
     assert "larger paths may exist" in " ".join(routes_chart(unknown).to_dict()["title"]["subtitle"])
 

@@ -3,6 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from models import MODELS
 from rankscope.network import variant
-from rankscope.sources import Batch, translate
+from rankscope.sources import Batch, Translation, translate
 
 Step = Callable[[Tensor], Tensor]
 
@@ -94,21 +95,27 @@ def blocks_of(model: nn.Module, batch: Batch, name: str) -> list[tuple[nn.Module
     return found
 
 
-@pytest.mark.parametrize("which", ["san", "san+mlp", "san+skip", "transformer"])
-@pytest.mark.parametrize("without_norms", [False, True], ids=["norms", "no norms"])
-@pytest.mark.parametrize("name", CASES)
-def test_clean_cuts_are_what_one_would_write_by_hand(name: str, which: str, without_norms: bool) -> None:
+@cache
+def translated(name: str) -> tuple[Translation, Batch]:
+    """The tree of a model on a padded batch, read once: no cut changes it."""
     model = copy.deepcopy(MODELS[name].model()).double()
     inputs = MODELS[name].inputs(2, 9)
     inputs["attention_mask"][1, 6:] = 0
     batch = Batch(inputs=inputs, is_token=inputs["attention_mask"].bool(), labels=("a", "b"))
-    translation = translate(model, batch)
+    return translate(model, batch), batch
+
+
+@pytest.mark.parametrize("which", ["san", "san+mlp", "san+skip", "transformer"])
+@pytest.mark.parametrize("without_norms", [False, True], ids=["norms", "no norms"])
+@pytest.mark.parametrize("name", CASES)
+def test_clean_cuts_are_what_one_would_write_by_hand(name: str, which: str, without_norms: bool) -> None:
+    translation, batch = translated(name)
     network = variant(translation.network, f"{which}-norm" if without_norms else which)
     modules, combine, path = CASES[name]
     with torch.no_grad():
         x, context = translation.embed(batch)
         ours = network.states(x, context)
-        for layer, (block, known) in enumerate(blocks_of(model, batch, path), start=1):
+        for layer, (block, known) in enumerate(blocks_of(translation.model, batch, path), start=1):
             parts = modules(block, known)
             if without_norms:
                 parts.norms = [lambda x: x] * len(parts.norms)

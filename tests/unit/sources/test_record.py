@@ -364,6 +364,29 @@ def test_calls_that_cannot_be_used_are_one_line(gpt: Gpt, call: Any, words: str)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in gpt.modules())
 
 
+class _Around(nn.Module):
+    """A module as trainers have it: a network inside, a loss, and steps in place of a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.loss = Gpt(), nn.MSELoss()
+
+    def training_step(self, batch: Tensor, _: int) -> Tensor:
+        found = self.net(batch)[0]
+        return self.loss(found, torch.zeros_like(found))
+
+
+def test_a_step_that_calls_the_network_inside_records_that() -> None:
+    model = _Around().eval()
+    with rs.record(model) as seen:
+        model.training_step(ids(3, 6), 0)
+    assert seen.model is model.net
+    assert seen.notes == ("_Around itself was not called; its part 'net' was, and is recorded",)
+    truth = states(model.net, ids(3, 6))
+    torch.testing.assert_close(measured(rs.scan(seen, spectra=False), 2), ratios(truth[1]), rtol=1e-6, atol=0)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
 def test_axes_that_change_from_call_to_call_are_refused() -> None:
     model = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False

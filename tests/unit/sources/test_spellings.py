@@ -10,13 +10,11 @@ from rankscope.errors import ShapeError
 
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4}
 REFUSED = {
-    ("A learned temperature per head", "llama"),
-    ("ALiBi added to the logits", "llama"),
     ("Queries and keys of unit length, with a scale that is learned", "llama"),
     ("Branches added in place to a copy, through views", "llama"),
 }
-"""Turned queries and keys with one more thing on them, which no part says yet; writes through rows that are counted,
-which are run as they ran, with the padding of that run."""
+"""A norm behind the turn of queries and keys, which no part says yet; writes through rows that are counted, which are
+run as they ran, with the padding of that run."""
 
 
 def cases() -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
 """A model that changes after its translation: the tree follows in place, and is refused where it cannot."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 
 import pytest
 import torch
@@ -21,10 +23,31 @@ NAMES = ("bert", "albert", "xlnet", "mpnet", "t5", "gpt2", "llama", "gemma3", "m
 each = pytest.mark.parametrize("name", NAMES)
 
 
-def own_translation(name: str, dtype: torch.dtype = torch.float64) -> tuple[Case, Translation]:
-    """A tree of a copy of a model, which may be changed."""
+@cache
+def _own(name: str) -> Translation:
     case = CASES[name]
-    return case, translate(copy.deepcopy(case.model(dtype)), stack=case.stack)
+    return translate(copy.deepcopy(case.model(torch.float64)), stack=case.stack)
+
+
+@contextmanager
+def own_translation(name: str) -> Iterator[tuple[Case, Translation]]:
+    """A tree of a copy of a model, which may be changed inside; afterwards the copy is what it was, in its memory."""
+    case, translation = CASES[name], _own(name)
+    translation.embed(case.batch(torch.float64))  # not refused before the change
+    held = [
+        (vars(module), {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")})
+        for module in translation.model.modules()
+    ]
+    tensors = (*translation.model.parameters(), *translation.model.buffers())
+    numbers = [(one, one.data, one.data.clone()) for one in tensors]
+    try:
+        yield case, translation
+    finally:
+        for inside, before in held:
+            inside.update(before)
+        for one, memory, values in numbers:
+            one.data = memory.copy_(values)
+            one.grad = None
 
 
 def last_states(case: Case, translation: Translation) -> tuple[Tensor, Tensor]:
@@ -44,46 +67,46 @@ def last_states(case: Case, translation: Translation) -> tuple[Tensor, Tensor]:
 
 @each
 def test_a_step_of_an_optimizer_changes_the_tree_as_it_does_the_model(name: str) -> None:
-    case, translation = own_translation(name)
-    before, _ = last_states(case, translation)
-    optimizer = torch.optim.SGD(translation.model.parameters(), lr=0.05)
-    for number, parameter in enumerate(translation.model.parameters()):
-        generator = torch.Generator().manual_seed(number)
-        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    optimizer.step()
-    ours, theirs = last_states(case, translation)
-    assert float((ours - before).abs().max()) > 1e-2
-    # those that cast compute some steps in float32
-    close = 1e-4 if case.casts else 1e-9
-    torch.testing.assert_close(ours, theirs, rtol=close, atol=close)
-    translation.proven_on(case.batch(torch.float64))
+    with own_translation(name) as (case, translation):
+        before, _ = last_states(case, translation)
+        optimizer = torch.optim.SGD(translation.model.parameters(), lr=0.05)
+        for number, parameter in enumerate(translation.model.parameters()):
+            generator = torch.Generator().manual_seed(number)
+            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        optimizer.step()
+        ours, theirs = last_states(case, translation)
+        assert float((ours - before).abs().max()) > 1e-2
+        # those that cast compute some steps in float32
+        close = 1e-4 if case.casts else 1e-9
+        torch.testing.assert_close(ours, theirs, rtol=close, atol=close)
+        translation.proven_on(case.batch(torch.float64))
 
 
 @each
 def test_loading_numbers_in_place_keeps_the_tree(name: str) -> None:
-    case, translation = own_translation(name)
-    halved = {
-        key: value / 2 if value.is_floating_point() else value
-        for key, value in translation.model.state_dict().items()
-    }
-    translation.model.load_state_dict(halved)
-    translation.proven_on(case.batch(torch.float64))
+    with own_translation(name) as (case, translation):
+        halved = {
+            key: value / 2 if value.is_floating_point() else value
+            for key, value in translation.model.state_dict().items()
+        }
+        translation.model.load_state_dict(halved)
+        translation.proven_on(case.batch(torch.float64))
 
 
 def test_experts_follow_changes_in_place() -> None:
-    case, translation = own_translation("mixtral")
-    experts = [part for part in translation.network.modules() if isinstance(part, TokenMap)]
-    assert len(experts) == 2
-    names = [name for name, _ in translation.model.named_parameters() if ".mlp." in name]
-    assert names
-    before, _ = last_states(case, translation)
-    with torch.no_grad():
-        for name in names:
-            translation.model.get_parameter(name).mul_(1.5)
-    ours, theirs = last_states(case, translation)
-    assert float((ours - before).abs().max()) > 1e-2
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)  # its norms are computed in float32
-    translation.proven_on(case.batch(torch.float64))
+    with own_translation("mixtral") as (case, translation):
+        experts = [part for part in translation.network.modules() if isinstance(part, TokenMap)]
+        assert len(experts) == 2
+        names = [name for name, _ in translation.model.named_parameters() if ".mlp." in name]
+        assert names
+        before, _ = last_states(case, translation)
+        with torch.no_grad():
+            for name in names:
+                translation.model.get_parameter(name).mul_(1.5)
+        ours, theirs = last_states(case, translation)
+        assert float((ours - before).abs().max()) > 1e-2
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)  # its norms are computed in float32
+        translation.proven_on(case.batch(torch.float64))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -170,17 +193,17 @@ def assert_refused(case: Case, translation: Translation) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_changes_that_are_not_in_place_are_refused(change: Callable[[nn.Module], object]) -> None:
-    case, translation = own_translation("bert")
-    translation.embed(case.batch(torch.float64))
-    change(translation.model)
-    assert_refused(case, translation)
+    with own_translation("bert") as (case, translation):
+        translation.embed(case.batch(torch.float64))
+        change(translation.model)
+        assert_refused(case, translation)
 
 
 @each
 def test_a_cast_is_refused_for_every_kind(name: str) -> None:
-    case, translation = own_translation(name)
-    translation.model.float()
-    assert_refused(case, translation)
+    with own_translation(name) as (case, translation):
+        translation.model.float()
+        assert_refused(case, translation)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +216,15 @@ def test_a_cast_is_refused_for_every_kind(name: str) -> None:
     ],
 )
 def test_what_the_tree_shares_outside_of_the_blocks_is_watched_too(name: str, path: str) -> None:
-    case, translation = own_translation(name)
-    module = translation.model.get_submodule(path)
-    module.weight = nn.Parameter(module.weight.detach() * 2)
-    assert_refused(case, translation)
+    with own_translation(name) as (case, translation):
+        module = translation.model.get_submodule(path)
+        module.weight = nn.Parameter(module.weight.detach() * 2)
+        assert_refused(case, translation)
 
 
 def test_what_the_tree_does_not_share_may_change() -> None:
-    case, translation = own_translation("bert")
-    words = translation.model.embeddings.word_embeddings
-    words.weight = nn.Parameter(words.weight.detach() * 2)
-    ours, theirs = last_states(case, translation)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    with own_translation("bert") as (case, translation):
+        words = translation.model.embeddings.word_embeddings
+        words.weight = nn.Parameter(words.weight.detach() * 2)
+        ours, theirs = last_states(case, translation)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)

@@ -22,6 +22,8 @@ from rankscope.network import (
     RMSNorm,
     Rotary,
     Scale,
+    SeenBias,
+    Segments,
     Skip,
     Softmax,
     Sphere,
@@ -38,14 +40,19 @@ KINDS: dict[type[Norm], str] = {LayerNorm: "layer", RMSNorm: "rms", Sphere: "sph
 
 
 def describe(
-    network: Network, tokens: int, *, tables: Tables = "float", positions: Tensor | None = None
+    network: Network,
+    tokens: int,
+    *,
+    tables: Tables = "float",
+    positions: Tensor | None = None,
+    segments: Tensor | None = None,
 ) -> list[Plain]:
     """The blocks of a network, for one text of that many tokens without padding.
 
     With ``tables="float"`` cosines and biases of the position rules are the floats the tree computes with, so that
     a comparison sees the arithmetic on tokens alone; with ``"exact"`` they are left to the reference.
     """
-    reader = _Reader(tokens, tables, Context(positions=positions))
+    reader = _Reader(tokens, tables, Context(positions=positions, segments=segments))
     return [reader.part(block) for block in network.blocks]
 
 
@@ -129,15 +136,24 @@ class _Reader:
             case Rotary():
                 return "rotary", {"interleaved": rule.interleaved, **self._turns(rule)}
             case TransformerXL():
-                shift = _array(rule.shift, 2)
                 return "transformer_xl", {
-                    "shift": shift,
+                    "shift": _array(rule.shift, 2),
+                    "content": _array(rule.content, 2),
                     "positions": self.positions,
                     **self._far_keys(rule, mixer),
                 }
+            case Segments():
+                segments = self.context.segments
+                return "segments", {
+                    "inner": self._position(rule.inner, mixer),
+                    "table": _array(rule.table, 3),
+                    "shift": _array(rule.shift, 2),
+                    "content": _array(rule.content, 2),
+                    "segments": None if segments is None else segments.tolist(),
+                }
             case Alibi() if self.tables == "exact":
                 return "alibi", {"slopes": _array(rule.slopes, 1), "positions": self.positions}
-            case Alibi() | RelativeBias():
+            case Alibi() | RelativeBias() | SeenBias():
                 queries = torch.zeros(mixer.heads, self.tokens, mixer.head_dim, dtype=torch.float64)
                 return "bias", _array(rule.bias(queries, self.context, mixer.scale), 3)
         raise TypeError(f"the exact reference has no rule for the position rule {type(rule).__name__}")

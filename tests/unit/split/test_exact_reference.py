@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from exact_specs import Tables, describe, plain
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
@@ -30,27 +30,28 @@ from rankscope.network import (
     RMSNorm,
     Rotary,
     Scale,
+    SeenBias,
+    Segments,
     Skip,
     Softmax,
     Sphere,
     Sum,
     TokenMap,
+    TransformerXL,
     Values,
 )
 from rankscope.network.context import Context
 from reference import exact_network as exact
-from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, mlp, networks, norm, values
+from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, in_range, mlp, networks, norm, values
 
 TOKENS, WIDTH = 5, DIM // HEADS
 CLOSED_FORM = (0.3736440273, 0.0091269523, 1.33050159e-7, 4.1217746e-22)
 
 
-def agree(network: Network, x: Tensor, *, tables: Tables = "float", positions: Tensor | None = None) -> None:
+def agree(network: Network, x: Tensor, *, tables: Tables = "float", **knows: Tensor | None) -> None:
     """Every state of the float64 tree is the exact one, to the rounding that a few parts can pile up."""
-    found = network.states(x, Context(positions=positions))
-    expected = exact.states(
-        describe(network, len(x), tables=tables, positions=positions), plain(x), digits=30
-    )
+    found = network.states(x, Context(**knows))
+    expected = exact.states(describe(network, len(x), tables=tables, **knows), plain(x), digits=30)
     assert len(found) == len(expected) == len(network.blocks) + 1
     for state, reference in zip(found, expected, strict=True):
         wanted = torch.tensor(exact.floats(reference), dtype=torch.float64)
@@ -61,7 +62,9 @@ def agree(network: Network, x: Tensor, *, tables: Tables = "float", positions: T
 @settings(max_examples=25)
 @given(networks(), st.integers(2, 6), st.integers(0, 2**16))
 def test_random_trees_have_the_exact_states(network: Network, tokens: int, seed: int) -> None:
-    agree(network, Draws(seed)(tokens, DIM))
+    x = Draws(seed)(tokens, DIM)
+    assume(in_range(network, x))
+    agree(network, x)
 
 
 @pytest.mark.parametrize("tables", ["float", "exact"])
@@ -86,6 +89,18 @@ def softmax(draw: Draws, heads: int = HEADS, head_dim: int = WIDTH, **rules: obj
     return Attention(mixer, Values(draw(DIM, heads * 3), draw(heads * 3, DIM), heads=heads))
 
 
+def moved_keys(draw: Draws) -> TransformerXL:
+    return TransformerXL(draw(DIM, DIM) * DIM**-0.5, draw(HEADS, WIDTH), content=draw(HEADS, WIDTH))
+
+
+def segment_tables(draw: Draws) -> dict[str, Tensor]:
+    return {
+        "table": draw(2, HEADS, WIDTH),
+        "shift": draw(HEADS, WIDTH),
+        "content": draw(HEADS, WIDTH),
+    }
+
+
 @pytest.mark.parametrize("tables", ["float", "exact"])
 @pytest.mark.parametrize(
     "position",
@@ -94,12 +109,22 @@ def softmax(draw: Draws, heads: int = HEADS, head_dim: int = WIDTH, **rules: obj
         Rotary(torch.tensor([0.7, 0.1], dtype=torch.float64), interleaved=True, gain=1.3),
         Alibi(torch.tensor([0.3, 1.1], dtype=torch.float64)),
         RelativeBias(Draws(3)(5, HEADS), ClippedBuckets(max_distance=2)),
+        SeenBias(Draws(13)(HEADS, TOKENS, TOKENS)),
+        moved_keys(Draws(14)),
+        Segments(moved_keys(Draws(15)), *(Draws(16)(2, HEADS, WIDTH), Draws(17)(HEADS, WIDTH))),
+        Segments(Alibi(torch.tensor([0.3, 1.1], dtype=torch.float64)), **segment_tables(Draws(18))),
     ],
-    ids=["rotary-gain-fraction", "rotary-gain-interleaved", "alibi", "clipped"],
+    ids=[
+        *("rotary-gain-fraction", "rotary-gain-interleaved", "alibi", "clipped", "seen"),
+        *("transformer-xl-content", "segments", "segments-content"),
+    ],
 )
 def test_settings_of_position_rules(position: Position, tables: Tables) -> None:
     draw = Draws(4)
-    agree(Network([softmax(draw, position=position)]), draw(TOKENS, DIM), tables=tables)
+    network, x = Network([softmax(draw, position=position)]), draw(TOKENS, DIM)
+    agree(network, x, tables=tables)
+    if isinstance(position, Segments):
+        agree(network, x, tables=tables, segments=torch.tensor([0, 1, 1, 0, 2]))
 
 
 @pytest.mark.parametrize("normed", ["head", "all"])

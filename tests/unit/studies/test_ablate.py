@@ -13,9 +13,15 @@ from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.sources import BUILTINS, load_model, translate
 from rankscope.studies import ablate, scan
+from read_once import read_once
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
+
+
+@pytest.fixture(autouse=True)
+def trees_are_read_once(monkeypatch):
+    monkeypatch.setattr("rankscope.studies.ablate_inputs.translate", read_once)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,14 @@ from rankscope.studies.ablate_inputs import Fed
 from rankscope.studies.ablate_study import _measure_split
 from rankscope.studies.blame import blame
 from rankscope.studies.rows import Rows
+from read_once import read_once
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
+
+
+@pytest.fixture(autouse=True)
+def trees_are_read_once(monkeypatch):
+    monkeypatch.setattr("rankscope.studies.ablate_inputs.translate", read_once)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,15 @@ from rankscope.sources.initial import initial_model
 from rankscope.studies import AblateConfig, ablate
 from rankscope.studies.ablate_config import block_text, parse_blocks
 from rankscope.studies.ablate_words import finding
+from read_once import read_once
 
 RATIO = "residual_ratio[composite,mean]"
 TEXTS = ["the cat sat on the mat", "a dog"]
+
+
+@pytest.fixture(autouse=True)
+def trees_are_read_once(monkeypatch):
+    monkeypatch.setattr("rankscope.studies.ablate_inputs.translate", read_once)
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,8 @@ def test_what_is_resolved_is_right_to_ten_percent(shape: dict[str, int], dtype: 
         seeds=(0, 1),
         variants=("san", "san+mlp", "san+skip", "transformer"),
         masks=("full", "causal", "window:2"),
-        # without norms a network in bfloat16 amplifies its own rounding as it grows, by more than any floor allows for
-        norms=("layer",) if dtype == "bfloat16" else ("none", "layer"),
+        # without norms a network in bfloat16 amplifies its own rounding as it grows: the second run has to show it
+        norms=("none", "layer"),
         measures=("residual_ratio[composite,mean]", "residual[frobenius,mean]"),
     )
     frame = collapse(config).table.frame.filter(pl.col("float_value").is_not_null())

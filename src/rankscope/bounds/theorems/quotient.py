@@ -3,7 +3,7 @@
 For ``P 1 = 1`` and any row c, ``P X - 1 c' = (P - 1 c) R`` with ``R = X - 1 x``. So in every submultiplicative norm
 ``r(P X W + 1 b) <= r(P) |W| r(X)``: biases vanish, and the coefficient of the map is its own residual. Row diameters,
 and the largest entry from the midrange, shrink by the Dobrushin coefficient ``tau(P)`` itself; other residuals do not,
-and the last column is the least factor on ``tau`` that is right for all maps (each is attained).
+and the last column is the least factor on ``tau`` that is right for all maps.
 
 | quantity | coefficient of P | norm of W | least factor on tau |
 |---|---|---|---|
@@ -11,11 +11,23 @@ and the last column is the least factor on ``tau`` that is right for all maps (e
 | diameter[l2] | tau | spectral | 1 |
 | diameter[linf] | tau | largest column sum | 1 |
 | residual[max,midrange] | tau | largest column sum | 1 |
-| residual[frobenius,mean] | |JP|_2 | spectral | sqrt(n / 2) |
-| residual[spectral,mean] | |JP|_2 | spectral | sqrt(n / 2) |
+| residual[frobenius,mean] | |JP|_2 | spectral | sqrt(2 floor(n / 2) ceil(n / 2) / n) |
+| residual[spectral,mean] | |JP|_2 | spectral | sqrt(2 floor(n / 2) ceil(n / 2) / n) |
 | residual[l1,median] | residual[l1,median] of P | largest column sum | floor(n / 2) |
-| residual[linf,best] | residual[linf,best] of P | largest row sum | 2 - 2 / min(n, d + 1) |
+| residual[linf,best] | residual[linf,best] of P | largest row sum | 2 - 2 / min(n, d + 1), 1 if d = 2 |
 | residual[composite,best] | residual[composite,best] of P | composite | none |
+
+Squares: ``P`` narrows the range of a column x to ``osc(P x) <= tau osc(x)``, and ``osc(x) <= sqrt(2) |J x|`` with
+equality for ``x = e_1 - e_2``. Of n numbers within a range D, ``|J y|`` is largest with half of them at either end,
+where it is ``D sqrt(floor(n/2) ceil(n/2) / n)``: a sum of squared distances to the mean is convex in every number, so
+ends are best, and k of n numbers at one end give ``D^2 k (n - k) / n``. Together the factor of the table, ``sqrt(n /
+2)`` for even n.
+
+Row sums: a set of diameter D lies in a ball of radius ``D (1 - 1/m)``, m = min(n, d + 1) (Bohnenblust 1938), so
+``r(P X) <= (2 - 2/m) diam(P X) / 2 <= (2 - 2/m) tau diam(X) / 2 <= (2 - 2/m) tau r(X)``. The plane with l1 is the plane
+with linf turned by 45 degrees, where balls are boxes and the radius is half the diameter: factor 1. The identity
+attains ``2 - 2/n`` as a coefficient of a map (d = n), six tokens in three dimensions attain 3/2 as a ratio of
+residuals; where neither case applies the number is a bound, and may not be the least.
 """
 
 import math
@@ -75,19 +87,24 @@ def value_coefficient(matrix: Tensor, quantity: str) -> Tensor:
 
 
 def sharp_ratio(quantity: str, tokens: int, dim: int) -> float:
-    """The least ``c`` with ``k(P) <= c tau(P)`` for all maps of so many tokens; infinite where none is known.
+    """The least ``c`` with ``q(P X) <= c tau(P) q(X)`` for all maps of so many tokens; infinite where none is known.
+
+    With ``dim=tokens`` it is the least one with ``k(P) <= c tau(P)``. The module has the derivations, and says for
+    which numbers of tokens the factor of row sums is known to be the least.
 
     >>> sharp_ratio("residual[l1,median]", tokens=9, dim=4)
     4.0
+    >>> round(sharp_ratio("residual[frobenius,mean]", tokens=3, dim=1), 4)
+    1.1547
     """
     _known(quantity)
     match quantity:
         case "residual[frobenius,mean]" | "residual[spectral,mean]":
-            return math.sqrt(tokens / 2)
+            return math.sqrt(2 * (tokens // 2) * ((tokens + 1) // 2) / tokens)
         case "residual[l1,median]":
             return float(tokens // 2)
         case "residual[linf,best]":
-            return 2 - 2 / min(tokens, dim + 1)
+            return 1.0 if dim == 2 else 2 - 2 / min(tokens, dim + 1)
         case "residual[composite,best]":
             return math.inf
     return 1.0

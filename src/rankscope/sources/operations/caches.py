@@ -35,7 +35,8 @@ def caches_kept(module: nn.Module) -> Iterator[None]:
 
 def _homes(module: nn.Module) -> list[Any]:
     """The classes of all modules inside, and the files they stand in, but torch's own."""
-    classes = {cls for one in module.modules() for cls in type(one).__mro__ if not _is_torchs(cls.__module__)}
+    kinds = {type(one) for one in module.modules()}
+    classes = {cls for kind in kinds for cls in kind.__mro__ if not _is_torchs(cls.__module__)}
     files = {cls.__module__: sys.modules.get(cls.__module__) for cls in classes}
     return [*classes, *(file for file in files.values() if isinstance(file, ModuleType))]
 

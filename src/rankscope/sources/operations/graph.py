@@ -102,11 +102,21 @@ def changed_leaves(kind: type, change: Any, args: Any) -> Any:
     """Arguments of an operation, which know no other containers than these, with all of one kind changed."""
     if isinstance(args, kind):
         return change(args)
-    if type(args) in (tuple, list):
-        return type(args)([changed_leaves(kind, change, leaf) for leaf in args])
-    if type(args) is dict:
+    form = type(args)
+    if form is tuple or form is list:
+        # Most leaves are plain numbers, and are passed over here: a call for each would take longer than the rest.
+        return form(
+            [
+                changed_leaves(kind, change, leaf) if isinstance(leaf, kind) or type(leaf) in _NESTS else leaf
+                for leaf in args
+            ]
+        )
+    if form is dict:
         return {name: changed_leaves(kind, change, leaf) for name, leaf in args.items()}
     return args
+
+
+_NESTS = frozenset({tuple, list, dict})
 
 
 @dataclass(frozen=True, slots=True)

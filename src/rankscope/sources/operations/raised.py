@@ -43,10 +43,13 @@ _FIXED = frozenset(
 )
 """Types of what nobody can write into, which needs no copy."""
 
+_RMS_NORMS = frozenset({functional.rms_norm, torch.rms_norm})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _OTHER_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _HELD = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, OrderedDict, list, tuple, set)
+_EVERY = frozenset(vars(nn.Module()))
+"""What every module holds: most of it are containers of hooks, and empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,8 +179,9 @@ class OwnEps(TorchFunctionMode):
         self._eps = default_eps(dtype)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (functional.rms_norm, torch.rms_norm) and kwargs.get("eps") is None:
+        kwargs = kwargs or {}
+        if func in _RMS_NORMS and kwargs.get("eps") is None:
+            kwargs = dict(kwargs)
             if len(args) < 4:
                 kwargs["eps"] = self._eps
             elif args[3] is None:
@@ -185,13 +189,18 @@ class OwnEps(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def one_by_one(twin: nn.Module, module: nn.Module) -> None:
-    """Let a copy multiply its experts one by one: the fused products of transformers have no float64."""
-    own = {id(getattr(inner, "config", None)) for inner in module.modules()}
+def one_by_one(twin: nn.Module, modules: Iterable[nn.Module]) -> None:
+    """Let a copy multiply its experts one by one: the fused products of transformers have no float64.
+
+    ``modules`` are those it is a copy of; a configuration that the copy shares with them stays as it is.
+    """
+    own = {id(config): config for inner in modules if (config := getattr(inner, "config", None)) is not None}
+    if not any(hasattr(config, "_experts_implementation") for config in own.values()):
+        return
     for inner in twin.modules():
-        config: Any = getattr(inner, "config", None)
-        if hasattr(config, "_experts_implementation") and id(config) not in own:
-            config._experts_implementation = "eager"
+        settings: Any = getattr(inner, "config", None)
+        if hasattr(settings, "_experts_implementation") and id(settings) not in own:
+            settings._experts_implementation = "eager"
 
 
 class Copies:
@@ -207,23 +216,24 @@ class Copies:
     """
 
     def __init__(self, module: nn.Module, *, shared: bool = False) -> None:
-        scripted = [path for path, one in module.named_modules() if isinstance(one, torch.jit.ScriptModule)]
+        named = dict(module.named_modules())  # walked once: a block is copied for every call that is compared
+        scripted = [path for path, one in named.items() if isinstance(one, torch.jit.ScriptModule)]
         if scripted:
             raise NotCaptured("a TorchScript module; give the module it was made from", path=scripted[0])
         held = {id(one): one for one in module.parameters()} if shared else {}
-        self.memory = Memory(one for one in _tensors(module) if id(one) not in held)
+        tensors = list(_tensors(named.values()))
+        self.memory = Memory(one for one in tensors if id(one) not in held)
         self.hooked: list[str] = []
         self._memo: dict[int, Any] = dict(held)
-        self.module = self._module(module)
+        self.module = self._module(module, named, tensors)
 
-    def _module(self, module: nn.Module) -> nn.Module:
-        named = dict(module.named_modules())
+    def _module(self, module: nn.Module, named: dict[str, nn.Module], tensors: list[Tensor]) -> nn.Module:
         for one in named.values():
             self._memo[id(one)] = object.__new__(type(one))
         for one in reversed(named.values()):  # of compiled modules, those inside come first
             if type(one).__name__ == "OptimizedModule":  # its class would import the compiler
                 self._memo[id(one)] = self._memo[id(one._orig_mod)]
-        for tensor in _tensors(module):
+        for tensor in tensors:
             if id(tensor) not in self._memo:
                 self._memo[id(tensor)] = self.memory.twin(tensor)
         for path, one in named.items():
@@ -232,11 +242,20 @@ class Copies:
             inside = dict(vars(one)) | {"_compiled_call_impl": None}
             inside |= {name: self._hooks(inside.get(name), path) for name in _HOOKS}
             inside |= {name: OrderedDict() for name in _OTHER_HOOKS}
+            fresh = vars(self._memo[id(one)])
             for name, value in inside.items():
-                self._memo[id(one)].__dict__[name] = self.copied(value)
+                kind = type(value)
+                if kind in _FIXED:
+                    fresh[name] = value
+                elif (
+                    kind in _CONTAINERS and not value and name in _EVERY
+                ):  # its own, shared with no other module
+                    fresh[name] = kind()
+                else:
+                    fresh[name] = self.copied(value)
         self.memory.is_whole = True
         found: nn.Module = self._memo[id(module)]
-        one_by_one(found, module)
+        one_by_one(found, named.values())
         return found
 
     def _hooks(self, hooks: Any, path: str) -> Any:
@@ -311,10 +330,10 @@ def _leads_to_module(cell: Any) -> bool:
     return isinstance(owner, nn.Module | Tensor | types.FunctionType)
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
+def _tensors(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
     """Parameters, buffers and tensors that are plain attributes, each once."""
     seen = set[int]()
-    for one in module.modules():
+    for one in modules:
         others = [
             held
             for name, held in vars(one).items()

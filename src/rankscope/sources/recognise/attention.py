@@ -10,6 +10,7 @@ Axis letters: n text, h head, i query token, j key token, c channel of a head, g
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -51,6 +52,8 @@ def find_attention(region: Region, *, tokens_first: bool, own: Own) -> None:
         with _noted(region, one.node):
             if one.node.shape[one.axis] < 2:
                 raise Unread("one token alone: nothing can be read of attention", one.node)
+            if region.stripped(one.logits) in region.linears:
+                raise Unread("a softmax over channels, not over the keys of queries", one.node)
             for mix in mixes_of(operands, one):
                 for end in ends_of(operands, mix.product.node):
                     ends.setdefault(end, []).append(mix)
@@ -115,6 +118,11 @@ class _Reading:
         if len(states) != 1:
             raise Unread("queries or keys of different heads are made of different states", self.where)
         (query_state, key_state), value_state = next(iter(states)), self.mixing.state
+        asked, offered = query_state, key_state
+        query_state, key_state = (
+            value_state if _without_constant(self.operands, one) is value_state else one
+            for one in (asked, offered)
+        )
         for one, logits in every.items():
             value_place, key_place = (
                 self.mixing.value_place[one],
@@ -173,6 +181,28 @@ class _Reading:
         if bool((key_row < 0).any()):
             raise Unread("some tokens are keys of no query", self.where)
         self.key = groups.side(key_row, "key", self.where)
+        if asked is not None and asked is not query_state:
+            self.query = self._moved(self.query, asked, query_state)
+        if offered is not None and offered is not key_state:
+            self.key = self._moved(self.key, offered, key_state)
+
+    def _moved(self, heads: Heads, made_of: Node, state: Node) -> Heads:
+        """Queries or keys of ``state`` plus a constant, as those of the state: what maps make of the constant is added.
+
+        ``(x + p) W`` is ``x W + p W``: an offset of its own for every token, n t h c.
+        """
+        if heads.norm is not None:
+            raise Unread("something is added to the state of queries or keys before their norm", self.where)
+        places = self.operands.places(made_of)
+        rows = self.region.replay(made_of, {state: torch.zeros(state.shape, dtype=torch.float64)})
+        added = torch.empty(places.texts * places.tokens, made_of.shape[-1], dtype=torch.float64)
+        added[places.rows] = rows.reshape(-1, made_of.shape[-1])
+        made = added @ torch.cat([one.matrix for one in self.operands.maps], -1)
+        made = torch.cat([made, torch.zeros(len(made), 1, dtype=made.dtype)], -1)  # column -1 is none
+        texts, tokens, count, width, both = heads.columns.shape
+        index = heads.columns.reshape(texts * tokens, -1) % made.shape[-1]
+        found = made.gather(1, index).reshape(texts, tokens, count, width, both)
+        return replace(heads, offset=heads.offset + (found * heads.factors).sum(-1))
 
     def _is_memory(self, query: Node, key: Node) -> bool:
         first, others = self.region.roots[0], self.region.roots[1:]
@@ -285,6 +315,15 @@ class _Reading:
             isinstance(mixer, Softmax)
             and float(mixer.logits(x, context).abs().max()) > -float(masked.max()) / 4
         )
+
+
+def _without_constant(operands: Operands, state: Node | None) -> Node | None:
+    """The state that a sum with a constant is made of; the state itself where it is no such sum."""
+    if state is None:
+        return None
+    live = [leaf for leaf in state.inputs() if leaf in operands.live]
+    is_sum = state.kind == "add" and not state.kwargs and len(state.args) == 2 and len(live) == 1
+    return live[0] if is_sum and live[0].shape == state.shape else state
 
 
 def _of_text(heads: Heads, text: int, tokens: Tensor) -> Side:

@@ -192,6 +192,8 @@ def _activation(layout: Layout, source: Node, node: Node) -> str | None:
     places = layout.of(node)
     if places is None or not layout.is_state(source) or bool((places.channels < 0).any()):
         return None
+    if not node.value.is_floating_point():  # a comparison, on the way to one
+        return None
     grid = _grid()
     width, rows = source.shape[-1], layout.texts * layout.tokens
     names = list(ACTIVATIONS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankscope.masks import MaskRule
-from rankscope.network import NoPosition, Position, Softmax
+from rankscope.network import HeadFactors, NoPosition, Position, SeenOffsets, Several, Softmax
 from rankscope.network.norms import Norm
 from rankscope.sources.operations.region import Linear, Unread
 from rankscope.sources.recognise.combinations import EXACT
@@ -61,29 +61,32 @@ def softmax_mixer(
 ) -> tuple[Softmax, bool]:
     """The mixer, and whether its angles come from a table in float32; ``factor`` (h) multiplies the products."""
     is_single = False
+    rules = list[Position]()
+    offsets: tuple[Tensor, Tensor] | None = None
     asking, offering = _turn(query), _turn(key)
     if asking is None and offering is None:
-        asked, offered = _plain(query, key)
+        asked, offered, offsets = _plain(query, key)
         scale = 1.0
     elif asking is None or offering is None:
         raise Unread("queries turn with the position and keys do not, or the other way round")
     else:
-        if not isinstance(position, NoPosition):
-            raise Unread("queries and keys turn with the position and a bias is added as well")
         found = fit_turn(asking[1], offering[1])
-        position, scale, is_single = found.rotary, found.factor, found.is_single
+        rules, scale, is_single = [found.rotary], found.factor, found.is_single
         asked, offered = (
             _Plain(
-                columns, torch.ones(columns.shape, dtype=torch.float64), torch.zeros(columns.shape).double()
+                columns[:, way],
+                sizes[:, None].expand(columns.shape),
+                torch.zeros(columns.shape, dtype=torch.float64),
             )
-            for columns in (asking[0][:, found.query_order], offering[0][:, found.key_order])
+            for (columns, _, sizes), way in ((asking, found.query_order), (offering, found.key_order))
         )
     asked = _Plain(asked.columns, asked.factors * factor[:, None], asked.constants * factor[:, None])
     normed = _normed(query, key, asked.columns.shape[1])
-    sides, norms = [], []
+    sides, norms, sizes = [], [], []
     for side, plain in ((query, asked), (key, offered)):
         size, factors, constants = _common_factor(plain)
         scale = scale * size
+        sizes.append(size)
         columns = plain.columns[order]
         factors = None if factors is None else factors[order]
         constants = None if constants is None else constants[order]
@@ -94,9 +97,16 @@ def softmax_mixer(
         if side.norm is not None:
             if constants is not None:
                 raise Unread("something is added to queries or keys behind their norm")
+            if side is query and normed == "head" and factors is not None:
+                by_head, factors = _by_head(factors)
+                rules[:0] = [] if by_head is None else [HeadFactors(own(by_head))]
             norm, factors = _norm(side, side.norm, columns, factors, normed, own), None
         sides.append(HeadWeights(tuple(maps), columns, factors, constants))
         norms.append(norm)
+    if offsets is not None:
+        tables = (offsets[0] * factor[:, None] / sizes[0], offsets[1] / sizes[1])
+        rules.append(SeenOffsets(*(own(one[:, order].transpose(0, 1).contiguous()) for one in tables)))
+    rules += [] if isinstance(position, NoPosition) else [position]
     query_map, query_bias, key_map, key_bias, per_head = _held(sides[0], sides[1], own)
     mixer = Softmax(
         query_map,
@@ -106,7 +116,7 @@ def softmax_mixer(
         query_bias=query_bias,
         key_bias=key_bias,
         rule=rule,
-        position=position,
+        position=rules[0] if len(rules) == 1 else Several(rules) if rules else NoPosition(),
         query_norm=norms[0],
         key_norm=norms[1],
         normed=normed,
@@ -129,8 +139,8 @@ def _held(
     return *asked[:2], *offered[:2], False
 
 
-def _turn(side: Side) -> tuple[Tensor, Tensor] | None:
-    """Columns (h a) and what the product sees of them (t c a), the same for all heads; None where no token turns."""
+def _turn(side: Side) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Columns (h a), what the product sees of them (t c a) and a factor per head (h); None where no token turns."""
     first = side.columns[..., 0]
     is_single = not bool((side.columns[..., 1] >= 0).any())
     still = side.factors[:1]
@@ -154,30 +164,53 @@ def _turn(side: Side) -> tuple[Tensor, Tensor] | None:
         index = torch.searchsorted(table[head], held.clamp(min=0))
         turns[head].scatter_add_(2, torch.where(held >= 0, index, width), side.factors[:, head])
     turns = turns[..., :width]
-    if float((turns - turns[:1]).abs().max()) > EXACT * float(turns.abs().max()):
+    # All heads turn alike, each perhaps with a factor of its own: a temperature.
+    sizes = (turns * turns[:1]).sum((1, 2, 3)) / turns[0].square().sum()
+    if float((turns - sizes[:, None, None, None] * turns[:1]).abs().max()) > EXACT * float(turns.abs().max()):
         raise Unread("heads turn differently with the position")
-    return table, turns[0]
+    return table, turns[0], sizes
 
 
-def _plain(query: Side, key: Side) -> tuple[_Plain, _Plain]:
-    """Both sides without a turn; channels that are zero on either side are left out."""
+def _plain(query: Side, key: Side) -> tuple[_Plain, _Plain, tuple[Tensor, Tensor] | None]:
+    """Both sides without a turn; channels that are zero on either side are left out.
+
+    The third are the tables t h c that are added to queries and keys, where these differ from token to token.
+    """
     sides = [(side, side.columns[0, :, :, 0]) for side in (query, key)]
     used = torch.stack([columns >= 0 for _, columns in sides]).all(0)
     if bool((used != used[:1]).any()):
         raise Unread("heads differ in width")
     used = used[0]
-    for side, _ in sides:
-        constant = side.offset[:1]
-        if bool(((side.offset - constant).abs() > EXACT * constant.abs()).any()):
-            raise Unread("something that differs from token to token is added to queries or keys")
+    differ = any(
+        bool(((side.offset - side.offset[:1]).abs() > EXACT * side.offset[:1].abs()).any())
+        for side, _ in sides
+    )
     left_out = (query.offset != 0)[:, :, ~used].any() | (key.offset != 0)[:, :, ~used].any()
     if bool(left_out):
         raise Unread("queries or keys have channels that are constants")
     found = [
-        _Plain(columns[:, used], side.factors[0, :, used, 0], side.offset[0][:, used])
+        _Plain(
+            columns[:, used],
+            side.factors[0, :, used, 0],
+            torch.zeros_like(side.offset[0][:, used]) if differ else side.offset[0][:, used],
+        )
         for side, columns in sides
     ]
-    return found[0], found[1]
+    tables = (query.offset[:, :, used], key.offset[:, :, used]) if differ else None
+    return found[0], found[1], tables
+
+
+def _by_head(factors: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Factors h c as one number per head times what all heads share; None where that is ones."""
+    first = factors[:, :1]
+    shared = factors[0] / factors[0, 0]
+    if bool((first == 0).any()) or bool(((factors / first - shared).abs() > EXACT * shared.abs()).any()):
+        return None, factors  # the norm has its own words for them
+    by_head = first.squeeze(1)
+    is_even = bool(((shared - 1).abs() <= EXACT).all())
+    if bool(((by_head - by_head[0]).abs() <= EXACT * by_head[0].abs()).all()):
+        return None, factors
+    return by_head, None if is_even else shared
 
 
 def _common_factor(plain: _Plain) -> tuple[float, Tensor | None, Tensor | None]:

@@ -266,23 +266,38 @@ class Stream:
         where = " ".join([str(one) for one in (why.line, why.path and f"({why.path})") if one])
         if module is not None:
             if is_tokenwise(module, self.layout, self.layout.dim):
-                return TokenMap(module)
+                return TokenMap(module, what=what, where=where)
             return Opaque(module, site="attention", where=where, what=what)
+        self._check_ways(inside)
         run = Replayed(self.region, self.layout, self.captured, start, end)
         tokenwise = is_tokenwise(run, self.layout, self.layout.dim)
         everywhere = tokenwise and is_alike_everywhere(run, self.layout, self.layout.dim)
         shape = (self.layout.texts, self.layout.tokens)
-        alike = not everywhere and are_texts_alike(run, (*shape, self.layout.dim))
+        if everywhere:
+            return TokenMap(RowByRow(run, *shape), what=what, where=where)
         return Opaque(
-            RowByRow(run, self.layout.texts, self.layout.tokens) if everywhere else run,
+            run,
             site="mlp" if tokenwise else "attention",
             where=where,
             what=what,
-            shape=None if everywhere else shape,
-            alike=alike,
+            shape=shape,
+            alike=are_texts_alike(run, (*shape, self.layout.dim)),
             tokenwise=tokenwise,
             dtype=torch.float64,
         )
+
+    def _check_ways(self, inside: set[Node]) -> None:
+        """Raise if operations ran on tokens that others among them chose: what ran for some tokens is wrong for others.
+
+        How many tokens are sent somewhere is then a shape of the run, and a replay has the shapes of that run.
+        """
+        for guard in self.region.guards():
+            if isinstance(guard.result, tuple) and guard.node in inside:
+                raise Unread(
+                    "tokens are sent to different weights outside of any module, and what ran for some does not run "
+                    "for others; put it into a module of its own",
+                    guard.node,
+                )
 
     def _why(self, inside: set[Node], end: Node) -> Note:
         """What stands in the way: something already said of these operations, else the first that no rule covers."""
@@ -291,7 +306,12 @@ class Stream:
         for note in region.notes:
             if (note.path, note.line) in places:
                 return note
-        steps = [node for node in region.order if node in inside and node not in region.known]
+        # Operations inside of a part that is recognised are not what stands in the way.
+        read = set[Node]()
+        for known in region.known.values():
+            if known.output in inside and known.input is not known.output:
+                read |= between(region, known.input, known.output)
+        steps = [node for node in region.order if node in inside and node not in read]
         for node in steps:
             if node not in region.linears and node.kind not in MOVES and not is_pointwise(node):
                 return Note(f"{node.kind} is not part of anything recognised", node.path, node.line)

@@ -154,18 +154,25 @@ def is_alike_everywhere(run: Callable[[Tensor], Tensor], layout: Layout, dim: in
     return influence.is_alike_everywhere(lambda x: called(run, x), (layout.texts, layout.tokens, dim))
 
 
-class RowByRow:
-    """A map of each token by itself that runs for one shape only, for any: tokens are given to it in such pieces."""
+class RowByRow(nn.Module):
+    """A map of each token by itself that runs for one shape only, for any: tokens are given to it in such pieces.
+
+    It computes in float64. Its weights are the model's own: copies share them.
+    """
 
     def __init__(self, run: Callable[[Tensor], Tensor], texts: int, tokens: int) -> None:
+        super().__init__()
         self.run, self.texts, self.tokens = run, texts, tokens
 
-    def __call__(self, x: Tensor) -> Tensor:
-        rows, size = x.reshape(-1, x.shape[-1]), self.texts * self.tokens
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RowByRow":
+        return RowByRow(self.run, self.texts, self.tokens)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, size = x.double().reshape(-1, x.shape[-1]), self.texts * self.tokens
         missing = -len(rows) % size
         padded = torch.cat([rows, rows[-1:].expand(missing, -1)]) if missing else rows
         pieces = [
             self.run(piece.reshape(self.texts, self.tokens, -1)).reshape(size, -1)
             for piece in padded.split(size)
         ]
-        return torch.cat(pieces)[: len(rows)].reshape(x.shape)
+        return torch.cat(pieces)[: len(rows)].reshape(x.shape).to(x.dtype)

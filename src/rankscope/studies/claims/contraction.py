@@ -161,9 +161,15 @@ def dobrushin_frobenius(seed: int) -> Finding:
     ratio, tau = _stretch("frobenius")
     return is_false(
         "Eight tokens 1, -1, 0, ..., 0; half of the rows of P are (5/8, 3/8, 0, ...), half (3/8, 5/8, 0, ...): twice "
-        "tau, the sharp constant sqrt(n/2).",
+        "tau, the sharp constant sqrt(2 floor(n/2) ceil(n/2) / n).",
         above("r_F(P X) / (tau r_F(X))", ratio, 1.0),
-        details=[("tau", tau), ("sharp constant sqrt(n/2)", sharp_ratio("residual[frobenius,mean]", 8, 1))],
+        details=[
+            ("tau", tau),
+            (
+                "sharp constant sqrt(2 floor(n/2) ceil(n/2) / n)",
+                sharp_ratio("residual[frobenius,mean]", 8, 1),
+            ),
+        ],
     )
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 from math import comb
 
 import torch
+from scipy.special import chdtri
 from torch import Tensor
 
 from rankscope.network import Attention, Network, Spec, build, gaussian_tokens, generators
@@ -25,6 +26,8 @@ from rankscope.paths import (
 )
 from rankscope.studies.claims.claim import (
     Finding,
+    Number,
+    above,
     at_most,
     below,
     claim,
@@ -191,7 +194,7 @@ def path_questions(seed: int) -> Finding:
             "distance of the ten largest norms from those listed",
             max(abs(a - b) / b for a, b in zip(ranked, by_norm, strict=False)),
         ),
-        below("chi-square per degree of freedom of 4800 drawn paths", _chi_square(network, tokens), 4.0),
+        *_evenness(network, tokens),
         details=[("paths", len(terms))],
     )
 
@@ -204,8 +207,22 @@ def _sum_through(terms: dict[Path, Tensor], *heads: Head) -> Tensor:
     return torch.stack(chosen).sum(dim=0)
 
 
-def _chi_square(network: Network, generator: torch.Generator) -> float:
-    """How unevenly 4800 paths of length 2 fall on the 24 there are, divided by the degrees of freedom."""
-    drawn = Counter(draw_paths(network, 2, 4800, generator=generator))
-    expected = 4800 / 24
-    return sum((drawn[path] - expected) ** 2 / expected for path in every_path(network, 2)) / 23
+DRAWN, RARE = 24_000, 1e-5
+
+
+def _evenness(network: Network, generator: torch.Generator) -> tuple[Number, Number]:
+    """How unevenly drawn paths of length 2 fall on the 24 there are: chi-square per degree of freedom.
+
+    Independent draws with equal probability are above the upper limit, or below the lower one, with probability
+    ``RARE`` each. If half of the paths are drawn 10% too often and half 10% too seldom, that adds
+    ``24000 * 0.1^2 / 23``, about 10; paths that are dealt out in turn leave nearly 0.
+    """
+    paths = list(every_path(network, 2))
+    drawn, free = Counter(draw_paths(network, 2, DRAWN, generator=generator)), len(paths) - 1
+    expected = DRAWN / len(paths)
+    found = sum((drawn[path] - expected) ** 2 / expected for path in paths) / free
+    means = f"chi-square per degree of freedom of {DRAWN} drawn paths"
+    return (
+        below(means, found, float(chdtri(free, RARE)) / free),
+        above(f"{means}, which must not be too even", found, float(chdtri(free, 1 - RARE)) / free),
+    )

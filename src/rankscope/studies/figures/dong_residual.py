@@ -13,8 +13,10 @@ from rankscope.studies.figures.dong_curves import (
     ALBERT,
     BERT,
     FALLING,
+    FIRST,
+    NEARBY,
     RATIO,
-    TEXTS_NOTE,
+    REPEATS,
     TOKENS,
     VARIANTS,
     XLNET,
@@ -25,8 +27,8 @@ from rankscope.studies.figures.dong_curves import (
     trained_curves,
     trained_source,
 )
-from rankscope.studies.figures.dong_residual_words import verdict
-from rankscope.studies.figures.dong_rules import Found, quotients
+from rankscope.studies.figures.dong_residual_words import repeats_note, verdict
+from rankscope.studies.figures.dong_rules import Found, Repeated, quotients
 from rankscope.studies.figures.figure import Figure, Job, Size, register
 from rankscope.studies.figures.statistics import mean_of
 from rankscope.studies.rows import Rows, definitions
@@ -44,6 +46,9 @@ class DongResidualConfig(Config):
     """Variants on which it runs."""
 
     seeds: tuple[int, ...]
+    repeats: tuple[float, ...] = (REPEATS, *(factor * REPEATS for factor in NEARBY))
+    """How often tokens of the drawn texts repeat; at all but the first the first layers alone are run."""
+
     trained: str | None
     """Model whose trained weights were at hand."""
 
@@ -68,9 +73,11 @@ def make(subject: Subject, job: Job) -> Table:
     drawn, trained = _pieces(subject, source, config, job)
     rows = Rows()
     for seed, one in zip(config.seeds, drawn, strict=True):
-        _add(rows, one, {"model": subject.initial, "weights": "initial", "seed": seed})
+        about = {"model": subject.initial, "weights": "initial", "seed": seed}
+        _add(rows, one, about | {"repeats": REPEATS})
+        _add_nearby(rows, one, about)
     if source is not None:
-        _add(rows, trained, {"model": source.name, "weights": "trained", "seed": None})
+        _add(rows, trained, {"model": source.name, "weights": "trained", "seed": None, "repeats": None})
     known = published() if subject is BERT else {}
     found = found_in(subject, drawn, source, trained)
     return rows.table(
@@ -86,9 +93,10 @@ def make(subject: Subject, job: Job) -> Table:
             "is_paper": source is not None and source.is_true,
         },
         curves=_means(found),
+        repeats=_repeats(found),
         published=_published(found, known),
         verdict=verdict(found, known),
-        notes=_notes(subject, source, config),
+        notes=_notes(found, config),
     )
 
 
@@ -97,7 +105,7 @@ def _pieces(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The curves of every draw and of the trained weights, each kept as soon as it is done."""
     sizes: dict[str, Any] = {"texts": config.texts, "exact": config.exact, "split": config.split}
-    asked = {"figure": subject.figure} | sizes
+    asked = {"figure": subject.figure, "repeats": config.repeats} | sizes
     total, drawn = len(config.seeds) + (source is not None), []
     for done, seed in enumerate(config.seeds, start=1):
         work = partial(initial_curves, subject, seed, **sizes)
@@ -131,7 +139,70 @@ def found_in(
         }
         if source is not None
         else {},
+        repeated=_repeated(drawn),
     )
+
+
+def _repeated(drawn: list[dict[str, Any]]) -> list[Repeated]:
+    """The first layers at every R, fewer repeats first."""
+
+    def means(pieces: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        return {
+            name: np.asarray([piece[name] for piece in pieces], dtype=float).mean(axis=2) for name in VARIANTS
+        }
+
+    own = [{name: one["variants"][name]["official"][: FIRST + 1] for name in VARIANTS} for one in drawn]
+    found = [(REPEATS, [one["repeats"]["drawn"] for one in drawn], own)]
+    for place, factor in enumerate(NEARBY):
+        pieces = [one["repeats"]["nearby"][place] for one in drawn]
+        found.append(
+            (factor * REPEATS, [one["drawn"] for one in pieces], [one["variants"] for one in pieces])
+        )
+    return [
+        Repeated(repeats=repeats, drawn=float(np.mean(counted)), official=means(pieces))
+        for repeats, counted, pieces in sorted(found, key=lambda one: one[0])
+    ]
+
+
+def _add_nearby(rows: Rows, piece: dict[str, Any], about: dict[str, Any]) -> None:
+    """The first layers on texts whose tokens repeat otherwise, measured in float32 as the published code does."""
+    for near in piece["repeats"]["nearby"]:
+        for variant, layers in near["variants"].items():
+            for layer, values in enumerate(layers):
+                floor = piece["floor"][layer]
+                rows.add(
+                    len(values),
+                    {
+                        **about,
+                        "repeats": near["repeats"],
+                        "variant": variant,
+                        "semantics": "paper",
+                        "layer": layer,
+                        "site": "block",
+                        "measure": "residual_ratio",
+                        "definition": RATIO,
+                        "sample": list(range(len(values))),
+                        "arithmetic": "float32",
+                        "value": values,
+                        "official_value": values,
+                        "floor": floor,
+                        "resolved": [value > floor for value in values],
+                    },
+                )
+
+
+def _repeats(found: Found) -> list[dict[str, Any]]:
+    """By R and variant the first layers: mean over draws with its interval."""
+    return [
+        {
+            "repeats": one.repeats,
+            "drawn": one.drawn,
+            "variant": name,
+            "layers": [mean_of(column.tolist()).section() for column in values.T],
+        }
+        for one in found.repeated
+        for name, values in one.official.items()
+    ]
 
 
 def _add(rows: Rows, piece: dict[str, Any], about: dict[str, Any]) -> None:
@@ -224,13 +295,14 @@ def _published(found: Found, known: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(subject: Subject, source: Trained | None, config: DongResidualConfig) -> list[str]:
+def _notes(found: Found, config: DongResidualConfig) -> list[str]:
+    subject, source = found.subject, found.source
     notes = [
         f"{subject.hub[0]} from a bare config, weights drawn as transformers draws them, evaluation mode, float32, "
         f"{config.texts} text{'s' * (config.texts > 1)} of {TOKENS} tokens, {len(config.seeds)} "
         f"draw{'s' * (len(config.seeds) > 1)}. A draw serves all four variants; in the paper each variant drew its "
         "own. Layer 0 is what enters the first block.",
-        TEXTS_NOTE,
+        repeats_note(found),
         "san is attention alone, san+mlp and san+skip have MLPs or skips back, transformer both. Variants as in the "
         "official code: norms are always kept, 'no skip' takes out the skip of attention alone; "
         + {
@@ -270,7 +342,8 @@ def _entered(subject: Subject, durations: dict[Size, str]) -> Figure:
             source=Ref(
                 key="dong2021",
                 where=f"Section 4, relative residual per layer, panel of {subject.label}",
-                differs="words of a bundled sample in place of wiki_bio, several draws, the split pass below rounding",
+                differs="drawn texts whose tokens repeat as those of English do in place of wiki_bio, several draws, "
+                "the split pass below rounding",
             ),
             question="Do skips or MLPs keep a real architecture from collapsing?",
             durations=durations,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from rankscope.studies.figures.dong_curves import FALLING, Subject, Trained
+from rankscope.studies.figures.dong_curves import Subject, Trained
 from rankscope.studies.figures.figure import decided
 from rankscope.studies.figures.statistics import first_below
 
@@ -31,12 +31,24 @@ NEAR, FAR = 1.25, 2.0
 a layer, and three times that is about a fourth. Trained: the weights are the same, the texts are not, and where the
 ratio falls the published spread over texts is as large as the mean."""
 
-TUNED = (1, 2)
-"""Layers of BERT without skips by which the texts were chosen, see ``TEXTS_NOTE``: they are no check."""
-
 ORDER = (2.9, 3.1)
 EVEN = 1.25
 """Decades per layer count as even if those of the last layers and of the ones before differ by no more than this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repeated:
+    """The first layers on texts whose tokens repeat with a given ``R``.
+
+    Args:
+        repeats: ``R`` that was asked for, see ``repetition``.
+        drawn: mean over texts of what was drawn.
+        official: by variant ``seeds layers``, as in ``Found``, layers 0 to ``FIRST``.
+    """
+
+    repeats: float
+    drawn: float
+    official: Mapping[str, Values]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +60,8 @@ class Found:
         floor: of float32, per layer.
         log10: mean over texts of log10 by the split pass, of the falling variants, as far as it was run.
         trained: the same as ``official`` for the trained weights at hand, a row per text.
+        repeated: the first layers of untrained weights on texts whose tokens repeat otherwise, fewer repeats first;
+            ``official`` is one of them.
     """
 
     subject: Subject
@@ -56,16 +70,15 @@ class Found:
     log10: Mapping[str, Values]
     source: Trained | None
     trained: Mapping[str, Values]
+    repeated: Sequence[Repeated]
 
 
-Kind = Literal["value", "chosen by", "rounding"]
-"""Of a published value: compared with ours; not compared, as the texts were chosen by it; not above rounding."""
+Kind = Literal["value", "rounding"]
+"""Of a published value: compared with ours; not above rounding."""
 
 
-def kind(variant: str, layer: int, value: float, floor: float) -> Kind:
+def kind(value: float, floor: float) -> Kind:
     """What a published value of untrained BERT is good for."""
-    if variant in FALLING and layer in TUNED:
-        return "chosen by"
     return "value" if value > floor else "rounding"
 
 

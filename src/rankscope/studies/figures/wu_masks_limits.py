@@ -1,6 +1,6 @@
 """The verdict of ``wu-masks`` in words, continued: where float32 stops, isometries, and states that stay apart."""
 
-from rankscope.masks import parse_mask
+from rankscope.masks import parse_mask, slem_words
 from rankscope.studies.figures.figure import Point, decided
 from rankscope.studies.figures.kept import DIM, SHEAR, STEADY, TOKENS, Pushed, RandomStarts
 from rankscope.studies.figures.stacks import Shape
@@ -67,7 +67,7 @@ def isometry_point(found: Found, shape: Shape) -> Point:
     full, causal, window, one_sided = shape.masks
     kinds = ("orthogonal", "identity")
     falls = [found.falls((values, "sphere", mask)) for values in kinds for mask in (full, window)]
-    slem = parse_mask(window).graph(shape.tokens).slem()
+    slem = slem_words(parse_mask(window).graph(shape.tokens))
 
     def told(norm: str) -> str:
         return "; ".join(
@@ -85,7 +85,7 @@ def isometry_point(found: Found, shape: Shape) -> Point:
         source="reported",
         statement="Orthogonal value maps with LayerNorm: exponential collapse for every strongly connected mask.",
         measured=f"On the sphere, the paper's LayerNorm: factor per layer over the last half, geometric mean with its "
-        f"95% interval, for the complete mask the order. {told('sphere')}; the SLEM of {window} is {slem:.4f}. Masks "
+        f"95% interval, for the complete mask the order. {told('sphere')}; the SLEM of {window} is {slem}. Masks "
         f"that are only quasi-strongly connected: {quasi}; their SLEM is 1/2. With mean removal, with which orthogonal "
         f"maps do not commute: {told('layer')}.",
         agrees=decided(falls),

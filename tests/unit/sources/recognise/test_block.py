@@ -161,7 +161,7 @@ READ: dict[str, tuple[Callable[[Pieces, Tensor], Tensor], str]] = {
     ),
     "two halves, gate last": (
         lambda m, x: x + m.down((h := m.wide(m.n1(x)).chunk(2, -1))[0] * torch.sigmoid(1.702 * h[1]) * h[1]),
-        "skip(chain(norm opaque))",
+        "skip(chain(norm tokenmap))",
     ),
     "every other column": (
         lambda m, x: x + m.down((h := m.wide(m.n1(x)))[..., ::2] * F.gelu(h[..., 1::2])),
@@ -249,10 +249,44 @@ def test_a_norm_that_the_tree_does_not_have_is_a_call_of_the_module() -> None:
 def test_a_deeper_map_of_each_token_runs_at_any_shape() -> None:
     block = Pieces(lambda m, x: x + m.down(F.relu(m.up(F.relu(m.square(m.n1(x)))))))
     found = read(block)
-    (strange,) = (one for one in every_part(found.part) if isinstance(one, Opaque))
-    assert strange.tokenwise
-    assert strange.shape is None
+    (strange,) = (one for one in every_part(found.part) if isinstance(one, TokenMap))
+    assert strange.what
+    assert "test_block.py" in strange.where
     assert_equal(block, found.part, 3, 9)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [F.mish, F.elu, F.softplus, F.hardswish, F.relu6, torch.sigmoid, lambda h: torch.where(h > 0, h, h / 5)],
+    ids=["mish", "elu", "softplus", "hardswish", "relu6", "sigmoid", "a comparison"],
+)
+def test_an_mlp_with_another_activation_maps_each_token_by_itself(
+    activation: Callable[[Tensor], Tensor],
+) -> None:
+    block = Pieces(lambda m, x: x + m.down(activation(m.up(m.n1(x)))))
+    found = read(block)
+    assert words(found.part) == "skip(chain(norm tokenmap))"
+    assert_equal(block, found.part, 3, 9)
+
+
+def test_experts_outside_of_a_module_are_never_replayed() -> None:
+    """How many tokens each gets is a shape of the run, and other tokens go other ways."""
+
+    def routed(m: Pieces, x: Tensor) -> Tensor:
+        h, out = m.n1(x), torch.zeros_like(x)
+        is_first = h[..., 0] > 0
+        for which, part in ((is_first, m.square), (~is_first, m.mlp)):
+            out[which] = part(h[which])
+        return x + out
+
+    block = Pieces(routed)
+    found = read(block)
+    assert words(found.part) == "opaque"
+    assert any("outside of any module" in note.what for note in found.notes)
+    for seed in range(5):  # each draws another number of tokens to either side
+        x = states(3, 4, DIM, seed=seed)
+        with torch.no_grad():
+            torch.testing.assert_close(found.part(x, Context()), block(x), rtol=0, atol=1e-12)
 
 
 TRAPS: dict[str, Callable[[Pieces, Tensor], Tensor]] = {

@@ -1,0 +1,32 @@
+"""Translations that are made once: a model that nobody changes has the same tree on the same batch every time."""
+
+from torch import nn
+
+from rankscope.sources import Batch, Translation, translate
+
+SMALL = 100_000
+"""Parameters of a model that is kept; real checkpoints would fill the memory."""
+
+_made: list[tuple[nn.Module, Batch, str | None, Translation]] = []
+
+
+def read_once(model: nn.Module, batch: Batch, *, stack: str | None = None) -> Translation:
+    """As ``translate``, in the place of which tests of studies put it; not for models that a test changes."""
+    for other, known, name, found in _made:
+        if other is model and name == stack and _is_same(batch, known):
+            return found
+    found = translate(model, batch, stack=stack)
+    if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
+        _made.append((model, batch, stack, found))
+    return found
+
+
+def _is_same(one: Batch, other: Batch) -> bool:
+    return (
+        one.inputs.keys() == other.inputs.keys()
+        and all(value.equal(other.inputs[name]) for name, value in one.inputs.items())
+        and (one.is_token is None) == (other.is_token is None)
+        and (one.is_token is None or one.is_token.equal(other.is_token))
+        and (one.text_axes, one.form, one.autocast) == (other.text_axes, other.form, other.autocast)
+        and one.labels == other.labels
+    )
