@@ -74,7 +74,7 @@ families: $(STAMP) ## measure how far the trees of all families are from their m
 
 soak: $(STAMP) ## the numeric tests under other processors' arithmetic, then the slow grids in full (about an hour)
 	$(BIN)/python tests/arithmetic.py -n $(WORKERS)
-	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py
 
 fuzz: $(STAMP) ## property tests with new random examples, ten times as many
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz

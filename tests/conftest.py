@@ -69,8 +69,9 @@ LONG = (
 
 
 TRANSLATED = (
-    *("test_translation_laws", "test_path_laws", "test_translate_decoders", "test_translation_changes"),
-    *("test_proof", "test_translate", "test_changed_models", "test_recognition", "test_measured"),
+    *("test_translation_laws", "test_path_laws", "test_translated_interpreters", "test_translate_decoders"),
+    *("test_translation_changes", "test_proof", "test_translate", "test_changed_models", "test_recognition"),
+    "test_measured",
 )
 
 

@@ -780,6 +780,21 @@ def integers(draw: Draws) -> Made:
     return network, (1.5 * x).round()
 
 
+@kind
+def offsets(draw: Draws) -> Made:
+    """All channels share a large number, which LayerNorm takes away."""
+    network, x = _plain(draw, norm="layer", order=draw.pick("pre", "post", "sandwich"))[:2]
+    return network, x * draw.power(-4, 0) + draw.power(2, 9)
+
+
+@kind
+def saturated(draw: Draws) -> Made:
+    """Activations, soft-caps and softmax far beyond where they saturate, on both sides of zero."""
+    order, cap = draw.pick("none", "none", "pre"), draw.pick(None, None, 1.0, 30.0)
+    network, x = _plain(draw, order=order, mlp=True, activation=draw.pick(*SMOOTH), softcap=cap)[:2]
+    return network, x * draw.power(1, 6)
+
+
 def corpus(first: int, count: int, kinds: tuple[str, ...] = ()) -> list[tuple[str, int]]:
     """Kind and seed of ``count`` trees, the kinds in turn."""
     names = kinds or tuple(KINDS)

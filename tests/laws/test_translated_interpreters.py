@@ -1,6 +1,5 @@
 """Interpreters of the tree on translated models: split pass, rates and measures, batched over texts with padding."""
 
-import copy
 import math
 from functools import cache
 
@@ -8,17 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import MODELS
 from rankscope.bounds import certify
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, variant
-from rankscope.sources import translate
-from rankscope.sources.trial import trial_batch
 from rankscope.split import predict_rate, split_states
+from translation_decoders import CASES as DECODERS
+from translations import CASES as ENCODERS
+
+CASES = ENCODERS | DECODERS
 
 NAMES = (
-    *("bert", "distilbert", "albert", "mpnet", "xlnet", "t5-encoder", "gpt2", "opt", "gpt-neox", "llama"),
-    *("mistral", "qwen3", "gemma2", "gemma3", "vit", "whisper-encoder", "torch-encoder"),
+    *("bert", "distilbert", "albert", "mpnet", "xlnet", "t5", "gpt2", "opt", "gpt-neox", "llama"),
+    *("mistral", "qwen3", "gemma2", "gemma3", "vit", "whisper", "torch-post"),
 )
 VARIANTS = ("san", "san-norm", "san+mlp", "san+skip", "transformer")
 MEASURE = find_measure("residual[frobenius,mean]")
@@ -27,11 +27,9 @@ MEASURE = find_measure("residual[frobenius,mean]")
 @cache
 def translated(name: str, dtype: torch.dtype = torch.float64) -> tuple[Network, Tensor, Context]:
     """The tree of a model, what enters it on a batch with padding, and what its blocks know besides."""
-    model = copy.deepcopy(MODELS[name].model()).to(dtype)
-    translation = translate(model)
-    overflows = name == "gemma2" and dtype == torch.float64  # its own attention, on padding
-    batch = trial_batch(model, translation.stack, seed=1, padded=not overflows)
-    return translation.network, *translation.embed(batch)
+    case = CASES[name]
+    translation = case.translation(dtype)
+    return translation.network, *translation.embed(case.batch(dtype))
 
 
 def kept(state: Tensor, context: Context, text: int) -> Tensor:
@@ -57,7 +55,7 @@ def test_the_split_pass_goes_on_where_the_ordinary_one_ends(name: str, which: st
             assert split.log_scale[text] < math.inf
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("vit", "whisper-encoder", "gemma2")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("vit", "whisper", "gemma2")])
 def test_split_states_of_padded_texts_are_those_of_single_texts(name: str) -> None:
     tree, x, context = translated(name)
     assert context.is_token is not None
@@ -65,11 +63,9 @@ def test_split_states_of_padded_texts_are_those_of_single_texts(name: str) -> No
         network = variant(tree, which)
         together = split_states(network, x, context)
         for text in range(len(x)):
-            alone = split_states(network, kept(x, context, text)[None], Context())
+            alone = split_states(network, kept(x, context, text), context.of_text(text))
             for one, many in zip(alone, together, strict=True):
-                assert float(one.log_scale[0]) == pytest.approx(
-                    float(many.log_scale[text]), rel=1e-8, abs=1e-8
-                )
+                assert float(one.log_scale) == pytest.approx(float(many.log_scale[text]), rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -82,7 +78,7 @@ def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtyp
         prediction = predict_rate(
             network, x[0].double().mean(dim=0), tokens=8, generator=torch.Generator().manual_seed(0)
         )
-        is_even = name in ("bert", "distilbert", "albert", "vit", "whisper-encoder", "torch-encoder")
+        is_even = name in ("bert", "distilbert", "albert", "vit", "whisper", "torch-post")
         assert prediction.order == (3.0 if is_even else None)
         assert prediction.reason
 

@@ -19,6 +19,10 @@ FAINT = 1e-300
 FAINT_SUM = 1e-260
 """What a branch lost is below 1e-290 times its weights: far below the rounding of tokens and residuals above this."""
 
+LARGE_SCALE = 60.0
+"""Logarithm of a scale: a product of mantissas that underflows (e^-744) may be more than the underflow floor (e^-670)
+there, with room for the number of tokens."""
+
 SMALLEST = -708.0
 """Natural log of about the smallest float that has all its digits."""
 
@@ -101,7 +105,9 @@ class Split:
         state, peak = _normalized(raw)
         row = state.common.abs().amax(dim=-1)
         faint = (row > 0) & (row < FAINT) & (state.log_scale < math.log(FAINT_SUM))
-        return state.with_lost(faint | (peak > 0) & (peak < FAINT))
+        # Zero may be what is left of products that underflowed: at a large scale they were numbers.
+        gone = (peak < FAINT) & ((peak > 0) | (log_scale > LARGE_SCALE))
+        return state.with_lost(faint | gone)
 
     def disturb(self, numbers: Tensor) -> None:
         """Disturbs those of the second run in place, where there are two; ``numbers`` must belong to nobody else."""
@@ -141,7 +147,8 @@ def _normalized(raw: Split) -> tuple[Split, Tensor]:
     mantissa = mantissa / peak[..., None, None]
     log_scale = raw.log_scale + peak.log()
     mean = mantissa.sum(dim=-2) / raw.count()
-    common = raw.common + power(log_scale).unsqueeze(-1) * mean
+    # A scale may be beyond the floats where the mantissa has underflowed to zero.
+    common = raw.common + torch.where(mean != 0, power(log_scale).unsqueeze(-1) * mean, 0.0)
     mantissa = raw.kept(mantissa - mean.unsqueeze(-2))
     size = torch.linalg.matrix_norm(mantissa)
     is_zero = size == 0

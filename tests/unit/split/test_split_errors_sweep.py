@@ -226,6 +226,26 @@ def test_floors_cover_the_errors_of_deep_networks_and_of_certified_centers() -> 
         assert len({(one.seed, one.kind) for one in found.worst}) == 0, report
 
 
+ONCE_UNCOVERED = (
+    ("deep-bare", 117),  # log1p(x) / x of a subnormal x
+    ("scales", 136),  # a common row that underflowed
+    ("integers", 1115),  # a common row that a bias cancels
+)
+ONCE_REFUSED = (("common", 103), ("one-hot", 117), ("biases", 116), ("huge-logits", 141), ("scales", 303))
+"""Maps that are one-hot to e^-709 and beyond made infinity times zero."""
+
+
+def test_floors_cover_the_errors_of_trees_that_they_once_did_not() -> None:
+    found = sweep(ONCE_UNCOVERED, measures=FEW)
+    assert not found.worst, f"\n{found}"
+
+
+def test_trees_that_were_once_refused_have_numbers() -> None:
+    found = sweep(ONCE_REFUSED, measures=FEW)
+    assert not found.refused, f"\n{found}"
+    assert not found.worst, f"\n{found}"
+
+
 @pytest.mark.skipif(not SOAK, reason="6,000 trees take half an hour: make soak")
 @pytest.mark.timeout(4 * 3600)
 def test_floors_cover_the_errors_of_six_thousand_trees() -> None:

@@ -194,9 +194,10 @@ def one_by_one(twin: nn.Module, modules: Iterable[nn.Module]) -> None:
 
     ``modules`` are those it is a copy of; a configuration that the copy shares with them stays as it is.
     """
-    own = {id(config): config for inner in modules if (config := getattr(inner, "config", None)) is not None}
-    if not any(hasattr(config, "_experts_implementation") for config in own.values()):
+    configs = [getattr(inner, "config", None) for inner in modules]
+    if not any(hasattr(one, "_experts_implementation") for one in configs):
         return
+    own = set(map(id, configs))
     for inner in twin.modules():
         settings: Any = getattr(inner, "config", None)
         if hasattr(settings, "_experts_implementation") and id(settings) not in own:
