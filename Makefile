@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install upgrade demo test figures lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test figures snapshots lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ test: lint ## lint, then all tests
 
 figures: $(STAMP) ## every figure of the papers at its fast size, and kills in between
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/figures
+
+snapshots: $(STAMP) ## approve what commands print, after looking at it (git diff tests/snapshots/texts)
+	$(BIN)/python tests/snapshots/taking.py texts
 
 format: $(STAMP) ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
