@@ -13,11 +13,11 @@ from rankscope.results import Table
 STUDIES = [
     f"rankscope.studies.{file.stem}"
     for file in sorted((Path(rankscope.__file__).parent / "studies").glob("*.py"))
-    if file.stem != "__init__"
+    if file.stem not in ("__init__", "proofs")  # that is a page of the papers
 ]
 LIBRARIES = ("transformers", "timm", "tokenizers", "sklearn", "PIL")
 NO_TORCH = {"torch", "pandas", "transformers"}
-PAPERS = {f"rankscope.studies.{name}" for name in ("figures", "tasks", "claims")}
+PAPERS = {f"rankscope.studies.{name}" for name in ("figures", "tasks", "claims", "proofs")}
 
 STAGES: dict[str, tuple[str, set[str]]] = {
     "rankscope": ("import rankscope", {"torch", "numpy", "polars", "scipy", "pandas", "typer", *LIBRARIES}),

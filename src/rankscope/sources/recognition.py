@@ -363,7 +363,7 @@ class _Reader:
         for name in dict.fromkeys(marks.name for marks in every):
             for marks in (one for one in every if one.name == name):
                 changed = unpadded(batch, marks)
-                if self._run(changed, finite=True) is not None:
+                if self._run(changed, finite=True, with_arguments=False) is not None:
                     batch = changed
                     if marks.on_tokens is not None:  # of ids several may be padding
                         break
@@ -402,7 +402,7 @@ class _Reader:
             return batch
         for name in position_inputs(batch, self.counted):
             changed = counted_anew(batch, self.counted, name)
-            if self._run(changed, finite=True) is not None:
+            if self._run(changed, finite=True, with_arguments=False) is not None:
                 batch = changed
         return batch
 
@@ -529,7 +529,7 @@ class _Reader:
         """
         batch = (None if tree.shape is not None else self._cut(min(TOKENS, self.rows))) or self.own
         other = with_other_contents(batch, self.counted)
-        run = None if other is None else self._run(other, finite=True, with_arguments=True)
+        run = None if other is None else self._run(other, finite=True)
         if other is None or run is None:
             return ()
         after = loose_tensors(self.model, self.stack.called)
@@ -539,10 +539,10 @@ class _Reader:
             refusal = error
         else:
             return ()
-        before = self._run(batch, with_arguments=True)
+        before = self._run(batch)
         changed = changed_tensors(loose_tensors(self.model, self.stack.called), after)
         names = [] if before is None else varying(before.arguments, run.arguments, memory=knowledge.memory)
-        own = self._run(self.own, with_arguments=True)
+        own = self._run(self.own)
         if not names or changed or own is None:
             what = f": {', '.join(changed)}" if changed else ""
             raise NotTranslated(
@@ -563,10 +563,10 @@ class _Reader:
         self, names: list[str], tree: _Tree, knowledge: Knowledge, batch: Batch, other: Batch
     ) -> None:
         """Raise if the tree differs on other contents of those inputs that leave the named arguments as they are."""
-        before = self._run(batch, with_arguments=True)
+        before = self._run(batch)
         kept = dict(batch.inputs)
         for name, value in other.inputs.items():
-            run = self._run(replace(batch, inputs=batch.inputs | {name: value}), with_arguments=True)
+            run = self._run(replace(batch, inputs=batch.inputs | {name: value}))
             if before is not None and run is not None:
                 moved = varying(before.arguments, run.arguments, memory=knowledge.memory)
                 kept |= {} if set(moved) & set(names) else {name: value}
@@ -596,7 +596,8 @@ class _Reader:
                 batch = make()
             except RankscopeError:
                 batch = None
-            run = None if batch is None else self._run(batch, finite=finite)
+            # Of what the blocks were called with, the first call tells all that a context asks for.
+            run = None if batch is None else self._run(batch, finite=finite, with_arguments="first")
             self._runs[key] = None if batch is None or run is None else (batch, replace(run, sites={}))
         return self._runs[key]
 
@@ -607,11 +608,8 @@ class _Reader:
             self._runs["own", None] = self.own, replace(run, sites={})
         return self._runs["own", None][1]  # type: ignore[index]  # just put there
 
-    def _run(self, batch: Batch, *, finite: bool = False, with_arguments: Kept = "first") -> PlainRun | None:
-        """A plain run of the model; None where it does not run, or gives no numbers.
-
-        Of what the blocks were called with, the first call tells all that a context asks for.
-        """
+    def _run(self, batch: Batch, *, finite: bool = False, with_arguments: Kept = True) -> PlainRun | None:
+        """A plain run of the model; None where it does not run, or gives no numbers."""
         try:
             run = plain_run(self.model, self.stack, batch, with_arguments=with_arguments, with_ending=False)
         except RankscopeError:

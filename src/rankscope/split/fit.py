@@ -30,6 +30,7 @@ Declined = Literal[
     "sublinear",
     "plateau",
     "unsettled",
+    "hidden mode",
     "no fall",
     "rounding",
 ]
@@ -55,6 +56,12 @@ COMPATIBLE = 30.0
 
 BEYOND = 0.05
 """Share of the way from the last steps to the limit that counts as error."""
+
+HIDDEN = 6.0
+"""A rate this many standard errors below the one that is promised is not that of the end of the run.
+
+A slow mode that begins small shows itself only once the faster ones are gone; nothing in a run tells of it before.
+"""
 
 SMOOTH = 0.5
 """Laws with a transient are used if one of them misses the steps by less than this share of what a constant does."""
@@ -102,8 +109,9 @@ class Fit:
 def fit_logs(log_residual: Array, log_common: Array, *, expected: float | None = None) -> Fit:
     """Order and rate from the natural logs of residual and common row, layers 0 .. L.
 
-    ``expected`` is the rate that the map at consensus promises (0 for the cubic regime); stretches of layers that
-    fall much slower than that, or than the run does in the end, are plateaus.
+    ``expected`` is the rate that the map at consensus promises (0 for the cubic regime). It never enters a rate or its
+    uncertainty, but may take the rate away: stretches of layers that fall much slower than that, or than the run does
+    in the end, are plateaus, and a run that falls much faster has not shown its slowest mode.
     """
     ends = np.flatnonzero(np.isneginf(log_residual))
     if len(ends):
@@ -182,6 +190,13 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
     limit = _limit(np.diff(relative), begins=begins)
     if limit.slope >= -max(4 * limit.error, 1e-6) and limit.error < 1e-2:
         return nothing("the residual does not fall", declined="no fall", plateaus=plateaus)
+    if expected is not None and expected > np.exp(limit.slope + HIDDEN * limit.error):
+        return nothing(
+            f"the residual falls by {np.exp(limit.slope):.4f} per layer so far, but the map at consensus has a slower "
+            f"mode, {expected:.4f}, that is still hidden; use more layers",
+            declined="hidden mode",
+            plateaus=plateaus,
+        )
     if limit.error > LARGEST_ERROR["noise" if limit.is_noise else "law"] * abs(limit.slope):
         rates = np.exp([limit.slope - limit.error, limit.slope + limit.error])
         return nothing(
@@ -287,7 +302,8 @@ def _limit(steps: Array, begins: int = 0) -> _Limit:
     errors = [_moved(law, whole.slope, layers, steps) for law, whole in zip(_LAWS, laws, strict=True)]
     least = min(law.misfit for law in laws)
     if least > SMOOTH * laws[0].misfit:
-        return _of_noise(steps, laws[0], errors[0])
+        ends = [law(*_late(layers, steps, 1.0, 0.7)) for law in _LAWS]
+        return _of_noise(steps, laws[0], errors[0], ends)
     compatible = [k for k, law in enumerate(laws) if law.misfit <= COMPATIBLE * least]
     best = min(compatible, key=lambda k: errors[k])
     apart = max(abs(laws[k].slope - laws[best].slope) for k in compatible)
@@ -312,7 +328,7 @@ def _moved(law: Callable[[Array, Array], _Law], slope: float, layers: Array, ste
     return max(*before, abs(law(*_late(layers, steps, 1.0, 0.7)).slope - slope))
 
 
-def _of_noise(steps: Array, constant: _Law, moved: float) -> _Limit:
+def _of_noise(steps: Array, constant: _Law, moved: float, ends: list[_Law]) -> _Limit:
     """The mean of noisy steps, with a standard error from the means of blocks, which see correlation between steps.
 
     Means of few blocks scatter like Student's distribution, whose standard deviation is the factor with the root. Half
@@ -320,6 +336,9 @@ def _of_noise(steps: Array, constant: _Law, moved: float) -> _Limit:
     runs says the same of independent steps but for a factor: the weights t / (1 - t) and the largest of several make it
     about three standard errors. Of smooth steps it counts in full. The mean square of their differences over their
     variance tells the two apart: it is 2 for independent steps and near 0 for smooth ones.
+
+    Noise may die out, as where value maps turn all rows into one direction. Steps that are smooth in the end go on
+    where ``ends``, the laws on that part alone, say.
     """
     late = steps[int(SETTLED * len(steps)) :]
     blocks = min(8, max(4, len(late) // 6))
@@ -330,6 +349,8 @@ def _of_noise(steps: Array, constant: _Law, moved: float) -> _Limit:
     roughness = float(np.mean(np.diff(late) ** 2) / max(late.var(), np.finfo(np.float64).tiny))
     moved /= 1 + 2 * min(1.0, roughness / 1.5)
     error = max(float(np.hypot(error, hidden)), moved, ROUNDING)
+    if min(law.misfit for law in ends) <= SMOOTH * ends[0].misfit:
+        error = max(error, *(abs(law.slope - constant.slope) for law in ends))
     return _Limit(slope=constant.slope, error=error, is_noise=roughness > 1.0)
 
 

@@ -38,7 +38,7 @@ from rankscope.measures.diameters import diameter_of
 from rankscope.measures.norms import NORMS
 from rankscope.split.state import Split
 
-SAFETY = 60.0
+SAFETY = 4.0
 """What the distance of the twin is multiplied by; calibrated on random and on adversarial trees (docs/split.md)."""
 
 OWN = 16 * unit_roundoff(torch.float64)

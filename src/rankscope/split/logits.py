@@ -19,7 +19,7 @@ from torch import Tensor
 from rankscope.network import Context, Norm, Rotary, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
-from rankscope.split.normed import norm_quotient, norm_rows
+from rankscope.split.normed import norm_quotient, short_change
 from rankscope.split.quotients import damp, expm1_ratio, tanh_difference_ratio
 from rankscope.split.state import SHORT, Split, power
 
@@ -178,8 +178,7 @@ def normed_change(
     if direct is None:
         return after, quotient
     short = direct.abs().amax(dim=-1, keepdim=True) * SHORT < row.abs().amax(dim=-1, keepdim=True)
-    own, mean = (norm_rows(norm, one, heads=heads, with_bias=False) for one in (direct, row))
-    apart = (own - mean) / torch.where(scale > 0, scale, 1.0)
+    apart = short_change(norm, row, direct, heads=heads) / torch.where(scale > 0, scale, 1.0)
     return after, torch.where(short & (scale > 0), apart, quotient)
 
 

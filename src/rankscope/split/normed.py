@@ -59,6 +59,37 @@ def norm_quotient(
     return row, quotient
 
 
+def short_change(norm: Norm, at: Tensor, direct: Tensor, *, heads: bool = False) -> Tensor:
+    """The change of every normed token from the normed row ``at``, from the tokens themselves.
+
+    As in ``norm_quotient`` with ``1 + s a`` and ``s w`` read off the token ``(1 + s a) z + s w``: for tokens far
+    shorter than the row these are small numbers that have their digits. The plain difference of two normed rows has
+    none where they are parallel, and no disturbance of what is normed would show it.
+    """
+    z, y = (_centred(norm, one) for one in (at, direct))
+    size = z.abs().amax(dim=-1, keepdim=True)
+    unit = torch.where(size > 0, size, 1.0).clamp(min=math.sqrt(norm.eps))
+    z, y, root = z / unit, y / unit, math.sqrt(norm.eps) / unit
+    width = _width(norm, at)
+    kept, turned = _parts(y, z)
+    if at.shape[-1] == (2 if isinstance(norm, LayerNorm) else 1):
+        turned = torch.where(size > 0, 0.0, turned)
+    level = z.square().sum(dim=-1, keepdim=True) / width
+    before = (level + root.square()).sqrt()
+    # The divisor of a token, from numbers relative to the token: their squares are floats however short it is.
+    own = torch.maximum(y.abs().amax(dim=-1, keepdim=True), root)
+    across = _divided(turned, own).square().sum(dim=-1, keepdim=True) / width
+    after = own * (_divided(kept, own).square() * level + across + _divided(root, own).square()).sqrt()
+    along, aside = _divided(kept, after), _divided(turned, after)
+    top = _divided(root, after).square() * (kept - 1) * (kept + 1)
+    top = top - aside.square().sum(dim=-1, keepdim=True) / width
+    near = _divided(top, before * (along * before + 1))
+    plain = along - _divided(torch.ones_like(before), before)
+    change = aside + z * torch.where(kept < 0, plain, near)
+    change = torch.where((after == 0) & (before > 0), -_divided(z, before), change)
+    return norm.affine(change, heads=heads, with_bias=False)
+
+
 def _parts(u: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """The coefficient of ``u`` along ``e`` and the rest, orthogonalised twice: the first leaves a rounding of u."""
     square = e.square().sum(dim=-1, keepdim=True)
@@ -80,7 +111,11 @@ def norm_rows(norm: Norm, x: Tensor, *, heads: bool = False, with_bias: bool = T
 
 
 def _centred(norm: Norm, x: Tensor) -> Tensor:
-    return x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
+    """``x`` without its mean over the channels, taken twice: the first leaves a rounding of the mean."""
+    if not isinstance(norm, LayerNorm):
+        return x
+    y = x - x.mean(dim=-1, keepdim=True)
+    return y - y.mean(dim=-1, keepdim=True)
 
 
 def _width(norm: Norm, x: Tensor) -> int:

@@ -114,13 +114,19 @@ def _logistic_slope(h: Tensor, d: Tensor) -> Tensor:
 def _gelu_tanh_slope(h: Tensor, d: Tensor) -> Tensor:
     """Mean slope of ``h (1 + tanh G(h)) / 2``, ``G = ROOT (h + CUBE h^3)``, with ``G(h + d) - G(h) = d slope``.
 
-    Beyond 1e4 tanh is one to the last digit; arguments stop there, so that their cubes stay floats.
+    Beyond 1e4 tanh is one to the last digit; both ends stop there, so that their cubes stay floats. The step between
+    the ends is then shorter than d, and ``kept`` is the share of it: h and d themselves must not be cut, or their
+    quotient would change where h and h + d lie on different sides of zero.
     """
-    h_, d_ = h.clamp(-1e4, 1e4), d.clamp(-3e4, 3e4)
+    after = h + d
+    h_, after_ = h.clamp(-1e4, 1e4), after.clamp(-1e4, 1e4)
+    whole = (h == h_) & (after == after_)
+    d_ = torch.where(whole, d, after_ - h_)
+    kept = torch.where(whole, 1.0, d_ / torch.where(d == 0, 1.0, d))
     inner = ROOT * (h_ + CUBE * h_**3)
     slope = ROOT * (1 + CUBE * (3 * h_ * (h_ + d_) + d_.square()))
     change = d_ * slope
-    return torch.sigmoid(2 * (inner + change)) + h_ / 2 * slope * tanh_difference_ratio(inner, change)
+    return torch.sigmoid(2 * (inner + change)) + h / 2 * (kept * slope) * tanh_difference_ratio(inner, change)
 
 
 GELU_NEAR = 0.25

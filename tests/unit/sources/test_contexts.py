@@ -193,9 +193,16 @@ def test_a_causal_mask_and_padding_go_together() -> None:
     [LATER.mT, torch.eye(5, dtype=torch.bool), as_mask(LATER.mT, "minus infinity")],
     ids=["anticausal", "others", "anticausal numbers"],
 )
-def test_masks_between_tokens_without_a_rule_for_other_lengths_are_refused(mask: Tensor) -> None:
-    with pytest.raises(NotTranslated, match=r"the mask explicit:5:.* is 5 x 5, but was asked for"):
-        translate(CASES["torch-post"].model(torch.float64), states(mask=mask))
+def test_masks_between_tokens_without_a_rule_hold_for_their_length_alone(mask: Tensor) -> None:
+    batch = states(mask=mask)
+    translation = translate(CASES["torch-post"].model(torch.float64), batch)
+    assert_replayed(translation, batch)
+    x, context = translation.embed(batch)
+    for tokens in (x[:, :4], torch.cat([x, x[:, :1]], dim=1)):
+        with pytest.raises(RankscopeError, match=r"explicit:5:.* is 5 x 5, but was asked for|up to 5 tokens"):
+            translation.network(tokens, replace(context, positions=None, is_token=None))
+    with pytest.raises(NotTranslated, match="the tree differs from the model"):
+        translation.embed(states(mask=~mask if mask.dtype == torch.bool else mask.mT.contiguous()))
 
 
 def test_a_mask_that_only_weakens_keys_is_another_one() -> None:

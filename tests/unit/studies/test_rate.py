@@ -10,7 +10,7 @@ import torch
 
 from rankscope.masks import parse_mask
 from rankscope.network import Attention, Network, Softmax, Values, build, gaussian_tokens, generators
-from rankscope.split import Fit, fit_logs, predict_rate, split_states
+from rankscope.split import Fit, Prediction, fit_logs, predict_rate, split_states
 from rankscope.studies import RateConfig, rate
 from rankscope.studies.rate_study import measured
 
@@ -201,8 +201,11 @@ def exact_slem(mask: str, slope: float, tokens: int) -> float:
         return float(sorted(abs(value) for value in values)[-2])
 
 
-def sweep(count: int, seed: int) -> list[tuple[dict[str, Any], float, Fit]]:
-    """Random settings with their true rate and the fit of a run; masks that keep parts apart are left out."""
+def sweep(count: int, seed: int) -> list[tuple[float, Fit, Fit]]:
+    """True rates of random settings, the fit of a run, and the fit without knowledge of what was predicted.
+
+    Masks that keep parts apart are left out.
+    """
     drawn, found = np.random.default_rng(seed), []
     while len(found) < count:
         mask, slope = str(drawn.choice(MASKS)), float(drawn.choice(SLOPES))
@@ -221,27 +224,33 @@ def sweep(count: int, seed: int) -> list[tuple[dict[str, Any], float, Fit]]:
         x = gaussian_tokens(tokens, 8, generator=of_tokens)
         with torch.no_grad():
             prediction = predict_rate(network, x.mean(dim=0), tokens=tokens, generator=of_tokens)
-            fit = measured(split_states(network, x), prediction)
-        assert prediction.rate == pytest.approx(
-            truth, abs=prediction.uncertainty + 1e-12
-        )  # sums of 24 floats
-        found.append((fields, truth, fit))
+            if prediction.rate is None:  # tokens grow: their logits do not vanish, and the map is another one
+                continue
+            # sums of 24 floats are behind the entries of the map
+            assert prediction.rate == pytest.approx(truth, abs=prediction.uncertainty + 1e-12)
+            states = split_states(network, x)
+        unknown = Prediction(order=None, rate=None, method=None)
+        found.append((truth, measured(states, prediction), measured(states, unknown)))
     return found
 
 
 def test_the_truth_lies_within_two_and_four_standard_errors() -> None:
-    """Within two in at least 90% of the fits, within four in 99%; and enough runs have a rate at all."""
-    fits = [(truth, fit) for _, truth, fit in sweep(320 if SOAK else 24, seed=11)]
-    given = [(truth, fit) for truth, fit in fits if fit.rate is not None]
-    assert all(fit.declined is None and fit.reason == "" for _, fit in given)
-    assert all(fit.declined and fit.reason and fit.uncertainty is None for _, fit in fits if fit.rate is None)
-    away = np.array([abs(fit.rate - truth) / (fit.uncertainty + 1e-12) for truth, fit in given])
-    assert len(given) > 0.6 * len(fits)
-    counts = (
-        f"{len(given)} rates of {len(fits)} runs, {(away <= 2).sum()} within 2, {(away <= 4).sum()} within 4"
-    )
-    assert (away <= 2).mean() >= 0.9, counts
-    assert (away <= 4).mean() >= 0.99, counts
+    """Within two in at least 90% of the rates, within four in 99%; and enough runs have a rate at all.
+
+    The prediction is the truth here, and may take a rate away. So the same is asked of fits that do not know it.
+    """
+    found = sweep(320 if SOAK else 24, seed=12)
+    for fits in ([(truth, fit) for truth, fit, _ in found], [(truth, blind) for truth, _, blind in found]):
+        given = [(truth, fit) for truth, fit in fits if fit.rate is not None]
+        assert all(fit.declined is None for _, fit in given)
+        assert all(
+            fit.declined and fit.reason and fit.uncertainty is None for _, fit in fits if fit.rate is None
+        )
+        away = np.array([abs(fit.rate - truth) / (fit.uncertainty + 1e-12) for truth, fit in given])
+        counts = f"{len(given)} rates of {len(fits)} runs, {(away <= 2).sum()} within 2, {(away <= 4).sum()} within 4"
+        assert len(given) > 0.6 * len(fits), counts
+        assert (away <= 2).mean() >= 0.9, counts
+        assert (away <= 4).mean() >= 0.99, counts
 
 
 @pytest.mark.parametrize("tokens", [4, 8])
@@ -253,7 +262,7 @@ def test_a_nearly_defective_spectrum_is_modelled_or_declined(tokens: int) -> Non
         if found["rate"] is not None:
             assert abs(found["rate"] - 1 / (1 + np.exp(-2.0))) <= 3 * found["uncertainty"]
         else:
-            assert found["declined"] in {"unsettled", "plateau", "sublinear", "rounding"}
+            assert found["declined"] in {"unsettled", "hidden mode", "plateau", "sublinear", "rounding"}
 
 
 def test_a_mean_over_noise_has_the_error_of_a_mean() -> None:
@@ -275,6 +284,16 @@ def test_a_complex_pair_swings_and_is_still_one_rate() -> None:
     logs = -0.3 * layers + 0.5 * np.log(1.3 + np.cos(0.7 * layers + 1.0))
     found = fit_logs(logs, np.zeros(201))
     assert abs(found.rate - np.exp(-0.3)) <= 2 * found.uncertainty
+
+
+def test_a_slow_mode_that_has_not_shown_itself_takes_the_rate_away() -> None:
+    """0.9^l + 1e-30 0.99^l looks like 0.9 for 700 layers; who knows of 0.99 does not call that the rate."""
+    layers = np.arange(201, dtype=float)
+    logs = np.logaddexp(np.log(0.9) * layers, np.log(0.99) * layers - 69)
+    assert fit_logs(logs, np.zeros(201)).rate == pytest.approx(0.9, abs=1e-6)
+    found = fit_logs(logs, np.zeros(201), expected=0.99)
+    assert (found.rate, found.declined) == (None, "hidden mode")
+    assert "0.9000 per layer so far" in found.reason
 
 
 def biased_network(layers: int, scale: float, bias: float) -> tuple[Network, torch.Tensor]:
