@@ -36,7 +36,7 @@ LINES = (
     Asked("ablate", ("ablate", *SMALL, "--variant", "san,san+skip,transformer")),
     Asked("ablate-model", ("ablate", MODEL, *CALL, "--blame")),
     Asked("scan", ("scan", MODEL, *CALL, "--attention", "--tree")),
-    Asked("scan-file", ("scan", MODEL, *CALL, "--output", "first.json"), makes="first.json"),
+    Asked("scan-file", ("scan", MODEL, *CALL, "--output", "first.json"), makes="first.json", has_rows=False),
     Asked(
         "scan-short",
         ("scan", MODEL, "--random-tokens", "3x5", "--output", "second.json"),
