@@ -41,6 +41,7 @@ LINES = (
         "scan-short",
         ("scan", MODEL, "--random-tokens", "3x5", "--output", "second.json"),
         makes="second.json",
+        has_rows=False,
     ),
     Asked("compare", ("compare", "first.json", "second.json")),
     Asked("paths", ("paths", *SMALL, "--top", "5")),

@@ -142,6 +142,9 @@ def _main(args: list[str]) -> None:
     prepare(folder)
     target = Path(args[1]).resolve() if len(args) > 1 else None
     os.chdir(folder)
+    for one in LINES:
+        if one.makes:
+            run(one.args)
     match args[:1]:
         case ["texts"]:
             for one in LINES:
