@@ -1,5 +1,6 @@
 """``rankscope collapse``: how fast the tokens of random networks become equal."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 from pydantic import field_validator
@@ -24,6 +25,9 @@ LOG10_2 = 0.301
 
 MOST_LINES = 6
 """Lines of one panel."""
+
+MOST_NAMED = 6
+"""Networks that one sentence names."""
 
 MOST_SENTENCES = 4
 """Networks that get a sentence each; of more, one sentence speaks for all that behave alike."""
@@ -111,8 +115,12 @@ class Course(Value):
     @property
     def name(self) -> str:
         """The network in a few words."""
-        parts = [self.variant, self.mask, "" if self.norm == "none" else f"{self.norm} norm"]
-        return ", ".join([*filter(None, parts), *([] if self.site == "block" else [self.site])])
+        parts = [
+            self.mask,
+            "" if self.norm == "none" else f"{self.norm} norm",
+            "" if self.site == "block" else self.site,
+        ]
+        return f"{self.variant} ({', '.join(filter(None, parts))})"
 
     @property
     def sinks(self) -> bool:
@@ -172,14 +180,16 @@ class CollapseFinding(Finding):
             layers = ranges(one.layer for one in fallen if one.layer is not None)
             many = count(len(own), "kind of network", "kinds of network")
             said.append(
-                f"In {len(fallen)} of {many} the tokens become equal: {first} is small, or no longer above its "
-                f"floor, after layer {layers}."
+                f"In {len(fallen)} of {many} {first} falls to a thousandth or less, or below its floor, after layer "
+                f"{layers}: {listed([one.name for one in fallen[:MOST_NAMED]])}{_more(fallen)}."
             )
-        if kept:
-            last = [one.end for one in kept if one.end is not None]
-            ends = [power(one * LN10) for one in (min(last), max(last))] if last else []
-            shown = f", where {first} ends between {ends[0]} and {ends[1]}" if ends else ""
-            said.append(f"They stay apart in {listed([one.name for one in kept][:6])}{shown}.")
+        last = [one.end for one in kept if one.end is not None]
+        if last:
+            low, high = (power(one * LN10) for one in (min(last), max(last)))
+            said.append(
+                f"In the other {len(kept)} it is between {low} and {high} at the last layer that is known: "
+                f"{listed([one.name for one in kept[:MOST_NAMED]])}{_more(kept)}."
+            )
         return tuple(said)
 
     @property
@@ -209,7 +219,7 @@ class CollapseFinding(Finding):
 
     def document(self) -> Document:
         """The conclusion, the curves, the means of every layer."""
-        title = {"bad": "The tokens become equal", "look": "Some collapse", "good": "The tokens stay apart"}
+        title = {"bad": "All collapse", "look": "Some collapse", "good": "None collapses"}
         means = [mean_by_layer(self.table, definition) for definition in self.definitions]
         legend = (
             "Mean over seeds, geometric for residuals, ratios and diameters. A star: some seed is not above its floor. "
@@ -249,6 +259,10 @@ class CollapseFinding(Finding):
             ]
             pictures += on_one_axis(panels)
         return Chart(pictures)
+
+
+def _more(courses: Sequence[Course]) -> str:
+    return "" if len(courses) <= MOST_NAMED else f" and {len(courses) - MOST_NAMED} more"
 
 
 def _title(definition: str) -> str:
