@@ -96,7 +96,7 @@ def _from_parquet(content: bytes) -> dict[str, Any]:
     return {"frame": frame, **{key: about[key] for key in ("command", "provenance", "sections")}}
 
 
-def frame_of(rows: list[dict[str, Any]], extra_columns: dict[str, str]) -> pl.DataFrame:
+def frame_of(rows: Any, extra_columns: dict[str, str]) -> pl.DataFrame:
     """The rows of a JSON object; ``extra_columns`` are the dtypes of columns that are not fixed."""
     extras = {name: EXTRA_DTYPES[dtype] for name, dtype in extra_columns.items()}
     names = dict.fromkeys([*COLUMNS, *extras, *(name for row in rows for name in row)])

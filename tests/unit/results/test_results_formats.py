@@ -156,7 +156,7 @@ def test_json_of_another_program_may_leave_out_what_is_null():
     [
         (".json", "{", "does not hold a rankscope/1 table"),
         (".json", "[]", "its schema is None"),
-        (".json", '{"schema": "rankscope/2"}', "its schema is 'rankscope/2'"),
+        (".json", '{"schema": "rankscope/3"}', "its schema is 'rankscope/3'"),
         (".json", '{"schema": "rankscope/1", "command": "", "provenance": {}}', "'rows'"),
         (".json", '{"schema": "rankscope/1", "command": "", "provenance": {}, "rows": [1]}', "does not hold"),
         (".json", b"\xff\xfe\x00", "does not hold"),

@@ -419,7 +419,7 @@ def test_models_that_do_not_belong_together_are_refused() -> None:
     [
         ({"repeats": 1}, ConfigError, "repeats=1"),
         ({"draws": (0,)}, ConfigError, "draws"),
-        ({"modes": ("frozen",)}, ConfigError, "modes"),
+        ({"modes": ("frozen",)}, UnknownNameError, "unknown modes .frozen."),
         ({"examples": 0}, ConfigError, "examples=0"),
         ({"refit": -1}, ConfigError, "refit=-1"),
         ({"example": 3}, UnknownNameError, "did you mean 'examples'"),

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from rankscope.bounds.theorems import THEOREMS
 from rankscope.cli.app import app
