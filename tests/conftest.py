@@ -1,12 +1,10 @@
 """Tests are stricter than use: one thread, fixed random sources, warnings are errors, shapes are checked."""
 
-import functools
 import gc
 import os
 from collections.abc import Generator
 
 import pytest
-import typer.testing
 from hypothesis import HealthCheck, settings
 
 from rankscope.core.processor import NEEDS, limit_amx
@@ -23,8 +21,6 @@ import shape_checks  # noqa: E402
 
 chart_checks.check_once()
 shape_checks.check_once()
-# the runner of command lines reads the options of all commands anew for every line
-typer.testing._get_command = functools.cache(typer.testing._get_command)
 # more than one thread where `make soak` asks for it: sums are then taken in another order
 torch.set_num_threads(int(os.environ.get("RANKSCOPE_TEST_THREADS", "1")))
 settings.register_profile(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import typer
@@ -58,3 +58,9 @@ old.command("claims")(claims)
 old.command("train")(train)
 old.command("reproduce")(reproduce)
 old.command("list")(list_names)
+
+
+@cache
+def command() -> Any:
+    """All of them, their options read once."""
+    return typer.main.get_command(old)

@@ -87,9 +87,9 @@ def _forwarded(name: str) -> click.Command:
     """A command that hands what was typed to the older declarations."""
 
     def run(words: tuple[str, ...]) -> Any:
-        from rankscope.cli.old import old
+        from rankscope.cli.old import command
 
-        return old([name, *words], standalone_mode=False)
+        return command()([name, *words], standalone_mode=False)
 
     return click.Command(
         name,
