@@ -199,13 +199,7 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     yield _text(
         (frame.left + frame.right) / 2, frame.bottom + 34, clipped(panel.across), size=11, anchor="middle"
     )
-    kind = (
-        ""
-        if panel.scale == "linear"
-        else ", log scale of the exponent"
-        if frame.axis.is_deep
-        else ", log scale"
-    )
+    kind = "" if panel.scale == "linear" else ", log of exponent" if frame.axis.is_deep else ", log scale"
     middle = (frame.top + frame.bottom) / 2
     letters = int((frame.bottom - frame.top) / (LETTER * 11)) - len(kind)
     name = _text(-middle, 13, clipped(panel.value, max(letters, 8)) + kind, size=11, anchor="middle")
