@@ -13,7 +13,8 @@ from rankscope.studies.certify_words import COLLAPSED, sentences, standing_of, t
 from rankscope.studies.rows import Rows, definitions
 
 MORE = {
-    "bound": "natural logarithm of the bound as printed in a paper; it is proven where bound_proven is true",
+    "bound": "natural logarithm of the bound as printed in a paper; bound_proven: its assumptions hold on the "
+    "computed states",
     "lower, upper": "natural logarithms of what is proven of the real-number network with these weights and inputs; "
     "null where nothing is",
     "measured": "natural logarithm of what the split pass finds; floor and log10_floor are estimated from a perturbed "

@@ -158,8 +158,11 @@ def _because(why: str) -> str:
 
 
 def _is_close(line: Line) -> bool:
-    low, high = line.enclosed_lower, line.enclosed_upper
-    return low is not None and high is not None and high - low <= math.log1p(CLOSE)
+    """Whether running the network encloses its residual, and the measured value, within a small factor."""
+    low, high, width = line.enclosed_lower, line.enclosed_upper, math.log1p(CLOSE)
+    if low is None or high is None:
+        return False
+    return high - low <= width and low - width <= line.measured <= high + width
 
 
 def _proven(one: Standing) -> list[str]:
