@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install upgrade demo test figures snapshots lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test papers snapshots lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,11 +56,11 @@ lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## lint, then all tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --ignore tests/figures
+test: lint ## lint, then all tests but those of the papers
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --ignore tests/papers
 
-figures: $(STAMP) ## every figure of the papers at its fast size, and kills in between
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/figures
+papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
 
 snapshots: $(STAMP) ## approve what commands print, after looking at it (git diff tests/snapshots/texts)
 	$(BIN)/python tests/snapshots/taking.py texts
@@ -73,11 +73,11 @@ bench: $(STAMP) ## ratios of running times, as JSON
 	@$(BIN)/python -m bench
 
 families: $(STAMP) ## measure how far the trees of all families are from their models
-	cd tests && ../$(BIN)/python measure_families.py
+	cd tests && ../$(BIN)/python -m kit.measure_families
 
 soak: $(STAMP) ## the numeric tests under other processors' arithmetic, then the slow grids in full (about an hour)
-	$(BIN)/python tests/arithmetic.py -n $(WORKERS)
-	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py
+	$(BIN)/python tests/kit/arithmetic.py -n $(WORKERS)
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py
 
 fuzz: $(STAMP) ## property tests with new random examples, ten times as many
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz

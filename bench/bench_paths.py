@@ -5,7 +5,7 @@ import torch
 from bench.live_memory import LiveMemory
 from bench.timing import best_times
 from rankscope.network import Spec, build, gaussian_tokens
-from rankscope.paths import attribute, every_path, path_term, spectrum
+from rankscope.pathways import attribute, every_path, path_term, spectrum
 
 TOKENS = 128
 THREADS = 2

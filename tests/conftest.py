@@ -16,8 +16,7 @@ limit_amx(NEEDS)  # before torch is imported, and for all processes that tests s
 
 import torch  # noqa: E402
 
-import chart_checks  # noqa: E402
-import shape_checks  # noqa: E402
+from kit import chart_checks, shape_checks  # noqa: E402
 
 chart_checks.check_once()
 shape_checks.check_once()

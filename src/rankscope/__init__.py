@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from rankscope.network import with_skip_scale as with_skip_scale
     from rankscope.network import with_temperature as with_temperature
     from rankscope.network import without as without
+    from rankscope.papers.claims import check_claims as check_claims
+    from rankscope.papers.figures import FIGURES as FIGURES
+    from rankscope.papers.figures import reproduce as reproduce
+    from rankscope.papers.tasks import TASKS as TASKS
+    from rankscope.papers.tasks import load_trained as load_trained
+    from rankscope.papers.tasks import train as train
+    from rankscope.papers.tasks.effectiveness import EffectivenessConfig as EffectivenessConfig
+    from rankscope.papers.tasks.effectiveness import effectiveness as effectiveness
     from rankscope.results import Table as Table
     from rankscope.sources import Batch as Batch
     from rankscope.sources import Seen as Seen
@@ -40,11 +48,8 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
-    from rankscope.studies import FIGURES as FIGURES
-    from rankscope.studies import TASKS as TASKS
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
-    from rankscope.studies import EffectivenessConfig as EffectivenessConfig
     from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
@@ -53,18 +58,13 @@ if TYPE_CHECKING:
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
     from rankscope.studies import certify as certify
-    from rankscope.studies import check_claims as check_claims
     from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
-    from rankscope.studies import effectiveness as effectiveness
     from rankscope.studies import equilibria as equilibria
-    from rankscope.studies import load_trained as load_trained
     from rankscope.studies import predict as predict
     from rankscope.studies import rate as rate
-    from rankscope.studies import reproduce as reproduce
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
-    from rankscope.studies import train as train
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
@@ -90,10 +90,13 @@ _HOME = {
             "PathsConfig",
             "PredictConfig",
         ),
-        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "check_claims", "compare"),
+        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "compare"),
         *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
-        *("EffectivenessConfig", "FIGURES", "TASKS", "effectiveness", "load_trained", "reproduce", "train"),
     ),
+    "papers.claims": ("check_claims",),
+    "papers.figures": ("FIGURES", "reproduce"),
+    "papers.tasks": ("TASKS", "load_trained", "train"),
+    "papers.tasks.effectiveness": ("EffectivenessConfig", "effectiveness"),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
 }

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from kit.trees import DIM, MEMORY_DIM, RULES, Draws, attention, mlp, networks, norm, paddings
 from rankscope.errors import ConfigError, MaskError
 from rankscope.masks import ExplicitMask
 from rankscope.network import (
@@ -23,7 +24,6 @@ from rankscope.network import (
     with_mask,
 )
 from rankscope.network.seeds import batches, seeds_per_chunk
-from trees import DIM, MEMORY_DIM, RULES, Draws, attention, mlp, networks, norm, paddings
 
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-12}  # summation order differs between batch and single runs
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, networks, paddings
 from rankscope.bounds import Certificate, certify
 from rankscope.errors import NumericalError
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators, stack
-from trees import DIM, Draws, networks, paddings
 
 
 def check(found: Certificate) -> None:

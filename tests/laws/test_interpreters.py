@@ -6,6 +6,20 @@ from pathlib import Path as FsPath
 import pytest
 import torch
 
+from kit.trees import (
+    DIM,
+    MEMORY_DIM,
+    WHERE,
+    Draws,
+    attention,
+    cross,
+    mlp,
+    norm,
+    observed,
+    opaque,
+    position,
+    values,
+)
 from rankscope.bounds import certify, facts_of
 from rankscope.bounds.apriori_layers import apriori
 from rankscope.dynamics.system import repeat
@@ -44,23 +58,9 @@ from rankscope.network import (
     without,
 )
 from rankscope.network.known import NORMS, PIECES
-from rankscope.paths import Path, counts_of, run_path, spectrum, top_paths, without_heads
+from rankscope.pathways import Path, counts_of, run_path, spectrum, top_paths, without_heads
 from rankscope.split import Split, predict_rate, split_stages, split_states, split_tokens
 from rankscope.split.rules import split_part
-from trees import (
-    DIM,
-    MEMORY_DIM,
-    WHERE,
-    Draws,
-    attention,
-    cross,
-    mlp,
-    norm,
-    observed,
-    opaque,
-    position,
-    values,
-)
 
 DRAW = Draws(0)
 MAPS = torch.softmax(DRAW(2, 5, 5), dim=-1)

@@ -5,13 +5,13 @@ import os
 import pytest
 import torch
 
-from checkpoints import checkpoints, translated
+from kit.checkpoints import checkpoints, translated
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.network import TokenMap
-from rankscope.paths import attribute, spectrum
+from rankscope.pathways import attribute, spectrum
 from rankscope.sources.random_tokens import random_token_batches
 from rankscope.sources.translation import Translation
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 CASES = ENCODERS | DECODERS
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, in_range, networks, paddings
 from rankscope.network import Context, Network, Spec, build, stack
 from rankscope.split import Split, split_states
-from trees import DIM, Draws, in_range, networks, paddings
 
 EPS = torch.finfo(torch.float64).eps
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from kit.trees import DIM, MEMORY_DIM, Draws, attention, cross, mlp, networks, norm, observed, opaque
 from rankscope.errors import ConfigError, NotUnderstood, UnknownNameError
 from rankscope.masks import Causal, Full, parse_mask
 from rankscope.network import (
@@ -36,7 +37,6 @@ from rankscope.network import (
     without,
     without_attention_skip,
 )
-from trees import DIM, MEMORY_DIM, Draws, attention, cross, mlp, networks, norm, observed, opaque
 
 CUTS = {
     "skip": lambda net: without(net, "skip"),

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.bounds import certify
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, variant
 from rankscope.split import predict_rate, split_states
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 CASES = ENCODERS | DECODERS
 

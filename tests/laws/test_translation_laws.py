@@ -8,16 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankscope.errors import ConfigError, NotTranslated
-from rankscope.network import Attention, Context, Network, Softmax
-from rankscope.sources.plain_run import PlainRun, plain_run
-from rankscope.sources.proof import ALLOWED_CASTS, prove
-from rankscope.sources.translate import translated_kinds
-from rankscope.sources.translation import Translation
-from rankscope.sources.trial import trial_batch
-from translation_casts import CastsCounted, CastsRemoved
-from translation_decoders import CASES as DECODERS
-from translation_faults import (
+from kit.translation_casts import CastsCounted, CastsRemoved
+from kit.translation_decoders import CASES as DECODERS
+from kit.translation_faults import (
     FAULTS,
     FINE_FAULTS,
     NEEDS,
@@ -26,8 +19,15 @@ from translation_faults import (
     louder_final_norm,
     planted,
 )
-from translations import CASES as ENCODERS
-from translations import LENGTHS, Case, Side, known_of
+from kit.translations import CASES as ENCODERS
+from kit.translations import LENGTHS, Case, Side, known_of
+from rankscope.errors import ConfigError, NotTranslated
+from rankscope.network import Attention, Context, Network, Softmax
+from rankscope.sources.plain_run import PlainRun, plain_run
+from rankscope.sources.proof import ALLOWED_CASTS, prove
+from rankscope.sources.translate import translated_kinds
+from rankscope.sources.translation import Translation
+from rankscope.sources.trial import trial_batch
 
 CASES = ENCODERS | DECODERS
 SIDES: tuple[Side, ...] = ("right", "left")

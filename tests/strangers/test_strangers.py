@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from standins import NEEDED
+from kit.standins import NEEDED
 
 SCRIPTS = sorted(
     path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith(("test_", "conftest"))

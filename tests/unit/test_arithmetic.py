@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import arithmetic
+from kit import arithmetic
 
 PLAIN = {"product": "a", "softmax": "b", "eigenvalue": "c"}
 

@@ -6,7 +6,7 @@ import altair as alt
 import pytest
 from altair.utils.schemapi import SchemaBase, SchemaValidationError
 
-from chart_checks import copied
+from kit.chart_checks import copied
 from rankscope.plots.style import configured
 
 

@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 
 import rankscope
-import scan_tables
+from kit import scan_tables
 from rankscope.report import scan_page
 from rankscope.results import Table
 
 STUDIES = [
     f"rankscope.studies.{file.stem}"
     for file in sorted((Path(rankscope.__file__).parent / "studies").glob("*.py"))
-    if file.stem not in ("__init__", "proofs")  # that is a page of the papers
+    if file.stem != "__init__"
 ]
 LIBRARIES = ("transformers", "timm", "tokenizers", "sklearn", "PIL")
 NO_TORCH = {"torch", "pandas", "transformers"}
-PAPERS = {f"rankscope.studies.{name}" for name in ("figures", "tasks", "claims", "proofs")}
+PAPERS = {"rankscope.papers"}
 
 STAGES: dict[str, tuple[str, set[str]]] = {
     "rankscope": ("import rankscope", {"torch", "numpy", "polars", "scipy", "pandas", "typer", *LIBRARIES}),

@@ -10,10 +10,10 @@ import torch
 from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
 
+from kit.shape_checks import checked
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures import evaluate, find_measure
 from rankscope.measures.norms import unit_scale
-from shape_checks import checked
 
 
 def test_a_wrong_shape_is_refused() -> None:

@@ -36,7 +36,7 @@ def claims(
     counter-example with its entries, and all numbers. Exit code 1 if a verdict is not the expected one.
     """
     wanted = prepared(format_, output)
-    from rankscope.studies.claims import CLAIMS, check_claims
+    from rankscope.papers.claims import CLAIMS, check_claims
 
     for name in names or ():
         _ = CLAIMS[name]  # a wrong name stops before any work

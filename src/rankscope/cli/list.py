@@ -104,7 +104,7 @@ def _described_masks(tokens: int, mask: str | None, plot: Path | None) -> list[R
 
 
 def _architectures() -> list[Row]:
-    from rankscope.paths.counts import ARCHITECTURES
+    from rankscope.pathways.counts import ARCHITECTURES
 
     return [
         {
@@ -119,7 +119,7 @@ def _architectures() -> list[Row]:
 
 
 def _draw_lengths(plot: Path) -> None:
-    from rankscope.paths.counts import ARCHITECTURES
+    from rankscope.pathways.counts import ARCHITECTURES
     from rankscope.plots import length_distribution_chart, save_figure
 
     rows = [
@@ -232,7 +232,7 @@ def _thresholds() -> list[Row]:
 
 
 def _claims() -> list[Row]:
-    from rankscope.studies.claims import CLAIMS
+    from rankscope.papers.claims import CLAIMS
 
     return [
         {"name": one.id, "title": one.title, "expected": one.expected, "source": str(one.source)}
@@ -241,7 +241,7 @@ def _claims() -> list[Row]:
 
 
 def _theorems() -> list[Row]:
-    from rankscope.studies.proofs import PROOFS
+    from rankscope.papers.proofs import PROOFS
 
     return [
         {
@@ -260,7 +260,7 @@ def _theorems() -> list[Row]:
 
 
 def _figures() -> list[Row]:
-    from rankscope.studies.figures import FIGURES
+    from rankscope.papers.figures import FIGURES
 
     return [
         {
@@ -274,7 +274,7 @@ def _figures() -> list[Row]:
 
 
 def _tasks() -> list[Row]:
-    from rankscope.studies.tasks import TASKS
+    from rankscope.papers.tasks import TASKS
 
     return [
         {
@@ -289,7 +289,7 @@ def _tasks() -> list[Row]:
 
 
 def _objectives() -> list[Row]:
-    from rankscope.studies.tasks.objectives import OBJECTIVES
+    from rankscope.papers.tasks.objectives import OBJECTIVES
 
     return [
         {"name": one.name, "definition": one.about, "strengths": one.strengths and list(one.strengths)}

@@ -13,9 +13,9 @@ from rankscope.cli.output import command_line, emit, note, progress, rescued
 from rankscope.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
+    from rankscope.papers.figures import Figure
+    from rankscope.papers.figures.figure import Size
     from rankscope.results import Table
-    from rankscope.studies.figures import Figure
-    from rankscope.studies.figures.figure import Size
 
 WIDTH = 110
 ENDINGS = (".json", ".csv", ".png", ".html")
@@ -49,8 +49,8 @@ def reproduce(
             f"reproduce prints table or json, got {format_.value!r}; --output DIR also writes CSV and HTML"
         )
     chosen = () if seeds is None and seed is None else seed_list(seeds, seed)
-    from rankscope.studies.figures import FIGURES
-    from rankscope.studies.figures import reproduce as made
+    from rankscope.papers.figures import FIGURES
+    from rankscope.papers.figures import reproduce as made
 
     figure = FIGURES[name]
     folder = None if output is None else named_folder(output)
@@ -102,10 +102,10 @@ def check_folder(folder: Path, name: str) -> None:
 
 
 def _write(figure: "Figure", table: "Table", folder: Path) -> None:
+    from rankscope.papers.figures.figure import in_words
     from rankscope.plots import save_figure
     from rankscope.report.figure_page import figure_page
     from rankscope.results import write_atomically
-    from rankscope.studies.figures.figure import in_words
 
     chart = figure.chart(table)
     page = figure_page(
@@ -129,7 +129,7 @@ def _title(figure: "Figure") -> str:
 
 def _text(figure: "Figure", table: "Table") -> str:
     """Every statement with where it comes from, what was measured and whether they agree, then the notes."""
-    from rankscope.studies.figures.figure import in_words
+    from rankscope.papers.figures.figure import in_words
 
     parts = [
         fill(_title(figure), WIDTH),

@@ -14,10 +14,10 @@ from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rankscope.papers.tasks import Task, TaskConfig, Trained
+    from rankscope.papers.tasks.event_log import EventLog
+    from rankscope.papers.tasks.training import Tell
     from rankscope.results import Table
-    from rankscope.studies.tasks import Task, TaskConfig, Trained
-    from rankscope.studies.tasks.event_log import EventLog
-    from rankscope.studies.tasks.training import Tell
 
 WIDTH = 110
 
@@ -100,9 +100,9 @@ def train(
     folder = None if output is None else named_folder(output)
     prepared(None, None, plot, reads=[text])
     if folder is not None and folder.is_dir():
+        from rankscope.papers.tasks.run_folder import FILES
         from rankscope.results import check_output
         from rankscope.results.files import refuse_input
-        from rankscope.studies.tasks.run_folder import FILES
 
         check_output(folder / "result.json")
         for name in FILES:
@@ -127,7 +127,7 @@ def train(
         "sequences": sequences,
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    from rankscope.studies.tasks import TASKS
+    from rankscope.papers.tasks import TASKS
 
     chosen = TASKS[task]
     config = configured(
@@ -138,13 +138,13 @@ def train(
     )
     log = None
     if tensorboard and folder is not None:
-        from rankscope.studies.tasks.event_log import EventLog
+        from rankscope.papers.tasks.event_log import EventLog
 
         log = EventLog(folder / "tensorboard")  # a missing extra names itself now
     for name, value in chosen.lines(config).items():
         note(f"{name}: {value:.4f}")
     trained = _trained(chosen, config, folder, log)
-    from rankscope.studies.tasks.table import training_table
+    from rankscope.papers.tasks.table import training_table
 
     table = training_table(trained)
     with rescued(table):
@@ -200,7 +200,7 @@ def _trained(
 ) -> "Trained":
     from contextlib import ExitStack
 
-    from rankscope.studies.tasks import train as train_task
+    from rankscope.papers.tasks import train as train_task
 
     with ExitStack() as stack:
         hear: list[Tell] = [] if log is None else [stack.enter_context(log)]

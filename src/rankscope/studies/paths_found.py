@@ -10,7 +10,7 @@ from torch import Tensor
 from rankscope.core.numerics import dtype_named, relative_floor
 from rankscope.errors import ConfigError
 from rankscope.network import Context, Network
-from rankscope.paths import (
+from rankscope.pathways import (
     Attribution,
     Estimate,
     FrozenNetwork,
@@ -31,8 +31,8 @@ from rankscope.paths import (
     term_of,
     top_paths,
 )
-from rankscope.paths.modes import MODES
-from rankscope.paths.reading import centered, kept_rows, residual_size
+from rankscope.pathways.modes import MODES
+from rankscope.pathways.reading import centered, kept_rows, residual_size
 from rankscope.studies.paths_config import PathsConfig
 
 DEFAULT_TOP = 20

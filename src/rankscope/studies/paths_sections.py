@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
-from rankscope.paths import Estimate, Head, Reading, length_distribution, path_lengths
-from rankscope.paths.path import uncrossed
+from rankscope.pathways import Estimate, Head, Reading, length_distribution, path_lengths
+from rankscope.pathways.path import uncrossed
 from rankscope.studies.paths_config import ALLOWED
 from rankscope.studies.paths_found import Found
 

@@ -8,7 +8,7 @@ from typing import Any
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError
 from rankscope.network import Spec
-from rankscope.paths import Reading
+from rankscope.pathways import Reading
 from rankscope.results import Table
 from rankscope.results.tree_lines import end_of
 from rankscope.sources.seen import Call

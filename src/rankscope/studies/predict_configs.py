@@ -9,7 +9,7 @@ from rankscope.bounds.forecast import Placement
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError, FileError, MissingExtraError
 from rankscope.network import ACTIVATIONS, Spec
-from rankscope.paths.counts import ARCHITECTURES
+from rankscope.pathways.counts import ARCHITECTURES
 from rankscope.results.plain import from_json
 from rankscope.sources import BUILTINS, load_model
 from rankscope.sources.extras import import_transformers, quiet

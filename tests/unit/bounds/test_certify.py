@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, mlp, norm
 from rankscope.bounds import certify
 from rankscope.bounds.certificate import COMPOSITE, FROBENIUS
 from rankscope.bounds.dense import Dense, basis
@@ -35,10 +36,9 @@ from rankscope.network import (
     gaussian_tokens,
     generators,
 )
+from rankscope.papers.tasks import load_trained
+from rankscope.papers.tasks.model import TaskModel
 from rankscope.split import split_tokens
-from rankscope.studies import load_trained
-from rankscope.studies.tasks.model import TaskModel
-from trees import DIM, Draws, attention, mlp, norm
 
 DIAMETER = "diameter[l2]"
 

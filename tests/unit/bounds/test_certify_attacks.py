@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from certify_networks import Batch, Recipe, batch, broken, recipe, refuted, truth
+from kit.certify_networks import Batch, Recipe, batch, broken, recipe, refuted, truth
+from kit.trees import Draws
 from rankscope.bounds.certificate import CERTIFIED, Certificate
 from rankscope.bounds.certify import certify
 from rankscope.errors import NumericalError
@@ -29,7 +30,6 @@ from rankscope.network import (
     Sum,
     Values,
 )
-from trees import Draws
 
 SLACK = 1e-9
 """What the split pass may be off, as a logarithm."""

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from certify_networks import INPUTS, batch, recipe, refuted, truth
+from kit.certify_networks import INPUTS, batch, recipe, refuted, truth
+from kit.exact_specs import describe, plain
+from kit.trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, mlp, networks, norm, values
 from rankscope.bounds.certify import certify
 from rankscope.bounds.enclosure import exactly
 from rankscope.bounds.map_rules import enclosed_maps
@@ -37,8 +39,6 @@ from rankscope.network import (
 )
 from reference import ball_network as balls
 from reference import exact_network as exact
-from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, mlp, networks, norm, values
-from unit.split.exact_specs import describe, plain
 
 TOKENS = 5
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from certify_networks import refuted, truth
+from kit.certify_networks import refuted, truth
+from kit.trees import Draws
 from rankscope.bounds.certificate import FROBENIUS
 from rankscope.bounds.certify import certify
 from rankscope.bounds.dense import JOINT_SIDE
@@ -26,7 +27,6 @@ from rankscope.network import (
     Uniform,
     Values,
 )
-from trees import Draws
 
 EYE = torch.eye(2, dtype=torch.float64)
 ONE = torch.ones(1, 1, dtype=torch.float64)

@@ -6,7 +6,7 @@ import os
 import pytest
 from torch.testing import assert_close
 
-from certify_networks import INPUTS, Batch, batch, batches, broken, recipe, refuted, truth, violations
+from kit.certify_networks import INPUTS, Batch, batch, batches, broken, recipe, refuted, truth, violations
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify
 from rankscope.errors import NumericalError

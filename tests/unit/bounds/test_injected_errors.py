@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from certify_networks import INPUTS, Recipe, Rows, attention_of, block_of, inputs, mlp_of, norm_of, recipe
-from checked_rules import AIMS, Walk, WrongBoundError, worst
-from coarse import FLOAT16, FLOAT32
+from kit.certify_networks import INPUTS, Recipe, Rows, attention_of, block_of, inputs, mlp_of, norm_of, recipe
+from kit.checked_rules import AIMS, Walk, WrongBoundError, worst
+from kit.coarse import FLOAT16, FLOAT32
 from rankscope.bounds import map_rules, rules
 from rankscope.core.operator_norms import spectral_bound
 from rankscope.masks import parse_mask

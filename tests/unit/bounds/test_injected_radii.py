@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from checked_rules import hold, sizes_of
+from kit.checked_rules import hold, sizes_of
 from rankscope.bounds.dense import Dense, basis, of_channels, of_maps, of_tokens
 from rankscope.bounds.enclosure import Enclosed, added
 from rankscope.bounds.map_gains import map_gains

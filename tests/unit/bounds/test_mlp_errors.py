@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.trees import DIM, Draws, mlp
 from rankscope.bounds.enclosure import Enclosed
 from rankscope.bounds.mlp_rules import activated_error, inner, through_mlp
 from rankscope.bounds.secants import _secants, mlp_matrix
 from rankscope.network import ACTIVATIONS, Context
-from trees import DIM, Draws, mlp
 
 TOKENS, DRAWN = 4, 40
 

@@ -6,8 +6,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from checkpoint_folders import bert, bert_config, save, word_tokenizer, write_gguf
-from html_reader import Reader
+from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer, write_gguf
+from kit.html_reader import Reader
 from rankscope.cli import app
 from rankscope.errors import FileError
 from rankscope.results import Table

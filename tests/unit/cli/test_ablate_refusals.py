@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from checkpoint_folders import bert, save
-from models import MODELS
+from kit.checkpoint_folders import bert, save
+from kit.models import MODELS
 from rankscope.cli import app
 from rankscope.sources.extras import import_timm
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-import certify_tables as made
-from checkpoint_folders import bert, save, word_tokenizer
-from html_reader import Reader
+from kit import certify_tables as made
+from kit.checkpoint_folders import bert, save, word_tokenizer
+from kit.html_reader import Reader
 from rankscope.cli import app
 from rankscope.cli.certify_text import DIM, certify_text
 from rankscope.errors import FileError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from compare_tables import random_scan
+from kit.compare_tables import random_scan
 from rankscope.cli import app
 from rankscope.results import Table
 

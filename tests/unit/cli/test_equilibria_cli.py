@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from html_reader import Reader
+from kit.html_reader import Reader
 from rankscope.cli import app
 from rankscope.cli.equilibria_text import equilibria_text
 from rankscope.errors import FileError

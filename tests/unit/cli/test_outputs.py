@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from checkpoint_folders import bert, save
-from compare_tables import random_scan
+from kit.checkpoint_folders import bert, save
+from kit.compare_tables import random_scan
 from rankscope.cli import app
 from rankscope.cli.options import Format
 from rankscope.cli.output import write_table
 from rankscope.errors import FileError
+from rankscope.papers.figures.figure import FIGURES
 from rankscope.results import Table
-from rankscope.studies.figures.figure import FIGURES
 
 SMALL = ("--layers", "2", "--heads", "2", "--dim", "8", "--tokens", "4")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def claim() -> str:
-    from rankscope.studies.claims import CLAIMS
+    from rankscope.papers.claims import CLAIMS
 
     return next(iter(CLAIMS))
 
@@ -209,8 +209,14 @@ def test_a_missing_extra_is_named_before_the_work(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("the work has begun")
 
-    for name in ("collapse.collapse", "rate", "scan_states", "figures.reproduce", "tasks.training._epoch"):
-        monkeypatch.setattr(f"rankscope.studies.{name}", work)
+    for name in (
+        "studies.collapse.collapse",
+        "studies.rate",
+        "studies.scan_states",
+        "papers.figures.reproduce",
+        "papers.tasks.training._epoch",
+    ):
+        monkeypatch.setattr(f"rankscope.{name}", work)
     for name in list(sys.modules):
         if name.startswith((package, "rankscope.plots", "rankscope.report")):
             monkeypatch.delitem(sys.modules, name)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from checkpoint_folders import bert, save, word_tokenizer
-from html_reader import Reader
+from kit.checkpoint_folders import bert, save, word_tokenizer
+from kit.html_reader import Reader
 from rankscope.cli import app
 from rankscope.errors import FileError
 from rankscope.network import Spec, build, gaussian_tokens, generators
-from rankscope.paths import spectrum
+from rankscope.pathways import spectrum
 from rankscope.results import Table
 
 RANDOM = ("--layers", 3, "--heads", 2, "--dim", 8, "--tokens", 6)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from models import MODELS
+from kit.models import MODELS
 from rankscope.cli import app
 from rankscope.results import Table
 from rankscope.sources import BUILTINS

@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 import rankscope as rs
-from models import MODELS
+from kit.models import MODELS
 from rankscope.cli import app
 from rankscope.core import processor
 from rankscope.network import Spec, build, gaussian_tokens

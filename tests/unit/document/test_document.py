@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from html_reader import Reader
+from kit.html_reader import Reader
 from rankscope.charts import Bar, Bars, Line, Panel, Point
 from rankscope.document import Cell, Column, Document, Facts, Figure, Notes, Section, Tabular, Verdict, some
 from rankscope.document.html import POLICY, to_fragment, to_html

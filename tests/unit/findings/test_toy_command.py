@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rankscope.findings.base as base
+from kit.toy_finding import CountFinding
+from kit.toy_study import count_tokens
 from rankscope.cli.program import Declared, Program
 from rankscope.errors import ConfigError, FileError
-from toy_finding import CountFinding
-from toy_study import count_tokens
 
 PROGRAM = Program(
     name="rankscope",
@@ -19,8 +19,8 @@ PROGRAM = Program(
             question="Look at texts",
             sentence="Count tokens.",
             examples=("count --text 'a b c'", "count --text a --text b --plot counts.png"),
-            config="toy_finding:CountConfig",
-            study="toy_study:count_tokens",
+            config="kit.toy_finding:CountConfig",
+            study="kit.toy_study:count_tokens",
         )
     },
 )
@@ -104,7 +104,7 @@ def test_a_finding_loads_to_an_equal_one_and_prints_the_same(
     again = CountFinding.load(tmp_path / "a.json")
     assert again == found
     assert str(again) == str(found)
-    monkeypatch.setitem(sys.modules, "rankscope.findings.count", sys.modules["toy_finding"])
+    monkeypatch.setitem(sys.modules, "rankscope.findings.count", sys.modules["kit.toy_finding"])
     assert base.Finding.load(tmp_path / "a.json") == found
 
 

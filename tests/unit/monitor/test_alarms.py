@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kit.tiny_training import states, tiny_encoder
 from rankscope.errors import CollapseWarning, ConfigError, NotFiniteWarning, RankscopeWarning
 from rankscope.monitor import CollapseMonitor
-from tiny_training import states, tiny_encoder
 
 
 class Pulling(nn.Module):

@@ -10,6 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kit.tiny_training import (
+    STEPS,
+    assert_same_weights,
+    states,
+    tiny_encoder,
+    tiny_gpt2,
+    tiny_t5,
+    tokens,
+    train,
+)
 from rankscope.errors import (
     CollapseWarning,
     ConfigError,
@@ -24,16 +34,6 @@ from rankscope.results import Table
 from rankscope.sources import Batch
 from rankscope.studies.compare_study import compare
 from rankscope.verdict import judge
-from tiny_training import (
-    STEPS,
-    assert_same_weights,
-    states,
-    tiny_encoder,
-    tiny_gpt2,
-    tiny_t5,
-    tokens,
-    train,
-)
 
 # A few steps at a high rate bring the tokens of the tiny models together; what is said of that has tests of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::rankscope.errors.CollapseWarning")

@@ -2,10 +2,10 @@
 
 import torch
 
+from kit.tiny_training import states, tiny_gpt2, tokens
 from rankscope.monitor import CollapseMonitor
 from rankscope.monitor.inputs import fixed_calls
 from rankscope.sources import Batch
-from tiny_training import states, tiny_gpt2, tokens
 
 MODEL = tiny_gpt2()
 

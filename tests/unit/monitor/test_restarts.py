@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from kit.tiny_training import states, tiny_encoder, tiny_gpt2, tokens
 from rankscope.errors import FileError, RankscopeWarning
 from rankscope.monitor import CollapseMonitor
 from rankscope.monitor.history import History
 from rankscope.results import Table
-from tiny_training import states, tiny_encoder, tiny_gpt2, tokens
 
 ENDINGS = ("parquet", "json")
 

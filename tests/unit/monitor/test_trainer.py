@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from kit.tiny_training import assert_same_weights, tiny_gpt2, tokens
 from rankscope.errors import ConfigError, NotFiniteWarning, RankscopeWarning
 from rankscope.monitor import CollapseMonitor, trainer_callback
-from tiny_training import assert_same_weights, tiny_gpt2, tokens
 
 # A few steps at a high rate bring the tokens of the tiny model together; what is said of that has tests of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::rankscope.errors.CollapseWarning")

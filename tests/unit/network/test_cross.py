@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, HEADS, MEMORY_DIM, Draws, attention, cross, values
 from rankscope.errors import ConfigError, MaskError, ShapeError
 from rankscope.masks import Causal
 from rankscope.network import Context, CrossAttention, Network, Skip, Softmax, TransformerXL
 from reference import network_loops as loops
-from trees import DIM, HEADS, MEMORY_DIM, Draws, attention, cross, values
 
 TOKENS, MEMORY = 5, 4
 MEMORIES = {

@@ -27,7 +27,7 @@ from rankscope.network import (
     without,
     without_attention_skip,
 )
-from rankscope.paths import Path, attribute, run_path, spectrum, top_paths, without_heads
+from rankscope.pathways import Path, attribute, run_path, spectrum, top_paths, without_heads
 from rankscope.split import predict_rate, split_states
 from rankscope.split.run import stream_near
 from rankscope.split.state import split_tokens

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from kit.trees import DIM, HEADS, Draws, attention, values
 from rankscope.errors import ConfigError, ModelError, ShapeError
 from rankscope.masks import Causal, Full
 from rankscope.network import Attention, Context, Network, Observed, Opaque, Skip, without
 from rankscope.split.run import in_dtype
-from trees import DIM, HEADS, Draws, attention, values
 
 TOLD = {"where": "zoo.py:31, `a.clamp(max=50)` (blocks.3.attn)", "what": "clamp between logits and softmax"}
 TEXTS, TOKENS = 2, 5

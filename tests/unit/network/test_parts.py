@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from kit.trees import DIM, HEADS, Draws, attention, mlp, norm, values
 from rankscope.errors import ConfigError, ShapeError, UnknownNameError
 from rankscope.masks import Causal, Full, parse_mask
 from rankscope.network import (
@@ -29,7 +30,6 @@ from rankscope.network import (
     Values,
 )
 from reference import network_loops as loops
-from trees import DIM, HEADS, Draws, attention, mlp, norm, values
 
 TOKENS, WIDTH = 7, DIM // HEADS
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, mlp, norm
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.network import (
     Attention,
@@ -32,7 +33,6 @@ from rankscope.network import (
     without,
     without_attention_skip,
 )
-from trees import DIM, Draws, attention, mlp, norm
 
 DRAW = Draws(1)
 X = DRAW(5, DIM)

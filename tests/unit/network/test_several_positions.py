@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.trees import Draws
 from rankscope.bounds import certify
 from rankscope.bounds.enclosure import Enclosed
 from rankscope.bounds.map_rules import enclosed_maps
@@ -24,7 +25,6 @@ from rankscope.network import (
     TransformerXL,
     Values,
 )
-from trees import Draws
 
 DIM, HEADS, WIDTH, TOKENS = 8, 2, 4, 5
 DRAW = Draws(0)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, mlp, networks, norm, paddings
 from rankscope.errors import NotUnderstood
 from rankscope.network import Chain, Context, Network, Part, Scale, Skip, Spec, Sum, TokenMap, build, stages
 from rankscope.network.stages import branch_label, kind_of, stage_name
-from trees import DIM, Draws, attention, mlp, networks, norm, paddings
 
 DRAW = Draws(3)
 X = DRAW(5, DIM)

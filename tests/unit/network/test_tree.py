@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, mlp, norm
 from rankscope.errors import ShapeError, UnknownNameError
 from rankscope.network import Chain, Context, Network, Skip, Sum
-from trees import DIM, Draws, attention, mlp, norm
 
 DRAW = Draws(0)
 BLOCK = Chain([Skip(attention(DRAW)), norm("layer", DRAW), Skip(mlp(DRAW))])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-import certify_tables as made
+from kit import certify_tables as made
 from rankscope.errors import ConfigError
 from rankscope.plots import save_figure, svg
 from rankscope.plots.certify_chart import certify_chart, certify_charts

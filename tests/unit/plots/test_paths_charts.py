@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import paths_tables
+from kit import paths_tables
 from rankscope.errors import ConfigError
 from rankscope.plots import (
     heads_map,

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-import paths_tables
+from kit import paths_tables
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.plots import effectiveness_chart, save_figure
 from rankscope.plots.paths_effect_points import effect_points, levels_of, paths_by_length

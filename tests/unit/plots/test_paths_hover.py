@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import paths_tables
-from html_reader import Reader
+from kit import paths_tables
+from kit.html_reader import Reader
 from rankscope.plots.paths_hover_heads import hover_heads
 from rankscope.plots.paths_hover_pairs import hover_pairs, share_bar
 from rankscope.plots.paths_hover_routes import hover_routes

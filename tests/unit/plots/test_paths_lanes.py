@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import paths_tables
+from kit import paths_tables
 from rankscope.plots.paths_lanes import HIGHEST, LIST_LINE, plan_routes
 from rankscope.plots.paths_routes import bends
 from rankscope.plots.paths_sections import Place, TopPath, places_of, top_of

@@ -4,7 +4,7 @@ from math import comb, isclose
 
 import pytest
 
-import paths_tables
+from kit import paths_tables
 from rankscope.errors import ConfigError
 from rankscope.plots.paths_colors import STEPS, path_color, signed_color, signed_place, step_of_share
 from rankscope.plots.paths_sections import (

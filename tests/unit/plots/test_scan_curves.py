@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-import scan_tables
+from kit import scan_tables
 from rankscope.errors import ConfigError
 from rankscope.plots import description, save_figure, scan_curves, svg
 from rankscope.results import Table

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import scan_tables
-from html_reader import Reader
+from kit import scan_tables
+from kit.html_reader import Reader
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.plots import description, scan_heat, svg
 from rankscope.plots.heat_colors import (

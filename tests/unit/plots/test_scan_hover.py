@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import scan_tables
-from html_reader import Reader
+from kit import scan_tables
+from kit.html_reader import Reader
 from rankscope.plots.hover_chart import hover_chart
 from rankscope.plots.hover_style import hover_style
 from rankscope.plots.scan_entries import number, of_stack, scan_entries

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from html_reader import Reader
+from kit.html_reader import Reader
 from rankscope.plots.markup import Fragment, joined, tag, void
 
 # Carriage returns are line ends to a browser, whatever the escape.

@@ -2,7 +2,7 @@
 
 import pytest
 
-import scan_tables
+from kit import scan_tables
 from rankscope.errors import ConfigError
 from rankscope.plots.scan_entries import (
     clipped,

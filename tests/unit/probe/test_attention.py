@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from models import MODELS
-from models import Case as ModelCase
+from kit.models import MODELS
+from kit.models import Case as ModelCase
 from rankscope.errors import NotTapped, ShapeError
 from rankscope.probe.attention import MAP_DEFINITIONS, attention_maps, map_panel
 from rankscope.probe.attention_functions import whole_attention_map

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from models import MODELS
+from kit.models import MODELS
 from rankscope.errors import ConfigError, NotTapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
 from rankscope.sources import Batch, Layout, Stack, layout_of

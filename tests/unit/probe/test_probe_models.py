@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import torch
 
-from models import MODELS
+from kit.models import MODELS
 from rankscope.measures import MASSIVE, MEASURES, PANEL, RANKS
 from rankscope.probe import probe
 from rankscope.sources import Batch

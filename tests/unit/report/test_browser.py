@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-import scan_tables
+from kit import scan_tables
 from rankscope.report import scan_page
 
 playwright = pytest.importorskip(

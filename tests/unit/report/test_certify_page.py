@@ -2,8 +2,8 @@
 
 import pytest
 
-import certify_tables as made
-from html_reader import Reader
+from kit import certify_tables as made
+from kit.html_reader import Reader
 from rankscope.report.certify_page import certify_page
 from rankscope.results.certify_lines import bound_lines
 

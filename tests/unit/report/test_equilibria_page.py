@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from html_reader import Reader
+from kit.html_reader import Reader
 from rankscope.report.equilibria_page import equilibria_page
 from rankscope.studies.equilibria_study import equilibria
 

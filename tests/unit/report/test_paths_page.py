@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-import paths_tables
-from html_reader import Reader
+from kit import paths_tables
+from kit.html_reader import Reader
 from rankscope.errors import ConfigError
 from rankscope.report import paths_page
 from rankscope.report.paths_tables import MOST_ROWS, other_tables, table_of

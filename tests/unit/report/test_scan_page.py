@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import scan_tables
-from html_reader import Reader
+from kit import scan_tables
+from kit.html_reader import Reader
 from rankscope.errors import ConfigError
 from rankscope.report import scan_page, scan_summary_html
 from rankscope.report.scan_page import in_thousands, scan_facts

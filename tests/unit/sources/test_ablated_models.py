@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import MODELS
+from kit.models import MODELS
 from rankscope.network import variant
 from rankscope.sources import Batch, Translation, translate
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from checkpoints import checkpoints, loaded
+from kit.checkpoints import checkpoints, loaded
 from rankscope.errors import FileError, MissingExtraError
 from rankscope.sources import builtin as module
 from rankscope.sources import loaded as loading

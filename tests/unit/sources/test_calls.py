@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rankscope as rs
-from handwritten import Gpt, causal, ids
+from kit.handwritten import Gpt, causal, ids
 from rankscope.errors import ConfigError, FileError, ModelError, RankscopeError
 from rankscope.sources import batches_of_call, layout_of
 

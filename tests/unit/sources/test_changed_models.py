@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from changed_attention import attention_changed, dropped
+from kit.changed_attention import attention_changed, dropped
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated
 from rankscope.sources.translation import Translation
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 CASES = ENCODERS | DECODERS
 

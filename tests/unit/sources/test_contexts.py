@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated, RankscopeError
 from rankscope.masks import Causal, Full
 from rankscope.network import Attention, Context
@@ -13,8 +15,6 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.plain_run import plain_run
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 CASES = ENCODERS | DECODERS
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])

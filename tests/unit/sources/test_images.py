@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.io import wavfile
 from torch import nn
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError, MissingExtraError, ShapeError
 from rankscope.sources import images as module
 from rankscope.sources.audio import audio_batches, log_mel, read_audio, sample_audio

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from checkpoint_folders import bert_config, word_tokenizer
+from kit.checkpoint_folders import bert_config, word_tokenizer
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources import BUILTINS, load_model
 from rankscope.sources.initial import UNTRAINED, initial_model, is_config_only, reset

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import MODELS, Case, Known
+from kit.models import MODELS, Case, Known
 from rankscope.sources import Stack, layout_of
 from rankscope.sources.structure import BY_STRUCTURE, layout_by_structure
 

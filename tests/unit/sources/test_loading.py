@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError, MissingExtraError, RankscopeError, UnknownNameError
 from rankscope.sources.extras import import_timm
 from rankscope.sources.images import image_batches, sample_images

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.sources import FAMILIES
 from rankscope.sources.measured import measured_kinds, measured_versions
 from rankscope.sources.translate import kinds_of, translated_kinds
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 ROOT = Path(__file__).parents[3]
 

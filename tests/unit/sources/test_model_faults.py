@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model_faults import FAULTS
-from own_models import KINDS, Given, built, states_by_hand, tried
+from kit.model_faults import FAULTS
+from kit.own_models import KINDS, Given, built, states_by_hand, tried
 
 SHOWS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """Relative to a token; ten times what a tree may be off."""

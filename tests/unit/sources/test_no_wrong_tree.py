@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import rankscope as rs
-from model_faults import FAULTS
-from own_models import KINDS, TEXTS, TOKENS, Given, Model, built, given, states_by_hand, tried
+from kit.model_faults import FAULTS
+from kit.own_models import KINDS, TEXTS, TOKENS, Given, Model, built, given, states_by_hand, tried
 from rankscope.errors import RankscopeError
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 2e-4}

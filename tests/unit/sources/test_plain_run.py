@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models import DIM, HEADS
+from kit.models import DIM, HEADS
 from rankscope.sources.batch import Batch
 from rankscope.sources.layout import layout_of
 from rankscope.sources.operations import watched

@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import hub
+from kit.models import hub
+from kit.translation_decoders import _WIDE, _case
+from kit.translation_decoders import CASES as DECODERS
+from kit.translation_faults import FAULTS, FINE_FAULTS, NEEDS, louder_final_norm, planted
+from kit.translations import CASES as ENCODERS
 from rankscope.errors import ModelError, NotTranslated, RankscopeError
 from rankscope.masks import Causal, CausalWindow
 from rankscope.network import Attention, Context, Mlp, Network, Part, RMSNorm, Skip, with_mask
@@ -20,10 +24,6 @@ from rankscope.sources.plain_run import PlainRun, plain_run
 from rankscope.sources.proof import ALLOWED, CHAOS, Proof, prove
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from translation_decoders import _WIDE, _case
-from translation_decoders import CASES as DECODERS
-from translation_faults import FAULTS, FINE_FAULTS, NEEDS, louder_final_norm, planted
-from translations import CASES as ENCODERS
 
 CASES = ENCODERS | DECODERS
 DEPTH = 24

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import rankscope as rs
-from own_models import TEXTS, TOKENS, built, given
+from kit.own_models import TEXTS, TOKENS, built, given
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
 from rankscope.network import Attention, Rotary, Softmax
 from rankscope.results.tree_lines import tree_lines
 from rankscope.sources import Batch, Translation
 from rankscope.sources.tree_report import tree_report
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
 
 translating = import_module("rankscope.sources.translate")  # the package has a function of that name
 CASES = ENCODERS | DECODERS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rankscope as rs
-from handwritten import Gpt, Nested, causal, ids
+from kit.handwritten import Gpt, Nested, causal, ids
 from rankscope.errors import ConfigError, ModelError, RankscopeError
 
 RATIO = "residual_ratio[frobenius,mean]"

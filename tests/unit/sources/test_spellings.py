@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import rankscope as rs
-from model_spellings import SPELLINGS
-from own_models import KINDS, TEXTS, TOKENS, built, given, states_by_hand, tried
+from kit.model_spellings import SPELLINGS
+from kit.own_models import KINDS, TEXTS, TOKENS, built, given, states_by_hand, tried
 from rankscope.errors import ShapeError
 
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4}

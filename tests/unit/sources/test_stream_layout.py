@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import rankscope as rs
-from models import DIM, HEADS, VOCABULARY
+from kit.models import DIM, HEADS, VOCABULARY
 from rankscope.errors import RankscopeError
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import rankscope as rs
-from handmade import DIM, PreNormBlock, Stream
+from kit.handmade import DIM, PreNormBlock, Stream
 from rankscope.errors import CollapseWarning, ConfigError
 from rankscope.sources import layout_of
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-import handmade
-from handmade import (
+from kit import handmade
+from kit.handmade import (
     DIM,
     LAYERS,
     Adapted,

@@ -7,7 +7,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import nn
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.sources.tensors import tensor_batches
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
 from rankscope.sources.texts import Unknown, read_texts, sample_texts, text_batches, tokens_per_text

@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.nn import functional as F
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.sources import load_model, text_batches
 from rankscope.sources.begin_token import MissingBegin, missing_begin
 from rankscope.sources.loaded import loaded

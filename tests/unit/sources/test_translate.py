@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 import rankscope
-from models import DIM, HEADS, MODELS, VISION, hub, timm_model
+from kit.models import DIM, HEADS, MODELS, VISION, hub, timm_model
+from kit.translations import CASES
 from rankscope.errors import NotTranslated
 from rankscope.network import LayerNorm, Mlp, TokenMap
 from rankscope.sources.batch import Batch
 from rankscope.sources.translate import translate, translated_kinds
-from translations import CASES
 
 
 def bert() -> nn.Module:

@@ -6,11 +6,11 @@ import os
 import pytest
 import torch
 
-from checkpoints import checkpoints, first_texts, loaded, translated
+from kit.checkpoints import checkpoints, first_texts, loaded, translated
+from kit.translation_casts import CastsRemoved
 from rankscope.network import variant
 from rankscope.sources import translate
 from rankscope.split import split_states
-from translation_casts import CastsRemoved
 
 KINDS = {
     "minilm": ("bert", 6),

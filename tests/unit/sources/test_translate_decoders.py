@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from models import hub
+from kit.models import hub
+from kit.translation_decoders import CASES, rope
+from kit.translations import Case, Side, Texts
 from rankscope.errors import NotTranslated
 from rankscope.masks import Causal, CausalWindow, Full, MaskRule, Window
 from rankscope.network import Attention, Mlp, NoPosition, Rotary, Softmax
 from rankscope.sources import Translation, translate
-from translation_decoders import CASES, rope
-from translations import Case, Side, Texts
 
 LLAMA = {
     "vocab_size": 100,

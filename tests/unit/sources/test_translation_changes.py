@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kit.translation_decoders import CASES as DECODERS
+from kit.translations import CASES as ENCODERS
+from kit.translations import Case
 from rankscope.errors import NotTranslated
 from rankscope.network import TokenMap
 from rankscope.sources.plain_run import plain_run
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from translation_decoders import CASES as DECODERS
-from translations import CASES as ENCODERS
-from translations import Case
 
 CASES = ENCODERS | DECODERS
 NAMES = ("bert", "albert", "xlnet", "mpnet", "t5", "gpt2", "llama", "gemma3", "mixtral", "vit", "torch-post")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import DIM, HEADS, VOCABULARY
+from kit.models import DIM, HEADS, VOCABULARY
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Stack

@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.sources.extras import import_timm
 from rankscope.sources.initial import initial_model

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 import transformers
 
-import checkpoint_folders as folders
+from kit import checkpoint_folders as folders
 from rankscope.sources.extras import _torchvision_standin, _torchvision_works
 
 BROKEN = "import torchvision.helper\nraise RuntimeError('operator torchvision::nms does not exist')\n"

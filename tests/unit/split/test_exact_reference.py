@@ -14,6 +14,7 @@ from mpmath import mp
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, in_range, mlp, networks, norm, values
 from rankscope.network import (
     ACTIVATIONS,
     Alibi,
@@ -42,7 +43,6 @@ from rankscope.network import (
 )
 from rankscope.network.context import Context
 from reference import exact_network as exact
-from trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, in_range, mlp, networks, norm, values
 
 TOKENS, WIDTH = 5, DIM // HEADS
 CLOSED_FORM = (0.3736440273, 0.0091269523, 1.33050159e-7, 4.1217746e-22)

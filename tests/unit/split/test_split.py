@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, values
 from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure, residual_norm
@@ -32,7 +33,6 @@ from rankscope.network import (
 from rankscope.network.seeds import batches
 from rankscope.split import log_measure, log_residual, split_states, split_tokens
 from rankscope.split.quotients import activation_quotient
-from trees import DIM, Draws, attention, values
 
 CUBIC = Spec(layers=12, heads=2, dim=32)
 

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.exact_specs import describe, plain
+from kit.split_corpus import KINDS, Builder, Draws, Recipe, case, corpus
+from kit.split_judge import FEW, OFFERED, PLAIN, Tally, solved_once, sweep
 from rankscope.errors import NumericalError
 from rankscope.measures import Bracket, Measure
 from rankscope.network import Chain, Mlp, Network, Norm, Part, Scale, Values
 from rankscope.split import LogValue, Split, log_measure, split_states
 from reference import ball_measures, ball_network
-from split_corpus import KINDS, Builder, Draws, Recipe, case, corpus
-from split_judge import FEW, OFFERED, PLAIN, Tally, solved_once, sweep
-from unit.split.exact_specs import describe, plain
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 TREES = 6_000

@@ -9,6 +9,7 @@ import torch
 from exact_specs import describe, plain
 from torch import Tensor
 
+from kit.trees import Draws, attention, mlp
 from rankscope.network import (
     Attention,
     Chain,
@@ -25,7 +26,6 @@ from rankscope.network import (
 )
 from rankscope.split import split_states
 from reference.exact_network import Matrix, log10_norm, relative_error, residuals
-from trees import Draws, attention, mlp
 
 DIM, TOKENS = 6, 4
 PLACES = {"full": ("full", "none"), "causal": ("causal", "none"), "window": ("window:1", "none")}

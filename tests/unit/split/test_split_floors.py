@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, attention, values
 from rankscope.errors import NumericalError
 from rankscope.measures import MEASURES, Bracket, Measure, find_measure
 from rankscope.network import (
@@ -30,7 +31,6 @@ from rankscope.network import (
 from rankscope.split import Split, can_measure, floors, log_measure, of_measured, split_states, split_tokens
 from rankscope.split.noise import SIZE
 from rankscope.split.twin import paired, parted
-from trees import DIM, Draws, attention, values
 
 OFFERED = [measure for measure in MEASURES.values() if can_measure(measure)]
 FROBENIUS = find_measure("residual[frobenius,mean]")

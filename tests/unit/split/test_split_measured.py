@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.trees import DIM, Draws
 from rankscope.measures import find_measure
 from rankscope.split import LOST, Split, log_measure, of_measured, split_tokens
-from trees import DIM, Draws
 
 RATIO = find_measure("residual_ratio[frobenius,mean]")
 

@@ -11,6 +11,7 @@ from mpmath import mp
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.trees import Draws
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import (
@@ -38,7 +39,6 @@ from rankscope.split.quotients import activation_quotient, expm1_ratio, log1p_ra
 from rankscope.split.rules import split_part
 from rankscope.split.state import normalized
 from reference.exact_network import _activated, log10_norm, relative_error, residuals
-from trees import Draws
 
 EYE = torch.eye(4, dtype=torch.float64)
 

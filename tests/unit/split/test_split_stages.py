@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from kit.trees import DIM, Draws, networks
 from rankscope.errors import NotUnderstood
 from rankscope.network import Context, Network, Skip, Spec, TokenMap, build, stages
 from rankscope.split import split_stages, split_states, split_tokens
 from rankscope.split.rules import split_part
-from trees import DIM, Draws, networks
 
 
 @settings(max_examples=60)

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from checkpoint_folders import bert, bert_config, word_tokenizer
-from models import MODELS
+from kit.checkpoint_folders import bert, bert_config, word_tokenizer
+from kit.models import MODELS
+from kit.read_once import read_once
 from rankscope import CollapseConfig, collapse
 from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.sources import BUILTINS, load_model, translate
 from rankscope.studies import ablate, scan
-from read_once import read_once
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 import torch
 
-from checkpoint_folders import bert, bert_config, word_tokenizer
+from kit.checkpoint_folders import bert, bert_config, word_tokenizer
+from kit.read_once import read_once
 from rankscope.network import Context, Network, Scale, Spec, build, gaussian_tokens, generators
 from rankscope.sources import load_model
 from rankscope.studies import AblateConfig, ablate
@@ -16,7 +17,6 @@ from rankscope.studies.ablate_inputs import Fed
 from rankscope.studies.ablate_study import _measure_split
 from rankscope.studies.blame import blame
 from rankscope.studies.rows import Rows
-from read_once import read_once
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from checkpoint_folders import bert, bert_config, save, word_tokenizer
+from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer
+from kit.read_once import read_once
 from rankscope.cli.ablate_text import ablate_text
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.network import Spec
@@ -16,7 +17,6 @@ from rankscope.sources.initial import initial_model
 from rankscope.studies import AblateConfig, ablate
 from rankscope.studies.ablate_config import block_text, parse_blocks
 from rankscope.studies.ablate_words import finding
-from read_once import read_once
 
 RATIO = "residual_ratio[composite,mean]"
 TEXTS = ["the cat sat on the mat", "a dog"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kit.trees import DIM, Draws, attention, mlp, networks, norm, paddings
 from rankscope.errors import ConfigError, NotUnderstood, ShapeError
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import (
@@ -33,7 +34,6 @@ from rankscope.split import split_states
 from rankscope.studies.blame import blame, shapley
 from rankscope.studies.blame_passes import log_error
 from reference import blame_loops, network_loops
-from trees import DIM, Draws, attention, mlp, networks, norm, paddings
 
 ZERO = np.zeros(64)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kit.trees import DIM, Draws, attention, mlp, norm
 from rankscope.errors import ConfigError
 from rankscope.network import Chain, Network, Scale, Skip, Spec, build
 from rankscope.results import Table
@@ -13,7 +14,6 @@ from rankscope.results.ablate_lines import blame_lines
 from rankscope.studies.ablate_explain import joined
 from rankscope.studies.blame import Blame, Change, blame, blame_rows
 from rankscope.studies.rows import Rows
-from trees import DIM, Draws, attention, mlp, norm
 
 
 def network(placement: str) -> Network:

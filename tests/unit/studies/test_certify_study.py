@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-import certify_tables as made
-from checkpoint_folders import bert, save, word_tokenizer
+from kit import certify_tables as made
+from kit.checkpoint_folders import bert, save, word_tokenizer
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify as prove

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compare_tables import DEFINITIONS, random_scan
+from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.errors import ConfigError, FileError, UnknownNameError
 from rankscope.results import Table
 from rankscope.studies.compare_statistics import adjusted, p_values, paired_error, trend, welch_error

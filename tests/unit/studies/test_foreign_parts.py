@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kit.trees import DIM, MEMORY_DIM, WHERE, Draws, attention, cross, mlp, observed, opaque
 from rankscope.errors import NotUnderstood, ShapeError
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
@@ -10,7 +11,6 @@ from rankscope.studies import ablate, certify, decompose
 from rankscope.studies.ablate_cuts import mask_text
 from rankscope.studies.blame import blame
 from rankscope.studies.suggest import suggest
-from trees import DIM, MEMORY_DIM, WHERE, Draws, attention, cross, mlp, observed, opaque
 
 X = Draws(0)(2, 5, DIM)
 

@@ -6,14 +6,14 @@ import math
 import pytest
 import torch
 
-from models import MODELS
+from kit.models import MODELS
+from kit.translations import CASES as XLNETS
 from rankscope.errors import ConfigError
 from rankscope.results import Table
 from rankscope.sources import translate
 from rankscope.studies import ablate
 from rankscope.studies.rate_models import deepened, rate_model
 from rankscope.studies.rate_study import MEASURE
-from translations import CASES as XLNETS
 
 
 def test_blocks_are_repeated_in_their_order() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoint_folders import word_tokenizer
-from checkpoints import checkpoints, loaded
-from models import MODELS
+from kit.checkpoint_folders import word_tokenizer
+from kit.checkpoints import checkpoints, loaded
+from kit.models import MODELS
+from kit.verdict_cases import CASES
 from rankscope.errors import ConfigError, FileError, NotSaved, OutOfMemory
 from rankscope.measures import MASSIVE, MEASURES, PANEL, RANKS
 from rankscope.results import Table
@@ -18,7 +19,6 @@ from rankscope.sources import BUILTINS
 from rankscope.studies import Partial, Scan, scan, scan_partial, scan_states
 from rankscope.studies import scan_study as module
 from rankscope.studies.scan_partial import partial_beside
-from verdict_cases import CASES
 
 CHECKPOINTS = checkpoints(*BUILTINS)
 

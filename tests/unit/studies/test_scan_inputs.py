@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-import checkpoint_folders as folders
-from models import HALVES
+from kit import checkpoint_folders as folders
+from kit.models import HALVES
 from rankscope.errors import ConfigError
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.trees import DIM, Draws, attention, mlp, norm, values
 from rankscope.core.numerics import relative_floor
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
@@ -28,7 +29,6 @@ from rankscope.network import (
 )
 from rankscope.studies.suggest import RANKED_BY, Suggestion, best_in_words, suggest
 from rankscope.studies.what_ifs import what_ifs
-from trees import DIM, Draws, attention, mlp, norm, values
 
 PLAIN = "residual_ratio[frobenius,mean]"
 DRAW = Draws(0)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.trees import DIM, Draws, attention, mlp
 from rankscope.core.numerics import relative_floor
 from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import Context, Network, Scale, Skip, Spec, build, with_mask
 from rankscope.studies.suggest import RANKED_BY, Suggestion, best_in_words, ranked, suggest, tried
-from trees import DIM, Draws, attention, mlp
 
 PLAIN = "residual_ratio[frobenius,mean]"
 DRAW = Draws(0)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kit.verdict_builders import BUILDERS, gaussian_states, network_states, planted, scan_for, scan_of_states
+from kit.verdict_cases import CASES
 from rankscope.errors import ConfigError
 from rankscope.measures import MASSIVE
 from rankscope.probe import Panel, Tally, measure_states, tally_table
 from rankscope.results import Table
 from rankscope.verdict import VERDICTS, Thresholds, judge
-from verdict_builders import BUILDERS, gaussian_states, network_states, planted, scan_for, scan_of_states
-from verdict_cases import CASES
 
 
 @pytest.mark.parametrize("name", BUILDERS)

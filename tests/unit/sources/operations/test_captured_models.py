@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from models import MODELS
+from kit.models import MODELS
 from rankscope.sources.operations import Region, captured
 
 NAMES = [

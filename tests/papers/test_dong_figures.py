@@ -1,0 +1,578 @@
+"""``dong-*``: curves against modules patched by hand, rules on made-up curves, and tables that go on after a stop."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rankscope.errors import ConfigError
+from rankscope.papers.figures import dong_curves, dong_residual
+from rankscope.papers.figures.dong_curves import (
+    ALBERT,
+    BERT,
+    VARIANTS,
+    XLNET,
+    Trained,
+    curves,
+    first_layers,
+    id_batches,
+    published,
+    repetition,
+    token_ids,
+    trained_source,
+)
+from rankscope.papers.figures.dong_residual_words import published_point, verdict
+from rankscope.papers.figures.dong_rules import NEAR, Found, Repeated, kind
+from rankscope.papers.figures.figure import FIGURES, Job
+from rankscope.papers.figures.store import Store
+from rankscope.sources import load_model, sample_texts
+from rankscope.sources.builtin import BUILTINS
+from rankscope.sources.cached import NEEDED, cached_folder
+from rankscope.sources.translate import translate
+
+transformers = pytest.importorskip("transformers")
+
+FLOOR = [1e-6] * 13
+TINY = {
+    "bert": {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "num_hidden_layers": 2},
+    "albert": {
+        **{"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "num_hidden_layers": 3},
+        **{"embedding_size": 8, "hidden_act": "gelu_new"},
+    },
+    "xlnet": {"d_model": 16, "n_head": 2, "d_inner": 24, "n_layer": 2},
+}
+
+
+def tiny(kind):
+    """All biases and norms away from their initial values, and weights large, so that nothing hides."""
+    torch.manual_seed(0)
+    config = transformers.CONFIG_MAPPING[kind](vocab_size=1100, initializer_range=0.3, **TINY[kind])
+    config._attn_implementation = "eager"
+    model = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+    return model
+
+
+class Projected(nn.Module):
+    """BERT's attention output without its skip."""
+
+    def __init__(self, own):
+        super().__init__()
+        self.own = own
+
+    def forward(self, hidden, skip):
+        return self.own.LayerNorm(self.own.dense(hidden))
+
+
+class First(nn.Module):
+    def forward(self, hidden, *rest):
+        return hidden
+
+
+def patched(kind, model, *, skip, mlp):
+    """The model's own modules, cut the way the published code cuts them."""
+    if kind == "bert":
+        for layer in model.encoder.layer:
+            if not skip:
+                layer.attention.output = Projected(layer.attention.output)
+            if not mlp:
+                layer.intermediate, layer.output = First(), First()
+    elif kind == "albert":
+        layer = model.encoder.albert_layer_groups[0].albert_layers[0]
+        if not skip:
+            layer.attention.forward = albert_attention(layer.attention)
+        if not mlp:
+            layer.ffn, layer.ffn_output = nn.Identity(), nn.Identity()
+    else:
+        for layer in model.layer:
+            if not skip:
+                layer.rel_attn.post_attention = xlnet_output(layer.rel_attn)
+            if not mlp:
+                layer.ff = nn.Identity()
+    return model
+
+
+def albert_attention(own):
+    def forward(hidden, *rest, **options):
+        texts, tokens, dim = hidden.shape
+        shape = (texts, tokens, own.num_attention_heads, -1)
+        query, key, value = (f(hidden).view(shape).transpose(1, 2) for f in (own.query, own.key, own.value))
+        maps = torch.softmax(query @ key.transpose(2, 3) / math.sqrt(query.shape[-1]), dim=-1)
+        mixed = (maps @ value).transpose(1, 2).reshape(texts, tokens, dim)
+        return own.LayerNorm(own.dense(mixed)), maps
+
+    return forward
+
+
+def xlnet_output(own):
+    return lambda h, vector, residual=True: own.layer_norm(torch.einsum("ibnd,hnd->ibh", vector, own.o))
+
+
+def ratio(states):
+    """The published number of every text, by loops over plain lists."""
+    found = []
+    for text in states.double().tolist():
+        mean = [sum(column) / len(text) for column in zip(*text, strict=True)]
+        rest = [[a - b for a, b in zip(row, mean, strict=True)] for row in text]
+        found.append(composite(rest) / composite(text))
+    return found
+
+
+def composite(rows):
+    columns = max(sum(abs(value) for value in column) for column in zip(*rows, strict=True))
+    return math.sqrt(columns * max(sum(abs(value) for value in row) for row in rows))
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_curves_are_those_of_modules_patched_by_hand(kind):
+    ids = torch.tensor([[7, 9, 9, 30, 12, 11, 40], [8, 1000, 3, 3, 3, 14, 6]])
+    found = curves(translate(tiny(kind)), id_batches(ids, 1), exact=2)
+    seen = []
+    for name in VARIANTS:
+        model = patched(
+            kind,
+            tiny(kind),
+            skip="skip" in name or name == "transformer",
+            mlp="mlp" in name or name == "transformer",
+        )
+        with torch.no_grad():
+            states = model(input_ids=ids, output_hidden_states=True).hidden_states
+        expected = [ratio(state) for state in states]
+        values = found["variants"][name]
+        # float32 models: the order of sums differs by a few units of rounding, which are a ratio of about 1e-7
+        torch.testing.assert_close(values["value"], expected, rtol=2e-5, atol=1e-7)
+        torch.testing.assert_close(values["official"], expected, rtol=2e-5, atol=1e-6)
+        if values["log10"]:
+            torch.testing.assert_close(
+                [[10**log for log in row] for row in values["log10"]], expected, rtol=2e-5, atol=1e-6
+            )
+        seen.append(tuple(expected[1]))
+    assert len(set(seen)) == len(VARIANTS)
+    assert [bool(found["variants"][name]["log10"]) for name in VARIANTS] == [True, True, False, False]
+    assert len(found["floor"]) == len(states)
+
+
+def test_published_curves():
+    """A few of the values, read back from the vector figure of arXiv 2103.03404, to three digits."""
+    known = published()
+    assert set(known) == {"init", "pretrained"}
+    for variant, at, value in (
+        ("san", 0, 0.612),
+        ("san", 1, 0.0176),
+        ("san+skip", 12, 0.449),
+        ("transformer", 12, 0.345),
+    ):
+        assert known["init"][variant]["mean"][at] == pytest.approx(value, rel=3e-3)
+    assert known["pretrained"]["san+skip"]["mean"][12] == pytest.approx(0.074, rel=6e-3)
+    assert all(
+        len(curve[kind]) == 13 for one in known.values() for curve in one.values() for kind in ("mean", "std")
+    )
+
+
+def pair_count(ids):
+    """Ordered pairs of equal tokens, each with itself included, over the tokens: by two loops."""
+    return sum(one == two for one in ids for two in ids) / len(ids)
+
+
+@pytest.mark.parametrize("ids", [[4], [4, 4], [1, 2, 3], [1, 2, 1, 2, 2], [7] * 9])
+def test_repetition_counts_pairs_of_equal_tokens(ids):
+    assert repetition(ids) == pytest.approx(pair_count(ids), rel=1e-15)
+
+
+@pytest.mark.skipif(not BUILTINS["minilm"].installed, reason="needs the package that carries MiniLM")
+def test_the_repetition_of_english():
+    """The constant is what it says: the bundled English in runs of 128 word pieces of MiniLM."""
+    tokenizer = load_model("minilm", dtype="float32").tokenizer
+    pieces = [
+        piece for text in sample_texts() for piece in tokenizer(text, add_special_tokens=False)["input_ids"]
+    ]
+    runs = [pieces[start : start + 128] for start in range(0, len(pieces) - 127, 128)]
+    found = [repetition(run) for run in runs]
+    assert len(runs) == 32
+    assert np.mean(found) == pytest.approx(dong_curves.REPEATS, abs=0.005)  # stated to two digits
+    assert np.std(found, ddof=1) == pytest.approx(0.50, abs=0.005)
+
+
+@pytest.mark.parametrize("repeats", [1.0, 1.55, 3.1, 6.2, 40.0])
+def test_texts_repeat_as_asked(repeats):
+    generator = torch.Generator().manual_seed(0)
+    ids = token_ids(400, repeats=repeats, generator=generator)
+    assert ids.shape == (400, 128)
+    found = [repetition(row) for row in ids.tolist()]
+    error = np.std(found) / math.sqrt(len(found))
+    assert (
+        abs(np.mean(found) - repeats) <= 4 * error + 1e-12
+    )  # four standard errors; none where all tokens differ
+    texts = [set(row) for row in ids.tolist()]
+    assert sum(map(len, texts)) == len(set().union(*texts))  # no id in two texts
+    assert ids.min() == dong_curves.FIRST_ID
+
+
+def test_any_two_places_of_a_text_are_equal_equally_often():
+    """First and last tokens are no more alike than neighbors are; p = (R - 1) / (n - 1)."""
+    ids = token_ids(20_000, repeats=2.0, generator=torch.Generator().manual_seed(1), tokens=5)
+    p = (2.0 - 1) / (5 - 1)
+    error = math.sqrt(p * (1 - p) / len(ids))
+    for one, two in ((0, 1), (0, 4), (3, 4), (1, 3)):
+        assert abs(float((ids[:, one] == ids[:, two]).double().mean()) - p) < 5 * error
+
+
+def test_texts_of_the_figures():
+    ids = dong_curves._drawn_ids(32, dong_curves.REPEATS, 0)
+    assert ids.max() < 28_996  # the smallest of the three vocabularies
+    torch.testing.assert_close(dong_curves._drawn_ids(32, dong_curves.REPEATS, 0), ids, rtol=0, atol=0)
+    assert (dong_curves._drawn_ids(32, dong_curves.REPEATS, 1) != ids).any()
+    with pytest.raises(ConfigError, match="128 tokens cannot repeat with R = 0"):
+        dong_curves._drawn_ids(1, 0.5, 0)
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_first_layers_are_those_of_the_whole_curves(kind):
+    found = translate(tiny(kind))
+    ids = torch.tensor([[7, 9, 9, 30, 12, 11, 40], [8, 1000, 3, 3, 3, 14, 6]])
+    whole = curves(found, id_batches(ids), exact=0)["variants"]
+    for name, layers in first_layers(found, ids).items():
+        assert layers == whole[name]["official"][:3]
+
+
+def drawn(start, *factors, floor=2e-7):
+    """Three draws that fall by factors, down to the rounding of float32; each is a little larger than the last."""
+    values = [start]
+    for factor in factors:
+        values.append(values[-1] * factor)
+    return np.maximum(np.array([[size * value for value in values] for size in (1.0, 1.005, 1.01)]), floor)
+
+
+def falling(first=0.02):
+    return drawn(0.6, first, 1e-5, *[0.1] * 10)
+
+
+def made(subject=BERT, *, source=None, **changed):
+    official = {
+        "san": falling(),
+        "san+mlp": falling(),
+        "san+skip": drawn(0.6, *[0.98] * 12),
+        "transformer": drawn(0.6, *[0.97] * 12),
+    }
+    trained = official | {"san": drawn(0.9, *[0.3] * 12), "san+mlp": drawn(0.9, *[0.2] * 12)}
+    layers = np.arange(13)
+    logs = -np.cumsum(np.full(13, 1.3)) if subject is XLNET else -(3.0**layers)
+    fields = {
+        "official": official,
+        "floor": FLOOR,
+        "log10": {"san": np.stack([logs, 1.001 * logs, 1.002 * logs])},
+        "trained": trained if source else {},
+    }
+    moved = changed.pop("moved", (1.0, 1.0))
+    for name, value in changed.items():
+        fields[name] = fields[name] | value
+    own = {name: one[:, :3] for name, one in fields["official"].items()}
+    repeated = [
+        Repeated(repeats=r, drawn=r, official={name: factor * one for name, one in own.items()})
+        for r, factor in zip((1.55, 3.1, 6.2), (moved[0], 1.0, moved[1]), strict=True)
+    ]
+    return Found(subject=subject, source=source, repeated=repeated, **fields)
+
+
+def judged(found, words, known=None):
+    (point,) = [point for point in verdict(found, known or {}) if words in point["statement"]]
+    return point["agrees"]
+
+
+STAND_IN = Trained(name="minilm", source="minilm", is_true=False)
+MIXED = np.concatenate([falling()[:1], falling(0.05)[1:]])
+FLAT = drawn(0.6, *[0.99] * 12)
+
+RULES = [
+    (
+        "untrained: an MLP",
+        {},
+        {"san+mlp": drawn(0.6, *[0.9] * 12)},
+        {"san+mlp": np.concatenate([falling()[:1], drawn(0.6, *[0.9] * 12)[1:]])},
+    ),
+    (
+        "stays between",
+        {},
+        {"transformer": drawn(0.6, *[0.5] * 12), "san+skip": drawn(0.6, *[0.5] * 12)},
+        {"transformer": drawn(0.6, *[0.5] * 12)},
+    ),
+    ("untrained: an MLP", {}, {"san+mlp": FLAT}, {"san": FLAT, "san+mlp": FLAT}),  # neither: no help to judge
+    (
+        "between 0.3 and 1",
+        {},
+        {"transformer": drawn(0.6, *[0.92] * 12), "san+skip": drawn(1.2, *[0.95] * 12)},  # 0.22, and from 1.2
+        {"transformer": drawn(0.6, *[0.944] * 12)},  # to 0.3006
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "true", "false", "unclear"), RULES)
+def test_shapes_of_untrained_curves(words, true, false, unclear):
+    assert judged(made(official=true), words) is True
+    assert judged(made(official=false), words) is False
+    assert judged(made(official=unclear), words) is None
+
+
+@pytest.mark.parametrize("subject", [BERT, ALBERT, XLNET])
+def test_soon_is_judged_by_the_interval_and_is_a_statement_of_ours_for_others(subject):
+    words = "below 0.02 after one layer"
+    assert judged(made(subject), words) is True
+    assert judged(made(subject, official={"san": falling(0.05)}), words) is False
+    assert judged(made(subject, official={"san": MIXED}), words) is None
+    told = {p["statement"]: p["source"] for p in verdict(made(subject), {})}
+    sources = {told[name] for name in told if "0.02" in name or "stays" in name}
+    assert sources == ({"reported"} if subject is BERT else {"ours"})
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"),
+    [((1.0, 1.0), True), ((0.85, 1.2), True), ((1.4, 0.7), False), ((1.0, 1.4), False), ((0.7, 1.0), False)],
+)
+def test_how_much_the_first_layer_hangs_on_the_texts(moved, expected):
+    words = "how often tokens repeat"
+    assert judged(made(XLNET, moved=moved), words) is expected
+    (point,) = [p for p in verdict(made(XLNET, moved=moved), {}) if words in p["statement"]]
+    assert point["source"] == "ours"
+    for r, factor in zip((1.55, 6.2), moved, strict=True):
+        assert f"{factor:.2f} (95% interval {factor:.2f} to {factor:.2f}) at R = {r:g}" in point["measured"]
+    assert "Published" not in point["measured"]
+    (known,) = [p for p in verdict(made(BERT), published()) if words in p["statement"]]
+    assert "Published, on texts of an R that is not known: 0.0176" in known["measured"]
+
+
+def test_the_note_on_the_texts_names_every_r():
+    note = dong_residual.repeats_note(made(moved=(0.5, 2.0)))
+    assert "R = 3.1 on average (drawn: 3.1)" in note
+    assert "chosen by no curve" in note
+    first = made().official["san"][:, 1].mean()
+    for r, factor in ((1.55, 0.5), (3.1, 1.0), (6.2, 2.0)):
+        assert f"R = {r:g} san {factor * first:.3g}, " in note
+
+
+def test_few_draws_decide_nothing():
+    found = made(source=STAND_IN)
+    official, logs = ({name: one[:1] for name, one in each.items()} for each in (found.official, found.log10))
+    repeated = [
+        replace(one, official={name: curve[:1] for name, curve in one.official.items()})
+        for one in found.repeated
+    ]
+    few = replace(found, official=official, log10=logs, repeated=repeated)
+    points = {point["statement"]: point["agrees"] for point in verdict(few, published())}
+    kept = {name for name, agrees in points.items() if agrees is not None}
+    assert len(kept) == 2  # of the trained model, which has no draws, on several texts
+    assert all("minilm): an MLP" in name or "minilm): the whole" in name for name in kept)
+    one = replace(few, trained={name: curve[:1] for name, curve in found.trained.items()})
+    assert {point["agrees"] for point in verdict(one, published())} == {None}
+
+
+def test_the_theorem_is_what_the_order_is_compared_with():
+    (point,) = [p for p in verdict(made(), {}) if "doubly exponentially" in p["statement"]]
+    assert point["source"] == "ours"
+    assert "Theorem 2.3" in point["statement"]
+    assert "upper bound" in point["statement"]
+
+
+def test_the_order_of_collapse():
+    steady = {"san": np.stack([-1.3 * np.arange(13.0)] * 2)}
+    cubic = {"san": np.stack([-(3.0 ** np.arange(13))] * 2)}
+    scattered = {"san": np.stack([-(order ** np.arange(13.0)) for order in (2.0, 3.0, 4.0)])}
+    assert judged(made(log10=scattered), "doubly exponentially") is None
+    assert judged(made(), "doubly exponentially") is True
+    assert judged(made(log10=steady), "doubly exponentially") is False
+    assert judged(made(XLNET), "steady factor") is True
+    assert judged(made(XLNET, log10=cubic), "steady factor") is False
+
+
+def test_shapes_of_trained_curves():
+    found = made(source=STAND_IN)
+    words = ("some layers later", "minilm): an MLP", "whole model keeps")
+    assert [judged(found, word) for word in words] == [True, True, True]
+    apart, at_once = drawn(0.9, *[0.99] * 12), falling() / 10
+    some = np.concatenate([apart[:1], drawn(0.9, *[0.3] * 12)[1:]])
+    assert judged(made(source=STAND_IN, trained={"san": some}), words[0]) is None
+    assert judged(made(source=STAND_IN, trained={"san": apart, "san+mlp": apart}), words[1]) is None
+    assert judged(made(source=STAND_IN, trained={"san": apart}), words[0]) is False
+    assert judged(made(source=STAND_IN, trained={"san": at_once}), words[0]) is False
+    assert judged(made(source=STAND_IN, trained={"san+mlp": apart}), words[1]) is False
+    assert judged(made(source=STAND_IN, trained={"transformer": at_once}), words[2]) is False
+    assert not any(
+        "trained" in point["statement"].split(",")[1]
+        for point in verdict(made(), {})
+        if "untrained" not in point["statement"] and "," in point["statement"]
+    )
+
+
+def around(curve):
+    """Three draws that scatter by 1% around a published curve; rounding has a size of its own."""
+    return np.array([[size * value for value in curve] for size in (0.99, 1.0, 1.01)])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_point_by_point(name):
+    theirs = published()["init"][name]["mean"]
+    own = around(theirs)
+    falls = name in ("san", "san+mlp")
+
+    floor = [2.7e-6] * 13  # as float32 has it; published values near it are rounding
+
+    def point(ours):
+        return published_point(name, ours, theirs, floor)
+
+    assert point(own)["agrees"] is True
+    for layer in range(13):
+        for side in (1, -1):
+            off = own.copy()
+            off[:, layer] *= (1.3 * NEAR) ** side
+            found = point(off)
+            counts = not falls or layer < 2
+            assert found["agrees"] is (not counts), layer
+            if counts:
+                assert f"at layer {layer} (allowed" in found["measured"]
+    off = own.copy()
+    off[:, 0] *= [0.7, 1.0, 1.4]  # as wide as the limit
+    assert point(off)["agrees"] is None
+    assert point(own[:1])["agrees"] is None
+    if falls:
+        assert ", rounding, rounding, rounding, mean of 3 draws" in point(own)["measured"]
+        up = own.copy()
+        up[:, 7] = 5e-6  # above the floor, where theirs is rounding
+        assert point(up)["agrees"] is False
+        up[0, 7] = 2e-7
+        assert point(up)["agrees"] is None
+
+
+def test_what_a_published_value_is_good_for():
+    assert kind(0.5, 2.7e-6) == "value"
+    assert kind(2e-7, 2.7e-6) == "rounding"
+    san = published()["init"]["san"]["mean"]
+    assert "0.612, 0.018, 7e-07" in published_point("san", around(san), san, FLOOR)["statement"]
+
+
+def test_published_numbers_of_trained_weights_count_for_the_true_checkpoint_alone():
+    known = published()
+    curves_of = {name: around(known["pretrained"][name]["mean"]) for name in VARIANTS}
+    true = Trained(name="bert-base-cased", source="x", is_true=True)
+    found = made(source=true, trained=curves_of)
+    assert [judged(found, f"BERT, trained, {name}:", known) for name in VARIANTS] == [True] * 4
+    for name in VARIANTS:
+        wrong = replace(found, trained=curves_of | {name: curves_of[name] * [[1] * 3 + [2.3] + [1] * 9]})
+        assert judged(wrong, f"BERT, trained, {name}:", known) is False
+    late = replace(found, trained=curves_of | {"san": np.maximum(curves_of["san"], 0.03)})
+    assert judged(late, "BERT, trained, san:", known) is False
+    assert not [p for p in verdict(made(source=STAND_IN), known) if "BERT, trained, san:" in p["statement"]]
+
+
+def test_weights_in_the_local_cache_come_first(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    home = tmp_path / "models--org--name"
+    folder = home / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("abc")
+    (folder / NEEDED[1]).write_text("{}")
+    assert cached_folder("org/name") is None
+    (folder / NEEDED[0]).write_text("")
+    assert cached_folder("other/name", "org/name") == folder
+    assert trained_source(replace(XLNET, hub=("org/name",))) == Trained(
+        name="org/name", source=str(folder), is_true=True
+    )
+    assert trained_source(XLNET) is None
+    assert trained_source(replace(ALBERT, stand_in=None)) is None
+
+
+def piece(seed):
+    """Curves of two texts."""
+    values = {
+        name: [[0.6 * f**layer + 1e-3 * seed, 0.7 * f**layer] for layer in range(13)]
+        for name, f in zip(VARIANTS, (0.01, 0.01, 0.97, 0.96), strict=True)
+    }
+    logs = [[-(3.0**layer), -1.1 * 3.0**layer] for layer in range(13)]
+    return {
+        "variants": {
+            name: {"value": one, "official": one, "log10": logs if name == "san" else []}
+            for name, one in values.items()
+        },
+        "floor": FLOOR,
+        "repeats": {
+            "drawn": 3.0,
+            "nearby": [
+                {
+                    "repeats": factor * dong_curves.REPEATS,
+                    "drawn": 2.9 * factor,
+                    "variants": {
+                        name: [[factor * value for value in layer] for layer in one[:3]]
+                        for name, one in values.items()
+                    },
+                }
+                for factor in dong_curves.NEARBY
+            ],
+        },
+    }
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Stand-ins for the models, and the seeds they were asked for."""
+    seeds = []
+    monkeypatch.setattr(
+        dong_residual, "initial_curves", lambda subject, seed, **sizes: seeds.append(seed) or piece(seed)
+    )
+    monkeypatch.setattr(dong_residual, "trained_curves", lambda source, **sizes: piece(9))
+    monkeypatch.setattr(dong_residual, "trained_source", lambda subject: STAND_IN)
+    return seeds
+
+
+def test_tables(asked, tmp_path):
+    told = []
+    job = Job(size="usual", store=Store(tmp_path), advance=lambda done, total: told.append((done, total)))
+    table = FIGURES["dong-bert"].make(job)
+    assert asked == [0, 1, 2]
+    assert told[-1] == (4, 4)
+    first = table.where(weights="initial", variant="san", seed=1, layer=0, arithmetic="float32")
+    assert first.where(repeats=3.1).frame["value"].to_list() == [0.601, 0.7]
+    assert first.where(repeats=1.55).frame["value"].to_list() == [0.601 / 2, 0.35]
+    assert first.where(repeats=6.2).frame["official_value"].to_list() == [2 * 0.601, 1.4]
+    assert table.where(weights="trained").frame["repeats"].is_null().all()
+    repeats = table.sections["repeats"]
+    assert [(one["repeats"], one["drawn"]) for one in repeats[::4]] == [
+        (1.55, pytest.approx(1.45)),
+        (3.1, 3.0),
+        (6.2, pytest.approx(5.8)),
+    ]
+    assert {len(one["layers"]) for one in repeats} == {3}
+    assert repeats[0]["layers"][0]["mean"] == pytest.approx(0.6505 / 2, rel=1e-12)
+    rows = table.sections["published"]
+    assert len(rows) == 2 * 4 * 13
+    assert all(row["ours"] is None for row in rows if row["weights"] == "trained")
+    one = next(row for row in rows if row["variant"] == "san+skip" and row["layer"] == 0)
+    assert one["quotient"] == pytest.approx(0.6505 / one["published"], rel=1e-9)
+    low = [row for row in rows if row["weights"] == "initial" and row["published"] < FLOOR[0]]
+    assert len(low) == 22  # layers 2 to 12 of both falling variants: rounding has no quotient
+    assert all(row["quotient"] is None for row in low)
+    assert any("another model, minilm" in note for note in table.sections["notes"])
+    again = FIGURES["dong-bert"].make(job)
+    assert asked == [0, 1, 2]  # nothing was computed twice
+    assert json.dumps(again.sections) == json.dumps(table.sections)
+    other = FIGURES["dong-albert"].make(Job(size="fast", seeds=(5,)))
+    assert asked[3:] == [5]
+    assert other.sections["published"] == []
+    assert not any("read from the figure" in point["statement"] for point in other.sections["verdict"])
+
+
+def test_without_trained_weights(asked, monkeypatch):
+    monkeypatch.setattr(dong_residual, "trained_source", lambda subject: None)
+    table = FIGURES["dong-xlnet"].make(Job(size="fast"))
+    assert table.frame["weights"].unique().to_list() == ["initial"]
+    assert "rankscope ablate xlnet-base-cased --semantics paper" in table.sections["notes"][-1]
+    assert not any(
+        "trained:" in point["statement"].replace("untrained:", "") for point in table.sections["verdict"]
+    )

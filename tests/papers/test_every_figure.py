@@ -1,0 +1,75 @@
+"""Every figure of ``rankscope list figures``, made with ``--fast`` as a user would; run by ``make papers``.
+
+These take minutes together, so they stand beside the suite: ``make test`` does not run them, CI does.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from rankscope.cli.app import app
+from rankscope.papers.figures import FIGURES
+from rankscope.results import Table
+
+runner = CliRunner()
+ENDINGS = ("csv", "html", "json", "png")
+
+
+def reproduce(name: str, folder: Path, *options: str):
+    return runner.invoke(app, ["reproduce", name, "--fast", "--output", str(folder), *options])
+
+
+def table_of(folder: Path, name: str) -> dict:
+    """The table as it was saved, without the time at which that was."""
+    found = json.loads((folder / f"{name}.json").read_text())
+    found["provenance"].pop("time")
+    return found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figure_is_made_and_judged(name, tmp_path):
+    found = reproduce(name, tmp_path)
+    assert found.exit_code == 0, found.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.{ending}" for ending in ENDINGS]
+    table = Table.load(tmp_path / f"{name}.json")
+    assert table.frame.height
+    assert set(table.frame["definition"]) <= set(table.sections["definitions"])
+    assert table.sections["verdict"]
+    for point in table.sections["verdict"]:
+        assert set(point) == {"source", "statement", "measured", "agrees"}
+        assert point["statement"].strip()
+        assert point["measured"].strip()
+        assert "nan" not in point["measured"].lower().split()
+    assert all(note.strip() for note in table.sections["notes"])
+    with Image.open(tmp_path / f"{name}.png") as picture:
+        assert min(picture.size) > 200
+    HTMLParser().feed((tmp_path / f"{name}.html").read_text())
+
+
+@pytest.mark.parametrize("name", ["paths-sort", "circle"])
+def test_a_figure_that_is_killed_again_and_again_ends_in_the_same_table(name, tmp_path):
+    """Real processes: a fork of this one may wait forever for a lock of a library's threads."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert reproduce(name, whole).exit_code == 0
+    command = [sys.executable, "-m", "rankscope.cli", "reproduce", name, "--fast", "--output", str(broken)]
+    chance, kills = random.Random(3), 0  # noqa: S311 - not a secret
+    for attempt in range(20):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        try:
+            child.wait(chance.uniform(4.0, 8.0 + 4.0 * attempt))
+            break
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            kills += 1
+    assert kills
+    assert reproduce(name, broken).exit_code == 0
+    assert table_of(broken, name) == table_of(whole, name)
+    assert [path.name for path in broken.iterdir() if path.is_dir()] == []
