@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rankscope.findings.collapse import CollapseConfig as CollapseConfig
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
+    from rankscope.findings.rate import RateConfig as RateConfig
+    from rankscope.findings.rate import RateFinding as RateFinding
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
     from rankscope.masks import parse_mask as parse_mask
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
-    from rankscope.studies import RateConfig as RateConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
@@ -62,10 +63,10 @@ if TYPE_CHECKING:
     from rankscope.studies import decompose as decompose
     from rankscope.studies import equilibria as equilibria
     from rankscope.studies import predict as predict
-    from rankscope.studies import rate as rate
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.collapse import collapse as collapse
+    from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
 
@@ -78,7 +79,9 @@ _HOME = {
         *("with_skip_scale", "with_temperature", "without"),
     ),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
+    "findings.rate": ("RateConfig", "RateFinding"),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
+    "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
@@ -90,8 +93,8 @@ _HOME = {
             "PathsConfig",
             "PredictConfig",
         ),
-        *("RateConfig", "Scan", "ScanConfig", "ablate", "certify", "compare"),
-        *("decompose", "equilibria", "predict", "rate", "scan", "scan_states"),
+        *("Scan", "ScanConfig", "ablate", "certify", "compare"),
+        *("decompose", "equilibria", "predict", "scan", "scan_states"),
     ),
     "papers.claims": ("check_claims",),
     "papers.figures": ("FIGURES", "reproduce"),
@@ -123,6 +126,7 @@ __all__ = [
     "PathsConfig",
     "PredictConfig",
     "RateConfig",
+    "RateFinding",
     "Scan",
     "ScanConfig",
     "Seen",

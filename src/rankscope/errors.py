@@ -13,10 +13,14 @@ class ShapeError(RankscopeError):
 
 
 class ConfigError(RankscopeError):
-    """A configuration contradicts itself."""
+    """A configuration contradicts itself.
 
-    fields: tuple[str, ...] = ()
-    """The fields that the message names as ``field=value``; the command line names its options in their place."""
+    ``fields`` are those that the message names as ``field=value``; the command line names its options in their place.
+    """
+
+    def __init__(self, message: str = "", *fields: str) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class UnknownNameError(RankscopeError):

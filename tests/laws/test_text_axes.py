@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import rankscope as rs
 from rankscope.errors import ShapeError
 from rankscope.sources import Batch
-from rankscope.studies.rate_models import rate_model
 
 DIM, TEXTS, TOKENS, RATIO = 16, 3, 12, "residual_ratio[frobenius,mean]"
 
@@ -278,7 +277,7 @@ STUDIES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "ablate": lambda model, x: rs.ablate(model, inputs=x, batch_size=2, variants=("san", "transformer")),
     "certify": lambda model, x: rs.certify(model, inputs=x, variant="san"),
     "decompose": lambda model, x: rs.decompose(model, inputs=x, mlps="source", seconds=0.0),
-    "rate": lambda model, x: rate_model(model, inputs=x, batch_size=2, layers=6),
+    "rate": lambda model, x: rs.rate(model, inputs=x, batch_size=2, layers=6).table,
 }
 
 

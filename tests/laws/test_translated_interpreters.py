@@ -80,7 +80,7 @@ def test_order_is_predicted_in_the_models_own_dtype(name: str, dtype: torch.dtyp
         )
         is_even = name in ("bert", "distilbert", "albert", "vit", "whisper", "torch-post")
         assert prediction.order == (3.0 if is_even else None)
-        assert prediction.reason
+        assert prediction.declined
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,7 +40,13 @@ COMMANDS = {
         config="rankscope.findings.collapse:CollapseConfig",
         study="rankscope.studies.collapse:collapse",
     ),
-    "rate": Declared(RANDOM, "Order and rate of collapse, measured and predicted.", ("rate --mask causal",)),
+    "rate": Declared(
+        RANDOM,
+        "Order and rate of collapse, measured and predicted.",
+        ("rate --mask causal", "rate minilm --layers 100 --text 'The tokens of this text.'"),
+        config="rankscope.findings.rate:RateConfig",
+        study="rankscope.studies.rate:rate",
+    ),
     "equilibria": Declared(
         RANDOM, "Find where attention with a norm comes to rest.", ("equilibria --tokens 6",)
     ),

@@ -1,23 +1,25 @@
 """One body for all commands: options to a configuration, that to a finding, that to text, JSON, a page or a picture."""
 
 import os
-import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from rankscope.cli.fields import flag, options_of, values_of
+from rankscope.cli.fields import options_of, values_of
 from rankscope.cli.output import command_line, emit, note, progress
+from rankscope.cli.program import found_at
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.findings.asked import Asked, option
 
 if TYPE_CHECKING:
+    from rankscope.cli.program import Declared
+    from rankscope.document import Document
     from rankscope.findings.base import Finding
-
-A = TypeVar("A", bound=Asked)
+    from rankscope.results.outcome import Decision
 
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 
@@ -92,28 +94,42 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def command_of(
-    name: str, config: type[A], study: Callable[..., "Finding"], examples: tuple[str, ...]
-) -> click.Command:
-    """The command, made from its configuration and its study."""
+def command_of(name: str, declared: "Declared") -> click.Command:
+    """The command, made from its configuration, its view and, once it runs, its study."""
+    config, view = found_at(declared.config), found_at(declared.view)
 
     def run(**given: Any) -> int:
-        out, asked = _made(Output, given), _made(config, given)
+        out, shown = Output.of(**values_of(Output, given)), view.of(**values_of(view, given))
+        asked = shown.asking(config.of(**values_of(config, given)))
         wanted = out.wanted
         out.check(tuple(getattr(asked, "reads", ())))
         with progress(name) as advance:
-            finding = study(config=asked, advance=advance)
-        _write(finding, out, wanted)
-        for line in finding.failures():
-            note(line)
-        return 1 if finding.failures() else 0
+            finding = found_at(declared.study)(config=asked, advance=advance)
+        _write(finding, shown.document(finding), out, wanted)
+        return _code([*finding.decisions(), *shown.decisions(finding)], getattr(shown, "undecided", None))
 
-    params = [*options_of(config), *options_of(Output)]
-    return Command(name, params=params, help=config.__doc__, callback=run, examples=examples)
+    params = [*options_of(config), *options_of(view), *options_of(Output)]
+    return Command(name, params=params, help=config.__doc__, callback=run, examples=declared.examples)
 
 
-def _write(finding: "Finding", out: Output, wanted: str) -> None:
+def _code(decisions: "Sequence[Decision]", undecided: str | None) -> int:
+    """0 if no limit is crossed, 1 if one is, else 3 if one is undecided and ``--undecided`` does not say more."""
+    from rankscope.results.outcome import Outcome, worst
+
+    for one in decisions:
+        if one.words:
+            note(one.words)
+    match worst(one.outcome for one in decisions):
+        case Outcome.CROSSED:
+            return 1
+        case Outcome.UNDECIDED:
+            return {None: 3, "fail": 1, "ok": 0}[undecided]
+    return 0
+
+
+def _write(finding: "Finding", page: "Document", out: Output, wanted: str) -> None:
     """Everything that was asked for; what cannot be written is kept aside, so that no result is lost."""
+    from rankscope.document.html import to_html
     from rankscope.document.text import to_text
 
     try:
@@ -125,8 +141,8 @@ def _write(finding: "Finding", out: Output, wanted: str) -> None:
             made: dict[str, Callable[[], str]] = {
                 "json": finding.to_json,
                 "csv": finding.table.to_csv,
-                "html": lambda: finding.to_html(command_line()),
-                "table": lambda: to_text(finding.document(), dims=dims),
+                "html": lambda: to_html(replace(page, made_by=command_line())),
+                "table": lambda: to_text(page, dims=dims),
             }
             emit(made[wanted](), out.output)
         if out.plot is not None:
@@ -151,15 +167,3 @@ def _kept_aside(finding: "Finding") -> str:
     except (RankscopeError, OSError):
         return "nor could the results be kept in the folder for temporary files"
     return f"the results are in {place}"
-
-
-def _made(config: type[A], given: dict[str, Any]) -> A:
-    """The configuration; its errors name options in place of fields."""
-    try:
-        return config.of(**values_of(config, given))
-    except ConfigError as error:
-        text = str(error)
-        for field in error.fields:  # what was typed is text, and needs no quotes
-            text = re.sub(rf"\b{field}=(?:'([^']*)'|)", lambda found: f"{flag(field)} {found[1] or ''}", text)  # noqa: B023
-            text = text.replace(f"{field}: ", f"{flag(field)}: ")
-        raise ConfigError(text) from None

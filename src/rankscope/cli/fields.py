@@ -1,5 +1,6 @@
 """Options made from a configuration: a field is an option, the class that declares it is its group in ``--help``."""
 
+import re
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -51,6 +52,15 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
+def in_options(error: Exception) -> str:
+    """The message of an error with options where it names fields: --layers 0 and not layers=0."""
+    text = str(error)
+    for field in getattr(error, "fields", ()):  # what was typed is text, and needs no quotes
+        text = re.sub(rf"\b{field}=(?:'([^']*)'|)", rf"{flag(field)} \1", text)
+        text = text.replace(f"{field}: ", f"{flag(field)}: ").replace(" ,", ",")
+    return text
+
+
 def options_of(config: type[Asked]) -> list[click.Parameter]:
     """The options of a configuration: what the command itself declares, then group by group what it shares."""
     found: list[click.Parameter] = []
@@ -75,12 +85,15 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
             "group": group,
             "help": f"{words}  [{default}]" if default else words,
         }
-        more |= (
-            {"is_flag": True, "flag_value": "true"}
-            if bool in kinds
-            else {"type": kind, "metavar": kind.name, "multiple": bool(extra.get("many"))}
-        )
-        found.append(Grouped([flag(name), name], **more))
+        names = flag(name)
+        if bool not in kinds:
+            more |= {"type": kind, "metavar": kind.name, "multiple": bool(extra.get("many"))}
+        elif field.default is True:  # what is on is switched off by --no-NAME
+            names = f"{flag(name)}/{flag(f'no_{name}')}"
+            more |= {"help": words}
+        else:
+            more |= {"is_flag": True, "flag_value": "true"}
+        found.append(Grouped([names, name], **more))
         old = {"hidden": True, "expose_value": False, "callback": _moved}
         found += [Grouped([flag(one), name], **(more | old)) for one in extra.get("old", ())]
     return found

@@ -32,7 +32,9 @@ def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
     except KeyboardInterrupt:
         _fail("interrupted; nothing was written", 130)
     except RankscopeError as error:
-        _fail(str(error), 2)
+        from rankscope.cli.fields import in_options
+
+        _fail(in_options(error), 2)
     except BrokenPipeError:
         _leave_quietly()
     except (MemoryError, OverflowError):

@@ -17,7 +17,6 @@ from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
 from rankscope.cli.predict import predict
-from rankscope.cli.rate import rate
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 from rankscope.cli.train import train
@@ -49,7 +48,6 @@ old = typer.Typer(
 old.command("scan")(scan)
 old.command("compare")(compare)
 old.command("ablate")(ablate)
-old.command("rate")(rate)
 old.command("paths")(paths)
 old.command("certify")(certify)
 old.command("predict")(predict)

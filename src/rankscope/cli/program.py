@@ -20,6 +20,7 @@ class Declared:
         sentence: what it does.
         examples: command lines without the word rankscope.
         config, study: where they are, as ``module:name``; none for commands of ``rankscope.cli.old``.
+        view: where the options are that change no number, if there are any.
     """
 
     question: str
@@ -27,6 +28,7 @@ class Declared:
     examples: tuple[str, ...]
     config: str = ""
     study: str = ""
+    view: str = "rankscope.findings.asked:View"
 
 
 class Program(click.Group):
@@ -69,7 +71,7 @@ class Program(click.Group):
             return _forwarded(cmd_name)
         from rankscope.cli.body import command_of
 
-        return command_of(cmd_name, found_at(one.config), found_at(one.study), one.examples)
+        return command_of(cmd_name, one)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Under every question its commands, each with a sentence and an example."""

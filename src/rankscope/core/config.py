@@ -38,11 +38,9 @@ class Config(BaseModel):
             choices = _choices(cls.model_fields[name].annotation) if name in cls.model_fields else ()
             if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
                 return unknown_name(name, str(problem["input"]), choices)
-        found = ConfigError(
-            "; ".join(_line(problem["loc"], problem["msg"], problem["input"]) for problem in problems)
-        )
-        found.fields = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in problems if problem["loc"]))
-        return found
+        fields = dict.fromkeys(str(problem["loc"][0]) for problem in problems if problem["loc"])
+        lines = (_line(problem["loc"], problem["msg"], problem["input"]) for problem in problems)
+        return ConfigError("; ".join(lines), *fields)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

@@ -5,13 +5,20 @@ A configuration is flat, frozen and checked at birth. It checks types and ranges
 draw) is no part of it, because a run is named by the hash of its configuration: such options form a *view*.
 """
 
+from collections.abc import Sequence
 from inspect import get_annotations
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from rankscope.core.config import Config
 from rankscope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankscope.document import Document
+    from rankscope.results.outcome import Decision
+
+A = TypeVar("A", bound="Asked")
 
 MOST_TOKENS = 16_384
 """Beyond this the attention maps of one layer alone would need gigabytes."""
@@ -23,6 +30,9 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 Placement = Literal["post", "pre", "sandwich", "parallel"]
 ValueMaps = Literal["gaussian", "orthogonal", "identity"]
 NormName = Literal["none", "layer", "rms", "sphere"]
+
+OWN = "own"
+"""A mask, norm or skip scale as the model has it."""
 
 
 def option(default: Any, help_: str, **more: Any) -> Any:
@@ -76,18 +86,17 @@ class Seeds(Asked):
             return given
         seeds, seed = given.get("seeds"), given.get("seed")
         if seeds is not None and seed is not None:
-            wrong = ConfigError(
-                f"seeds={seeds} and seed={seed}: give the number of networks, or the seed of one, not both"
+            raise ConfigError(
+                f"seeds={seeds} and seed={seed}: give the number of networks, or the seed of one, not both",
+                *("seeds", "seed"),
             )
-            wrong.fields = ("seeds", "seed")
-            raise wrong
         if isinstance(seeds, str) and seeds.isdecimal():
             seeds = int(seeds)
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             if not 1 <= seeds <= MOST_SEEDS:
-                wrong = ConfigError(f"seeds={seeds}: need at least one network and at most {MOST_SEEDS}")
-                wrong.fields = ("seeds",)
-                raise wrong
+                raise ConfigError(
+                    f"seeds={seeds}: need at least one network and at most {MOST_SEEDS}", "seeds"
+                )
             return given | {"seeds": tuple(range(seeds))}
         return given if seed is None else given | {"seeds": (seed,)}
 
@@ -141,3 +150,197 @@ class Drawn(RandomNetwork, Run, Seeds):
         return self.model_copy(
             update={name: self.chosen(name) for name in self.network if name in type(self).model_fields}
         )
+
+
+class Loading(TypedDict):
+    revision: str | None
+    allow_pickle: bool
+    trust_remote_code: bool
+
+
+class Model(Asked):
+    """What is loaded, how, and which of its blocks are looked at."""
+
+    group = "Model"
+    model: str | None = option(
+        None,
+        "Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute.",
+        positional=True,
+    )
+    weights: Literal["trained", "initial"] | None = option(
+        None,
+        "trained, or initial: drawn at random, a config.json is enough.",
+        shown="trained, where there are any",
+    )
+    stack: str | None = option(None, "Which run of blocks, of a model with several.", shown="the first")
+    blocks: str | tuple[str, ...] | None = option(
+        None,
+        "Where the blocks are: model.layers, or one by one in their order, comma list.",
+        shown="found",
+    )
+    dtype: Dtype | None = option(None, "Run in this dtype.", shown="the checkpoint's own")
+    device: str = option("cpu", "Where to run.")
+    revision: str | None = option(None, "Branch, tag or commit of a Hub id.")
+    allow_pickle: bool = option(False, "Load checkpoints that are pickles.")
+    trust_remote_code: bool = option(False, "Run code that comes with the model.")
+
+    @property
+    def loading(self) -> Loading:
+        """How a model is loaded, as ``load_model`` takes it beside dtype and device."""
+        return Loading(
+            revision=self.revision,
+            allow_pickle=self.allow_pickle,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+class Inputs(Asked):
+    """What a model reads. In Python the same may be given as objects: texts, tensors, a function, a loader."""
+
+    group = "Inputs of a model"
+    text: tuple[str, ...] = option((), "A text; may be given several times.", many=True)
+    texts: str | None = option(None, "File with one text per line, .jsonl, or - for stdin.")
+    images: str | None = option(None, "Image file or folder, for vision models.")
+    audio: str | None = option(None, "Sound file or folder, for speech models.")
+    inputs: str | None = option(None, "Ready inputs: .pt, .npy, .npz or .safetensors.")
+    call: str | None = option(None, "file.py:function, called with the model, which it runs.")
+    loader: str | None = option(
+        None, "file.py:loader, a DataLoader, another iterable or a function that returns one."
+    )
+    random_tokens: str | None = option(None, "TxN: T texts of N random tokens, where there is no tokenizer.")
+    vocab: int | None = option(None, "Ids of random tokens.", ge=2, shown="the model's own")
+    max_texts: int | None = option(None, "Stop after this many texts.", ge=1, shown="all")
+    max_tokens: int | None = option(None, "Tokens read of each text.", ge=2, shown="128")
+    batch_size: int = option(8, "Texts per forward pass.", ge=1)
+    special: Literal["drop", "keep"] = option("drop", "Special tokens around a text.")
+    axes: str | None = option(
+        None,
+        "What each axis of --inputs is, where texts are not the first: tokens,texts or tokens,texts,dim.",
+    )
+
+    @property
+    def read_files(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (self.texts, self.images, self.audio, self.inputs, self.call, self.loader)
+
+
+class ModelInputs(Model, Inputs):
+    """A command that runs a model."""
+
+    @property
+    def reads(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (self.model, *self.read_files)
+
+
+class Cut(Asked):
+    """One network made of a model, or of a random one."""
+
+    group = "Which network of it"
+    variant: str | None = option(None, "san, san+mlp, san+skip, transformer; -norm drops norms.")
+    mask: str | None = option(None, "own, or a mask rule, see 'rankscope list masks'.")
+    norm: Literal["own", "none", "layer", "rms", "sphere"] | None = option(
+        None, "Of a model: own or none. Of a random network: none, layer, rms, sphere."
+    )
+
+    @property
+    def mask_files(self) -> tuple[str, ...]:
+        """The file that the mask is read from, if any."""
+        return files_of_masks([self.mask or ""])
+
+
+def files_of_masks(masks: Sequence[str]) -> tuple[str, ...]:
+    """The files that mask rules name.
+
+    >>> files_of_masks(["causal+file:a.npy", "window:2"])
+    ('a.npy',)
+    """
+    rules = [rule for mask in masks for rule in mask.split("+")]
+    return tuple(rule.strip().removeprefix("file:") for rule in rules if rule.strip().startswith("file:"))
+
+
+EITHER = ("model", "device", "dtype")
+"""Options of a model that a random network has too."""
+
+
+class ModelOrRandom(Cut, ModelInputs, RandomNetwork, Seeds):
+    """A command that takes a model, or the options of a random network in its place."""
+
+    network: ClassVar[dict[str, Any]] = RandomNetwork.network | {
+        "norm": "none",
+        "mask": "full",
+        "variant": "san",
+    }
+
+    of_model: ClassVar[dict[str, str]] = {"variant": "transformer", "mask": OWN, "norm": OWN}
+    """Which network of a model is taken where the options do not say."""
+
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Options of random networks that a model takes too."""
+
+    needs_network: ClassVar[bool] = True
+    """Whether some option must say that a random network is meant, where no model is named."""
+
+    @classmethod
+    def default_text(cls, name: str) -> str:
+        """Of an option that both kinds have, what either does without it."""
+        if name in cls.of_model:
+            return f"model: {cls.of_model[name]}, random network: {cls.network[name]}"
+        return super().default_text(name)
+
+    def check_kind(self, *, has_model: bool) -> None:
+        """Raise if options of a model are mixed with those of a random network, or if neither was asked for."""
+        asked = {name: self.home(name) for name in sorted(self.model_fields_set)}
+        of_random = [name for name, home in asked.items() if home is RandomNetwork]
+        if has_model:
+            wrong = [name for name in of_random if name not in self.shared]
+            said = f"belongs to a random network, but a model was named ({self.model or 'an object'}); leave one out"
+        else:
+            wrong = [name for name, home in asked.items() if home in (Model, Inputs) and name not in EITHER]
+            said = "belongs to a model, but none was named; name a model, or leave it out"
+        if wrong:
+            raise ConfigError(f"{', '.join(f'{name}=' for name in wrong)} {said}", *wrong)
+        if not has_model and self.needs_network and not of_random and self.norm is None:
+            raise ConfigError(
+                "no model was named; name one (rankscope list models), or ask for a random network: layers=12",
+                "layers",
+            )
+
+    def spec(self) -> dict[str, Any]:
+        """The fields of the ``Spec`` of the random network."""
+        return {name: self.chosen(name) for name in self.network if name != "tokens"}
+
+    @property
+    def reads(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (*super().reads, *self.mask_files)
+
+
+class View(Asked):
+    """Options of a command that change no number: what is shown of a finding, and what makes the program fail."""
+
+    group = "What is shown"
+
+    def document(self, finding: Any) -> "Document":
+        """The page."""
+        found: Document = finding.document()
+        return found
+
+    def decisions(self, finding: Any) -> "Sequence[Decision]":
+        """What became of every limit that the user set."""
+        return ()
+
+    def asking(self, config: A) -> A:
+        """The configuration with what the view needs besides, such as measures that a condition names."""
+        return config
+
+
+class Limits(View):
+    """A view with limits, which may be undecided."""
+
+    group = "Limits"
+    undecided: Literal["ok", "fail"] | None = option(
+        None,
+        "A limit that could not be decided exits with 0 (ok) or with 1 (fail).",
+        shown="exit with 3",
+    )

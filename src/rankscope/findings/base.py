@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rankscope.charts import Chart
     from rankscope.document import Document
     from rankscope.results import Table
+    from rankscope.results.outcome import Decision
 
 SCHEMA = "rankscope/2"
 
@@ -104,8 +105,8 @@ class Finding(Value):
         """The picture."""
         raise ConfigError(f"{self.command} has no picture")
 
-    def failures(self) -> tuple[str, ...]:
-        """What was required and does not hold, a sentence each."""
+    def decisions(self) -> "tuple[Decision, ...]":
+        """What was required by the command itself, and whether it holds; the exit code follows from it."""
         return ()
 
     @property

@@ -45,24 +45,33 @@ from rankscope.split.state import Split, normalized
 
 Method = Literal["slem", "joint", "followed"]
 
+Unpredicted = Declined | Literal["nilpotent", "apart", "growing tokens", "not known"]
+"""Why no rate is predicted, or why it is 0 (the map at consensus is nilpotent) or 1 (it keeps groups of tokens apart).
+
+*Growing tokens* keep logits from vanishing, so that the map never nears the one at consensus. *Not known*: a part has
+no rule, or its numbers overflow.
+"""
+
 TINY = -1e6
 """Log scale of the residual that is followed: its square is nothing beside it, so only the linear map is left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What the map at consensus says; ``rate`` is None with a ``reason`` where nothing applies.
+    """What the map at consensus says; ``rate`` is None where nothing applies, and ``declined`` says why.
 
     ``uncertainty`` is one standard error of a rate that was followed, and half the width of what is certain about an
-    eigenvalue; ``declined`` says as a word why a followed rate is not given.
+    eigenvalue. ``growth`` is the factor per layer of tokens that keep logits from vanishing, ``part`` the class of a
+    part that has no rule.
     """
 
     order: float | None
     rate: float | None
     method: Method | None
     uncertainty: float | None = None
-    declined: Declined | None = None
-    reason: str = ""
+    declined: Unpredicted | None = None
+    growth: float | None = None
+    part: str = ""
 
 
 def predict_rate(
@@ -84,8 +93,11 @@ def predict_rate(
         else:
             found = _by_eigenvalue(shared)
         return _if_logits_vanish(found, network, common, tokens, context)
-    except (NotUnderstood, NumericalError) as error:
-        return Prediction(order=None, rate=None, method=None, reason=str(error))
+    except NotUnderstood as error:
+        name = type(error.part).__name__
+        return Prediction(order=None, rate=None, method=None, declined="not known", part=name)
+    except NumericalError:
+        return Prediction(order=None, rate=None, method=None, declined="not known")
 
 
 def _if_logits_vanish(
@@ -106,10 +118,7 @@ def _if_logits_vanish(
     growth = math.exp((logs[-1] - logs[0]) / max(len(logs) - 1, 1))
     if not found.rate * growth**2 >= 1.0:
         return found
-    reason = (
-        f"tokens grow {growth:.2f}-fold per layer, so logits do not vanish and the map never nears consensus"
-    )
-    return replace(found, rate=None, uncertainty=None, reason=reason)
+    return replace(found, rate=None, uncertainty=None, declined="growing tokens", growth=growth)
 
 
 def _has_bare_logits(network: Network) -> bool:
@@ -123,13 +132,11 @@ def _has_bare_logits(network: Network) -> bool:
 def _by_eigenvalue(shared: Tensor) -> Prediction:
     second, certain = slem_of(shared.numpy()), slem_bracket_of(shared.numpy(), error=_map_error(shared))
     if bool((shared == shared[:1]).all()):
-        reason = "at consensus all rows of every map are equal: each layer cubes the residual"
-        return Prediction(order=3.0, rate=None, method="slem", reason=reason)
+        return Prediction(order=3.0, rate=None, method="slem", declined="cubic")
     if second == 0.0:
-        return Prediction(order=None, rate=0.0, method="slem", reason="the map at consensus is nilpotent")
+        return Prediction(order=None, rate=0.0, method="slem", declined="nilpotent")
     if second >= 1.0:
-        reason = "the map at consensus keeps several components apart: their differences do not fall"
-        return Prediction(order=1.0, rate=1.0, method="slem", reason=reason)
+        return Prediction(order=1.0, rate=1.0, method="slem", declined="apart")
     off = max(certain.high - second, second - certain.low, 0.0)
     return Prediction(order=1.0, rate=second, method="slem", uncertainty=off)
 
@@ -154,13 +161,10 @@ def _by_following(
         logs.append(float(state.log_scale))
         rows.append(float(state.common.norm().log()))
         if logs[-1] < 2 * TINY:
-            reason = "at consensus all rows of every map are equal: each layer cubes the residual"
-            return Prediction(order=3.0, rate=None, method=method, reason=reason)
+            return Prediction(order=3.0, rate=None, method=method, declined="cubic")
     fit = fit_logs(np.array(logs), np.array(rows))
     if fit.regime != "linear":
-        return Prediction(
-            order=None, rate=None, method=method, declined=fit.declined, reason=f"near consensus {fit.reason}"
-        )
+        return Prediction(order=None, rate=None, method=method, declined=fit.declined)
     return Prediction(order=1.0, rate=fit.rate, method=method, uncertainty=fit.uncertainty)
 
 

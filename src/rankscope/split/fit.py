@@ -34,7 +34,7 @@ Declined = Literal[
     "no fall",
     "rounding",
 ]
-"""Why there is no rate, one word for a program; ``Fit.reason`` says it in a sentence."""
+"""Why there is no rate. ``rankscope.findings.rate`` says it in a sentence."""
 
 SETTLED = 0.4
 """The share of a run, from its start, that is left out of the fit."""
@@ -90,8 +90,10 @@ class Fit:
         regime: cubic, linear, sublinear, or none where the run does not collapse or has not settled.
         uncertainty: one standard error of ``rate``, with what the run cannot know of its end; None without a rate.
         exponent: the power of l on top of the exponential, where that law was used; or the power alone.
-        declined: why there is no rate, as a word; None if there is one.
-        reason: why something is None, in a sentence.
+        declined: why there is no rate; None if there is one.
+        between: of a rate that still drifts, one standard error to each side; of a hidden mode, the rate so far and
+            that mode.
+        from_layer: where equal tokens or the plateau begin that leave no rate.
         plateaus: stretches of layers without collapse.
     """
 
@@ -102,7 +104,8 @@ class Fit:
     uncertainty: float | None
     exponent: float | None = None
     declined: Declined | None = None
-    reason: str = ""
+    between: tuple[float, float] | None = None
+    from_layer: int | None = None
     plateaus: tuple[Plateau, ...] = ()
 
 
@@ -116,27 +119,22 @@ def fit_logs(log_residual: Array, log_common: Array, *, expected: float | None =
     ends = np.flatnonzero(np.isneginf(log_residual))
     if len(ends):
         if ends[0] < 3 or not _is_cubic(log_residual[: ends[0]]):
-            return nothing(f"all tokens are exactly equal from layer {ends[0]} on", declined="equal tokens")
+            return nothing("equal tokens", from_layer=int(ends[0]))
         log_residual, log_common = log_residual[: ends[0]], log_common[: ends[0]]
     if _is_cubic(log_residual):
         return _cubic(log_residual, log_common)
     relative = log_residual - log_common
     if not np.isfinite(relative).all():
-        return nothing(
-            "the common row vanishes, so there is nothing to divide the residual by", declined="no common row"
-        )
+        return nothing("no common row")
     if len(relative) - 1 < 2 * FEWEST:
-        return nothing(
-            f"{len(relative) - 1} layers are too few to fit a rate; use at least {2 * FEWEST}",
-            declined="few layers",
-        )
+        return nothing("few layers")
     return _geometric(relative, log_common, expected)
 
 
-def nothing(reason: str, *, declined: Declined = "rounding", **known: Any) -> Fit:
-    """A fit without a rate, and why; ``known`` is what can be said all the same."""
+def nothing(declined: Declined, **known: Any) -> Fit:
+    """A fit without a rate, and why; ``known`` is what can be said in spite of that."""
     fields: dict[str, Any] = {"order": None, "rate": None, "value_growth": None, "uncertainty": None}
-    return Fit(**{**fields, "regime": "none", "declined": declined, "reason": reason, **known})
+    return Fit(**{**fields, "regime": "none", "declined": declined, **known})
 
 
 def _is_cubic(logs: Array) -> bool:
@@ -148,8 +146,7 @@ def _is_cubic(logs: Array) -> bool:
 def _cubic(logs: Array, log_common: Array) -> Fit:
     falls = -np.diff(logs)
     return nothing(
-        "the residual is cubed by every layer, so there is no factor per layer",
-        declined="cubic",
+        "cubic",
         regime="cubic",
         order=float(falls[-1] / falls[-2]),
         value_growth=_growth(log_common),
@@ -166,45 +163,24 @@ def _geometric(relative: Array, log_common: Array, expected: float | None) -> Fi
     growth = _growth(log_common)
     power_law = _power_law(relative)
     if power_law is not None:
-        reason = f"the residual falls like layer^{power_law:.2f}, slower than any factor per layer"
-        return nothing(
-            reason, declined="sublinear", regime="sublinear", value_growth=growth, exponent=power_law
-        )
+        return nothing("sublinear", regime="sublinear", value_growth=growth, exponent=power_law)
     promised = 0.0 if expected is None else -np.log(max(expected, np.exp(-1.0)))
     late = float(_constant(*_late(relative, np.diff(relative), 1.0, 0.7)).slope)
     plateaus = _plateaus(relative, max(-late, promised))
     if plateaus and plateaus[-1].last >= len(relative) - 1 - 2 * FEWEST:
-        return nothing(
-            f"the run ends on a plateau that begins at layer {plateaus[-1].first}",
-            declined="plateau",
-            plateaus=plateaus,
-        )
+        return nothing("plateau", from_layer=plateaus[-1].first, plateaus=plateaus)
     before = _plateaus(relative, -late)  # what the run itself calls a plateau is no part of its end
     begins = before[-1].last if before else 0
-    if 2 * begins >= len(relative):
-        return nothing(
-            f"the run leaves a plateau at layer {begins} and is too short to show its end; use more layers",
-            declined="plateau",
-            plateaus=plateaus,
-        )
+    if 2 * begins >= len(relative):  # it left the plateau too late to show its end
+        return nothing("plateau", from_layer=before[-1].first, plateaus=plateaus)
     limit = _limit(np.diff(relative), begins=begins)
     if limit.slope >= -max(4 * limit.error, 1e-6) and limit.error < 1e-2:
-        return nothing("the residual does not fall", declined="no fall", plateaus=plateaus)
+        return nothing("no fall", plateaus=plateaus)
     if expected is not None and expected > np.exp(limit.slope + HIDDEN * limit.error):
-        return nothing(
-            f"the residual falls by {np.exp(limit.slope):.4f} per layer so far, but the map at consensus has a slower "
-            f"mode, {expected:.4f}, that is still hidden; use more layers",
-            declined="hidden mode",
-            plateaus=plateaus,
-        )
+        return nothing("hidden mode", between=(float(np.exp(limit.slope)), expected), plateaus=plateaus)
     if limit.error > LARGEST_ERROR["noise" if limit.is_noise else "law"] * abs(limit.slope):
         rates = np.exp([limit.slope - limit.error, limit.slope + limit.error])
-        return nothing(
-            f"the rate still drifts: what is seen so far leaves it between {rates[0]:.4f} and {rates[1]:.4f}, one "
-            "standard error to each side; use more layers",
-            declined="unsettled",
-            plateaus=plateaus,
-        )
+        return nothing("unsettled", between=(float(rates[0]), float(rates[1])), plateaus=plateaus)
     rate = float(np.exp(limit.slope))
     return Fit(
         order=_order(relative),

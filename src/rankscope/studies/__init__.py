@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.predict_study import PredictConfig as PredictConfig
     from rankscope.studies.predict_study import predict as predict
-    from rankscope.studies.rate_models import rate as rate
-    from rankscope.studies.rate_study import RateConfig as RateConfig
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
     from rankscope.studies.scan_partial import Partial as Partial
     from rankscope.studies.scan_study import Scan as Scan
@@ -42,8 +40,6 @@ _HOME = {
         "PredictConfig",
         "predict",
     ),
-    "rate_models": ("rate",),
-    "rate_study": ("RateConfig",),
     "scan_config": ("ScanConfig",),
     "scan_partial": ("Partial",),
     "scan_study": (
@@ -63,7 +59,6 @@ __all__ = [
     "Partial",
     "PathsConfig",
     "PredictConfig",
-    "RateConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
@@ -74,7 +69,6 @@ __all__ = [
     "equilibria",
     "load_loss",
     "predict",
-    "rate",
     "scan",
     "scan_states",
 ]

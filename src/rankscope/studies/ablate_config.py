@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from rankscope.core.config import Config
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
+from rankscope.findings.asked import ModelInputs
 from rankscope.findings.collapse import DEFAULT_MEASURES, SITES
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
@@ -196,3 +197,10 @@ def _scale(value: Any) -> float | str:
     if not math.isfinite(scale):
         raise ConfigError(f"skip scale {value!r}: expected a finite number such as 0.5, or own")
     return scale
+
+
+def feeding(config: AblateConfig, load: dict[str, Any]) -> ModelInputs:
+    """How the model is loaded and what it reads."""
+    names = ("weights", "stack", "dtype", "device", "random_tokens", "vocab", "max_texts", "max_tokens")
+    shared = {name: getattr(config, name) for name in (*names, "batch_size", "special")}
+    return ModelInputs.of(**shared, **load)

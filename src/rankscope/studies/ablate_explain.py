@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from rankscope.studies.ablate_config import OWN, AblateConfig, parse_blocks
-from rankscope.studies.ablate_cuts import Cut
 from rankscope.studies.ablate_words import NAMES
 from rankscope.studies.blame import Blame
 from rankscope.studies.blame_found import DEFINITION, RATIO
+from rankscope.studies.cuts import Cut
 from rankscope.studies.suggest import MEASURES, RANKED_BY, Suggestion, Tried, best_in_words, ranked
 
 BLAME_DEFINITION = {

@@ -15,14 +15,15 @@ from rankscope.network.jitter import jittered
 from rankscope.results import Table
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, log_measure, of_measured, split_states
-from rankscope.studies.ablate_config import AblateConfig
-from rankscope.studies.ablate_cuts import Cut, cuts
+from rankscope.studies.ablate_config import AblateConfig, feeding
 from rankscope.studies.ablate_explain import BLAME_DEFINITION, explained, headline, joined, suggestions
-from rankscope.studies.ablate_inputs import Fed, Source, Subject, subjects
 from rankscope.studies.ablate_words import finding
 from rankscope.studies.blame import Blame, blame, blame_rows
 from rankscope.studies.collapse import traced_states
+from rankscope.studies.cuts import Cut, cuts
+from rankscope.studies.inputs import Given
 from rankscope.studies.rows import Rows, definitions, split_words
+from rankscope.studies.subjects import Fed, Source, Subject, subjects
 from rankscope.studies.suggest import Tried, tried
 
 Progress = Callable[[int, int | None], None]
@@ -87,7 +88,14 @@ def ablate(
     given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
     gathered = _Gathered()
     with memory_words("ablation", ADVICE):
-        for subject in subjects(model, config, given, load or {}, tokenizer):
+        for subject in subjects(
+            model,
+            feeding(config, load or {}),
+            Given(**given),
+            seeds=config.seeds,
+            tokens=config.tokens,
+            tokenizer=tokenizer,
+        ):
             _run(gathered, subject, config, progress)
     return _table(gathered, config)
 

@@ -10,14 +10,16 @@ from rankscope.errors import ConfigError
 from rankscope.network import Spec
 from rankscope.results import Table
 from rankscope.sources.seen import Call
-from rankscope.studies.ablate_cuts import Cut, cuts
-from rankscope.studies.ablate_inputs import Source, Subject, subjects
+from rankscope.studies.ablate_config import feeding
 from rankscope.studies.ablate_study import memory_words
 from rankscope.studies.certify_config import CertifyConfig
 from rankscope.studies.certify_explain import explained, norm_factors
 from rankscope.studies.certify_found import lines_of
 from rankscope.studies.certify_printed import printed_bounds
 from rankscope.studies.certify_table import Found, table_of
+from rankscope.studies.cuts import Cut, cuts
+from rankscope.studies.inputs import Given
+from rankscope.studies.subjects import Source, Subject, subjects
 
 Progress = Callable[[int, int | None], None]
 """Told after every text how many are through, and of how many if that is known."""
@@ -63,7 +65,14 @@ def certify(
     about: dict[str, Any] = {}
     notes = dict[str, None]()
     with memory_words("certificate", "lower --max-tokens"):
-        for subject in subjects(model, asked, given, load or {}, tokenizer):
+        for subject in subjects(
+            model,
+            feeding(asked, load or {}),
+            Given(**given),
+            seeds=asked.seeds,
+            tokens=asked.tokens,
+            tokenizer=tokenizer,
+        ):
             about = about or subject.about
             cut = next(cuts(subject.network, asked, subject.kind))
             for one in _texts(subject, cut, config, is_first=not found):

@@ -12,14 +12,16 @@ from rankscope.pathways import Reading
 from rankscope.results import Table
 from rankscope.results.tree_lines import end_of
 from rankscope.sources.seen import Call
-from rankscope.studies.ablate_cuts import Cut, cuts
-from rankscope.studies.ablate_inputs import Source, Subject, subjects
+from rankscope.studies.ablate_config import feeding
 from rankscope.studies.ablate_study import memory_words
+from rankscope.studies.cuts import Cut, cuts
+from rankscope.studies.inputs import Given
 from rankscope.studies.paths_config import PathsConfig
 from rankscope.studies.paths_found import Found, found_in
 from rankscope.studies.paths_sections import sections
 from rankscope.studies.paths_words import elsewhere, words
 from rankscope.studies.rows import Rows
+from rankscope.studies.subjects import Source, Subject, subjects
 
 Progress = Callable[[str, int, int | None], None]
 """Told what is being done, how many texts are through, and of how many if that is known."""
@@ -75,7 +77,14 @@ def decompose(
     about: dict[str, Any] = {}
     rows, notes = Rows(), dict[str, None]()
     with memory_words("decomposition", "lower --max-tokens, or compute in --dtype float32"):
-        for subject in subjects(model, asked, given, load or {}, tokenizer):
+        for subject in subjects(
+            model,
+            feeding(asked, load or {}),
+            Given(**given),
+            seeds=asked.seeds,
+            tokens=asked.tokens,
+            tokenizer=tokenizer,
+        ):
             about = about or subject.about
             cut = next(cuts(subject.network, asked, subject.kind))
             for one in _texts(subject, cut, config, progress):

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from rankscope.core.config import Config
 from rankscope.errors import ConfigError
+from rankscope.findings.asked import Inputs
 from rankscope.measures import find_measure
 from rankscope.probe import Panel
 from rankscope.sources.states import parse_axes
@@ -58,3 +59,8 @@ class ScanConfig(Config):
     def panel(self) -> Panel:
         """What the probe takes of every state."""
         return Panel(spectra=self.spectra, full=self.full, more=self.measures, attention=self.attention)
+
+    def feeding(self) -> Inputs:
+        """What the model reads."""
+        names = ("random_tokens", "vocab", "max_texts", "max_tokens", "batch_size", "special")
+        return Inputs.of(**{name: getattr(self, name) for name in names})

@@ -31,9 +31,9 @@ from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import block_paths
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
+from rankscope.studies.inputs import Given, Reading, asked_of, chosen_inputs, found_layout, recording_of
 from rankscope.studies.rows import run_id
 from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import Inputs, asked_of, chosen_inputs, found_layout, recording_of
 from rankscope.studies.scan_partial import Partial, weights_digest
 from rankscope.verdict import judge
 
@@ -129,8 +129,7 @@ def scan(
     ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the path of a list
     of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
-    given = {"texts": texts, "images": images, "audio": audio, "inputs": inputs, "call": call}
-    model, given = asked_of(model, given)
+    model, given = asked_of(model, Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call))
     if not isinstance(model, str | os.PathLike | nn.Module | Loaded):
         raise not_a_model(model)
     config = ScanConfig.of(**_with_paths(model, options)) if config is None else config
@@ -146,7 +145,7 @@ def scan(
             f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
         )
     layout = found_layout(unwrapped(ready.model), config.blocks, given)
-    chosen = chosen_inputs(ready, config, given, layout)
+    chosen = chosen_inputs(ready, config.feeding(), given, layout, seed=config.seed)
     if len(layout.stacks) > 1 or config.tree:
         first = list(islice(chosen.batches, 1))
         chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
@@ -237,7 +236,7 @@ def _ready(model: Any, config: ScanConfig, load: dict[str, Any], tokenizer: Any)
 def _scanned(
     ready: Loaded,
     layout: Layout,
-    chosen: Inputs,
+    chosen: Reading,
     config: ScanConfig,
     loss: Callable[[nn.Module, Batch], Tensor] | None,
     progress: Progress | None,
@@ -282,7 +281,7 @@ def _scanned(
     return table() if gradients is None else _with_gradients(table(), gradients)
 
 
-def _key(ready: Loaded, chosen: Inputs, config: ScanConfig) -> dict[str, str]:
+def _key(ready: Loaded, chosen: Reading, config: ScanConfig) -> dict[str, str]:
     """What must be the same for a scan to go on; how many texts run at a time may change."""
     return {
         "options": run_id(config.model_copy(update={"batch_size": 1})),
@@ -303,7 +302,7 @@ def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
             done = 0
 
 
-def _about(ready: Loaded, layout: Layout, chosen: Inputs, warnings: list[str]) -> dict[str, Any]:
+def _about(ready: Loaded, layout: Layout, chosen: Reading, warnings: list[str]) -> dict[str, Any]:
     return {
         "family": layout.family,
         "dtype": _short(ready.dtype),

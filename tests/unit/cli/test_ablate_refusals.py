@@ -99,8 +99,8 @@ def test_the_words_know_that_only_some_blocks_are_cut(folder: Path) -> None:
         (("--layers", "20", "--texts", "x"), "--texts belongs to a model"),
         (("MODEL", "--heads", "2"), "--heads belongs to a random network"),
         (("MODEL", "--random-tokens", "2x8", "--max-texts", "0"), "greater than or equal to 1"),
-        (("MODEL", "--random-tokens", "2x8", "--layers", "0"), "0 layers cannot be followed"),
-        (("MODEL", "--text", "a", "--texts", "b"), "give --texts FILE or --text TEXT, not both"),
+        (("MODEL", "--random-tokens", "2x8", "--layers", "0"), "--layers 0: input should be greater"),
+        (("MODEL", "--text", "a", "--texts", "b"), "give texts, or a file of them, not both"),
     ],
 )
 def test_rate_of_the_wrong_thing(options: tuple[str, ...], words: str, folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_rate_of_the_wrong_thing(options: tuple[str, ...], words: str, folder: P
 def test_rates_of_several_seeds_say_whose_they_are(folder: Path) -> None:
     options = ("--random-tokens", "2x8", "--layers", "6", "--seeds", "2", "--format", "json")
     found = json.loads(CliRunner().invoke(app, ["rate", str(folder), *options]).stdout)
-    assert [(fit["seed"], fit["sample"]) for fit in found["fits"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(fit["seed"], fit["sample"]) for fit in found["runs"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {(row["seed"], row["sample"]) for row in found["rows"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 

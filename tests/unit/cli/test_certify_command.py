@@ -156,7 +156,7 @@ def test_a_lost_bound_of_one_text_is_lost_for_all():
         (("minilm", "--layers", 3), "--layers belongs to a random network"),
         ((*RANDOM, "--definition", "spectral"), "unknown definition 'spectral'"),
         ((*RANDOM, "--definition", ","), "definitions: an empty list was given"),
-        ((*RANDOM, "--gamma", 0), "gamma=0.0"),
+        ((*RANDOM, "--gamma", 0), "--gamma 0.0"),
         ((*RANDOM, "--require-lower", 0), "--require-lower 0.0: expected a positive number"),
         ((*RANDOM, "--variant", "sam"), "unknown variant 'sam'"),
         ((*RANDOM, "--text", "a", "--texts", "b"), "give --texts FILE or --text TEXT, not both"),

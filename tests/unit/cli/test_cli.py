@@ -313,13 +313,13 @@ def test_rate_of_the_issue() -> None:
     assert found["command"] == "rate"
     fit = found["fit"]
     keys = {"order", "rate", "value_growth", "regime", "uncertainty"}
-    assert keys | {"predicted_order", "predicted_rate", "method", "reason"} <= set(fit)
+    assert keys | {"predicted_order", "predicted_rate", "method", "declined"} <= set(fit)
     assert fit["rate"] == pytest.approx(0.5, abs=1e-6)
-    assert (fit["predicted_rate"], fit["method"], fit["regime"], fit["reason"]) == (
+    assert (fit["predicted_rate"], fit["method"], fit["regime"], fit["declined"]) == (
         0.5,
         "slem",
         "linear",
-        None,
+        [],
     )
     text = run("rate", *arguments).stdout
     assert "predicted_rate" in text
@@ -331,7 +331,7 @@ def test_rate_of_the_issue() -> None:
     [
         (["--mask", "widow:1"], "did you mean 'window'"),
         (["--mask", "blocks:13"], "13"),
-        (["--tokens", "1"], "tokens=1"),
+        (["--tokens", "1"], "--tokens 1"),
         (["--heads", "3"], "does not divide"),
         (["--init", "papr"], "did you mean 'paper'"),
         (["--format", "parquet"], "give --output FILE"),

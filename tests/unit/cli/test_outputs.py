@@ -193,9 +193,9 @@ def test_code_and_scans_are_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
     [
-        ("altair", "plots", ("rate", *SMALL, "--plot", "x.png")),
+        ("vl_convert", "plots", ("rate", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
-        ("jinja2", "plots", ("rate", *SMALL, "--format", "html")),
+        ("jinja2", "plots", ("certify", *SMALL, "--format", "html")),
         ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
@@ -211,7 +211,7 @@ def test_a_missing_extra_is_named_before_the_work(
 
     for name in (
         "studies.collapse.collapse",
-        "studies.rate",
+        "studies.rate.rate",
         "studies.scan_states",
         "papers.figures.reproduce",
         "papers.tasks.training._epoch",

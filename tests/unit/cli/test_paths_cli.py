@@ -184,7 +184,7 @@ def test_float32_is_allowed_its_rounding(folder):
         ((*RANDOM, "--mlps", "around"), "unknown mlps 'around'"),
         ((*RANDOM, "--variant", "sam"), "unknown variant 'sam'"),
         ((*RANDOM, "--text", "a"), "belongs to a model"),
-        ((*RANDOM, "--top", -1), "top=-1"),
+        ((*RANDOM, "--top", -1), "--top -1"),
         (("no-such-folder/x", "--text", "a", "--layers", 3), "belongs to a random network"),
     ],
     ids=str,

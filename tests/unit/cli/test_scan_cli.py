@@ -196,7 +196,7 @@ def test_wrong_input_is_one_line(folder, tmp_path, states, monkeypatch):
         (folder, "--random-tokens", "2x8", "--special", "maybe"): "drop",
         (folder, "--random-tokens", "2x8", "--fail-if", "residual_ratio"): "residual_ratio<0.01",
         (folder, "--random-tokens", "2x8", "--fail-if", "residul_ratio<1"): "residual_ratio",
-        (folder, "--random-tokens", "2x8", "--batch-size", "0"): "batch_size",
+        (folder, "--random-tokens", "2x8", "--batch-size", "0"): "--batch-size 0",
         (folder, "--random-tokens", "2x8", "--resume"): "nothing to resume",
         (folder, "--random-tokens", "2x8", "--loss", "nowhere:f"): "nowhere",
         (states, "--attention"): "live model",

@@ -294,7 +294,7 @@ def test_every_study_takes_recordings_inputs_and_calls(verb: Any) -> None:
     with rs.record(model) as seen:
         model(x)
     tables = [verb(seen), verb(model, inputs=(x,)), verb(model, call=lambda m: m(x)), verb(model, inputs=x)]
-    values = [table.frame["value"].to_list() for table in tables]
+    values = [getattr(one, "table", one).frame["value"].to_list() for one in tables]
     assert values[0]
     assert all(one == values[0] for one in values)
 

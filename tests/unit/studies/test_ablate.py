@@ -21,7 +21,7 @@ TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every 
 
 @pytest.fixture(autouse=True)
 def trees_are_read_once(monkeypatch):
-    monkeypatch.setattr("rankscope.studies.ablate_inputs.translate", read_once)
+    monkeypatch.setattr("rankscope.studies.subjects.translate", read_once)
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,18 @@ from kit.read_once import read_once
 from rankscope.network import Context, Network, Scale, Spec, build, gaussian_tokens, generators
 from rankscope.sources import load_model
 from rankscope.studies import AblateConfig, ablate
-from rankscope.studies.ablate_cuts import Cut
-from rankscope.studies.ablate_inputs import Fed
 from rankscope.studies.ablate_study import _measure_split
 from rankscope.studies.blame import blame
+from rankscope.studies.cuts import Cut
 from rankscope.studies.rows import Rows
+from rankscope.studies.subjects import Fed
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
 
 
 @pytest.fixture(autouse=True)
 def trees_are_read_once(monkeypatch):
-    monkeypatch.setattr("rankscope.studies.ablate_inputs.translate", read_once)
+    monkeypatch.setattr("rankscope.studies.subjects.translate", read_once)
 
 
 @pytest.fixture(scope="module")

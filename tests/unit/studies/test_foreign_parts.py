@@ -8,8 +8,8 @@ from rankscope.errors import NotUnderstood, ShapeError
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
 from rankscope.studies import ablate, certify, decompose
-from rankscope.studies.ablate_cuts import mask_text
 from rankscope.studies.blame import blame
+from rankscope.studies.cuts import mask_text
 from rankscope.studies.suggest import suggest
 
 X = Draws(0)(2, 5, DIM)

@@ -11,7 +11,6 @@ from torch import nn
 import rankscope as rs
 from rankscope.cli import app
 from rankscope.errors import ConfigError, NotTranslated
-from rankscope.studies.rate_models import rate_model
 from rankscope.verdict import parse_condition
 from rankscope.verdict.conditions import decided
 
@@ -63,7 +62,7 @@ def test_weights_outside_of_the_blocks_and_buffers_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "study", [rs.ablate, rs.certify, rs.decompose, rate_model], ids=["ablate", "certify", "decompose", "rate"]
+    "study", [rs.ablate, rs.certify, rs.decompose, rs.rate], ids=["ablate", "certify", "decompose", "rate"]
 )
 def test_what_needs_a_tree_refuses_and_names_the_weight(study) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(

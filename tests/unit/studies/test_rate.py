@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from rankscope.findings.rate import Fit, RateConfig, RateFinding
 from rankscope.masks import parse_mask
-from rankscope.network import Attention, Network, Softmax, Values, build, gaussian_tokens, generators
-from rankscope.split import Fit, Prediction, fit_logs, predict_rate, split_states
-from rankscope.studies import RateConfig, rate
-from rankscope.studies.rate_study import measured
+from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
+from rankscope.split import Prediction, fit_logs, predict_rate, split_states
+from rankscope.studies.rate import measured, rate
 
 
-def fit(**fields: object) -> dict[str, object]:
-    return rate(RateConfig.of(**fields)).sections["fit"]
+def fit(**fields: object) -> Any:
+    return rate(**fields).fit
+
+
+def said(found: RateFinding) -> str:
+    return " ".join(found.words)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +41,11 @@ def fit(**fields: object) -> dict[str, object]:
 )
 def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: float) -> None:
     found = fit(**{"layers": 120} | fields)
-    assert found["method"] == "slem"
-    assert (found["regime"], found["predicted_order"]) == ("linear", 1.0)
-    assert found["predicted_rate"] == pytest.approx(expected, rel=2e-5)
-    assert found["rate"] == pytest.approx(expected, rel=5e-4)
-    assert found["order"] == pytest.approx(1.0, abs=2e-3)
+    assert found.method == "slem"
+    assert (found.regime, found.predicted_order) == ("linear", 1.0)
+    assert found.predicted_rate == pytest.approx(expected, rel=2e-5)
+    assert found.rate == pytest.approx(expected, rel=5e-4)
+    assert found.order == pytest.approx(1.0, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -59,23 +63,23 @@ def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: f
 )
 def test_rates_that_are_followed(fields: dict[str, object], method: str) -> None:
     found = fit(**{"layers": 120} | fields)
-    assert found["method"] == method
-    assert found["regime"] == "linear", found["reason"]
+    assert found.method == method
+    assert found.regime == "linear"
     # the two runs see the same weights but not the same residual: four standard errors of either
-    allowed = 4 * max(found["uncertainty"], found["predicted_uncertainty"]) + 1e-5
-    assert abs(found["rate"] - found["predicted_rate"]) < allowed
+    allowed = 4 * max(found.uncertainty, found.predicted_uncertainty) + 1e-5
+    assert abs(found.rate - found.predicted_rate) < allowed
 
 
 def test_unmasked_position_free_attention_is_cubic() -> None:
     found = fit(mask="full", heads=2, layers=20)
-    assert (found["regime"], found["predicted_order"], found["rate"], found["predicted_rate"]) == (
+    assert (found.regime, found.predicted_order, found.rate, found.predicted_rate) == (
         "cubic",
         3.0,
         None,
         None,
     )
-    assert found["order"] == pytest.approx(3.0, abs=1e-6)
-    assert "cubed" in found["reason"]
+    assert found.order == pytest.approx(3.0, abs=1e-6)
+    assert found.declined == ("cubic",)
 
 
 def test_pre_norm_with_skips_is_sublinear() -> None:
@@ -89,37 +93,37 @@ def test_pre_norm_with_skips_is_sublinear() -> None:
         init="paper",
         layers=120,
     )
-    assert found["regime"] == "sublinear"
-    assert found["rate"] is None
-    assert found["exponent"] < -0.2
+    assert found.regime == "sublinear"
+    assert found.rate is None
+    assert found.exponent < -0.2
 
 
 def test_components_that_do_not_meet_keep_apart() -> None:
-    found = fit(mask="blocks:2", layers=100)
-    assert found["regime"] == "none"
-    assert found["predicted_rate"] == 1.0
-    assert "components" in found["reason"]
+    found = rate(mask="blocks:2", layers=100)
+    assert found.fit.regime == "none"
+    assert found.fit.predicted_rate == 1.0
+    assert "keeps several groups of tokens apart" in said(found)
 
 
 def test_absolute_rate_is_rate_times_value_growth() -> None:
     table = rate(RateConfig(values="gaussian", layers=200))
-    found, logs = table.sections["fit"], table.frame["log10_value"].to_numpy()
+    found, logs = table.fit, table.table.frame["log10_value"].to_numpy()
     absolute = 10 ** ((logs[-1] - logs[80]) / 120)
-    assert found["rate"] * found["value_growth"] == pytest.approx(absolute, rel=1e-3)
+    assert found.rate * found.value_growth == pytest.approx(absolute, rel=1e-3)
 
 
 def test_seeds_are_averaged_and_kept() -> None:
     table = rate(RateConfig(seeds=(0, 1, 2), heads=2, position="rotary", layers=60))
-    assert [one["seed"] for one in table.sections["fits"]] == [0, 1, 2]
-    rates = [one["rate"] for one in table.sections["fits"]]
-    assert min(rates) <= table.sections["fit"]["rate"] <= max(rates)
-    assert len(table) == 3 * 61
+    assert [one.seed for one in table.runs] == [0, 1, 2]
+    rates = [one.measured.rate for one in table.runs]
+    assert min(rates) <= table.fit.rate <= max(rates)
+    assert len(table.table) == 3 * 61
 
 
 def test_rows_go_on_where_floats_end() -> None:
     frame = rate(
         RateConfig(mask="full", layers=12, tokens=16, dim=32, heads=2, init="paper", values="gaussian")
-    ).frame
+    ).table.frame
     last = frame.row(-1, named=True)
     assert last["value"] == 0.0
     assert last["log10_value"] < -50_000
@@ -132,7 +136,7 @@ def test_large_weights_end_on_a_plateau_and_it_is_named() -> None:
     flat = -1e-4 * layers
     found = fit_logs(flat, np.zeros(201), expected=0.62)
     assert found.regime == "none"
-    assert "plateau" in found.reason
+    assert (found.declined, found.from_layer) == ("plateau", 0)
     then_falls = np.where(layers < 60, -1e-4 * layers, -0.5 * (layers - 60))
     found = fit_logs(then_falls, np.zeros(201))
     assert found.rate == pytest.approx(np.exp(-0.5), rel=1e-3)
@@ -147,23 +151,24 @@ def test_a_jordan_block_is_told_from_a_slower_rate() -> None:
 
 
 def test_too_few_layers_say_so() -> None:
-    found = fit(layers=10)
-    assert found["rate"] is None
-    assert "too few" in found["reason"]
-    assert found["predicted_rate"] == 0.5
+    found = rate(layers=10)
+    assert found.fit.rate is None
+    assert "10 layers are too few to fit a rate; ask for at least 16." in said(found)
+    assert found.fit.predicted_rate == 0.5
 
 
 def test_a_drifting_rate_is_not_reported() -> None:
     layers = np.arange(301, dtype=float)
     found = fit_logs(-1e-3 * layers**2, np.zeros(301))
     assert found.rate is None
-    assert "drifts" in found.reason
+    assert found.declined == "unsettled"
+    assert found.between[0] < found.between[1]
 
 
 def test_tokens_that_grow_keep_their_logits_apart_and_nothing_is_predicted() -> None:
-    found = fit(variant="san+skip", layers=200)
-    assert found["predicted_rate"] is None
-    assert "logits do not vanish" in found["reason"]
+    found = rate(variant="san+skip", layers=200)
+    assert found.fit.predicted_rate is None
+    assert "logits do not vanish" in said(found)
 
 
 def test_noise_is_not_taken_for_plateaus() -> None:
@@ -220,7 +225,7 @@ def sweep(count: int, seed: int) -> list[tuple[float, Fit, Fit]]:
         fields |= {"values": str(drawn.choice(["orthogonal", "gaussian", "identity"]))}
         config = RateConfig.of(**fields, seeds=(int(drawn.integers(1000)),))
         weights, of_tokens = generators(config.seeds[0])
-        network = build(config.spec(), weights)
+        network = build(Spec.of(**config.spec()), weights)
         x = gaussian_tokens(tokens, 8, generator=of_tokens)
         with torch.no_grad():
             prediction = predict_rate(network, x.mean(dim=0), tokens=tokens, generator=of_tokens)
@@ -244,7 +249,7 @@ def test_the_truth_lies_within_two_and_four_standard_errors() -> None:
         given = [(truth, fit) for truth, fit in fits if fit.rate is not None]
         assert all(fit.declined is None for _, fit in given)
         assert all(
-            fit.declined and fit.reason and fit.uncertainty is None for _, fit in fits if fit.rate is None
+            fit.declined and fit.why(0) and fit.uncertainty is None for _, fit in fits if fit.rate is None
         )
         away = np.array([abs(fit.rate - truth) / (fit.uncertainty + 1e-12) for truth, fit in given])
         counts = f"{len(given)} rates of {len(fits)} runs, {(away <= 2).sum()} within 2, {(away <= 4).sum()} within 4"
@@ -258,11 +263,11 @@ def test_a_nearly_defective_spectrum_is_modelled_or_declined(tokens: int) -> Non
     """Causal with ALiBi of slope 2: eigenvalues 0.8808, 0.8668, 0.8650, .. look like a Jordan block for 100 layers."""
     for layers in (60, 120, 200, 300):
         config = RateConfig.of(mask="causal", position="alibi:2", tokens=tokens, layers=layers, seeds=(1,))
-        found = rate(config).sections["fit"]
-        if found["rate"] is not None:
-            assert abs(found["rate"] - 1 / (1 + np.exp(-2.0))) <= 3 * found["uncertainty"]
+        found = rate(config).fit
+        if found.rate is not None:
+            assert abs(found.rate - 1 / (1 + np.exp(-2.0))) <= 3 * found.uncertainty
         else:
-            assert found["declined"] in {"unsettled", "hidden mode", "plateau", "sublinear", "rounding"}
+            assert set(found.declined) <= {"unsettled", "hidden mode", "plateau", "sublinear", "rounding"}
 
 
 def test_a_mean_over_noise_has_the_error_of_a_mean() -> None:
@@ -293,7 +298,7 @@ def test_a_slow_mode_that_has_not_shown_itself_takes_the_rate_away() -> None:
     assert fit_logs(logs, np.zeros(201)).rate == pytest.approx(0.9, abs=1e-6)
     found = fit_logs(logs, np.zeros(201), expected=0.99)
     assert (found.rate, found.declined) == (None, "hidden mode")
-    assert "0.9000 per layer so far" in found.reason
+    assert found.between == pytest.approx((0.9, 0.99), abs=1e-6)
 
 
 def biased_network(layers: int, scale: float, bias: float) -> tuple[Network, torch.Tensor]:

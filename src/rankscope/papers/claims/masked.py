@@ -10,9 +10,10 @@ from torch import Tensor
 
 from rankscope.bounds.facts import facts_of
 from rankscope.bounds.theorems import THEOREMS
+from rankscope.findings.rate import Fit, RateConfig
 from rankscope.masks import ExplicitMask, MaskRule, parse_mask
 from rankscope.measures import diameter, dobrushin, residual_norm
-from rankscope.network import Attention, Network, Softmax, Values, build, gaussian_tokens, generators
+from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
 from rankscope.papers.claims.claim import (
     Finding,
     Number,
@@ -29,8 +30,8 @@ from rankscope.papers.claims.claim import (
     wu,
 )
 from rankscope.papers.claims.draws import gaussian, largest, random_orthogonal, softmax_attention, source
-from rankscope.split import Fit, Prediction, predict_rate, split_states
-from rankscope.studies.rate_study import RateConfig, measured
+from rankscope.split import Prediction, predict_rate, split_states
+from rankscope.studies.rate import measured
 
 MASKS = ("full", "causal", "window:1", "window:2", "causal-window:2", "prefix:2", "longformer:1:1")
 TOKENS, LAYERS = 9, 12
@@ -195,11 +196,11 @@ RATES: dict[str, dict[str, Any]] = {
 
 def _fitted(seed: int, **options: Any) -> tuple[Fit, Prediction]:
     """Order and rate of a random network of one head on 10 tokens, measured by the split pass and predicted."""
-    config = RateConfig.of(tokens=10, seeds=(seed,), **{"layers": 60, **options})
+    spec = Spec.of(**RateConfig.of(**{"layers": 60, **options}).spec())
     weights, tokens = generators(seed)
-    network = build(config.spec(), weights)
-    x = gaussian_tokens(config.tokens, config.dim, generator=tokens)
-    prediction = predict_rate(network, x.mean(dim=0), tokens=config.tokens, generator=tokens)
+    network = build(spec, weights)
+    x = gaussian_tokens(10, spec.dim, generator=tokens)
+    prediction = predict_rate(network, x.mean(dim=0), tokens=10, generator=tokens)
     return measured(split_states(network, x), prediction), prediction
 
 

@@ -1,7 +1,7 @@
-"""What an ablation runs on: a tree and the token states that enter it, from a live model or drawn at random."""
+"""What a study of trees runs on: a tree and the token states that enter it, from a live model or drawn at random."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError
+from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
 from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
@@ -22,14 +23,14 @@ from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
-from rankscope.studies.ablate_config import DEFAULT_TOKENS, AblateConfig
-from rankscope.studies.scan_config import ScanConfig
-from rankscope.studies.scan_inputs import asked_of, chosen_inputs, found_layout, recording_of
+from rankscope.studies.inputs import Given, asked_of, chosen_inputs, found_layout, recording_of
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
 Source = Model | Spec | Seen
-"""What can be ablated: what ``load_model`` takes or gives, a translated model, a tree, a random network's spec, or
+"""What a study takes: what ``load_model`` takes or gives, a translated model, a tree, a random network's spec, or
 calls of a model that were recorded."""
+
+DEFAULT_TOKENS = RandomNetwork.network["tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +50,14 @@ class Fed:
         """How many tokens of each text are measured."""
         return [self.x.shape[1]] * len(self.x) if self.keep is None else self.keep.sum(dim=1).tolist()
 
+    def each(self) -> Iterator[tuple[int, Tensor, Context]]:
+        """Every text alone, without its padding: its number, its tokens, its context."""
+        for row, x in enumerate(self.x):
+            keep = None if self.context.is_token is None else self.context.is_token[row]
+            yield self.first + row, x if keep is None else x[keep], self.context.of_text(row)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(kw_only=True, slots=True)
 class Subject:
     """One model of one seed: its tree, what enters it, and what is known about both."""
 
@@ -72,32 +79,40 @@ class Subject:
 
 
 def subjects(
-    model: Source, config: AblateConfig, given: dict[str, Any], load: dict[str, Any], tokenizer: Any
+    model: Source,
+    config: ModelInputs,
+    given: Given,
+    *,
+    seeds: Sequence[int],
+    tokens: int | None = None,
+    tokenizer: Any = None,
 ) -> Iterator[Subject]:
-    """The model of every seed, one at a time; trained weights are loaded once."""
+    """The model of every seed, one at a time; trained weights are loaded once. ``tokens`` are those of a ``Spec``."""
     model, given = asked_of(model, given)
     if not isinstance(model, str | os.PathLike | nn.Module | Loaded | Translation | Spec):
         raise not_a_model(model)
     if isinstance(model, Spec | Network):
-        yield from _random(model, config, given)
+        yield from _random(model, config, given, seeds, tokens)
         return
-    if config.tokens is not None:
+    if tokens is not None:
         raise ConfigError(
-            "the number of tokens belongs to random networks; a model reads --random-tokens TxN"
+            f"tokens={tokens} is the length of the text of a random network; a model reads random_tokens='2x48'",
+            *("tokens", "random_tokens"),
         )
     if config.weights == "initial" or (config.weights is None and without_trained(model) is not None):
-        for seed in config.seeds:
-            ready = _with(_initial(model, config, load, seed), tokenizer)
+        for seed in seeds:
+            ready = _with(_initial(model, config, seed), tokenizer)
             yield _live(ready, None, config, given, seed)
         return
-    if len(config.seeds) > 1 and config.random_tokens is None:
+    if len(seeds) > 1 and config.random_tokens is None:
         raise ConfigError(
-            f"{len(config.seeds)} seeds of the same weights on the same inputs would be the same run; add --weights "
-            "initial to draw a model of each seed, or --random-tokens TxN to draw tokens"
+            f"{len(seeds)} seeds of the same weights on the same inputs would be the same run; draw a model of each "
+            "seed with weights='initial', or tokens with random_tokens='2x48'",
+            *("weights", "random_tokens"),
         )
     known = model if isinstance(model, Translation) else None
-    ready = _with(_trained(model, config, load), tokenizer)
-    for seed in config.seeds:
+    ready = _with(_trained(model, config), tokenizer)
+    for seed in seeds:
         yield _live(ready, known, config, given, seed)
 
 
@@ -111,20 +126,22 @@ def _with(ready: Loaded, tokenizer: Any) -> Loaded:
     return ready if tokenizer is None else replace(ready, tokenizer=tokenizer)
 
 
-def _initial(model: Model, config: AblateConfig, load: dict[str, Any], seed: int) -> Loaded:
+def _initial(model: Model, config: ModelInputs, seed: int) -> Loaded:
     source = model.model if isinstance(model, Loaded | Translation) else model
     return load_drawn(
-        source, weights=config.weights, seed=seed, dtype=config.dtype, device=config.device, **load
+        source, weights=config.weights, seed=seed, dtype=config.dtype, device=config.device, **config.loading
     )
 
 
-def _trained(model: Model, config: AblateConfig, load: dict[str, Any]) -> Loaded:
+def _trained(model: Model, config: ModelInputs) -> Loaded:
     if isinstance(model, Loaded | Translation):
         own = load_model(model.model, dtype=config.dtype)  # says so if that is not the dtype asked for
         return model if isinstance(model, Loaded) else own
     if isinstance(model, nn.Module):
-        return load_model(model, dtype=config.dtype, **load)
-    ready = load_drawn(model, weights=config.weights, dtype=config.dtype, device=config.device, **load)
+        return load_model(model, dtype=config.dtype, **config.loading)
+    ready = load_drawn(
+        model, weights=config.weights, dtype=config.dtype, device=config.device, **config.loading
+    )
     for note in ready.warnings:
         if isinstance(note, Mismatch):
             raise FileError(f"{ready.name}: {note}; check that config.json belongs to these weights")
@@ -138,15 +155,13 @@ def _run_as_it_is(network: Network) -> dict[str, list[dict[str, str]]]:
     return {"run as it is": [{"where": where, "what": what} for where, what in told]} if told else {}
 
 
-def _live(
-    ready: Loaded, known: Translation | None, config: AblateConfig, given: dict[str, Any], seed: int
-) -> Subject:
+def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: Given, seed: int) -> Subject:
     """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
     layout = found_layout(unwrapped(ready.model), None, given)
-    chosen = chosen_inputs(ready, _scan_config(config, seed), given, layout)
+    chosen = chosen_inputs(ready, config, given, layout, seed=seed)
     first = next(chosen.batches, None)
     if first is None:
-        raise ConfigError("no text was given; an ablation needs at least one")
+        raise ConfigError("no text was given; at least one is needed")
     source = recording_of(ready.model, given)
     found = translate(source, first, stack=config.stack) if known is None else known.proven_on(first)
     about = {
@@ -206,40 +221,38 @@ def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
     return keep.to(x.device) if keep is not None and fits and not bool(keep.all()) else None
 
 
-def _scan_config(config: AblateConfig, seed: int) -> ScanConfig:
-    names = ("batch_size", "max_tokens", "max_texts", "special", "random_tokens", "vocab")
-    return ScanConfig.of(seed=seed, **{name: getattr(config, name) for name in names})
-
-
-def _random(model: Spec | Network, config: AblateConfig, given: dict[str, Any]) -> Iterator[Subject]:
+def _random(
+    model: Spec | Network, config: ModelInputs, given: Given, seeds: Sequence[int], tokens: int | None
+) -> Iterator[Subject]:
     """Random networks on Gaussian tokens, or a tree on the tokens that are given."""
-    used = [name for name, value in given.items() if value is not None]
+    used = given.kinds
     used += [
         name
         for name in ("random_tokens", "vocab", "max_tokens", "max_texts", "stack")
         if getattr(config, name) is not None
     ]
     if isinstance(model, Network):
-        yield _of_tree(model, config, given.get("inputs"), [name for name in used if name != "inputs"])
+        yield _of_tree(model, config, seeds[0], given.inputs, [name for name in used if name != "inputs"])
         return
     if used:
         raise ConfigError(
-            f"{', '.join(used)} belongs to a model; a random network reads Gaussian tokens (--tokens N)"
+            f"{', '.join(used)} belongs to a model; a random network reads Gaussian tokens: tokens=32",
+            "tokens",
         )
     if config.weights is not None:
-        raise ConfigError("a random network has no trained weights to choose from; leave out --weights")
+        raise ConfigError(
+            "a random network has no trained weights to choose from; leave out weights=", "weights"
+        )
     whole = model.model_copy(update={"variant": "transformer"})
     device, dtype = as_device(config.device), dtype_named(config.dtype or "float64")
-    for seed in config.seeds:
+    for seed in seeds:
         for_weights, for_tokens = generators(seed)
         network = build(whole, for_weights).to(device, dtype)
-        x = gaussian_tokens(config.tokens or DEFAULT_TOKENS, model.dim, generator=for_tokens).to(
-            device, dtype
-        )
+        x = gaussian_tokens(tokens or DEFAULT_TOKENS, model.dim, generator=for_tokens).to(device, dtype)
         yield _alone(network, x[None], seed, "random", model.model_dump(mode="json"))
 
 
-def _of_tree(network: Network, config: AblateConfig, x: Any, used: list[str]) -> Subject:
+def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: list[str]) -> Subject:
     if not isinstance(x, Tensor) or x.ndim not in (2, 3) or used:
         wrong = f"; {', '.join(used)} cannot be used" if used else ""
         if x is not None and not used:
@@ -255,7 +268,7 @@ def _of_tree(network: Network, config: AblateConfig, x: Any, used: list[str]) ->
     refuse_not_finite(network)
     if not bool(x.isfinite().all()):
         raise ConfigError("the inputs of the tree hold NaN or infinity; expected finite numbers")
-    return _alone(network, x if x.ndim == 3 else x[None], config.seeds[0], "tree", None)
+    return _alone(network, x if x.ndim == 3 else x[None], seed, "tree", None)
 
 
 def _alone(network: Network, x: Tensor, seed: int, name: str, spec: dict[str, Any] | None) -> Subject:

@@ -1,16 +1,19 @@
-"""What a model is fed in a scan: the user's texts, images, sound or tensors, random tokens, or a bundled sample."""
+"""What a verb is asked, and what a model reads: the user's texts, images, sound, tensors or calls, random tokens, or a
+bundled sample."""
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from rankscope.errors import ConfigError
+from rankscope.findings import asked
+from rankscope.network import Spec
 from rankscope.sources import (
     Batch,
     Layout,
@@ -20,6 +23,7 @@ from rankscope.sources import (
     batches_of_call,
     image_batches,
     layout_of,
+    load_attribute,
     parse_shape,
     random_token_batches,
     read_audio,
@@ -34,16 +38,95 @@ from rankscope.sources import (
 from rankscope.sources.axes import Axes, as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.calls import Calls, given_calls
+from rankscope.sources.seen import Call
 from rankscope.sources.structure import Blocks
 from rankscope.sources.taps import unwrapped
-from rankscope.studies.scan_config import ScanConfig
 
 SAMPLE_TEXTS = 16
 """So many texts of a bundled sample are read where the user gives none."""
 
 
+Verb = TypeVar("Verb", bound=asked.Model)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
+class Given:
+    """What a model is to read, as the caller gave it: objects, or names of files; at most one of them."""
+
+    texts: Any = None
+    images: Any = None
+    audio: Any = None
+    inputs: Any = None
+    call: Call | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of what was given."""
+        return [one.name for one in fields(self) if getattr(self, one.name) is not None]
+
+
+def verb_asked(
+    kind: type[Verb], first: Any, config: Verb | None, given: Given, options: dict[str, Any]
+) -> tuple[Verb, Any, Given]:
+    """What a verb is asked: its configuration, its model if there is one, and what that is to read.
+
+    ``first`` is the first argument of the verb: a configuration, the name of a model, or the model itself. Names of
+    models and of files that are read become part of the configuration, objects do not.
+    """
+    if isinstance(first, kind):
+        config, first = first, None
+    named = {"model": os.fspath(first)} if isinstance(first, str | os.PathLike) else {}
+    if config is None:
+        paths = {
+            name: os.fspath(getattr(given, name)) for name in given.kinds if _is_path(getattr(given, name))
+        }
+        given = replace(given, **dict.fromkeys(paths))
+        config = kind.of(**options, **named, **paths)
+    elif options or named:
+        names = ", ".join(f"{name}=" for name in [*named, *options])
+        raise ConfigError(
+            f"{names} was given beside a configuration, which says everything; put it into the {kind.__name__}"
+        )
+    model = config.model if first is None or named else first
+    if isinstance(config, asked.ModelOrRandom) and not isinstance(model, Spec):
+        config.check_kind(has_model=model is not None)
+    elif model is None:
+        raise ConfigError("no model was named; name one (rankscope list models)")
+    read: object = config  # a verb may load a model and feed it nothing
+    return config, model, _with_named(given, read) if isinstance(read, asked.Inputs) else given
+
+
+def _is_path(value: object) -> bool:
+    """Whether it is the name of a file; a text of several lines is a text."""
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
+
+
+def _with_named(given: Given, config: asked.Inputs) -> Given:
+    """What was given as objects, and what the configuration names."""
+    if config.text and config.texts is not None:
+        raise ConfigError(
+            f"text= and texts={config.texts!r}: give texts, or a file of them, not both", "text", "texts"
+        )
+    if config.inputs is not None and config.loader is not None:
+        raise ConfigError(
+            f"inputs={config.inputs!r} and loader={config.loader!r}: give one of them", "inputs", "loader"
+        )
+    call: Any = None if config.call is None else load_attribute(config.call)
+    named = Given(
+        texts=list(config.text) or config.texts,
+        images=config.images,
+        audio=config.audio,
+        inputs=config.inputs if config.loader is None else load_attribute(config.loader),
+        call=call,
+    )
+    twice = [name for name in named.kinds if name in given.kinds]
+    if twice:
+        raise ConfigError(f"{', '.join(twice)} was given twice: as an object and in the configuration")
+    return replace(given, **{name: getattr(named, name) for name in named.kinds})
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
     """Batches, how many texts they hold if that is known, and which tokens of them are measured, in words."""
 
     batches: Iterator[Batch]
@@ -101,40 +184,41 @@ def _marks(path: Path) -> Iterator[str]:
         yield str(path)
 
 
-def asked_of(model: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def asked_of(model: Any, given: Given) -> tuple[Any, Given]:
     """The model and the inputs of a study; of a recording the model that was recorded, and its calls as inputs."""
     if not isinstance(model, Seen):
         return model, given
-    used = [name for name, value in given.items() if value is not None]
-    if used:
-        raise ConfigError(f"a recording brings its own inputs; leave out {', '.join(used)}")
-    return model.closed().model, given | {"inputs": model}
+    if given.kinds:
+        raise ConfigError(f"a recording brings its own inputs; leave out {', '.join(given.kinds)}")
+    return model.closed().model, replace(given, inputs=model)
 
 
-def recording_of(model: nn.Module, given: dict[str, Any]) -> nn.Module | Seen:
+def recording_of(model: nn.Module, given: Given) -> nn.Module | Seen:
     """The recording that brought the inputs of a model, which keeps its tree from verb to verb; else the model."""
-    inputs = given.get("inputs")
+    inputs = given.inputs
     return inputs if isinstance(inputs, Seen) and inputs.model is model else model
 
 
-def found_layout(model: nn.Module, blocks: Blocks | None, given: dict[str, Any]) -> Layout:
+def found_layout(model: nn.Module, blocks: Blocks | None, given: Given) -> Layout:
     """The layout of a model; where names and structure do not show it, what one of the calls that were given shows."""
     first = None if blocks is not None else _first_call(model, given)
     return layout_of(model, blocks=blocks, batch=first)
 
 
-def _first_call(model: nn.Module, given: dict[str, Any]) -> Batch | None:
+def _first_call(model: nn.Module, given: Given) -> Batch | None:
     """The first call that was given, if looking at it takes nothing away."""
-    inputs, call = given.get("inputs"), given.get("call")
+    inputs, call = given.inputs, given.call
     if (inputs is None) == (call is None) or isinstance(inputs, Iterator):
         return None
     first = next(iter(given_calls(model, inputs, call=call).calls), None)
     return None if first is None else first.batch
 
 
-def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
+def chosen_inputs(
+    loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout, *, seed: int
+) -> Reading:
     """The inputs that the user gave (at most one kind), or those that fit the model, whose blocks ``layout`` names."""
-    named = [kind for kind in ("texts", "images", "audio", "inputs", "call") if given.get(kind) is not None]
+    named = given.kinds
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
@@ -146,14 +230,16 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
         named = ["random_tokens"]
     if config.vocab is not None and not named:
         raise ConfigError(
-            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: --random-tokens 2x48"
+            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: random_tokens='2x48'",
+            "random_tokens",
         )
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
             f"{loaded.name} reads neither texts nor images nor sound as far as its inputs "
-            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors: --inputs FILE.npy, .npz, "
-            ".safetensors or .pt, or a call of it: --call FILE.py:FUNCTION"
+            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors (a file .npy, .npz, .safetensors or .pt): "
+            "inputs=, or a call of it: call=",
+            *("inputs", "call"),
         )
     makers = {
         "texts": _texts,
@@ -164,18 +250,18 @@ def chosen_inputs(loaded: Loaded, config: ScanConfig, given: dict[str, Any], lay
     if kind in ("inputs", "call"):
         made = _calls(loaded, config, given, layout)
     else:
-        made = makers[kind](loaded, config, given.get(kind))
-    made = replace(made, given=given.get(kind))
+        made = makers[kind](loaded, config, getattr(given, kind, None), seed)
+    made = replace(made, given=getattr(given, kind, None))
     if is_default:
         made = replace(made, rule=f"random tokens, as {loaded.name} has no tokenizer; {made.rule}")
     if kind in ("texts", "random_tokens"):
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
-        made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, config)
-    made = _with_decoder(made, loaded, kind, given.get(kind))
+        made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, seed)
+    made = _with_decoder(made, loaded, kind, getattr(given, kind, None))
     return made if config.max_texts is None else _cut(made, config)
 
 
-def _with_decoder(inputs: Inputs, loaded: Loaded, kind: str, value: Any) -> Inputs:
+def _with_decoder(inputs: Reading, loaded: Loaded, kind: str, value: Any) -> Reading:
     """The same, with words about what the decoder reads, where the model has an encoder besides."""
     if "decoder_input_ids" not in loaded.takes:
         return inputs
@@ -191,7 +277,7 @@ def _with_decoder(inputs: Inputs, loaded: Loaded, kind: str, value: Any) -> Inpu
     return replace(inputs, decoder=words, rule=f"{inputs.rule}; the decoder reads {words}")
 
 
-def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
+def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
     """Whole batches up to the number of texts asked for; the last one shortened."""
     most = config.max_texts or 0
     total = most if inputs.total is None else min(most, inputs.total)
@@ -207,14 +293,15 @@ def _cut(inputs: Inputs, config: ScanConfig) -> Inputs:
     return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, total=total)
 
 
-def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
+def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
         other = {"image": "images", "audio": "audio"}[loaded.kind]
-        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: --{other} FILE or FOLDER")
+        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: {other}=", other)
     if loaded.tokenizer is None:
         raise ConfigError(
-            f"{loaded.name} came without a tokenizer, so texts cannot be read; use --random-tokens 2x48, or give "
-            "token ids: --inputs FILE.npy"
+            f"{loaded.name} came without a tokenizer, so texts cannot be read; use random_tokens='2x48', or give "
+            "token ids: inputs=",
+            *("random_tokens", "inputs"),
         )
     total: int | None
     read: Iterable[str]
@@ -230,7 +317,7 @@ def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
     begin = missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
     dropped = "padding is left out" if config.special == "keep" else "padding and special tokens are left out"
-    return Inputs(
+    return Reading(
         batches=text_batches(
             chain(few, read),
             loaded.tokenizer,
@@ -246,13 +333,13 @@ def _texts(loaded: Loaded, config: ScanConfig, texts: Any) -> Inputs:
     )
 
 
-def _random_tokens(loaded: Loaded, config: ScanConfig, _: Any) -> Inputs:
+def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> Reading:
     shape = config.random_tokens or ""
-    return Inputs(
+    return Reading(
         batches=random_token_batches(
             loaded.model,
             shape,
-            seed=config.seed,
+            seed=seed,
             batch_size=config.batch_size,
             tokenizer=loaded.tokenizer,
             vocabulary=config.vocab,
@@ -264,9 +351,9 @@ def _random_tokens(loaded: Loaded, config: ScanConfig, _: Any) -> Inputs:
     )
 
 
-def _images(loaded: Loaded, config: ScanConfig, images: Any) -> Inputs:
-    pictures = sample_images(seed=config.seed) if images is None else read_images(images)
-    return Inputs(
+def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Reading:
+    pictures = sample_images(seed=seed) if images is None else read_images(images)
+    return Reading(
         batches=image_batches(
             pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
         ),
@@ -278,11 +365,11 @@ def _images(loaded: Loaded, config: ScanConfig, images: Any) -> Inputs:
     )
 
 
-def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
-    waves = sample_audio(seed=config.seed) if audio is None else read_audio(audio)
-    return Inputs(
+def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Reading:
+    waves = sample_audio(seed=seed) if audio is None else read_audio(audio)
+    return Reading(
         batches=audio_batches(
-            waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=config.seed
+            waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=seed
         ),
         total=len(waves) if isinstance(waves, list) else None,
         rule="sample sound, of which nothing is left out"
@@ -292,10 +379,10 @@ def _audio(loaded: Loaded, config: ScanConfig, audio: Any) -> Inputs:
     )
 
 
-def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: Layout) -> Inputs:
-    inputs = given.get("inputs")
+def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -> Reading:
+    inputs = given.inputs
     batches = batches_of_call(
-        loaded.model, inputs, call=given.get("call"), layout=layout, batch_size=config.batch_size
+        loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size
     )
     axes = batches.axes
     words = "texts are the first axis of the states; "
@@ -304,7 +391,7 @@ def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: La
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
-    return Inputs(
+    return Reading(
         batches=batches,
         total=None,
         axes=axes,
@@ -313,7 +400,7 @@ def _calls(loaded: Loaded, config: ScanConfig, given: dict[str, Any], layout: La
     )
 
 
-def _with_pictures(inputs: Inputs, loaded: Loaded, config: ScanConfig) -> Inputs:
+def _with_pictures(inputs: Reading, loaded: Loaded, seed: int) -> Reading:
     """For a model that reads text and image side by side (CLIP), sample images go with the texts."""
     both = {"input_ids", "pixel_values"} <= set(loaded.takes)
     if not both or not _needs_both(loaded):
@@ -321,7 +408,7 @@ def _with_pictures(inputs: Inputs, loaded: Loaded, config: ScanConfig) -> Inputs
 
     def batches() -> Iterator[Batch]:
         for batch in inputs.batches:
-            pictures = sample_images(len(batch), seed=config.seed)
+            pictures = sample_images(len(batch), seed=seed)
             drawn = next(
                 iter(image_batches(pictures, loaded.model, processor=loaded.processor, batch_size=len(batch)))
             )

@@ -1,8 +1,10 @@
-"""The networks that an ablation compares: every variant, mask and skip scale as a rewritten copy of one tree."""
+"""Networks made of one tree by leaving parts out: variants, masks and skip scales, as rewritten copies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rankscope.errors import ConfigError
+from rankscope.findings import asked
 from rankscope.masks import parse_mask
 from rankscope.network import (
     Attention,
@@ -22,6 +24,7 @@ from rankscope.network import (
 )
 from rankscope.network.parts import leaves
 from rankscope.network.rewrites import only_in, paper_variant
+from rankscope.network.surgery import check_variant
 from rankscope.studies.ablate_config import OWN, AblateConfig
 
 NORMS: dict[type[Norm], str] = {LayerNorm: "layer", RMSNorm: "rms", Sphere: "sphere"}
@@ -60,6 +63,22 @@ def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
                     norm=norm_text(changed),
                     skip_scale=None if isinstance(scale, str) else scale,
                 )
+
+
+def one_cut(network: Network, config: asked.ModelOrRandom) -> Cut:
+    """The one network of a tree that a command is asked about: a variant, under a mask, with or without norms."""
+    if config.norm not in (None, OWN, "none"):
+        raise ConfigError(
+            f"norm={config.norm!r} is of random networks; a model keeps its norms (own) or loses them (none)",
+            "norm",
+        )
+    name, mask = config.variant or config.of_model["variant"], config.mask or OWN
+    check_variant(name)
+    masked = network if mask == OWN else with_mask(network, parse_mask(mask))
+    cut = variant(masked, name)
+    cut = without(cut, "norm") if config.norm == "none" else cut
+    told = mask_text(cut) if mask == OWN else parse_mask(mask).text
+    return Cut(network=cut, variant=name, mask=told, norm=norm_text(cut), skip_scale=None)
 
 
 def mask_text(network: Network) -> str:

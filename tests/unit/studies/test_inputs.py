@@ -9,7 +9,7 @@ from kit.models import HALVES
 from rankscope.errors import ConfigError
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
-from rankscope.studies import scan_inputs
+from rankscope.studies import inputs as chosen
 from rankscope.studies.ablate_study import ablate
 from rankscope.studies.scan_study import scan
 
@@ -60,7 +60,7 @@ def test_a_missing_begin_is_a_note_of_the_scan(monkeypatch: pytest.MonkeyPatch) 
         seen.extend(texts)
         return MissingBegin("no begin")
 
-    monkeypatch.setattr(scan_inputs, "missing_begin", missing)
+    monkeypatch.setattr(chosen, "missing_begin", missing)
     texts = ["the cat sat", "a dog sat", "the mat"]
     ready = load_model(folders.bert())
     found = scan(ready, texts, tokenizer=folders.word_tokenizer()).table.sections["scan"]
@@ -79,5 +79,5 @@ def test_a_verdict_on_sample_images_says_so() -> None:
 def test_texts_for_a_model_of_images_are_refused_with_what_it_reads() -> None:
     size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
-    with pytest.raises(ConfigError, match="does not read texts; give what it reads: --images"):
+    with pytest.raises(ConfigError, match="does not read texts; give what it reads: images="):
         scan(model, ["a text"])

@@ -1,0 +1,440 @@
+"""``rankscope rate``: the order and the rate of collapse, measured and predicted."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import FiniteFloat
+
+from rankscope.charts import Chart
+from rankscope.core.words import NOTHING, count, listed, number, ranges, sentence
+from rankscope.document import Column, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
+from rankscope.findings.asked import ModelOrRandom, option
+from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.blocks import mean_by_layer, split_curves
+
+DEFINITION = "residual[frobenius,mean]"
+
+FEWEST_LAYERS = 16
+"""Fewer layers have no rate."""
+
+Regime = Literal["cubic", "linear", "sublinear", "none"]
+
+Declined = Literal[
+    "equal tokens",
+    "no common row",
+    "few layers",
+    "cubic",
+    "sublinear",
+    "plateau",
+    "unsettled",
+    "hidden mode",
+    "no fall",
+    "rounding",
+]
+"""Why there is no rate."""
+
+Unpredicted = Declined | Literal["nilpotent", "apart", "growing tokens", "not known"]
+"""Why no rate is predicted, or why it is 0 or 1."""
+
+One = TypeVar("One")
+
+
+class RateConfig(ModelOrRandom):
+    """Measure the order and rate of collapse with the split pass, and predict them from the map at consensus.
+
+    The default network has no norm and no MLP, one orthogonal matrix per layer split over the heads, and query and
+    key entries of standard deviation 0.2/sqrt(dim), so that there is no plateau. The rate is that of the Frobenius
+    residual divided by the growth of the common row; the absolute one is rate times value_growth. Of a model, one
+    variant is followed on every text alone; all tokens count, special ones too.
+    """
+
+    group = "Rate"
+    network: ClassVar = ModelOrRandom.network | {
+        **{"layers": 200, "heads": 1, "dim": 16, "tokens": 12},
+        **{"mask": "causal", "values": "orthogonal", "init": "small"},
+    }
+    of_model: ClassVar = ModelOrRandom.of_model | {"variant": "san"}
+    shared: ClassVar = ("layers",)
+    needs_network: ClassVar = False
+    layers: int | None = option(
+        None,
+        f"Blocks to follow; a rate needs at least {FEWEST_LAYERS}. A model's blocks are repeated up to there.",
+        ge=1,
+        shown="200, or the model's own",
+    )
+    max_texts: int | None = option(4, "Texts that are followed.", ge=1)
+    no_error: bool = option(False, "Leave out the perturbed run that estimates floors; faster.")
+
+
+class Plateau(Value):
+    """Layers over which the residual hardly falls although it does before or after."""
+
+    first: int
+    """The first layer of it."""
+
+    last: int
+    """The last layer of it."""
+
+    rate: FiniteFloat
+    """Factor per layer on it."""
+
+
+class Fit(Value):
+    """What one run shows of its collapse."""
+
+    order: Number
+    """The exponent p of r(l+1) ~ c r(l)^p."""
+
+    rate: Number
+    """Factor per layer of the residual divided by the growth of the common row."""
+
+    value_growth: Number
+    """Factor per layer of the length of the common row."""
+
+    regime: Regime
+    """Which law the run follows."""
+
+    uncertainty: Number
+    """One standard error of the rate."""
+
+    exponent: Number = None
+    """The power of the layer on top of the exponential, or alone where the fall is sublinear."""
+
+    declined: Declined | None = None
+    """Why there is no rate."""
+
+    between: tuple[FiniteFloat, FiniteFloat] | None = None
+    """Of a rate that still drifts: one standard error to each side. Of a hidden mode: the rate so far, and the mode."""
+
+    from_layer: int | None = None
+    """From which layer on tokens are exactly equal, or a plateau lasts to the end of what is known."""
+
+    lost_from: int | None = None
+    """From which layer on rounding is no small part of the residual, so that the fit ends before it."""
+
+    plateaus: tuple[Plateau, ...] = ()
+    """Stretches of layers without collapse."""
+
+    def why(self, layers: int) -> str:
+        """Why there is no rate, in a sentence; empty if there is one."""
+        low, high = self.between or (None, None)
+        words = {
+            "equal tokens": f"all tokens are exactly equal from layer {self.from_layer} on",
+            "no common row": "the common row vanishes, so there is nothing to divide the residual by",
+            "few layers": f"{count(layers, 'layer')} are too few to fit a rate; ask for at least {FEWEST_LAYERS}",
+            "cubic": "every layer cubes the residual, so there is no factor per layer",
+            "sublinear": f"the residual falls as the layer to the power {number(self.exponent)}",
+            "plateau": f"the run ends on a plateau, or too soon after one, that begins at layer {self.from_layer}",
+            "unsettled": f"the rate still drifts: the layers leave it between {number(low, 4)} and {number(high, 4)} "
+            "(one standard error to each side); ask for more layers",
+            "hidden mode": f"the residual falls by a factor {number(low, 4)} per layer so far, but the map at "
+            f"consensus has a slower mode, {number(high, 4)}, that is still hidden; ask for more layers",
+            "no fall": "the residual does not fall",
+            "rounding": "rounding is no small part of the residual from the start",
+        }
+        lost = f"from layer {self.lost_from} on rounding is no small part of the residual, as a perturbed run shows"
+        said = [words.get(self.declined or "", ""), lost if self.lost_from is not None else ""]
+        return "; ".join(dict.fromkeys(one for one in said if one))
+
+
+class Prediction(Value):
+    """What the map at consensus says."""
+
+    order: Number
+    """The exponent of the law near consensus."""
+
+    rate: Number
+    """Factor per layer near consensus."""
+
+    method: Literal["slem", "joint", "followed"] | None
+    """Second eigenvalue of one map, of all parts jointly, or a small residual followed through the layers."""
+
+    uncertainty: Number = None
+    """One standard error of a rate that was followed, half the width of what is certain of an eigenvalue."""
+
+    declined: Unpredicted | None = None
+    """Why there is no rate, or why it is 0 or 1."""
+
+    growth: Number = None
+    """Factor per layer of the length of tokens, where it keeps logits from vanishing."""
+
+    part: str = ""
+    """The part of the network that has no map at consensus, where that is why."""
+
+    @property
+    def why(self) -> str:
+        """What there is to know besides the number, in a sentence; empty if nothing."""
+        words = {
+            "cubic": "at consensus all rows of every map are equal: each layer cubes the residual",
+            "nilpotent": "the map at consensus is nilpotent: a few layers make all tokens equal, to first order",
+            "apart": "the map at consensus keeps several groups of tokens apart: their differences do not fall",
+            "growing tokens": f"tokens grow by a factor {number(self.growth)} per layer, so logits do not vanish "
+            "and the map never nears consensus",
+            "not known": f"no prediction: nothing is known of {self.part or 'a part of the network'} at consensus",
+            None: "",
+        }
+        return words.get(self.declined, "a small residual, followed through the layers, has no rate either")
+
+
+class Run(Value):
+    """One network on one text."""
+
+    seed: int
+    """Of the network, or of what was drawn for the model."""
+
+    sample: int | None = None
+    """Number of the text of a model."""
+
+    measured: Fit
+    """From the split pass."""
+
+    predicted: Prediction
+    """From the map at consensus."""
+
+
+class Summary(Value):
+    """Means over all runs; null where some run has no such number."""
+
+    order: Number
+    """Mean of the orders."""
+
+    rate: Number
+    """Geometric mean of the rates."""
+
+    value_growth: Number
+    """Geometric mean of the growth of the common row."""
+
+    regime: Regime
+    """The law that all runs follow; none where they differ."""
+
+    uncertainty: Number
+    """One standard error of the mean rate, at least that of a single run."""
+
+    exponent: Number
+    """Mean of the exponents."""
+
+    plateaus: tuple[Plateau, ...]
+    """Of a single run."""
+
+    predicted_order: Number
+    """Mean of the predicted orders."""
+
+    predicted_rate: Number
+    """Geometric mean of the predicted rates."""
+
+    predicted_uncertainty: Number
+    """One standard error of it."""
+
+    declined: tuple[Declined, ...]
+    """Why runs have no rate."""
+
+    method: Literal["slem", "joint", "followed"] | None
+    """How the prediction was made; null where runs differ."""
+
+
+class RateFinding(Finding):
+    """Order and rate of collapse of one network, over its seeds and texts."""
+
+    command: ClassVar[str] = "rate"
+    shown: ClassVar[tuple[str, ...]] = ("words", "fit")
+
+    subject: str
+    """Name of the model; "random" for random networks."""
+
+    layers: int
+    """Blocks that were followed."""
+
+    definitions: dict[str, str]
+    """What was measured, as a formula."""
+
+    runs: tuple[Run, ...]
+    """Every network on every text."""
+
+    has_error: bool = True
+    """Whether floors were estimated from a perturbed run."""
+
+    @property
+    def fit(self) -> Summary:
+        """Geometric means over runs, with the spread between runs in the uncertainty."""
+        fits, predictions = [run.measured for run in self.runs], [run.predicted for run in self.runs]
+        return Summary(
+            order=_mean([one.order for one in fits]),
+            rate=_geometric([one.rate for one in fits]),
+            value_growth=_geometric([one.value_growth for one in fits]),
+            regime=_shared([one.regime for one in fits], "none"),
+            uncertainty=_uncertainty([one.rate for one in fits], [one.uncertainty for one in fits]),
+            exponent=_mean([one.exponent for one in fits]),
+            plateaus=fits[0].plateaus if len(fits) == 1 else (),
+            predicted_order=_mean([one.order for one in predictions]),
+            predicted_rate=_geometric([one.rate for one in predictions]),
+            predicted_uncertainty=_uncertainty(
+                [one.rate for one in predictions], [one.uncertainty for one in predictions]
+            ),
+            declined=tuple(dict.fromkeys(one.declined for one in fits if one.declined)),
+            method=_shared([one.method for one in predictions], None),
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """How fast it collapses, whether theory says the same, and what is not known."""
+        fit = self.fit
+        said = [self._conclusion(fit)]
+        if fit.predicted_rate is not None:
+            off = f" ± {number(fit.predicted_uncertainty, 2)}" if fit.predicted_uncertainty else ""
+            said.append(
+                f"The map at consensus predicts a factor {number(fit.predicted_rate, 4)}{off} ({fit.method})."
+            )
+        if fit.plateaus:
+            flat = ranges(layer for one in fit.plateaus for layer in range(one.first, one.last + 1))
+            said.append(f"The residual hardly falls over layers {flat}.")
+        said += [
+            sentence(why)
+            for why in (
+                *_most(
+                    run.measured.why(self.layers) for run in self.runs if fit.regime in ("none", "linear")
+                ),
+                *_most(run.predicted.why for run in self.runs),
+            )
+        ]
+        return tuple(dict.fromkeys(said))
+
+    def _conclusion(self, fit: Summary) -> str:
+        match fit.regime:
+            case "linear" if fit.rate is not None:
+                off = f" ± {number(fit.uncertainty, 2)}" if fit.uncertainty else ""
+                grows = fit.value_growth is not None and abs(math.log(fit.value_growth)) > 1e-6
+                rest = (
+                    f" relative to the common row, which itself changes by a factor {number(fit.value_growth, 4)}"
+                    if grows
+                    else ""
+                )
+                return f"The residual changes by a factor {number(fit.rate, 4)}{off} per layer{rest}."
+            case "cubic":
+                return f"Every layer cubes the residual: the measured order is {number(fit.order)}."
+            case "sublinear":
+                return f"The residual falls as the layer to the power {number(fit.exponent)}, slower than any factor."
+        have = sum(run.measured.rate is not None for run in self.runs)
+        if have:
+            return f"{have} of {count(len(self.runs), 'run')} have a rate, the others follow another law or none."
+        return f"No rate could be fitted to {'the run' if len(self.runs) == 1 else 'any run'}."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where floors come from."""
+        return (
+            "Floors are estimated from a perturbed run; they are not bounds."
+            if self.has_error
+            else "Run without an error estimate: no number of the split pass has a floor or counts as resolved.",
+        )
+
+    @property
+    def tone(self) -> Tone:
+        """Red where a law of collapse was found."""
+        return {"none": "unknown", "sublinear": "look"}.get(self.fit.regime, "bad")  # type: ignore[return-value]
+
+    def document(self) -> Document:
+        """The conclusion, the numbers, the curve, every run, the mean of every layer."""
+        name = "a random network" if self.subject == "random" else self.subject
+        return Document(
+            title=f"Order and rate of collapse of {name}",
+            command=self.command,
+            facts=[count(self.layers, "layer"), count(len(self.runs), "run")],
+            blocks=some(
+                Verdict("Order and rate", self.words, self.tone),
+                Facts([(label, _fact(getattr(self.fit, label))) for label in SHOWN]),
+                Notes(self.notes),
+                Section("Curve", [Figure(one) for one in self.chart().pictures], only="html"),
+                len(self.runs) > 1 and Section("Runs", [self._runs()]),
+                Section("By layer", [mean_by_layer(self.table, DEFINITION)]),
+            ),
+            definitions=list(self.definitions.items()),
+            origin=self.provenance,
+        )
+
+    def chart(self) -> Chart:
+        """The residual by layer: the split pass filled, ordinary arithmetic hollow, its floors dotted."""
+        return Chart([split_curves(self.table, DEFINITION, title="Residual over layers")])
+
+    def _runs(self) -> Tabular:
+        names = (
+            "seed",
+            "text",
+            "order",
+            "rate",
+            "uncertainty",
+            "regime",
+            "no rate because",
+            "predicted rate",
+        )
+        words = ("regime", "no rate because")
+        columns = [Column(one, "words" if one in words else "number", optional=True) for one in names]
+        return Tabular(columns=columns, rows=[_row(run) for run in self.runs])
+
+
+SHOWN = tuple(Summary.model_fields)
+
+
+def _row(run: Run) -> list[str]:
+    fit = run.measured
+    return [
+        str(run.seed),
+        NOTHING if run.sample is None else str(run.sample),
+        number(fit.order),
+        number(fit.rate, 4),
+        number(fit.uncertainty, 2),
+        fit.regime,
+        fit.declined or NOTHING,
+        number(run.predicted.rate, 4),
+    ]
+
+
+def _fact(value: Any) -> str:
+    match value:
+        case None | ():
+            return NOTHING
+        case str():
+            return value
+        case tuple() if isinstance(value[0], Plateau):
+            return "layers " + ranges(at for one in value for at in range(one.first, one.last + 1))
+        case tuple():
+            return listed(value)
+    return number(value, 6)
+
+
+def _most(reasons: Iterable[str]) -> list[str]:
+    """Reasons each once, the most frequent three."""
+    found = [one for one in reasons if one]
+    return sorted(dict.fromkeys(found), key=found.count, reverse=True)[:3]
+
+
+def _shared(values: Sequence[One], otherwise: One) -> One:
+    """What all are, if they are the same."""
+    return values[0] if len(set(values)) == 1 else otherwise
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _geometric(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return 0.0 if 0.0 in known else math.exp(sum(map(math.log, known)) / len(known))
+
+
+def _uncertainty(rates: Sequence[float | None], errors: Sequence[float | None]) -> float | None:
+    """The mean error of single runs, or the standard error of their mean if that is larger.
+
+    What a run cannot know of its end is shared by the seeds, so averaging does not shrink it.
+    """
+    own, known = _mean(errors), [rate for rate in rates if rate is not None]
+    if own is None or len(known) < len(rates):
+        return None
+    if len(known) == 1:
+        return own
+    mean = sum(known) / len(known)
+    variance = sum((rate - mean) ** 2 for rate in known) / (len(known) - 1)
+    return max(own, math.sqrt(variance / len(known)))

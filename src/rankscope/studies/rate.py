@@ -1,0 +1,153 @@
+"""Order and rate of collapse of a random network, or of one cut of a model, text by text."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import threads_for
+from rankscope.findings.rate import DEFINITION, Fit, Prediction, RateConfig, RateFinding, Run
+from rankscope.masks import parse_mask
+from rankscope.measures import evaluate, find_measure
+from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
+from rankscope.sources.seen import Call
+from rankscope.split import Split, fit_logs, log_measure, predict_rate, split_states
+from rankscope.split.fit import nothing
+from rankscope.split.floors import SAFETY
+from rankscope.studies.cuts import one_cut
+from rankscope.studies.inputs import Given, verb_asked
+from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.subjects import Source, subjects
+
+Advance = Callable[[int, int | None], None]
+Followed = tuple[Network, Tensor, Context, torch.Generator, dict[str, Any]]
+"""A network, its tokens, their context, a source of randomness for the prediction, and what the rows say of it."""
+
+LOG_ERROR = (0.1, 1e-3)
+"""How far a logarithm may be off, absolutely or relative to it, to be fitted."""
+
+
+def rate(
+    model: Source | RateConfig | None = None,
+    texts: Any = None,
+    *,
+    images: Any = None,
+    audio: Any = None,
+    inputs: Any = None,
+    call: Call | None = None,
+    config: RateConfig | None = None,
+    advance: Advance | None = None,
+    **fields: Any,
+) -> RateFinding:
+    """The residual of every layer, its order and its rate, measured and predicted.
+
+    Of the random network that a ``RateConfig`` or its fields describe, ``rs.rate(layers=100, mask="window:2")``; or of
+    one cut of a model, a tree or a recording (``san`` if no variant is named), ``rs.rate(model, texts)``.
+    """
+    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    config, source, given = verb_asked(RateConfig, model, config, given, fields)
+    rows, runs, depth, name = Rows(), list[Run](), 0, "random"
+    total = len(config.seeds) if source is None else None
+    for network, x, context, drawn, about in (
+        _random(config) if source is None else _cut(source, config, given)
+    ):
+        depth, name = len(network.blocks), str(about["model"])
+        size = x.numel() if source is None else max(one.numel() for one in network.parameters())
+        with torch.no_grad(), threads_for(size):
+            states = split_states(network, x, context, error=not config.no_error)
+            _add(rows, about, network, x, context, states)
+            common = x.mean(dim=0) if source is None else states[0].common
+            found = predict_rate(network, common, tokens=len(x), generator=drawn, context=context)
+        kept = {field: value for field, value in asdict(found).items() if field in Prediction.model_fields}
+        place = {"seed": about["seed"], "sample": about.get("sample")}
+        runs.append(Run(**place, measured=measured(states, found), predicted=Prediction(**kept)))
+        if advance is not None:
+            advance(len(runs), total)
+    return RateFinding(
+        subject=name,
+        layers=depth,
+        definitions=definitions([DEFINITION]),
+        runs=tuple(runs),
+        has_error=not config.no_error,
+        table=rows.table(config, command="rate", seeds=config.seeds),
+    )
+
+
+def _random(config: RateConfig) -> Iterator[Followed]:
+    spec, tokens = Spec.of(**config.spec()), config.chosen("tokens")
+    parse_mask(spec.mask).matrix(tokens)
+    about = {
+        "model": "random",
+        "variant": spec.variant,
+        "mask": parse_mask(spec.mask).text,
+        "norm": spec.norm,
+    }
+    for seed in config.seeds:
+        for_weights, for_tokens = generators(seed)
+        with torch.no_grad():
+            network = build(spec, for_weights)
+            x = gaussian_tokens(tokens, spec.dim, generator=for_tokens)
+        yield network, x, Context(), for_tokens, about | {"site": "block", "seed": seed}
+
+
+def _cut(model: Source, config: RateConfig, given: Given) -> Iterator[Followed]:
+    tokens = config.chosen("tokens") if isinstance(model, Spec) else None
+    for subject in subjects(model, config, given, seeds=config.seeds, tokens=tokens):
+        cut = one_cut(subject.network, config)
+        network = deepened(cut.network, config.layers)
+        about = {"model": subject.about["model"], "variant": cut.variant, "mask": cut.mask, "norm": cut.norm}
+        about |= {"semantics": "clean", "seed": subject.seed, "site": "block"}
+        for fed in subject.feeds:
+            for sample, x, context in fed.each():
+                drawn = torch.Generator().manual_seed(subject.seed)
+                yield network, x, context, drawn, about | {"sample": sample}
+
+
+def deepened(network: Network, layers: int | None) -> Network:
+    """The network with its blocks applied again and again until there are ``layers`` of them; fewer if that is less."""
+    return network if layers is None else network.with_blocks(islice(cycle(network.blocks), layers))
+
+
+def measured(states: Sequence[Split], prediction: Any) -> Fit:
+    """Order and rate of one split run, fitted to the layers whose logarithm is known.
+
+    What was predicted helps to tell a plateau from a slow fall.
+    """
+    known = next((layer for layer, state in enumerate(states) if not _is_known(state)), len(states))
+    logs = np.array([float(state.log_scale) for state in states[:known]])
+    common = np.array([float(state.common.norm().log()) for state in states[:known]])
+    expected = 0.0 if prediction.order == 3.0 else prediction.rate
+    lost = None if known == len(states) else known
+    found = (
+        nothing("rounding") if lost is not None and known < 2 else fit_logs(logs, common, expected=expected)
+    )
+    kept = {field: value for field, value in asdict(found).items() if field in Fit.model_fields}
+    return Fit(**kept | {"lost_from": lost})
+
+
+def _is_known(state: Split) -> bool:
+    """Whether the log of the residual is known well enough to fit it; always so where no perturbed run went along.
+
+    A residual that every layer cubes may be unknown while its logarithm, in which the order shows, is known well.
+    """
+    found = log_measure(find_measure(DEFINITION), state)
+    if state.twin is None or found.log_floor is None or float(state.log_scale) == -math.inf:
+        return True
+    size, off = abs(float(found.log)), abs(float(state.twin.log_scale - state.log_scale))
+    error = SAFETY * off + min(math.exp(min(float(found.log_floor - found.log), 0.0)), 1.0)
+    absolute, relative = LOG_ERROR
+    return float(found.log_floor) < math.inf and error <= max(absolute, relative * size)
+
+
+def _add(
+    rows: Rows, about: dict[str, Any], network: Network, x: Tensor, context: Context, states: Sequence[Split]
+) -> None:
+    measure = find_measure(DEFINITION)
+    for layer, (split, state) in enumerate(zip(states, network.states(x, context), strict=True)):
+        ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=x.dtype)
+        rows.add_split(measure, log_measure(measure, split), ordinary, about | {"layer": layer})
