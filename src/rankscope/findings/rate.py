@@ -331,7 +331,11 @@ class RateFinding(Finding):
     @property
     def tone(self) -> Tone:
         """Red where a law of collapse was found."""
-        return {"none": "unknown", "sublinear": "look"}.get(self.fit.regime, "bad")  # type: ignore[return-value]
+        fit = self.fit
+        if fit.regime == "linear" and fit.rate is not None and fit.rate >= 1:
+            return "good"
+        tones: dict[Regime, Tone] = {"none": "unknown", "sublinear": "look", "linear": "bad", "cubic": "bad"}
+        return tones[fit.regime]
 
     def document(self) -> Document:
         """The conclusion, the numbers, the curve, every run, the mean of every layer."""
@@ -341,8 +345,14 @@ class RateFinding(Finding):
             command=self.command,
             facts=[count(self.layers, "layer"), count(len(self.runs), "run")],
             blocks=some(
-                Verdict("Order and rate", self.words, self.tone),
-                Facts([(label, _fact(getattr(self.fit, label))) for label in SHOWN]),
+                Verdict(
+                    TITLES[self.fit.regime] if self.tone != "good" else "Tokens do not become equal",
+                    self.words,
+                    self.tone,
+                ),
+                Facts(
+                    [(label, fact) for label in SHOWN if (fact := _fact(getattr(self.fit, label))) != NOTHING]
+                ),
                 Notes(self.notes),
                 Section("Curve", [Figure(one) for one in self.chart().pictures], only="html"),
                 len(self.runs) > 1 and Section("Runs", [self._runs()]),
@@ -373,6 +383,13 @@ class RateFinding(Finding):
 
 
 SHOWN = tuple(Summary.model_fields)
+
+TITLES: dict[Regime, str] = {
+    "linear": "Tokens become equal at a constant rate",
+    "cubic": "Tokens become equal doubly exponentially",
+    "sublinear": "Tokens become equal, slower than at any rate",
+    "none": "No rate",
+}
 
 
 def _row(run: Run) -> list[str]:
