@@ -14,6 +14,7 @@ from bench import (
     bench_recognise,
     bench_scan,
     bench_split,
+    bench_start,
     bench_translate,
 )
 
@@ -24,6 +25,7 @@ def main() -> None:
         "torch": torch.__version__,
         "centers": bench_centers.run(),
         "network": bench_network.run(),
+        "start": bench_start.run(),
         "split": bench_split.run(),
         "scan": bench_scan.run(),
         "translate": bench_translate.run(),
