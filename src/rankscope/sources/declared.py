@@ -20,14 +20,19 @@ EXACT = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Declared:
-    """The words of a family about one stack; ``module`` is the part of the model that belongs to the family."""
+    """The words of a family about one stack; ``module`` is the part of the model that belongs to the family.
+
+    ``before`` counts the blocks of the family's run before the first that is read, where only some of them are asked
+    for: a configuration says what each block is by its number in the whole run.
+    """
 
     tree: Tree
     module: nn.Module
+    before: int = 0
 
     def place(self, block: nn.Module, number: int) -> Place:
         config = getattr(self.module, "config", None)
-        return Place(model=self.module, block=unwrapped(block), number=number, config=config)
+        return Place(model=self.module, block=unwrapped(block), number=self.before + number, config=config)
 
     def built(self, place: Place) -> Part | None:
         """The tree of a block that no run shows; None for all others. An error where there can be no tree."""

@@ -220,11 +220,13 @@ def _around(model: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def _others(model: nn.Module, stack: Stack) -> Iterator[nn.Module]:
-    """Blocks of other runs: what they make of the tokens belongs to them."""
+    """Blocks of other runs: what they make of the tokens belongs to them. Where a stack has only some blocks of a run,
+    the others of that run are something that the model does after it, or before."""
     for run in find_runs(model):
-        for path, block in run.entries:
-            if not any(is_inside(path, own) or is_inside(own, path) for own in stack.blocks):
-                yield block
+        if not any(
+            is_inside(path, own) or is_inside(own, path) for path, _ in run.entries for own in stack.blocks
+        ):
+            yield from (block for _, block in run.entries)
 
 
 def _tensors(values: Iterable[object]) -> Iterator[Tensor]:

@@ -6,7 +6,7 @@ from torch import nn
 
 from rankscope.sources.forward import Mention, mentions
 from rankscope.sources.paths import is_inside, join, resolve
-from rankscope.sources.roles import block_width, children, is_norm, norm_width
+from rankscope.sources.roles import block_width, children, is_list, is_norm, norm_width
 from rankscope.sources.runs import Run
 
 _POOLED = re.compile(r"fc|head|pool", re.IGNORECASE)
@@ -18,10 +18,13 @@ def final_norm(model: nn.Module, run: Run, runs: list[Run]) -> str | None:
     """The path of the norm after a run: beside its last block, or beside one of the modules around it.
 
     Of several runs inside one module (the stages of Swin) only the last can own a norm after that module; a norm after
-    another run belongs to that one.
+    another run belongs to that one. So does a norm after blocks of the same kind that follow in the same list, where
+    only the first ones are asked for.
     """
     last, block = run.entries[-1]
     width = block_width(block)
+    if _goes_on(model, run):
+        return None
     later = [other.at for other in runs[runs.index(run) + 1 :]]
     path = last
     while path:
@@ -35,6 +38,19 @@ def final_norm(model: nn.Module, run: Run, runs: list[Run]) -> str | None:
             return join(above, found)
         path = above
     return None
+
+
+def _goes_on(model: nn.Module, run: Run) -> bool:
+    """Whether the list that holds the last block of a run has further blocks of its kind, which the run has not."""
+    last, block = run.entries[-1]
+    above, _, name = last.rpartition(".")
+    owner = resolve(model, above)
+    if owner is None or not is_list(owner):
+        return False
+    order = list(children(owner))
+    after = order[[child for child, _ in order].index(name) + 1 :]
+    own = {part for _, part in run.entries}
+    return any(type(part) is type(block) and part not in own for _, part in after)
 
 
 def _next_name(path: str, above: str) -> str:

@@ -47,8 +47,11 @@ class Seen:
 
     is_open: bool = True
 
-    trees: "dict[str | None, tuple[object, Translation]]" = field(default_factory=dict)
-    """What ``translate`` has read, and what the model was like then, by the name of the stack that was asked for."""
+    trees: "dict[tuple[str | None, tuple[str, ...] | None], tuple[object, Translation]]" = field(
+        default_factory=dict
+    )
+    """What ``translate`` has read, and what the model was like then, by what was asked for: the name of a stack, and
+    the paths of its blocks."""
 
     def __len__(self) -> int:
         return len(self.batches)

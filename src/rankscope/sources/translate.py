@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTranslated, RankscopeError, ShapeError
+from rankscope.errors import ConfigError, NotTranslated, RankscopeError, ShapeError
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.declared import Declared
@@ -23,6 +23,7 @@ from rankscope.sources.program_layout import stack_by_program
 from rankscope.sources.recognition import read_stack
 from rankscope.sources.seen import Seen
 from rankscope.sources.streams import in_one_stream
+from rankscope.sources.structure import Blocks, block_paths
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translation import Translation, pointers
 from rankscope.sources.trial import trial_batch
@@ -30,7 +31,11 @@ from rankscope.sources.weights import refuse_not_finite
 
 
 def translate(
-    model: nn.Module | Seen, batch: Batch | None = None, *, stack: str | None = None
+    model: nn.Module | Seen,
+    batch: Batch | None = None,
+    *,
+    stack: str | None = None,
+    blocks: Blocks | None = None,
 ) -> Translation:
     """The tree of a model's blocks, or an error that says what stands in the way.
 
@@ -41,22 +46,28 @@ def translate(
     shorter, longer and padded ones: every block on the model's own state before it, then all blocks one after the
     other, and the end of the tree with the model's own last state. ``stack`` names the run of blocks, where there are
     several; else it is the first one that a family has measured, or the first of all.
+
+    ``blocks`` names the blocks themselves, as ``layout_of`` takes them: the path of their list, or paths or modules one
+    by one. They are one stack; lists that do not hand their state on to each other are several, of which ``stack`` has
+    to name one.
     """
     if isinstance(model, Seen):
         seen = model.closed()
-        return _kept(seen, seen.batches[0] if batch is None else batch, stack)
-    return _read(unwrapped(checked_module(model)), batch, stack)
+        return _kept(seen, seen.batches[0] if batch is None else batch, stack, blocks)
+    return _read(unwrapped(checked_module(model)), batch, stack, blocks)
 
 
-def _kept(seen: Seen, batch: Batch, stack: str | None) -> Translation:
+def _kept(seen: Seen, batch: Batch, stack: str | None, blocks: Blocks | None) -> Translation:
     """The tree that a recording keeps; read again where the model has changed, or it does not hold on this batch."""
+    model = unwrapped(checked_module(seen.model))
     now = _fingerprint(seen.model)
-    then, known = seen.trees.get(stack, (None, None))
+    asked = stack, None if blocks is None else block_paths(model, blocks)
+    then, known = seen.trees.get(asked, (None, None))
     if known is not None and then == now:
         with suppress(NotTranslated, ShapeError):
             return known.proven_on(batch)
-    found = _read(unwrapped(checked_module(seen.model)), batch, stack)
-    seen.trees[stack] = (now, found)
+    found = _read(model, batch, stack, blocks)
+    seen.trees[asked] = (now, found)
     return found
 
 
@@ -88,10 +99,10 @@ def _hooks_of(module: nn.Module) -> Iterator[Iterable[int]]:
     yield map(id, module._forward_pre_hooks.values())
 
 
-def _read(model: nn.Module, batch: Batch | None, stack: str | None) -> Translation:
+def _read(model: nn.Module, batch: Batch | None, stack: str | None, blocks: Blocks | None) -> Translation:
     if batch is not None:
         batch = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
-    chosen = _chosen(model, stack, batch)
+    chosen = _chosen(model, stack, batch) if blocks is None else _named(model, blocks, stack, batch)
     found, layout = chosen.stack, Layout(family=chosen.family, stacks=(chosen.stack,))
     _check(model, found)
     own, _ = located(model, layout, _random(model, chosen) if batch is None else batch)
@@ -149,6 +160,44 @@ def _chosen(model: nn.Module, wanted: str | None, batch: Batch | None) -> _Chose
             return _Chosen(stack=stack, family=layout.family, kind=kind_of_model(model))
     names = ", ".join(stack.name for stack in layout.stacks)
     raise NotTranslated(f"the model has no stack {wanted!r}; it has {names}")
+
+
+def _named(model: nn.Module, blocks: Blocks, wanted: str | None, batch: Batch | None) -> _Chosen:
+    """The stack of blocks that the user names. What a family knows of a run counts for its blocks, all or some."""
+    layout = layout_of(model, blocks=blocks)
+    if len(layout.stacks) > 1:
+        with suppress(
+            ConfigError
+        ):  # without any inputs it is not seen whether one hands its state on to the next
+            trial = trial_batch(model, layout.stacks[0], padded=False) if batch is None else batch
+            layout = in_one_stream(model, layout, trial)
+    names = ", ".join(stack.name for stack in layout.stacks)
+    if wanted is None and len(layout.stacks) > 1:
+        raise NotTranslated(
+            f"the blocks that are named are {len(layout.stacks)} stacks that do not hand their state on to each other: "
+            f"{names}; name one of them as the stack, or its blocks alone"
+        )
+    found = next((stack for stack in layout.stacks if wanted in (None, stack.name)), None)
+    if found is None:
+        raise NotTranslated(
+            f"the blocks that are named are the stack{'s' * (len(layout.stacks) > 1)} {names}, and not {wanted!r}; "
+            "leave out the stack, or the blocks"
+        )
+    own = list(map(model.get_submodule, found.blocks))
+    for stack, match in family_runs(model):
+        run = list(map(model.get_submodule, stack.blocks))
+        if not set(own) <= set(run):
+            continue
+        if match.family.refusal:
+            raise NotTranslated(match.family.refusal)
+        tree = _tree(match)
+        if own == run:  # the family also knows how often they are called, and which norm follows
+            found = replace(stack, name=found.name)
+        before = run.index(own[0])
+        declared = None if tree is None else Declared(tree=tree, module=match.module, before=before)
+        kind = kind_of_model(match.module)
+        return _Chosen(stack=found, family=match.family.name, kind=kind, declared=declared)
+    return _Chosen(stack=found, family=layout.family, kind=kind_of_model(model))
 
 
 def _entered_by_its_state(model: nn.Module, stack: Stack, own: Batch) -> Stack:

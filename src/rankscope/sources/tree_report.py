@@ -30,14 +30,21 @@ from rankscope.sources.operations import Guard
 from rankscope.sources.recognise.tokenmaps import Called, RowByRow
 from rankscope.sources.recognition import Recognition, words_of
 from rankscope.sources.seen import Seen
+from rankscope.sources.structure import Blocks
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 
 
-def tree_report(model: nn.Module | Seen, batch: Batch | None = None) -> dict[str, Any]:
-    """The tree of a model as plain data, or why there is none."""
+def tree_report(
+    model: nn.Module | Seen,
+    batch: Batch | None = None,
+    *,
+    stack: str | None = None,
+    blocks: Blocks | None = None,
+) -> dict[str, Any]:
+    """The tree of a model as plain data, or why there is none; ``stack`` and ``blocks`` are those of ``translate``."""
     try:
-        return told(translate(model, batch))
+        return told(translate(model, batch, stack=stack, blocks=blocks))
     except RankscopeError as error:
         return {"refused": str(error)}
 
