@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
-from math import inf, isnan, nan, sqrt
+from math import inf, isnan, nan, prod, sqrt
 from typing import Literal
 
 import torch
@@ -24,10 +24,12 @@ from rankscope.sources.family import Layout
 from rankscope.sources.given import quantised
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.named_axes import StatedAxes, holds_tokens
 from rankscope.sources.taps import Receive, tapped
 
 How = Literal["moved", "stated", "one by one", "assumed"]
-"""Found by moving slices; stated by the batch; pictures and sound, which lie one after the other; taken for granted."""
+"""Found by moving slices; stated by whoever gives the inputs; pictures and sound, which lie one after the other; taken
+for granted."""
 
 CORNER = 4
 """So many slices along either axis take part in the trial, unless the model cannot read so few or shows nothing.
@@ -46,9 +48,6 @@ CONTRAST = 30.0
 
 CLEARLY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
 """A held slice that moves by more, relative to its tokens, was not moved by rounding."""
-
-_HELD = ("mask", "position", "type", "segment", "label", "index", "cache", "length")
-"""Words in the names of inputs that say something about tokens and hold none themselves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,9 +69,11 @@ class Axes:
         >>> Axes(inputs={"": 1}, how="moved").words
         'texts are axis 1 of the inputs (found by moving all texts but one)'
         """
+        if self.how == "stated" and all(axis is None for axis in self.inputs.values()):
+            return "the inputs are one text (as you said)"
         reason = {
             "moved": "found by moving all texts but one",
-            "stated": "as the batch says",
+            "stated": "as you said",
             "one by one": "pictures and sound lie one after the other",
             "assumed": "assumed: on these inputs moving texts shows nothing, as where no token reads another",
         }
@@ -80,12 +81,21 @@ class Axes:
 
 
 def find_axes(
-    model: nn.Module, layout: Layout | None, inputs: Mapping[str, Tensor], form: Form | None = None
+    model: nn.Module,
+    layout: Layout | None,
+    inputs: Mapping[str, Tensor],
+    form: Form | None = None,
+    *,
+    stated: StatedAxes | None = None,
 ) -> Axes:
     """Where texts lie in the inputs of a model, found on a small part of them; an error if both axes mix.
 
     ``form`` is that of the call which the inputs belong to, where they are not simply passed under their names.
+    ``stated`` is what somebody says of the axes: an error if moving shows another one, and what counts where it shows
+    nothing.
     """
+    if stated is not None:
+        return _as_stated(model, layout, inputs, form, stated)
     moved = [name for name, value in inputs.items() if holds_tokens(name, value)]
     if layout is None:
         return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
@@ -93,14 +103,55 @@ def find_axes(
         if _is_lone(model, layout, inputs, form):
             return Axes(inputs=dict.fromkeys(inputs), how="one by one")
         return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
-    # What blocks and sublayers put out comes first; an attention that starts at zero shows only inside that it mixes.
-    for trial in (_Trial(model, layout, moved, form, inside=inside) for inside in (False, True)):
-        for part in _parts(inputs, moved):
-            axis = trial.axis(part)
-            if axis is not None:
-                trial.check_alone(part, axis)
-                return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
+    for trial in _trials(model, layout, moved, form):
+        axis = trial.found(inputs)
+        if axis is not None:
+            return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
     return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
+
+
+def _as_stated(
+    model: nn.Module,
+    layout: Layout | None,
+    inputs: Mapping[str, Tensor],
+    form: Form | None,
+    stated: StatedAxes,
+) -> Axes:
+    """The axes that somebody states, unless moving slices shows texts along another one."""
+    moved = stated.meant(inputs)
+    if stated.texts is None:
+        _check_lone(model, layout, inputs, form, stated)
+        return Axes(inputs=dict.fromkeys(inputs), how="stated")
+    axes = _axes(inputs, stated.texts, moved, stated.pair)
+    for trial in () if layout is None else _trials(model, layout, moved, form, stated):
+        axis = trial.found(inputs)
+        if axis is None:
+            continue
+        if axis != stated.texts:
+            raise ShapeError(
+                f"axes '{stated}' say that texts are axis {stated.texts} of the inputs, but they are axis {axis}: what "
+                "the model computes for one slice along it stays as it is where all others are moved; say axes "
+                f"'{stated.exchanged}', or leave the axes out"
+            )
+        return Axes(inputs=trial.settled(inputs, axes), how="stated")
+    return Axes(inputs=axes, how="stated")
+
+
+def _check_lone(
+    model: nn.Module,
+    layout: Layout | None,
+    inputs: Mapping[str, Tensor],
+    form: Form | None,
+    stated: StatedAxes,
+) -> None:
+    """Raise if one text alone is stated, and the blocks see several."""
+    shape = None if layout is None else _entering(model, layout, inputs, form)
+    if shape is None or len(shape) == 2 or 1 in shape[: 2 if len(shape) == 3 else 1]:
+        return
+    raise ShapeError(
+        f"axes '{stated}' name no texts, so that the inputs are one text, but the blocks see a state of shape "
+        f"{tuple(shape)}, with no axis of one text; say which axis of the inputs holds texts, or leave the axes out"
+    )
 
 
 def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None) -> bool:
@@ -109,15 +160,25 @@ def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], for
     sizes = {len(value) for value in inputs.values() if value.ndim == 1}
     if not sizes or any(value.ndim > 1 for value in inputs.values()):
         return False
-    is_lone: list[bool] = []
+    shape = _entering(model, layout, inputs, form)
+    if shape is None:
+        return False
+    is_alone = len(shape) == 3 and 1 in shape[:2] and max(shape[:2]) > 1
+    return len(shape) == 2 or is_alone
+
+
+def _entering(
+    model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None
+) -> torch.Size | None:
+    """The shape of the state that enters the blocks, as the model has it; None where none was seen."""
+    shapes: list[torch.Size] = []
 
     def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
-        is_alone = state.ndim == 3 and 1 in state.shape[:2] and max(state.shape[:2]) > 1
-        is_lone.append(state.ndim == 2 or is_alone)
+        shapes.append(state.shape)
 
     with suppress(Exception), _at_rest(model), tapped(model, layout, receive, texts=None):
         run_batch(model, Batch(inputs=dict(inputs), is_token=None, labels=(), form=form))
-    return is_lone[:1] == [True]
+    return next(iter(shapes), None)
 
 
 def located(
@@ -189,19 +250,57 @@ class _Seen:
     slices: dict[tuple[int, int], Tensor]
 
 
+def _trials(
+    model: nn.Module,
+    layout: Layout,
+    moved: list[str],
+    form: Form | None,
+    stated: StatedAxes | None = None,
+) -> Iterator["_Trial"]:
+    """Trials of what blocks and sublayers put out, then of what goes on inside them too: an attention that starts at
+    zero shows only there that it mixes."""
+    for inside in (False, True):
+        yield _Trial(model, layout, moved, form, inside=inside, stated=stated)
+
+
 class _Trial:
-    """A model that is run on a part of its inputs, as they are and with all slices but one moved."""
+    """A model that is run on a part of its inputs, as they are and with all slices but one moved.
+
+    One of two axes of the inputs holds texts and the other one tokens: the first two, unless somebody has stated which.
+    """
 
     def __init__(
-        self, model: nn.Module, layout: Layout, moved: list[str], form: Form | None, *, inside: bool
+        self,
+        model: nn.Module,
+        layout: Layout,
+        moved: list[str],
+        form: Form | None,
+        *,
+        inside: bool,
+        stated: StatedAxes | None,
     ) -> None:
         self.model, self.layout, self.moved, self.form, self.inside = model, layout, moved, form, inside
+        self.pair = (0, 1) if stated is None else stated.pair
+        self.doubt = (
+            "which axis of the inputs holds texts cannot be told"
+            if stated is None
+            else f"axes '{stated}' are not what the model shows"
+        )
         self.dtype = dtype_of(model)
         self.clear, self.contrast = CLEARLY.get(self.dtype, 0.1), CONTRAST
         if quantised(model):  # steps of activations may be those of the largest number of all texts
             self.clear, self.contrast = 0.1, 3.0
 
-    def axis(self, inputs: dict[str, Tensor]) -> int | None:
+    def found(self, inputs: Mapping[str, Tensor]) -> int | None:
+        """The axis of texts, found on a part of the inputs that shows it; None if no part does."""
+        for part in _parts(inputs, self.moved, self.pair):
+            axis = self._axis(part)
+            if axis is not None:
+                self._check_alone(part, axis)
+                return axis
+        return None
+
+    def _axis(self, inputs: dict[str, Tensor]) -> int | None:
         """The axis of texts; None if the model does not run on these inputs, or neither axis mixes."""
         try:
             before = self._run(inputs)
@@ -210,11 +309,11 @@ class _Trial:
                 -1,
                 0,
             ):  # a causal token reads those before it, so the last one; backwards it is the first
-                moves = [self._moves(inputs, before, axis, end) for axis in (0, 1)]
+                moves = [self._moves(inputs, before, axis, end) for axis in self.pair]
                 mixing = [list(map(max, *pair)) for pair in zip(mixing, moves, strict=True)]
                 found = self._decided(before, *mixing)
                 if found is not None:
-                    return found
+                    return self.pair[found]
         except ShapeError:
             raise
         except (
@@ -230,23 +329,28 @@ class _Trial:
         """
         if _texts(inputs, axes) == 1 or not self._open(inputs, axes):
             return axes
-        if inputs[self.moved[0]].shape[:2].numel() > MOST:
+        if prod(self._sizes(inputs)) > MOST:
             return axes
         return next((tried for tried, is_same in self._alone(inputs, axes) if is_same), axes)
 
-    def check_alone(self, inputs: dict[str, Tensor], axis: int) -> None:
+    def _sizes(self, inputs: Mapping[str, Tensor]) -> tuple[int, int]:
+        main = inputs[self.moved[0]]
+        return main.shape[self.pair[0]], main.shape[self.pair[1]]
+
+    def _check_alone(self, inputs: dict[str, Tensor], axis: int) -> None:
         """Raise if there are as many slices along both axes, and the first along ``axis`` is not itself when alone.
 
         What a model makes of a square may be no word about other shapes; on one slice it sees a square no longer.
         A model that does not run on one text says nothing.
         """
-        rows, columns = inputs[self.moved[0]].shape[:2]
+        rows, columns = self._sizes(inputs)
         if rows != columns or rows == 1:
             return
-        found = [is_same for _, is_same in self._alone(inputs, _axes(inputs, axis, self.moved))]
+        axes = _axes(inputs, axis, self.moved, self.pair)
+        found = [is_same for _, is_same in self._alone(inputs, axes)]
         if found and not any(found):
             raise ShapeError(
-                f"which axis of the inputs holds texts cannot be told: in a square of {rows} x {columns} it is axis "
+                f"{self.doubt}: in a square of {rows} x {columns} it is axis "
                 f"{axis}, but the first text along it alone has other states than among the others; give another "
                 "number of texts than of tokens"
             )
@@ -342,7 +446,8 @@ class _Trial:
         return found
 
     def _decided(self, before: list[_Seen], first: list[float], second: list[float]) -> int | None:
-        """The axis of texts from how far held slices of the first and the second axis move, state by state.
+        """Which axis of the pair is that of texts, from how far held slices of the first and the second one move, state
+        by state.
 
         The first state in which one axis moves and the other does not decides; rounding grows later.
         """
@@ -358,8 +463,8 @@ class _Trial:
                 texts = moves.index(small)
             elif small > clear if texts is None else moves[texts] > sqrt(clear):
                 raise ShapeError(
-                    f"which axis of the inputs holds texts cannot be told: at layer {one.layer} every slice reads the "
-                    "others along axis 0 and along axis 1, so that texts are not independent; give one text at a time"
+                    f"{self.doubt}: at layer {one.layer} every slice reads the others along axis {self.pair[0]} and "
+                    f"along axis {self.pair[1]}, so that texts are not independent; give one text at a time"
                 )
         return texts
 
@@ -406,25 +511,26 @@ def _moved(value: Tensor, axis: int, end: int) -> Tensor:
     return other
 
 
-def holds_tokens(name: str, value: Tensor) -> bool:
-    """Whether an input holds tokens along two axes: ids, or vectors."""
-    if any(word in name.lower() for word in _HELD) or value.dtype == torch.bool:
-        return False
-    return value.ndim == (3 if value.is_floating_point() else 2)
-
-
-def _parts(inputs: Mapping[str, Tensor], moved: list[str]) -> Iterator[dict[str, Tensor]]:
+def _parts(
+    inputs: Mapping[str, Tensor], moved: list[str], pair: tuple[int, int]
+) -> Iterator[dict[str, Tensor]]:
     """Parts of the inputs to try, small ones first; where an axis has one slice, then with that slice twice."""
-    rows, columns = inputs[moved[0]].shape[:2]
+    main = inputs[moved[0]]
+    rows, columns = main.shape[pair[0]], main.shape[pair[1]]
     small = (CORNER, CORNER + 1) if columns > CORNER else (CORNER - 1, CORNER)
     sizes = [small, (CORNER, CORNER), (CORNER, columns), (rows, CORNER), (rows, columns)]
     within = dict.fromkeys((min(first, rows), min(second, columns)) for first, second in sizes)
-    for first, second in within:
-        if first * second <= MOST:
-            yield {name: _cut(value, (rows, columns), (first, second)) for name, value in inputs.items()}
+
+    def cut(name: str, value: Tensor, wanted: tuple[int, int]) -> Tensor:
+        if name not in moved:
+            return _cut(value, (rows, columns), wanted)
+        return _cut(value.movedim(pair, (0, 1)), (rows, columns), wanted).movedim((0, 1), pair)
+
+    for wanted in within:
+        if prod(wanted) <= MOST:
+            yield {name: cut(name, value, wanted) for name, value in inputs.items()}
     if 1 in (rows, columns) and len(inputs) == 1:
-        value = inputs[moved[0]]
-        yield {moved[0]: value.repeat_interleave(2, dim=0 if rows == 1 else 1)}
+        yield {moved[0]: main.repeat_interleave(2, dim=pair[0] if rows == 1 else pair[1])}
 
 
 def _cut(value: Tensor, sizes: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
@@ -441,8 +547,13 @@ def _cut(value: Tensor, sizes: tuple[int, int], wanted: tuple[int, int]) -> Tens
     return value
 
 
-def _axes(inputs: Mapping[str, Tensor], axis: int, moved: Sequence[str]) -> dict[str, int | None]:
-    """Along which axis of every input texts lie, from the axis of those that hold tokens."""
+def _axes(
+    inputs: Mapping[str, Tensor], axis: int, moved: Sequence[str], pair: tuple[int, int] = (0, 1)
+) -> dict[str, int | None]:
+    """Along which axis of every input texts lie, from the axis of those that hold tokens, which is one of a pair.
+
+    A mask of as many texts as tokens is taken to have them in the order in which they lie in the tokens' own input.
+    """
     main = inputs[moved[0]] if moved else max(inputs.values(), key=lambda value: value.ndim > 1, default=None)
     if main is None or not main.ndim:
         return dict.fromkeys(inputs)
@@ -450,7 +561,8 @@ def _axes(inputs: Mapping[str, Tensor], axis: int, moved: Sequence[str]) -> dict
         return dict.fromkeys(inputs)
     texts = main.shape[axis]
     found = {
-        name: axis if name in moved else _axis(name, value, texts, axis) for name, value in inputs.items()
+        name: axis if name in moved else _axis(name, value, texts, pair.index(axis))
+        for name, value in inputs.items()
     }
     wrong = {
         name: tuple(inputs[name].shape)

@@ -18,7 +18,7 @@ told in ``Calls.notes``.
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from itertools import chain
@@ -38,6 +38,7 @@ from rankscope.sources.block_masks import BlockMask, may_be_told
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import inputs_of
+from rankscope.sources.named_axes import StatedAxes, stated_axes
 from rankscope.sources.padding import Padding, find_padding, find_told_padding, masks_of_tokens
 from rankscope.sources.plain_run import first_call
 from rankscope.sources.safety import first_line
@@ -135,7 +136,7 @@ class Calls(Iterator[Batch]):
             batch, axes = ready.located(model, layout, self.axes)
             if first is None:
                 first, self.axes = batch, axes
-            elif self._given.total is not None and _tokens(batch) == 1 < (_tokens(first) or 0):
+            elif self._given.total is not None and ready.tokens(batch) == 1 < (ready.tokens(first) or 0):
                 skipped += 1
                 self._given.tell(
                     "steps", f"{skipped} calls on one token go on from earlier ones; the full passes are used"
@@ -176,33 +177,44 @@ def batches_of_call(
     call: Call | None = None,
     layout: Layout | None = None,
     batch_size: int = 8,
+    axes: str | Sequence[str] | None = None,
 ) -> Calls:
     """Batches from whatever a user gives: ``inputs`` in any of the forms above, or a function ``call`` of the model.
 
-    Tensors that were given whole are cut into batches of ``batch_size`` texts; calls stay as they were made.
+    Tensors that were given whole are cut into batches of ``batch_size`` texts; calls stay as they were made. ``axes``
+    states what the axes of the tensors with tokens are, such as ``tokens,texts`` for ids or ``tokens,texts,dim`` for
+    vectors. It is compared with what moving texts shows, an error where that is something else, and decides where that
+    shows nothing; of masks and the like it says nothing.
     """
-    return Calls(unwrapped(model), layout, given_calls(model, inputs, call=call), batch_size)
+    return Calls(unwrapped(model), layout, given_calls(model, inputs, call=call, axes=axes), batch_size)
 
 
-def given_calls(model: nn.Module, inputs: Any = None, *, call: Call | None = None) -> Given:
-    """The calls themselves, in the order of the contract, without looking for the axis of texts."""
+def given_calls(
+    model: nn.Module,
+    inputs: Any = None,
+    *,
+    call: Call | None = None,
+    axes: str | Sequence[str] | None = None,
+) -> Given:
+    """The calls themselves, in the order of the contract, without looking for the axis of texts; each knows what was
+    stated of its ``axes``."""
     if (inputs is None) == (call is None):
         raise ConfigError(
             "give the model's inputs, or a call of it: inputs=tokens, or call=lambda m: m(tokens)"
         )
+    stated = None if axes is None else stated_axes(axes)
     if call is not None:
-        return _of_seen(called(model, call), unwrapped(model))
-    reader = _Reader(unwrapped(model))
-    return reader.read(inputs)
+        return _of_seen(called(model, call), unwrapped(model), stated)
+    return _Reader(unwrapped(model), stated).read(inputs)
 
 
-def _of_seen(seen: Seen, model: nn.Module) -> Given:
+def _of_seen(seen: Seen, model: nn.Module, stated: StatedAxes | None) -> Given:
     if seen.closed().model is not model:
         raise ConfigError(
             f"a {type(seen.model).__name__} was recorded, but another model ({type(model).__name__}) is asked for; "
             "pass what was recorded alone"
         )
-    given = Given((Ready(batch=batch) for batch in seen.batches), total=len(seen.batches))
+    given = Given((Ready(batch=batch, stated=stated) for batch in seen.batches), total=len(seen.batches))
     for number, words in enumerate(seen.notes):
         given.tell(f"recorded {number}", words)
     return given
@@ -211,8 +223,9 @@ def _of_seen(seen: Seen, model: nn.Module) -> Given:
 class _Reader:
     """Turns what was given into calls of one model, by what its ``forward`` takes."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, stated: StatedAxes | None) -> None:
         self.model, self.name = model, type(model).__name__
+        self.stated = stated
         self.given = Given(())
         self.takes = inputs_of(model)
         self.required, self.most = _positional_counts(model)
@@ -223,7 +236,7 @@ class _Reader:
     def read(self, value: Any) -> Given:
         value = _returned(value)
         if isinstance(value, Seen):
-            return _of_seen(value, self.model)
+            return _of_seen(value, self.model, self.stated)
         if isinstance(value, str | os.PathLike):
             value = read_inputs(value)
         if isinstance(value, Batch | Tensor | np.ndarray | Mapping | tuple):
@@ -296,11 +309,15 @@ class _Reader:
     def _call(self, value: Any) -> Ready:
         """One call from one entry."""
         if isinstance(value, Batch):
-            return Ready(batch=value)
+            if self.stated is not None and value.text_axes is not None:
+                raise ConfigError(
+                    f"a batch says itself where its texts lie (text_axes); leave out the axes '{self.stated}'"
+                )
+            return Ready(batch=value, stated=self.stated)
         if isinstance(value, Tensor | np.ndarray):
             if self.required > 1:
                 raise self._wrong_count(1)
-            return ready_inputs(value, self.model)
+            return ready_inputs(value, self.model, self.stated)
         if isinstance(value, Mapping):
             return self._named(value)
         if isinstance(value, tuple | list):
@@ -335,7 +352,7 @@ class _Reader:
             if len(entries) > 1:
                 raise not_an_input(str(unknown[0]), self.model)
         if all(isinstance(one, Tensor | np.ndarray) for one in entries.values()):
-            ready = ready_inputs(entries, self.model)
+            ready = ready_inputs(entries, self.model, self.stated)
         elif unknown:
             raise not_an_input(str(unknown[0]), self.model)
         else:
@@ -382,7 +399,7 @@ class _Reader:
                     "like labels; give a dict by name, or call=lambda m: m(...)"
                 )
         if len(used) == 1 and isinstance(used[0], Tensor | np.ndarray):
-            return ready_inputs(used[0], self.model)
+            return ready_inputs(used[0], self.model, self.stated)
         return self._built(used, {})
 
     def _unpacks(self, whole: tuple[Any, ...] | list[Any], used: tuple[Any, ...]) -> bool:
@@ -405,7 +422,7 @@ class _Reader:
                 f"no tensor is among the inputs of {self.name} ({', '.join(map(_described, (*args, *kwargs.values())))}"
                 "); give tensors, as tokenizer(texts, return_tensors='pt', padding=True) does, or call=lambda m: m(...)"
             )
-        return Ready(batch=Batch(inputs=tensors, is_token=None, labels=(), form=form))
+        return Ready(batch=Batch(inputs=tensors, is_token=None, labels=(), form=form), stated=self.stated)
 
     def _listed(self, count: int) -> str:
         names = [*self.names[:count], *(f"argument {place + 1}" for place in range(len(self.names), count))]
@@ -463,17 +480,6 @@ def _without_special(ready: Ready, special: Any) -> Ready:
     if mask is not None and mask.shape == is_token.shape:
         is_token &= mask.bool()
     return replace(ready, batch=replace(ready.batch, is_token=is_token))
-
-
-def _tokens(batch: Batch) -> int | None:
-    """How many tokens the first input with texts has along its other axis."""
-    axes = batch.text_axes or {}
-    found = (
-        value.shape[1 - axis]
-        for name, value in batch.inputs.items()
-        if (axis := axes.get(name)) is not None and value.ndim > 1 and axis < 2
-    )
-    return next(found, None)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

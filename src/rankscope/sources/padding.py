@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from rankscope.sources.axes import CLEARLY, distance, holds_tokens
+from rankscope.sources.axes import CLEARLY, distance
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import entered_by_others
 from rankscope.sources.block_masks import BlockMask, block_masks
 from rankscope.sources.family import Layout
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.named_axes import holds_tokens
 from rankscope.sources.plain_run import first_call
 from rankscope.sources.taps import tapped
 

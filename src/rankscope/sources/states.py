@@ -11,11 +11,9 @@ from typing import Literal, final, overload
 import torch
 from torch import Tensor
 
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ShapeError
 from rankscope.sources.entries import Entry, Index, Source, entries_of_source
-
-AXES = ("layers", "texts", "tokens", "dim")
-"""What an axis of hidden states can be."""
+from rankscope.sources.named_axes import AXES, names_of
 
 _KNOWN = {2: AXES[2:], 4: AXES}
 """What the axes of one tensor are taken for where nobody says; three can be two things."""
@@ -100,14 +98,11 @@ def parse_axes(axes: str | Sequence[str]) -> tuple[str, ...]:
     >>> parse_axes("layers, tokens, dim")
     ('layers', 'tokens', 'dim')
     """
-    found = tuple(one.strip() for one in (axes.split(",") if isinstance(axes, str) else axes))
-    wrong = [one for one in found if one not in AXES or found.count(one) > 1]
-    if wrong or not {"tokens", "dim"} <= set(found):
-        raise ConfigError(
-            f"axes {', '.join(found)!r} cannot be read; expected tokens and dim, with layers and texts where there are "
-            "axes of them, each once: layers,tokens,dim or texts,tokens,dim"
-        )
-    return found
+    expected = (
+        "tokens and dim, with layers and texts where there are axes of them, each once: layers,tokens,dim or "
+        "texts,tokens,dim"
+    )
+    return names_of(axes, known=AXES, needed=("tokens", "dim"), expected=expected)
 
 
 def read_states(

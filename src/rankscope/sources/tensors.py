@@ -16,6 +16,7 @@ from rankscope.sources.entries import Entry, Source, entries_of_source
 from rankscope.sources.family import Layout
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of, inputs_of, kind_of
+from rankscope.sources.named_axes import StatedAxes, may_hold_tokens
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.texts import with_decoder
 
@@ -62,6 +63,9 @@ class Ready:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     """What each input was read from, where it was a tensor by itself."""
 
+    stated: StatedAxes | None = None
+    """What the giver says of the axes of the tokens' own inputs."""
+
     def located(
         self, model: nn.Module, layout: Layout | None, known: Axes | None = None
     ) -> tuple[Batch, Axes]:
@@ -70,18 +74,58 @@ class Ready:
         if self.batch.text_axes is not None:
             return located(model, layout, self.batch)
         fits = known is not None and set(known.inputs) == set(inputs)
-        axes = known if known is not None and fits else find_axes(model, layout, inputs, self.batch.form)
+        stated = self._stated_now()
+        axes = (
+            known
+            if known is not None and fits
+            else find_axes(model, layout, inputs, self.batch.form, stated=stated)
+        )
         for key, entry in self.entries.items():
             if axes.axis == 1 and len(entry.shape) < inputs[key].ndim:
                 inputs[key] = inputs[key].movedim(0, 1)  # one text: its axis goes where the model wants it
-            _check_tokens(entry, key, inputs[key], axes.inputs[key])
+            _check_tokens(entry, key, inputs[key], axes.inputs[key], stated)
         whole, axes = located(model, layout, replace(self.batch, inputs=inputs), axes)
         if not self.batch.labels:
             whole = replace(whole, labels=tuple(f"input {number + 1}" for number in range(len(whole))))
-        return whole if whole.is_token is not None else replace(whole, is_token=_measured(whole)), axes
+        if whole.is_token is None:
+            whole = replace(whole, is_token=_measured(whole, stated))
+        return whole, axes
+
+    def tokens(self, batch: Batch) -> int | None:
+        """How many tokens the first input with texts has, in a batch that knows where its texts lie."""
+        axes = batch.text_axes or {}
+        found = (
+            value.shape[place]
+            for name, value in batch.inputs.items()
+            if (axis := axes.get(name)) is not None
+            and (place := _token_axis(name, value, axis, self.stated)) is not None
+        )
+        return next(found, None)
+
+    def _stated_now(self) -> StatedAxes | None:
+        """What is stated of the axes as they are now.
+
+        Nothing of a single text that was stated without an axis of texts and has got one since: where that one lies
+        is found on the model.
+        """
+        stated = self.stated
+        if stated is None:
+            return None
+        shapes = {name: tuple(value.shape) for name, value in self.batch.inputs.items()}
+        shapes |= {name: tuple(entry.shape) for name, entry in self.entries.items()}
+        if not any(
+            may_hold_tokens(name, value) and len(shapes[name]) == len(stated.names)
+            for name, value in self.batch.inputs.items()
+        ):
+            raise stated.fits_none(shapes)
+        has_more = any(
+            len(entry.shape) == len(stated.names) < self.batch.inputs[name].ndim
+            for name, entry in self.entries.items()
+        )
+        return None if stated.texts is None and has_more else stated
 
 
-def ready_inputs(source: Source, model: nn.Module) -> Ready:
+def ready_inputs(source: Source, model: nn.Module, stated: StatedAxes | None = None) -> Ready:
     """Tensors under the names by which the model takes them; a single one is its first input, whatever it is called."""
     entries = entries_of_source(source)
     takes = inputs_of(model)
@@ -91,9 +135,9 @@ def ready_inputs(source: Source, model: nn.Module) -> Ready:
     unknown = [key for key in found if key != POSITIONAL and key not in takes]
     if unknown and not takes_anything(model):
         raise not_an_input(unknown[0], model)
-    inputs = {key: _with_texts(entry, key, model) for key, entry in found.items()}
+    inputs = {key: _with_texts(entry, key, model, stated) for key, entry in found.items()}
     inputs = with_decoder(inputs, takes)
-    return Ready(batch=Batch(inputs=inputs, is_token=None, labels=()), entries=found)
+    return Ready(batch=Batch(inputs=inputs, is_token=None, labels=()), entries=found, stated=stated)
 
 
 def not_an_input(name: str, model: nn.Module) -> ConfigError:
@@ -116,7 +160,7 @@ def takes_anything(model: nn.Module) -> bool:
     return is_open and not inputs_of(model)
 
 
-def _measured(batch: Batch) -> Tensor | None:
+def _measured(batch: Batch, stated: StatedAxes | None) -> Tensor | None:
     """Which tokens are measured, ``(texts, tokens)``, as the inputs tell; None if they do not."""
     mask = batch.by_text("attention_mask")
     if mask is not None and mask.ndim == 2:
@@ -128,8 +172,17 @@ def _measured(batch: Batch) -> Tensor | None:
     for key in ("input_ids", "inputs_embeds"):
         value = batch.by_text(key)
         if value is not None:
+            if stated is not None and stated.fits(key, value) and stated.has_dim_first:
+                return None  # the blocks show how many tokens there are
             return torch.ones(value.shape[:2], dtype=torch.bool)
     return None
+
+
+def _token_axis(name: str, value: Tensor, axis: int, stated: StatedAxes | None) -> int | None:
+    """The axis of tokens in an input whose texts lie along ``axis``: the other one of the first two, unless stated."""
+    if stated is not None and stated.texts == axis and stated.fits(name, value):
+        return stated.tokens
+    return 1 - axis if value.ndim > 1 and axis < 2 else None
 
 
 def _input_name(entry: Entry, model: nn.Module, takes: tuple[str, ...]) -> str:
@@ -139,10 +192,11 @@ def _input_name(entry: Entry, model: nn.Module, takes: tuple[str, ...]) -> str:
     return next((name for name in wanted if name in takes), POSITIONAL)
 
 
-def _with_texts(entry: Entry, key: str, model: nn.Module) -> Tensor:
+def _with_texts(entry: Entry, key: str, model: nn.Module, stated: StatedAxes | None) -> Tensor:
     """The tensor with an axis of texts, its numbers of the type that the model reads."""
     value = entry.read(())
-    axes = _axes_of(entry, key, model)
+    is_stated = stated is not None and stated.texts is not None and stated.fits(key, value)
+    axes = value.ndim if is_stated else _axes_of(entry, key, model)
     if axes is not None and value.ndim == axes - 1:
         value = value[None]
     if axes is not None and (value.ndim != axes or not value.numel()):
@@ -171,13 +225,16 @@ def _axes_of(entry: Entry, key: str, model: nn.Module) -> int | None:
     return {"input_ids": 2, "attention_mask": 2, "inputs_embeds": 3}.get(key)
 
 
-def _check_tokens(entry: Entry, key: str, value: Tensor, axis: int | None) -> None:
-    is_tokens = key in ("input_ids", "inputs_embeds") or (key == POSITIONAL and value.ndim <= 3)
-    if is_tokens and axis is not None and value.ndim > 1 and value.shape[1 - axis] < 2:
-        raise _wrong_shape(entry, value.ndim, axis)
+def _check_tokens(entry: Entry, key: str, value: Tensor, axis: int | None, stated: StatedAxes | None) -> None:
+    if axis is None or (place := _token_axis(key, value, axis, stated)) is None:
+        return
+    names = stated.names if stated is not None and stated.fits(key, value) else ()
+    is_tokens = names or key in ("input_ids", "inputs_embeds") or (key == POSITIONAL and value.ndim <= 3)
+    if is_tokens and value.shape[place] < 2:
+        raise _wrong_shape(entry, value.ndim, axis, names)
 
 
-def _wrong_shape(entry: Entry, axes: int, axis: int = 0) -> ShapeError:
-    names = ("texts", "tokens", "dim") if axis == 0 else ("tokens", "texts", "dim")
+def _wrong_shape(entry: Entry, axes: int, axis: int = 0, stated: tuple[str, ...] = ()) -> ShapeError:
+    names = stated or (("texts", "tokens", "dim") if axis == 0 else ("tokens", "texts", "dim"))
     expected = f"({', '.join(names[:axes])}) with at least two tokens"
     return ShapeError(f"the input {entry.name!r} has shape {entry.shape}; expected {expected}")
