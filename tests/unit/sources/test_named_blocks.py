@@ -97,9 +97,7 @@ def test_the_tree_of_blocks_that_are_named() -> None:
     states = [one.detach() for one in model.states(x)]
     for blocks in (
         "one,two,three",
-        ["one", "two", "three"],
         [model.one, "two", model.three],
-        (model.one, model.two, model.three),
     ):
         tree = translate(model, batch_of(x), blocks=blocks)
         assert (tree.stack.name, tree.stack.blocks) == ("blocks", ("one", "two", "three"))
@@ -193,10 +191,10 @@ def test_what_a_family_knows_of_a_block_goes_by_its_number_in_the_model() -> Non
     config = GPTNeoConfig(
         vocab_size=30,
         hidden_size=DIM,
-        num_layers=4,
+        num_layers=2,
         num_heads=2,
         intermediate_size=16,
-        attention_types=[[["global", "local"], 2]],
+        attention_types=[[["global", "local"], 1]],
         window_size=200,  # longer than the texts that a tree is read from, so that the configuration has to tell
         max_position_embeddings=512,
         bos_token_id=0,
@@ -207,9 +205,9 @@ def test_what_a_family_knows_of_a_block_goes_by_its_number_in_the_model() -> Non
     assert translate(model, blocks="h").stack == whole.stack
     rules = masks(whole)
     assert len(set(rules)) == 2
-    tail = translate(model, blocks="h.1,h.2")
+    tail = translate(model, blocks="h.1")
     assert (tail.family, tail.kind) == (whole.family, whole.kind)
-    assert masks(tail) == rules[1:3]
+    assert masks(tail) == rules[1:]
 
 
 def masks(tree: Translation) -> list[str]:

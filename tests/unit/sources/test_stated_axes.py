@@ -192,6 +192,18 @@ def test_numbers_are_tokens_where_that_is_said() -> None:
     assert [len(part) for part in calls] == [2, 1]
 
 
+def test_tokens_are_counted_by_the_blocks_where_channels_come_before_them() -> None:
+    class Named(Ordered):
+        def forward(self, inputs_embeds: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(inputs_embeds)
+
+    for order in (("texts", "dim", "tokens"), ("dim", "texts", "tokens"), ("texts", "tokens", "dim")):
+        model, x = made(Named(order, Block(DIM, 2), Block(DIM, 2))), vectors()
+        given = {"inputs_embeds": laid_out(x, order)}
+        table = probe(model, read(model, given, axes=order), name="own", spectra=False)
+        assert table.frame["tokens"].unique().to_list() == [TOKENS]
+
+
 def test_ids_of_several_codebooks() -> None:
     class Coded(TokensFirst):
         def forward(self, codes: Tensor) -> Tensor:  # (texts, codebooks, tokens)
