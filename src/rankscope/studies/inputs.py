@@ -39,8 +39,9 @@ from rankscope.sources.axes import Axes, as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.calls import Calls, given_calls
 from rankscope.sources.seen import Call
-from rankscope.sources.structure import Blocks
+from rankscope.sources.structure import Blocks, block_paths
 from rankscope.sources.taps import unwrapped
+from rankscope.sources.translation import Translation
 
 SAMPLE_TEXTS = 16
 """So many texts of a bundled sample are read where the user gives none."""
@@ -81,7 +82,7 @@ def verb_asked(
             name: os.fspath(getattr(given, name)) for name in given.kinds if _is_path(getattr(given, name))
         }
         given = replace(given, **dict.fromkeys(paths))
-        config = kind.of(**options, **named, **paths)
+        config = kind.of(**_with_paths(first, options), **named, **paths)
     elif options or named:
         names = ", ".join(f"{name}=" for name in [*named, *options])
         raise ConfigError(
@@ -94,6 +95,19 @@ def verb_asked(
         raise ConfigError("no model was named; name one (rankscope list models)")
     read: object = config  # a verb may load a model and feed it nothing
     return config, model, _with_named(given, read) if isinstance(read, asked.Inputs) else given
+
+
+def _with_paths(model: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with blocks as paths, which can be written down; modules of the model may be given in their place."""
+    blocks = options.get("blocks")
+    holder = model.model if isinstance(model, Loaded | Translation | Seen) else model
+    if blocks is None or isinstance(blocks, str):
+        return options
+    if isinstance(holder, nn.Module):
+        return options | {"blocks": block_paths(unwrapped(holder), blocks)}
+    if isinstance(blocks, nn.Module) or not all(isinstance(one, str) for one in blocks):
+        raise ConfigError(f"blocks of {model!r} are named by their paths, such as 'encoder.layers'")
+    return options
 
 
 def _is_path(value: object) -> bool:
@@ -224,6 +238,12 @@ def chosen_inputs(
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
     if config.vocab is not None and named not in ([], ["random_tokens"]):
         raise ConfigError(f"a vocabulary is that of random tokens; leave it out beside {named[0]}")
+    if config.axes is not None and named not in (["inputs"], ["call"]):
+        raise ConfigError(
+            f"axes={config.axes!r} names the axes of ready inputs, but none were given: inputs=",
+            "axes",
+            "inputs",
+        )
     is_default = not named and loaded.tokenizer is None and bool(loaded.random_tokens)
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
@@ -382,7 +402,7 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Readi
 def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -> Reading:
     inputs = given.inputs
     batches = batches_of_call(
-        loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size
+        loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
     )
     axes = batches.axes
     words = "texts are the first axis of the states; "

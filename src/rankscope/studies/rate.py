@@ -57,7 +57,7 @@ def rate(
         _random(config) if source is None else _cut(source, config, given)
     ):
         depth, name = len(network.blocks), str(about["model"])
-        size = x.numel() if source is None else max(one.numel() for one in network.parameters())
+        size = x.numel() if source is None else max((one.numel() for one in network.parameters()), default=0)
         with torch.no_grad(), threads_for(size):
             states = split_states(network, x, context, error=not config.no_error)
             _add(rows, about, network, x, context, states)

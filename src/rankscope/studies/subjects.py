@@ -19,6 +19,7 @@ from rankscope.sources.given import not_a_model
 from rankscope.sources.initial import without_trained
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
+from rankscope.sources.structure import Blocks
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
@@ -157,13 +158,17 @@ def _run_as_it_is(network: Network) -> dict[str, list[dict[str, str]]]:
 
 def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: Given, seed: int) -> Subject:
     """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
-    layout = found_layout(unwrapped(ready.model), None, given)
+    layout = found_layout(unwrapped(ready.model), config.blocks, given)
     chosen = chosen_inputs(ready, config, given, layout, seed=seed)
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; at least one is needed")
     source = recording_of(ready.model, given)
-    found = translate(source, first, stack=config.stack) if known is None else known.proven_on(first)
+    found = (
+        translate(source, first, stack=config.stack, blocks=config.blocks)
+        if known is None
+        else known.proven_on(first)
+    )
     about = {
         "model": ready.name,
         "family": found.family,
@@ -182,7 +187,7 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
     return Subject(
         seed=seed,
         network=found.network,
-        feeds=_feeds(found, chain([first], chosen.batches)),
+        feeds=_feeds(found, chain([first], chosen.batches), config.blocks),
         total=chosen.total,
         kind=found.kind,
         about=about,
@@ -203,20 +208,20 @@ def _deviations(proof: Proof) -> dict[str, Any]:
     }
 
 
-def _feeds(found: Translation, batches: Iterator[Batch]) -> Iterator[Fed]:
+def _feeds(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[Fed]:
     done = 0
     for batch in batches:
         with own_words(found.model, batch):
             x, context = found.embed(batch)
-        yield Fed(x=x, context=context, keep=_kept(found, x, batch), first=done)
+        yield Fed(x=x, context=context, keep=_kept(found, x, batch, blocks), first=done)
         done += len(batch)
 
 
-def _kept(found: Translation, x: Tensor, batch: Batch) -> Tensor | None:
+def _kept(found: Translation, x: Tensor, batch: Batch, blocks: Blocks | None) -> Tensor | None:
     """Which tokens are measured, by the rule of a scan; a text with fewer than two of them is an error."""
     keep = batch.is_token
     fits = keep is not None and keep.shape == x.shape[:2]
-    is_only = fits or len(layout_of(found.model, batch=batch).stacks) == 1
+    is_only = fits or len(layout_of(found.model, blocks=blocks, batch=batch).stacks) == 1
     measured_tokens(x, batch, keep, is_only=is_only)
     return keep.to(x.device) if keep is not None and fits and not bool(keep.all()) else None
 

@@ -1,16 +1,20 @@
 """What a model was fed is part of what is said about it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
 
 from kit import checkpoint_folders as folders
 from kit.models import HALVES
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, ShapeError
+from rankscope.findings.rate import RateConfig
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
 from rankscope.studies import inputs as chosen
 from rankscope.studies.ablate_study import ablate
+from rankscope.studies.rate import rate
 from rankscope.studies.scan_study import scan
 
 
@@ -81,3 +85,75 @@ def test_texts_for_a_model_of_images_are_refused_with_what_it_reads() -> None:
     model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
     with pytest.raises(ConfigError, match="does not read texts; give what it reads: images="):
         scan(model, ["a text"])
+
+
+class Reads(torch.nn.Module):
+    """A block whose names say nothing: every token adds what it read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(8, 8, dtype=torch.float64) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (self.a(x) @ self.b(x).mT).softmax(-1) @ self.c(x)
+
+
+class Apart(torch.nn.Module):
+    """Blocks that are attributes, of a model that reads tokens first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Reads(), Reads()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x.transpose(0, 1))).transpose(0, 1)
+
+
+@pytest.fixture
+def apart() -> Apart:
+    torch.manual_seed(0)
+    return Apart().eval()
+
+
+X = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+"""Five tokens of three texts."""
+
+
+def test_blocks_may_be_modules_and_are_written_down_as_paths(apart: Apart) -> None:
+    found = rate(apart, inputs=X, blocks=[apart.one, apart.two])
+    assert found.provenance["config"]["blocks"] == ["one", "two"]
+    assert found.layers == 2
+    by_path = rate(apart, inputs=X, blocks="one,two")
+    assert by_path.table.frame["value"].to_list() == found.table.frame["value"].to_list()
+    assert rate(apart, inputs=X, blocks="one").layers == 1
+
+
+def test_axes_are_stated_and_a_false_statement_is_refused(apart: Apart) -> None:
+    found = rate(apart, inputs=X, blocks="one,two", axes="tokens,texts,dim")
+    assert [run.sample for run in found.runs] == [0, 1, 2]
+    with pytest.raises(ShapeError, match="axes"):
+        rate(apart, inputs=X, blocks="one,two", axes="texts,tokens,dim")
+    with pytest.raises(
+        ConfigError, match="axes='tokens,texts' names the axes of ready inputs, but none were given"
+    ):
+        rate(folders.bert(), random_tokens="2x8", axes="tokens,texts")
+
+
+def test_a_configuration_says_everything() -> None:
+    with pytest.raises(ConfigError, match="layers= was given beside a configuration"):
+        rate(RateConfig(layers=20), layers=30)
+    with pytest.raises(ConfigError, match="heads= belongs to a random network, but a model was named"):
+        rate("minilm", heads=3)
+    with pytest.raises(ConfigError, match="max_texts= belongs to a model, but none was named"):
+        rate(max_texts=2)
+
+
+def test_files_that_are_read_are_part_of_the_configuration(tmp_path: Path, apart: Apart) -> None:
+    torch.save(X, tmp_path / "x.pt")
+    found = rate(apart, inputs=tmp_path / "x.pt", blocks="one,two")
+    assert found.provenance["config"]["inputs"] == str(tmp_path / "x.pt")
+    config = RateConfig(blocks=("one", "two"), inputs=str(tmp_path / "x.pt"))
+    again = rate(apart, config=config)
+    assert again.table.frame["value"].to_list() == found.table.frame["value"].to_list()
+    with pytest.raises(ConfigError, match="inputs was given twice"):
+        rate(apart, inputs=X, config=config)
