@@ -337,14 +337,35 @@ def test_soon_is_judged_by_the_interval_and_is_a_statement_of_ours_for_others(su
 )
 def test_how_much_the_first_layer_hangs_on_the_texts(moved, expected):
     words = "how often tokens repeat"
-    assert judged(made(XLNET, moved=moved), words) is expected
-    (point,) = [p for p in verdict(made(XLNET, moved=moved), {}) if words in p["statement"]]
+    assert judged(made(ALBERT, moved=moved), words) is expected
+    (point,) = [p for p in verdict(made(ALBERT, moved=moved), {}) if words in p["statement"]]
     assert point["source"] == "ours"
     for r, factor in zip((1.55, 6.2), moved, strict=True):
         assert f"{factor:.2f} (95% interval {factor:.2f} to {factor:.2f}) at R = {r:g}" in point["measured"]
     assert "Published" not in point["measured"]
     (known,) = [p for p in verdict(made(BERT), published()) if words in p["statement"]]
     assert "Published, on texts of an R that is not known: 0.0176" in known["measured"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"), [((2**0.5, 2**-0.5), True), ((1.0, 1.0), False), ((2**0.5, 2**0.5), False)]
+)
+def test_where_only_the_mean_token_sets_the_scale_the_first_layer_goes_as_the_root_of_r(moved, expected):
+    assert (
+        judged(made(XLNET, moved=moved), "how often tokens repeat matters: nothing but the mean") is expected
+    )
+
+
+def test_the_mean_token_grows_as_the_root_of_r():
+    """The reason for the power: n embeddings drawn from few words have a longer mean than from many."""
+    drawn, dim, tokens = np.random.default_rng(0), 4096, 128
+    for words in (8, 32, 128):
+        counts = drawn.multinomial(tokens, np.full(words, 1 / words))
+        mean = (counts[:, None] * drawn.normal(size=(words, dim))).sum(axis=0) / tokens
+        repeats = float((counts**2).sum()) / tokens
+        assert np.square(mean).sum() == pytest.approx(
+            repeats * dim / tokens, rel=0.15
+        )  # 4096 squares: 2% each
 
 
 def test_the_note_on_the_texts_names_every_r():

@@ -64,6 +64,15 @@ class Subject:
     stand_in: str | None
     """A smaller trained model of the same family that a pip package carries."""
 
+    power: float = 0.0
+    """How attention alone depends on R after layer 1, untrained: as R to this power.
+
+    Attention that is nearly uniform puts out the mean token, and the ratio divides by its size. Embeddings of words
+    are independent, so the mean of n tokens has the size sqrt(sum of squared counts) / n ~ sqrt(R), while what differs
+    between tokens is a sum over places, whatever word stands there. Where tokens have a common part besides (position
+    and segment embeddings, biases of their norm), that part sets the size and R hardly matters.
+    """
+
 
 BERT = Subject(
     figure="dong-bert",
@@ -85,6 +94,7 @@ XLNET = Subject(
     initial="xlnet-base",
     hub=("xlnet-base-cased", "xlnet/xlnet-base-cased"),
     stand_in=None,
+    power=-0.5,  # nothing is added to the embeddings of words
 )
 
 

@@ -109,9 +109,10 @@ def soon_point(found: Found) -> Point:
 
 
 def repeats_point(found: Found, theirs: Sequence[float] | None) -> Point:
-    """Holds if by intervals over draws half and double R move attention alone after layer 1 by less than ``NEAR``.
+    """Holds if by intervals over draws half and double R move attention alone after layer 1 as they should.
 
-    ``theirs`` are the published values of attention alone, if known.
+    That is by ``power`` of the subject, up to a factor ``NEAR``. ``theirs`` are the published values of attention
+    alone, if known.
     """
     own = next(one for one in found.repeated if one.repeats == REPEATS)
     others = [one for one in found.repeated if one is not own]
@@ -122,13 +123,27 @@ def repeats_point(found: Found, theirs: Sequence[float] | None) -> Point:
     quotients_text = ", ".join(
         f"{_quotient(logs)} at R = {one.repeats:g}" for one, logs in zip(others, after, strict=True)
     )
+    power = found.subject.power
+    if power:
+        statement = (
+            "how often tokens repeat matters: nothing but the mean token sets the scale. Attention alone after "
+            f"layer 1 goes as R^{power:g}: with half and with double the R of English it is that, within a factor of "
+            f"{NEAR:g}."
+        )
+    else:
+        statement = (
+            "how often tokens repeat matters little. With half and with double the R of English, attention alone after "
+            f"layer 1 is within a factor of {NEAR:g} of what it is there."
+        )
+    expected = [power * np.log(one.repeats / own.repeats) for one in others]
     return Point(
         source="ours",
-        statement=f"{found.subject.label}, untrained: how often tokens repeat matters little. With half and with "
-        f"double the R of English, attention alone after layer 1 is within a factor of {NEAR:g} of what it is there.",
+        statement=f"{found.subject.label}, untrained: {statement}",
         measured=f"{moved}. Quotients: {quotients_text}."
         + ("" if theirs is None else f" Published, on texts of an R that is not known: {theirs[1]:.3g}."),
-        agrees=all_within([logs.tolist() for logs in after], [(-np.log(NEAR), np.log(NEAR))] * len(after)),
+        agrees=all_within(
+            [logs.tolist() for logs in after], [(one - np.log(NEAR), one + np.log(NEAR)) for one in expected]
+        ),
     )
 
 
