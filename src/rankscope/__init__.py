@@ -7,8 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.findings.base import Finding as Finding
     from rankscope.findings.collapse import CollapseConfig as CollapseConfig
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
+    from rankscope.findings.compare import CompareConfig as CompareConfig
+    from rankscope.findings.compare import CompareFinding as CompareFinding
+    from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
     from rankscope.masks import MaskGraph as MaskGraph
@@ -59,13 +63,13 @@ if TYPE_CHECKING:
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
     from rankscope.studies import certify as certify
-    from rankscope.studies import compare as compare
     from rankscope.studies import decompose as decompose
     from rankscope.studies import equilibria as equilibria
     from rankscope.studies import predict as predict
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.collapse import collapse as collapse
+    from rankscope.studies.compare import compare as compare
     from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
@@ -78,9 +82,13 @@ _HOME = {
         *("only_in", "paper_variant", "variant", "with_branch_scale", "with_mask", "with_placement"),
         *("with_skip_scale", "with_temperature", "without"),
     ),
+    "findings.base": ("Finding",),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
+    "findings.compare": ("CompareConfig", "CompareFinding"),
+    "findings.old": ("OldFinding",),
     "findings.rate": ("RateConfig", "RateFinding"),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
+    "studies.compare": ("compare",),
     "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
@@ -93,7 +101,7 @@ _HOME = {
             "PathsConfig",
             "PredictConfig",
         ),
-        *("Scan", "ScanConfig", "ablate", "certify", "compare"),
+        *("Scan", "ScanConfig", "ablate", "certify"),
         *("decompose", "equilibria", "predict", "scan", "scan_states"),
     ),
     "papers.claims": ("check_claims",),
@@ -116,13 +124,17 @@ __all__ = [
     "CollapseConfig",
     "CollapseFinding",
     "CollapseMonitor",
+    "CompareConfig",
+    "CompareFinding",
     "Context",
     "EffectivenessConfig",
     "EquilibriaConfig",
+    "Finding",
     "MaskGraph",
     "MaskRule",
     "Measure",
     "Network",
+    "OldFinding",
     "PathsConfig",
     "PredictConfig",
     "RateConfig",

@@ -13,7 +13,7 @@ from rankscope.papers.figures.statistics import (
     shallower,
     share_text,
 )
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 
 def test_the_interval_is_that_of_a_t_test():
@@ -48,8 +48,13 @@ def test_the_late_slope_is_blind_to_the_first_half():
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (5, 200), (7, 20), (200, 200)])
 def test_the_interval_of_a_share_is_wilsons(count, total):
-    found = stats.binomtest(count, total).proportion_ci(0.95, method="wilson")
-    assert wilson(count, total) == pytest.approx((found.low, found.high), abs=1e-12)  # the same formula
+    """Its ends are the shares p at which what was seen lies z standard errors away: (seen - p)^2 = z^2 p (1 - p) / n."""
+    seen, z = count / total, stats.norm.ppf(0.975)
+    low, high = wilson(count, total)
+    for end in (low, high):
+        # the two sides are of the order z^2 / 4n; rounding of the root is far below a millionth of it
+        assert (seen - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / total, rel=1e-6, abs=1e-12)
+    assert low < seen < high or seen in (0.0, 1.0)
 
 
 def test_a_share_is_told_with_its_interval():

@@ -16,7 +16,14 @@ COMMANDS = {
         LOOK, "Measure, layer by layer, whether the tokens of a model become equal.", ("scan minilm",)
     ),
     "compare": Declared(
-        LOOK, "Say what changed between scans beyond chance.", ("compare before.json after.json",)
+        LOOK,
+        "Say what changed between scans beyond chance.",
+        (
+            "compare before.json after.json",
+            "compare step0.json step1.json step2.json --output trend.html --fail-if-changed",
+        ),
+        config="rankscope.findings.compare:CompareConfig",
+        study="rankscope.studies.compare:compare",
     ),
     "ablate": Declared(
         CAUSE, "Run a model without skips, MLPs or norms; name the part to blame.", ("ablate minilm",)

@@ -77,7 +77,8 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         )
         words = field.description or ""
         if extra.get("positional"):
-            found.append(Placed([name], type=kind, required=False, group=group, words=words))
+            many = -1 if extra.get("many") else 1
+            found.append(Placed([name], type=kind, nargs=many, required=False, group=group, words=words))
             continue
         default = config.default_text(name)
         more: dict[str, Any] = {

@@ -15,6 +15,9 @@ Row = dict[str, Any]
 
 MOST_TOKENS = 16_384
 
+SCHEMA = "schema"
+"""The listing that is a JSON schema."""
+
 EXAMPLES = (
     *("full", "causal", "window:2", "causal-window:2", "dilated:2:2", "strided:4"),
     *("prefix:2", "longformer:1:1", "bigbird:1:1:1", "blocks:2"),
@@ -27,9 +30,12 @@ def list_names(
         str,
         Argument(
             help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, "
-            "claims, theorems, figures, tasks or objectives."
+            "claims, theorems, figures, tasks, objectives or schema."
         ),
     ],
+    name: Annotated[
+        str | None, Argument(help="For schema: the command whose result is described.", show_default=False)
+    ] = None,
     tokens: Annotated[
         int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
     ] = None,
@@ -45,18 +51,38 @@ def list_names(
 ) -> None:
     """Print names and definitions of everything that has a name."""
     wanted = prepared(format_, output, plot, reads=mask_files(mask))
-    if what not in _LISTINGS:
-        raise unknown_name("listing", what, _LISTINGS)
+    if what not in (*_LISTINGS, SCHEMA):
+        raise unknown_name("listing", what, (*_LISTINGS, SCHEMA))
+    if name is not None and what != SCHEMA:
+        raise ConfigError(f"'rankscope list {what}' takes no second name, got {name!r}")
     if what != "masks" and (tokens is not None or mask is not None):
         raise ConfigError("--tokens and --mask go with 'rankscope list masks'")
     if plot is not None and what not in ("masks", "architectures"):
         raise ConfigError("--plot goes with 'rankscope list masks' and 'rankscope list architectures'")
     if what == "masks" and tokens is None and (mask is not None or plot is not None):
         raise ConfigError("--mask and --plot need --tokens N: a mask is drawn for a number of tokens")
+    if what == SCHEMA:
+        if wanted not in (Format.TABLE, Format.JSON):
+            raise ConfigError(f"a schema is JSON, not {wanted.value}; leave --format out")
+        emit(_schema(name), output)
+        return
     rows = _LISTINGS[what]() if tokens is None else _described_masks(tokens, mask, plot)
     if what == "architectures" and plot is not None:
         _draw_lengths(plot)
     emit(names_text(what, rows, wanted), output)
+
+
+def _schema(name: str | None) -> str:
+    """The JSON schema of what a command writes."""
+    from rankscope.findings.fields import finding_classes, schema_of
+    from rankscope.results.plain import json_of
+
+    known = finding_classes()
+    if name is None:
+        raise ConfigError(f"whose result? 'rankscope list schema NAME', with one of: {', '.join(known)}")
+    if name not in known:
+        raise unknown_name("result", name, known)
+    return json_of(schema_of(known[name]), "schema", indent=2)
 
 
 def _measures() -> list[Row]:

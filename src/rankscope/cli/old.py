@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from rankscope.cli.ablate import ablate
 from rankscope.cli.certify import certify
 from rankscope.cli.claims import claims
-from rankscope.cli.compare import compare
 from rankscope.cli.equilibria import equilibria
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
@@ -46,7 +45,6 @@ old = typer.Typer(
     pretty_exceptions_enable=False,
 )
 old.command("scan")(scan)
-old.command("compare")(compare)
 old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("certify")(certify)

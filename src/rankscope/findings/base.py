@@ -8,6 +8,8 @@ import json
 import math
 import os
 from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -26,17 +28,38 @@ if TYPE_CHECKING:
 
 SCHEMA = "rankscope/2"
 
+OLD_SCHEMA = "rankscope/1"
+"""Of files without typed fields; they load as ``rankscope.findings.old.OldFinding``."""
+
 Number = FiniteFloat | None
 """A number that may be missing. It is never infinite, so that null in JSON means one thing."""
 
 TABLE_KEYS = ("rows", "extra_columns", "provenance")
 """Keys of the JSON object that hold the table."""
 
+BRACKET_COLUMNS = {
+    "low": "Lower end of a certified bracket of the number, of measures that have one.",
+    "high": "Upper end of the bracket.",
+}
+"""Columns of measures whose numbers are enclosed."""
+
+SPLIT_COLUMNS = {
+    "log10_floor": "Logarithm of the floor to base ten, which goes on where floats end.",
+    "float_value": "The same number of the ordinary pass.",
+    "float_floor": "Floor of the ordinary pass.",
+}
+"""Columns of the split pass."""
+
 
 class Value(BaseModel):
     """A frozen piece of a finding."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        defer_build=True,
+        use_attribute_docstrings=True,  # the text below a field documents it: in docs/results.md and in the JSON schema
+    )
 
 
 class Words:
@@ -82,10 +105,13 @@ LogSize = Annotated[float, Words(zero=-math.inf)]
 class Finding(Value):
     """What a study found. Subclasses declare ``command``, fields, ``words``, ``document`` and perhaps ``chart``."""
 
-    command: ClassVar[str]
+    command: ClassVar[str] = ""
 
     shown: ClassVar[tuple[str, ...]] = ("words",)
     """Properties that the JSON object repeats for readers that are not Python; they are computed again on loading."""
+
+    columns: ClassVar[Mapping[str, str]] = {}
+    """What the columns mean that the command adds to the fixed ones of every table."""
 
     if TYPE_CHECKING:
         table: Table
@@ -156,30 +182,45 @@ class Finding(Value):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The finding that was saved as .json; a file of another command, schema or program is named as such."""
+        from polars.exceptions import PolarsError
+
+        from rankscope.findings.old import OldFinding
         from rankscope.results import Table
         from rankscope.results.files import read_bytes
         from rankscope.results.formats import frame_of
+        from rankscope.results.plain import from_json, plain
 
         name = os.fspath(path)
         try:
-            whole = json.loads(read_bytes(path))
+            whole = plain(from_json(read_bytes(path)), "file")
         except (ValueError, RecursionError) as error:
             raise FileError(f"{name!r} holds no JSON: {_one_line(error)}") from None
         if not isinstance(whole, dict):
             raise FileError(f"{name!r} holds a {type(whole).__name__}, expected a JSON object of {SCHEMA}")
         schema, command = whole.pop("schema", None), whole.pop("command", None)
+        if schema == OLD_SCHEMA and issubclass(OldFinding, cls):
+            old: Any = OldFinding(table=Table.load(path))
+            return old  # type: ignore[no-any-return]  # the class says that it is one
+        if schema != SCHEMA or (cls is not Finding and command != cls.command):
+            wanted = f"{SCHEMA!r} of {cls.command!r}" if cls.command else repr(SCHEMA)
+            raise FileError(f"{name!r} is {schema!r} of the command {command!r}, expected {wanted}")
         kind: type[Any] = cls if cls is not Finding else finding_class(str(command))
-        if (schema, command) != (SCHEMA, kind.command):
-            raise FileError(
-                f"{name!r} is {schema!r} of the command {command!r}, expected {SCHEMA!r} of {kind.command!r}"
-            )
         rows = {key: whole.pop(key) for key in TABLE_KEYS if key in whole}
         fields = {key: value for key, value in whole.items() if key not in kind.shown}
         try:
+            _check_table(rows)
             frame = frame_of(rows["rows"], rows.get("extra_columns", {}))
             table = Table(frame=frame, command=kind.command, provenance=rows["provenance"])
             found: Self = kind(**fields, table=table)
-        except (ValidationError, RankscopeError, KeyError, TypeError) as error:
+        except (
+            RankscopeError,
+            PolarsError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             raise FileError(f"{name!r} is not whole: {_one_line(error)}") from None
         return found
 
@@ -196,14 +237,26 @@ class Finding(Value):
 
 def finding_class(command: str) -> type[Finding]:
     """The class of the findings of a command, imported only now."""
-    try:
-        home = import_module(f"rankscope.findings.{command}")
-    except ImportError:
-        raise FileError(
-            f"no command is called {command!r}; the file is of a newer rankscope, or no result"
-        ) from None
-    found = [one for one in vars(home).values() if isinstance(one, type) and issubclass(one, Finding)]
-    return next(one for one in found if one.__dict__.get("command") == command)
+    found = list[type[Finding]]()
+    with suppress(ImportError):
+        home = import_module(f"rankscope.findings.{command if command.isidentifier() else '-'}")
+        found = [one for one in vars(home).values() if isinstance(one, type) and issubclass(one, Finding)]
+    for one in found:
+        if one.__dict__.get("command") == command:
+            return one
+    raise FileError(f"no command is called {command!r}; the file is of a newer rankscope, or no result")
+
+
+def _check_table(found: Mapping[str, Any]) -> None:
+    """Raise unless the keys of the table hold what they should."""
+    rows = found["rows"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TypeError("rows: expected a list of objects")
+    for name in ("provenance", "extra_columns"):
+        if not isinstance(found[name] if name == "provenance" else found.get(name, {}), dict):
+            raise TypeError(f"{name}: expected an object")
+    if not all(isinstance(dtype, str) for dtype in found.get("extra_columns", {}).values()):
+        raise TypeError("extra_columns: expected names of types")
 
 
 def _plain(value: Any) -> Any:

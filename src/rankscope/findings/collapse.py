@@ -1,6 +1,6 @@
 """``rankscope collapse``: how fast the tokens of random networks become equal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, get_args
 
 from pydantic import field_validator
@@ -9,7 +9,7 @@ from rankscope.charts import Chart, Panel
 from rankscope.core.words import clipped, count, listed, power, ranges
 from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
 from rankscope.findings.asked import Drawn, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
 
 Site = Literal["attention", "mlp", "block", "final"]
@@ -78,8 +78,13 @@ class Apart(Value):
     """
 
     mask: str
+    """The mask rule."""
+
     tokens: int
+    """Tokens that it was asked of."""
+
     groups: tuple[tuple[int, ...], ...]
+    """The groups of tokens, from zero on."""
 
     @property
     def words(self) -> str:
@@ -93,24 +98,37 @@ class Apart(Value):
 
 
 class Course(Value):
-    """What became of one measure in one kind of network, over all its seeds; sizes are logarithms to base ten.
-
-    Args:
-        start: geometric mean at layer 0; None where there is no number.
-        end: the same at ``layer``, the last layer at which every seed is above its floor.
-        floor: the largest floor at the last layer.
-    """
+    """What became of one measure in one kind of network, over all its seeds; sizes are logarithms to base ten."""
 
     variant: str
+    """Which parts the network has."""
+
     mask: str
+    """Its mask rule."""
+
     norm: str
+    """Its normalization part."""
+
     site: str
+    """Where it was measured."""
+
     definition: str
+    """What was measured."""
+
     layers: int
+    """Blocks of the network."""
+
     start: Number
+    """Geometric mean at layer 0; null where there is no number."""
+
     end: Number
+    """The same at ``layer``."""
+
     layer: int | None
+    """The last layer at which every seed is above its floor; null where there is none."""
+
     floor: Number
+    """The largest floor at the last layer."""
 
     @property
     def name(self) -> str:
@@ -152,14 +170,23 @@ class CollapseFinding(Finding):
 
     command: ClassVar[str] = "collapse"
     shown: ClassVar[tuple[str, ...]] = ("words", "notes")
+    columns: ClassVar[Mapping[str, str]] = BRACKET_COLUMNS | SPLIT_COLUMNS
 
     networks: int
     """How many were run."""
 
     courses: tuple[Course, ...]
+    """What became of every measure in every kind of network."""
+
     apart: tuple[Apart, ...] = ()
+    """The masks under which tokens need not become equal."""
+
     definitions: dict[str, str]
+    """What each measure is, by its id."""
+
     split: bool = False
+    """Whether the split pass carried the residual itself."""
+
     has_error: bool = True
     """With the split pass: whether floors were estimated from a perturbed run."""
 

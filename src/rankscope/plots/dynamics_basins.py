@@ -21,7 +21,7 @@ from rankscope.plots.scan_entries import clipped
 from rankscope.plots.style import INK
 from rankscope.results import Table
 from rankscope.results.equilibria_lines import ended_words
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 WIDTH, STEP = 260, 30
 MAP_SIDE = 300

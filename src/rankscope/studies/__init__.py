@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rankscope.studies.ablate_study import ablate as ablate
     from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
     from rankscope.studies.certify_study import certify as certify
-    from rankscope.studies.compare_study import compare as compare
     from rankscope.studies.equilibria_config import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies.equilibria_study import equilibria as equilibria
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
@@ -31,7 +30,6 @@ _HOME = {
     "ablate_study": ("ablate",),
     "certify_config": ("CertifyConfig",),
     "certify_study": ("certify",),
-    "compare_study": ("compare",),
     "equilibria_config": ("EquilibriaConfig",),
     "equilibria_study": ("equilibria",),
     "paths_config": ("PathsConfig",),
@@ -64,7 +62,6 @@ __all__ = [
     "Verdict",
     "ablate",
     "certify",
-    "compare",
     "decompose",
     "equilibria",
     "load_loss",

@@ -32,7 +32,7 @@ from rankscope.monitor import CollapseMonitor
 from rankscope.probe import probe
 from rankscope.results import Table
 from rankscope.sources import Batch
-from rankscope.studies.compare_study import compare
+from rankscope.studies.compare import compare
 from rankscope.verdict import judge
 
 # A few steps at a high rate bring the tokens of the tiny models together; what is said of that has tests of its own.
@@ -376,10 +376,11 @@ def test_a_record_is_a_series_by_itself(tmp_path: Path) -> None:
     model = tiny_gpt2()
     monitor = CollapseMonitor(model, tokens(), every=1, output=path)
     train(model, look=monitor.step)
-    table = compare(path)
-    assert table.sections["compare"]["baseline"] == "step 0"
-    assert table.sections["trend"]["x"] == list(range(STEPS + 1))
-    assert table.sections["trend"]["order"] == "by training step"
+    found = compare(path)
+    assert found.compare.baseline == "step 0"
+    assert found.trend.x == tuple(range(STEPS + 1))
+    assert found.trend.order == "by training step"
+    table = found.table
     paired = table.frame.group_by("scan").agg(pl.col("paired").all()).sort("scan")
     assert paired.filter("paired")["scan"].to_list() == [f"step {STEPS}"], (
         "single texts: first and latest only"
@@ -394,7 +395,7 @@ def test_the_latest_step_of_a_record_is_compared_with_a_scan() -> None:
     monitor = CollapseMonitor(model, tokens(), every=3)
     train(model, look=monitor.step)
     scan = probe(model.eval(), [batch()], name="after")
-    table = compare(scan, monitor)
+    table = compare(scan, monitor).table
     assert table.frame["change"].abs().max() == 0.0
     assert table.frame["paired"].all()
 

@@ -40,7 +40,7 @@ from rankscope.plots.dynamics_sections import (
 )
 from rankscope.plots.dynamics_spectrum import KINDS
 from rankscope.results import Table
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>"
 STEPS = [0, 1, 2, 5, 10, 30, 100, 300, 1000]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from rankscope.papers.figures.circle_runs import MERGED
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 Network = Mapping[str, Any]
 Networks = Sequence[Network]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 LEVEL = 0.95
 FEWEST = 6

@@ -7,7 +7,7 @@ from rankscope.papers.figures.statistics import Mean, mean_of, share_text
 from rankscope.papers.figures.wording import power, rate
 from rankscope.papers.figures.wu_masks_found import Found, Key, forecast_rate
 from rankscope.papers.figures.wu_masks_limits import float32_point, isometry_point, kept_point
-from rankscope.results.intervals import wilson
+from rankscope.results.statistics import wilson
 
 NORMS = ("sphere", "layer")
 

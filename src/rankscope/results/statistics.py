@@ -1,4 +1,8 @@
-"""Is a difference between two scans more than chance and rounding? Pure functions of arrays."""
+"""Is a difference more than chance? Errors, tests, corrections and trends, as functions of arrays.
+
+What scipy has comes from scipy. It is imported inside the functions, because it is slow to import and most commands
+need no statistics.
+"""
 
 from dataclasses import dataclass
 
@@ -6,6 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The 95% interval of Wilson (1927) for a share of which ``count`` of ``total`` were seen.
+
+    >>> [round(end, 4) for end in wilson(5, 200)]
+    [0.0107, 0.0572]
+    """
+    from scipy import stats
+
+    found = stats.binomtest(count, total).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +58,7 @@ def p_values(change: Floats, error: Error) -> Floats:
 
     A spread of zero leaves no room for chance: p is 0 if anything changed and 1 if nothing did.
     """
-    from scipy import stats  # here, not above: comparisons alone need it and it is slow to import
+    from scipy import stats
 
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.abs(change) / error.size
@@ -94,11 +110,10 @@ def trend(x: Floats, y: Floats) -> Trend | None:
     x, y = x[known], y[known]
     if len(y) < 3 or np.all(y == y[0]):
         return None
-    from scipy import stats  # as in p_values
+    from scipy import stats
 
     kendall = stats.kendalltau(x, y)
-    first, second = np.triu_indices(len(x), k=1)
-    slope = float(np.median((y[second] - y[first]) / (x[second] - x[first])))
+    slope = float(stats.theilslopes(y, x).slope)
     moves = np.diff(y)
     return Trend(
         tau=float(kendall.statistic),

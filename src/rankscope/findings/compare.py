@@ -1,0 +1,904 @@
+"""``rankscope compare``: what changed between scans, beyond chance and beyond rounding."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rankscope.charts import Chart, Line, Panel, Point
+from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
+from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
+from rankscope.findings.asked import Asked, option
+from rankscope.findings.base import Finding, Number, Value
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rankscope.results import Decision
+
+SITES = {
+    "block": "after the block",
+    "attention": "at the attention output",
+    "mlp": "at the MLP output",
+    "final": "after the final norm",
+}
+"""Where a number was measured, in words."""
+
+MAIN = ("residual_ratio[composite,mean]", "residual_ratio[composite,mean,unit]")
+"""Definitions whose worst layers are named in a sentence where the depths differ."""
+
+MOST_LINES = 8
+"""Groups of changes, and series, that get a sentence each; the fields hold all."""
+
+LARGEST = 10
+"""Rows of the table of the largest changes; the table of the finding holds all."""
+
+MOST_PANELS, MOST_CURVES = 4, 6
+"""Pictures, and scans in one of them."""
+
+STEADY = 0.999
+"""Kendall's coefficient beyond which every move has one direction, although few scans cannot exclude chance."""
+
+CORRECTION = (
+    "Student's t for every number, adjusted after Benjamini and Hochberg over all numbers of the comparison: of those "
+    "called significant, an expected share of at most alpha is chance."
+)
+
+
+class CompareConfig(Asked):
+    """Compare two or more scans: checkpoints of a run, before and after a fix, two dtypes.
+
+    A change counts if it is beyond chance over the texts, after correction for the many numbers compared, and beyond
+    what rounding in either scan can make. Three or more scans also show the trend over the series. The record of a
+    training run is a series too.
+    """
+
+    group = "Scans"
+    scans: tuple[str, ...] = option(
+        (),
+        "Saved scans (.json, .parquet, .csv); the first is the baseline.",
+        positional=True,
+        many=True,
+    )
+    measures: tuple[str, ...] = option(
+        (), "Only these definitions, see 'rankscope list measures'.", shown="all", old=("measure",)
+    )
+    sites: tuple[str, ...] = option(
+        (), "Only these sites: block, attention, mlp, final.", shown="all", old=("site",)
+    )
+    alpha: float = option(0.05, "Share of false calls allowed among the changes called.", gt=0, lt=1)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is read, so that no result is written over it."""
+        return self.scans
+
+
+class StackVerdict(Value):
+    """What a scan says of one stack of a model that has several."""
+
+    stack: str
+    """Name of the stack."""
+
+    verdict: str | None
+    """Its verdict."""
+
+    starts: int | None = None
+    """The layer from which on it holds, where the scan knows one."""
+
+
+class Scanned(Value):
+    """One of the scans."""
+
+    name: str
+    """The stem of its file or the name of its model; names differ."""
+
+    model: str | None
+    """The model that was scanned."""
+
+    dtype: str | None
+    """The arithmetic in which the model ran."""
+
+    texts: int
+    """How many texts were read."""
+
+    tokens: Number
+    """Tokens of a text, on average."""
+
+    layers: dict[str, int]
+    """Blocks of every stack."""
+
+    verdict: str | None
+    """The verdict that was saved with the scan."""
+
+    stacks: tuple[StackVerdict, ...] = ()
+    """Verdicts of single stacks, where the model has several."""
+
+    step: int | None = None
+    """The training step, of a scan that a monitor made."""
+
+
+class Change(Value):
+    """Significant changes of one definition at neighbouring layers that moved the same way, one group.
+
+    The numbers ``before`` to ``size`` are those of the largest change of the group.
+    """
+
+    scan: str
+    """The later scan."""
+
+    stack: str
+    """The stack of blocks."""
+
+    site: str
+    """Where it was measured."""
+
+    definition: str
+    """What was measured."""
+
+    at: Literal["layer", "last block"]
+    """Whether the same layers are compared, or the last block of each where the depths differ."""
+
+    direction: Literal["rose", "fell"]
+    """The sign of the change."""
+
+    layers: tuple[int | None, int | None]
+    """First and last layer of the group; null for the last block."""
+
+    numbers: int
+    """How many numbers are in the group."""
+
+    layer: int | None
+    """The layer of the largest change."""
+
+    head: int | None
+    """Its head, where heads were measured one by one."""
+
+    before: float
+    """The mean over texts in the baseline."""
+
+    after: float
+    """The mean over texts in the later scan."""
+
+    change: float
+    """After minus before."""
+
+    spread: Number
+    """Standard error of the change."""
+
+    z: Number
+    """Change over spread; null where there is no spread at all."""
+
+    size: float
+    """Change relative to the larger of before and after; of a cosine, the change itself."""
+
+    @property
+    def words(self) -> str:
+        """What moved, where, by how much; without a full stop."""
+        first, last = self.layers
+        what = f"{_of(self.stack)}{self.definition} {SITES.get(self.site, self.site)}"
+        if self.at == "last block":
+            where, most = " at the last block of each", ""
+        elif first == last:
+            where, most = f" at layer {first}", ""
+        else:
+            where, most = f" at layers {first} to {last}", f", most at layer {self.layer}"
+        if self.head is not None:
+            where = f"{where} in {count(self.numbers, 'head')}"
+            most = (
+                f", most in head {self.head} of layer {self.layer}"
+                if self.numbers > 1
+                else f" (head {self.head})"
+            )
+        z = "no spread" if self.z is None else f"{abs(self.z):.1f} standard errors"
+        return f"{what} {self.direction}{where}{most}: {number(self.before)} before, {number(self.after)} after ({z})"
+
+
+class Against(Value):
+    """One later scan against the baseline, counted."""
+
+    scan: str
+    """The later scan."""
+
+    numbers: int
+    """Numbers that both scans have."""
+
+    changed: int
+    """Those that changed significantly."""
+
+    beyond_rounding: int
+    """Those whose change is larger than both floors together."""
+
+    within_rounding: int
+    """Those whose change is not."""
+
+    without_number: int
+    """Those that have no number on one side: 0/0 or overflow."""
+
+    without_spread: int
+    """Those that could not be tested, because nothing is known of their spread over texts."""
+
+    untested: tuple[str, ...] = ()
+    """The definitions of the latter."""
+
+    is_tested: bool
+    """Whether any number has a spread."""
+
+    is_paired: bool
+    """Whether differences are taken text by text."""
+
+    ratio_floor: Number = None
+    """The largest floor of a residual ratio in either scan."""
+
+
+class Only(Value):
+    """What one scan has and the other one of the comparison lacks."""
+
+    scan: str
+    """The scan that has it."""
+
+    lacks: str
+    """The scan that lacks it."""
+
+    kind: Literal["stack", "layer", "site", "definition", "head"]
+    """What it is."""
+
+    stack: str | None
+    """The stack in which it is found; null for a whole stack."""
+
+    names: tuple[int | str, ...]
+    """Numbers of layers or heads, or names."""
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        whole = [one for one in self.names if isinstance(one, int)]
+        shown = ranges(whole) if whole else ", ".join(map(str, self.names))
+        many = "s" if len(self.names) > 1 else ""
+        return f"Only in {self.scan}: {_of(self.stack or 'blocks')}{self.kind}{many} {shown}."
+
+
+class Comparison(Value):
+    """What was compared, and what was found."""
+
+    baseline: str
+    """The scan that the others are held against."""
+
+    scans: tuple[Scanned, ...]
+    """All scans, the baseline first."""
+
+    alpha: float
+    """Expected share of false calls among the changes that are called significant, at most."""
+
+    findings: tuple[Change, ...]
+    """Groups of significant changes, largest first."""
+
+    against: tuple[Against, ...]
+    """Every later scan against the baseline, in counts."""
+
+    only: tuple[Only, ...] = ()
+    """What cannot be compared, because one of two scans lacks it."""
+
+
+class End(Value):
+    """The last block, or the worst layer, of a later scan against that of the baseline; the states after a block.
+
+    There is no test against chance: a worst layer is chosen by its value, so its change is more extreme than that of
+    a layer that was chosen beforehand.
+    """
+
+    scan: str
+    """The later scan."""
+
+    stack: str
+    """The stack of blocks."""
+
+    definition: str
+    """What was measured."""
+
+    at: Literal["last block", "worst layer"]
+    """Which layer is meant."""
+
+    before: float
+    """The mean over texts in the baseline."""
+
+    before_layer: int
+    """Its layer."""
+
+    after: float
+    """The mean over texts in the later scan."""
+
+    after_layer: int
+    """Its layer."""
+
+    change: float
+    """After minus before."""
+
+    resolved: bool
+    """Whether the change is larger than both floors together."""
+
+
+class TrendLine(Value):
+    """One definition at the last block or the worst layer, followed over all scans."""
+
+    stack: str
+    """The stack of blocks."""
+
+    definition: str
+    """What was measured."""
+
+    at: Literal["last block", "worst layer"]
+    """Which layer is meant."""
+
+    values: tuple[Number, ...]
+    """The mean over texts in every scan; null where there is none."""
+
+    layers: tuple[int | None, ...]
+    """The layer in every scan."""
+
+    tau: float
+    """Kendall's coefficient of values and places."""
+
+    p: float
+    """Its p-value; exact for short series without ties."""
+
+    p_adjusted: float
+    """The same, adjusted after Benjamini and Hochberg over all lines."""
+
+    slope: float
+    """Median of the slopes between all pairs of scans (Theil and Sen)."""
+
+    agreeing: int
+    """Moves from one scan to the next that have the sign of the slope."""
+
+    moves: int
+    """Moves from one scan to the next."""
+
+    resolved: bool
+    """Whether the extremes are further apart than their floors together."""
+
+    significant: bool
+    """Whether the adjusted p is at most alpha, and the line resolved."""
+
+    @property
+    def known(self) -> list[float]:
+        """The values that exist."""
+        return [one for one in self.values if one is not None]
+
+    @property
+    def reach(self) -> float:
+        """Distance of the extremes, relative to the larger of them."""
+        return (max(self.known) - min(self.known)) / (max(map(abs, self.known)) or 1.0)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it moves beyond chance, or always the same way."""
+        return self.resolved and (self.significant or abs(self.tau) > STEADY)
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        direction = "rose" if self.slope > 0 else "fell"
+        why = f"Kendall {self.tau:.2f}, adjusted p {number(self.p_adjusted, 2)}"
+        if not self.significant:
+            why = f"{len(self.known)} scans are too few to exclude chance"
+        return (
+            f"{_of(self.stack)}{self.definition} at the {self.at} {direction} from {number(self.known[0])} to "
+            f"{number(self.known[-1])}, in {self.agreeing} of {count(self.moves, 'move')} ({why})."
+        )
+
+
+class Series(Value):
+    """Three scans or more as a series."""
+
+    order: Literal["by training step", "in the order the scans were given"]
+    """How the scans are ordered."""
+
+    x: tuple[int, ...]
+    """Training steps, or places from zero on."""
+
+    scans: tuple[str, ...]
+    """Names of the scans in that order."""
+
+    lines: tuple[TrendLine, ...]
+    """What is followed."""
+
+    @property
+    def steady(self) -> list[TrendLine]:
+        """The lines that move steadily, significant ones first, then by their reach."""
+        found = [line for line in self.lines if line.is_steady]
+        return sorted(found, key=lambda line: (not line.significant, -line.reach))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What moves steadily."""
+        resolved = sum(line.resolved for line in self.lines)
+        many = count(
+            resolved,
+            "definition at the last block or the worst layer",
+            "definitions at the last block or the worst layer",
+        )
+        first = f"Over {len(self.x)} scans, {self.order}, {len(self.steady)} of {many} move steadily."
+        return (first, *(line.words for line in self.steady[:MOST_LINES]))
+
+
+class CompareFinding(Finding):
+    """Scans, and what changed between them."""
+
+    command: ClassVar[str] = "compare"
+    shown: ClassVar[tuple[str, ...]] = ("words", "notes")
+    columns: ClassVar[Mapping[str, str]] = {
+        "stack": "The stack of blocks.",
+        "scan": "Name of the later scan.",
+        "at": "layer, or last block where the depths differ; layer is null then.",
+        "before": "Mean over texts in the baseline.",
+        "after": "Mean over texts in the later scan.",
+        "change": "After minus before; the same as value.",
+        "ratio": "After over before; null unless both are above their floors.",
+        "spread": "Standard error of the change over texts; null where nothing is known of it.",
+        "z": "Change over spread.",
+        "paired": "Whether the spread is that of differences text by text.",
+        "texts": "Texts of the baseline that have a number.",
+        "floor_after": "Floor of the later scan; floor is the sum of both.",
+        "p_adjusted": "Student's p, adjusted after Benjamini and Hochberg over the whole table.",
+        "significant": "Whether p_adjusted is at most alpha and the change beyond both floors; null if not tested.",
+        "outcome": "crossed if significant, undecided where that cannot be said, else not crossed.",
+    }
+
+    compare: Comparison
+    """What was compared, and what changed."""
+
+    ends: tuple[End, ...]
+    """The last block and the worst layer of every later scan against those of the baseline."""
+
+    trend: Series | None = None
+    """The series, where there are three scans or more."""
+
+    definitions: dict[str, str]
+    """What each measure is, by its id."""
+
+    @property
+    def last(self) -> Against:
+        """The scan that sentences are about: the later one of two, the last one of a series."""
+        return self.compare.against[-1]
+
+    @property
+    def tone(self) -> Tone:
+        """Look where something changed, green where nothing did."""
+        if (
+            self.last.changed
+            or self.is_verdict_changed
+            or (not self.last.is_tested and self.last.beyond_rounding)
+        ):
+            return "look"
+        return "good" if self.last.is_tested else "unknown"
+
+    @property
+    def is_verdict_changed(self) -> bool:
+        """Whether the last scan has another verdict than the baseline."""
+        before, after = self._side(self.compare.baseline).verdict, self._side(self.last.scan).verdict
+        return before is not None and after is not None and before != after
+
+    @property
+    def heading(self) -> str:
+        """The conclusion in a few words."""
+        if self.last.changed:
+            return "Changed"
+        if self.is_verdict_changed:
+            return "The verdict changed, no single number did"
+        if self.last.is_tested:
+            return "Nothing changed"
+        return (
+            "Changed, perhaps by chance" if self.last.beyond_rounding else "Nothing changed beyond rounding"
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The conclusion, the verdicts, what changed most, and the trend of a series."""
+        trend = () if self.trend is None else self.trend.words
+        return (self.conclusion, *self.verdicts, *self.changes, *trend)
+
+    @property
+    def conclusion(self) -> str:
+        """How many numbers changed."""
+        one, base = self.last, self.compare.baseline
+        many, way = count(one.numbers, "number"), f"from {base} to {one.scan}"
+        if not one.is_tested:
+            alone = "with one text" if self._side(one.scan).texts == 1 else "without rows of single texts"
+            return (
+                f"{one.beyond_rounding} of {many} changed {way} beyond rounding; {alone} there is no spread over "
+                "texts, so nothing tells a change from chance."
+            )
+        how = f"beyond chance (adjusted p at most {self.compare.alpha:g}) and beyond rounding"
+        return f"{one.changed or 'None'} of {many} changed {way}, {how}."
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """How the verdict moves over the scans."""
+        known = [(side.name, side.verdict) for side in self.compare.scans]
+        missing = [name for name, verdict in known if verdict is None]
+        found = [(name, verdict) for name, verdict in known if verdict is not None]
+        runs = [
+            (verdict, [name for name, _ in run]) for verdict, run in groupby(found, key=lambda pair: pair[1])
+        ]
+        said = []
+        if len(runs) == 1:
+            all_ = "both scans" if len(known) == 2 else "all scans"
+            said.append(f"The verdict is {runs[0][0]} in {listed(runs[0][1]) if missing else all_}.")
+        elif len(runs) > MOST_LINES:
+            said.append(
+                f"The verdict is {runs[0][0]} in {runs[0][1][0]} and {runs[-1][0]} in {runs[-1][1][-1]}, with "
+                f"{len(runs) - 1} changes on the way."
+            )
+        elif runs:
+            said.append(
+                f"The verdict is {', then '.join(f'{verdict} in {_span(names)}' for verdict, names in runs)}."
+            )
+        if missing and runs:
+            said.append(f"No verdict was saved with {listed(missing)}.")
+        return (*said, *self._stack_verdicts())
+
+    def _stack_verdicts(self) -> Iterator[str]:
+        """Stacks whose verdict moves, of models that have several."""
+        found = dict[str, list[tuple[str, str]]]()
+        for side in self.compare.scans:
+            for one in side.stacks if len(side.stacks) > 1 else ():
+                starts = "" if one.starts is None else f" from layer {one.starts}"
+                found.setdefault(one.stack, []).append((side.name, f"{one.verdict}{starts}"))
+        for stack, verdicts in found.items():
+            if len({verdict for _, verdict in verdicts}) > 1:
+                (first, before), (last, after) = verdicts[0], verdicts[-1]
+                yield f"The verdict of the stack {stack} is {before} in {first} and {after} in {last}."
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The largest changes of the last scan, one sentence for all definitions of a measure that moved alike."""
+        groups = dict[tuple[object, ...], list[Change]]()
+        for one in self.compare.findings:
+            if one.scan == self.last.scan:
+                measure = one.definition.partition("[")[0]
+                key = (one.stack, one.site, measure, one.at, one.direction, *one.layers)
+                groups.setdefault(key, []).append(one)
+        said = [f"{first.words}{_so_did(rest)}." for first, *rest in list(groups.values())[:MOST_LINES]]
+        rest = len(groups) - MOST_LINES
+        if rest > 0:
+            said.append(
+                f"There {'is' if rest == 1 else 'are'} {count(rest, 'more group')} of smaller changes."
+            )
+        return tuple(said)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the comparison: tests that could not be made, depths, what is missing, rounding, pairs."""
+        one, base = self.last, self._side(self.compare.baseline)
+        said = list[str]()
+        if one.is_tested and one.within_rounding:
+            said.append(
+                f"{count(one.within_rounding, 'difference')} of {one.scan} {_are(one.within_rounding)} within rounding."
+            )
+        if one.is_tested and one.without_spread:
+            said.append(
+                f"{count(one.without_spread, 'number')} without a spread over texts could not be tested: "
+                f"{listed(one.untested)}."
+            )
+        said += self._depths()
+        named = {side.scan for side in self.compare.against[-MOST_LINES:]}
+        said += [only.words for only in self.compare.only if {only.scan, only.lacks} & named]
+        said += [
+            line for side in self.compare.against if side.scan in named for line in self._precision(side)
+        ]
+        if one.is_paired:
+            said.append(f"Differences are taken text by text ({count(base.texts, 'text')}).")
+        else:
+            after = self._side(one.scan)
+            known = base.tokens is not None and after.tokens is not None
+            tokens = f", {number(base.tokens)} and {number(after.tokens)} tokens on average" if known else ""
+            said.append(
+                f"Not paired text by text ({base.texts} and {after.texts} texts{tokens}): the texts differ, or rows of "
+                "single texts were not kept; then a difference may also come from the texts."
+            )
+        return tuple(said)
+
+    def _depths(self) -> Iterator[str]:
+        """Where depths differ: which layers were compared, and the worst layers in the main definitions."""
+        base, after = self._side(self.compare.baseline), self._side(self.last.scan)
+        for stack, a in base.layers.items():
+            b = after.layers.get(stack, a)
+            if a == b:
+                continue
+            yield (
+                f"{_of(stack)}{a} blocks in {base.name}, {b} in {after.name}: layers 0 to {min(a, b)} are compared one "
+                "by one, and the last blocks with each other."
+            )
+            for end in self.ends:
+                if (end.scan, end.stack, end.at) == (
+                    after.name,
+                    stack,
+                    "worst layer",
+                ) and end.definition in MAIN:
+                    yield (
+                        f"{_of(stack)}{end.definition} at the worst layer: {number(end.before)} before (layer "
+                        f"{end.before_layer}), {number(end.after)} after (layer {end.after_layer})."
+                    )
+
+    def _precision(self, one: Against) -> Iterator[str]:
+        base, side = self._side(self.compare.baseline), self._side(one.scan)
+        if base.dtype is not None and side.dtype is not None and base.dtype != side.dtype:
+            floor = (
+                ""
+                if one.ratio_floor is None
+                else f" (floor of a residual ratio up to {number(one.ratio_floor)})"
+            )
+            yield (
+                f"{base.name} ran in {base.dtype} and {side.name} in {side.dtype}{floor}: {one.within_rounding} of "
+                f"{count(one.numbers, 'difference')} are within rounding and say nothing."
+            )
+        if one.without_number:
+            yield (
+                f"{count(one.without_number, 'number')} could not be compared in {side.name}: 0/0 or overflow on one "
+                "side."
+            )
+
+    def _side(self, name: str) -> Scanned:
+        return next(side for side in self.compare.scans if side.name == name)
+
+    @property
+    def decision(self) -> "Decision":
+        """Whether anything changed, with the largest number that decides it."""
+        import polars as pl
+
+        from rankscope.results.outcome import Decision, Outcome, worst
+
+        outcome = worst(map(Outcome, self.table.frame["outcome"].unique()))
+        if outcome is Outcome.CLEAR:
+            return Decision(outcome=outcome)
+        rows = by_size(self.table.frame.filter(pl.col("outcome") == outcome))
+        row = rows.row(0, named=True)
+        head = "" if row["head"] is None else f", head {row['head']}"
+        layer = "the last block" if row["layer"] is None else f"layer {row['layer']}"
+        words = (
+            f"{row['definition']} at {layer}{head} of {row['stack']}, {row['site']}, in {row['scan']}: value "
+            f"{number(row['before'])} before, {number(row['after'])} after, rounding floor {number(row['floor'])}, "
+            f"p {number(row['p_adjusted'])} against the limit {self.compare.alpha:g}"
+        )
+        more = f"; so for {rows.height - 1} more" if rows.height > 1 else ""
+        if outcome is Outcome.CROSSED:
+            return Decision(outcome=outcome, words=f"changed: {words}{more}")
+        if row["change"] is None:
+            why = "a text or both have no number there (NaN, infinity or zeros)"
+        elif row["p_adjusted"] is None:
+            why = "one text has no spread to tell change from chance; scan two texts or more"
+        elif abs(row["change"]) <= (row["floor"] or math.inf):
+            why = "more than chance, and no more than rounding can make; scan in a wider dtype"
+        else:
+            why = "some texts have no number there (NaN, infinity or zeros)"
+        return Decision(outcome=outcome, words=f"whether anything changed is undecided: {words}: {why}{more}")
+
+    def document(self) -> Document:
+        """The conclusion, what changed, curves, the largest changes number by number, and the scans."""
+        trend = () if self.trend is None else self.trend.words
+        return Document(
+            title=clipped(f"{self.last.scan} against {self.compare.baseline}", 200),
+            command=self.command,
+            facts=[count(len(self.compare.scans), "scan"), count(self.last.numbers, "number")],
+            blocks=some(
+                Verdict(self.heading, [self.conclusion, *self.verdicts], self.tone),
+                Section("What changed", [Notes(self.changes)]) if self.changes else None,
+                Section("Trend", [Notes(trend)]) if trend else None,
+                Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
+                self._largest(),
+                Section("Scans", [self._scans()]),
+                Section("What limits the comparison", [Notes(self.notes)]) if self.notes else None,
+            ),
+            definitions=[*self.definitions.items(), ("significant", CORRECTION)],
+            origin=self.provenance,
+        )
+
+    def _largest(self) -> Section | None:
+        """The ten largest changes of the last scan, number by number."""
+        frame = self.table.frame.filter(self.table.frame["scan"] == self.last.scan)
+        # Without a spread nothing is significant; then what is beyond rounding is all there is to show.
+        shown = by_size(frame.filter(frame["significant" if self.last.is_tested else "resolved"])).head(
+            LARGEST
+        )
+        if not shown.height:
+            return None
+        names = [name for name in ("stack", "head") if frame[name].n_unique() > 1]
+        names += ["definition", "site", "layer"]
+        numbers = ["before", "after", "change", "ratio", "spread", "z"]
+        rows = [
+            [
+                *(NOTHING if row[name] is None else str(row[name]) for name in names),
+                *(number(row[name]) for name in numbers),
+            ]
+            for row in shown.iter_rows(named=True)
+        ]
+        what = (
+            "Largest significant changes"
+            if self.last.is_tested
+            else "Largest changes beyond rounding, not tested"
+        )
+        columns = [
+            *(Column(name, "number" if name in ("layer", "head") else "name") for name in names),
+            *map(Column, numbers),
+        ]
+        note = "spread: standard error over texts; layer -: the last block of each"
+        return Section(what, [Tabular(columns=columns, rows=rows)], note=note)
+
+    def _scans(self) -> Tabular:
+        columns = [
+            *(
+                Column("scan", "name"),
+                Column("model", "name", optional=True),
+                Column("dtype", "name", optional=True),
+            ),
+            *(
+                Column("texts"),
+                Column("tokens", optional=True),
+                Column("layers"),
+                Column("step", optional=True),
+            ),
+            Column("verdict", "name", optional=True),
+        ]
+        rows = [
+            [
+                *(
+                    side.name,
+                    side.model or NOTHING,
+                    side.dtype or NOTHING,
+                    str(side.texts),
+                    number(side.tokens),
+                ),
+                " + ".join(map(str, side.layers.values())),
+                *(NOTHING if side.step is None else str(side.step), side.verdict or NOTHING),
+            ]
+            for side in self.compare.scans
+        ]
+        return Tabular(columns=columns, rows=rows)
+
+    def chart(self) -> Chart:
+        """Before and after over layers, for what changed most; of a series also its course over the scans."""
+        import polars as pl
+
+        key = ["stack", "site", "head", "definition"]
+        frame = by_size(self.table.frame.filter(pl.col("at") == "layer"))
+        # What changed most first; what is within rounding, or has no number, comes last.
+        rank = (
+            pl.when(pl.col("significant").fill_null(value=False) & pl.col("resolved"))
+            .then(2.0)
+            .otherwise(0.0)
+        )
+        order = (
+            frame.with_columns((rank + pl.col("size").fill_null(-1.0)).alias("rank"))
+            .group_by(key, maintain_order=True)
+            .agg(pl.col("rank").max())
+            .sort("rank", descending=True, maintain_order=True)
+        )
+        panels = [
+            self._panel(dict(zip(key, one, strict=True)), frame)
+            for one in order.select(key).head(MOST_PANELS).iter_rows()
+        ]
+        return Chart([*panels, *self._courses()])
+
+    def _panel(self, what: dict[str, Any], frame: "pl.DataFrame") -> Panel:
+        import polars as pl
+
+        own = frame.filter(
+            pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in what.items())
+        )
+        later = [one.scan for one in self.compare.against]
+        if len(later) >= MOST_CURVES:  # an even choice that ends with the last one
+            later = [
+                later[-1 - at * len(later) // (MOST_CURVES - 1)] for at in reversed(range(MOST_CURVES - 1))
+            ]
+        is_log = own["measure"][0] in ("residual_ratio", "residual", "diameter") and all(
+            value is not None and value > 0 for name in ("before", "after") for value in own[name]
+        )
+        lines = list[Line]()
+        for at, scan in enumerate(later):
+            rows = own.filter(pl.col("scan") == scan).sort("layer").to_dicts()
+            if at == 0:
+                base = [_point(row, self.compare.baseline, is_log, before=True) for row in rows]
+                lines.append(Line(name=self.compare.baseline, points=base, color=-1))
+            lines.append(Line(name=scan, points=[_point(row, scan, is_log) for row in rows]))
+        head = "" if what["head"] is None else f", head {what['head']}"
+        title = _title(what["stack"], what["definition"])
+        return Panel(
+            title=f"{title} {SITES.get(what['site'], what['site'])}{head}",
+            lines=lines,
+            value=_measure(what["definition"]),
+            scale="log" if is_log else "linear",
+            notes=[what["definition"], "means over texts; a band is one standard error of the change"],
+        )
+
+    def _courses(self) -> list[Panel]:
+        """The series, for the definitions that move most steadily."""
+        if self.trend is None:
+            return []
+        chosen = list(
+            dict.fromkeys((line.stack, line.definition) for line in [*self.trend.steady, *self.trend.lines])
+        )
+        return [
+            Panel(
+                title=f"{_title(stack, definition)} over the scans",
+                lines=[
+                    Line(
+                        name=line.at,
+                        points=[
+                            Point(x, y, f"{scan}, {line.at}: {number(y)}")
+                            for x, y, scan in zip(self.trend.x, line.values, self.trend.scans, strict=True)
+                        ],
+                    )
+                    for line in self.trend.lines
+                    if (line.stack, line.definition) == (stack, definition)
+                ],
+                value=_measure(definition),
+                across="training step" if self.trend.order == "by training step" else "scan",
+                scale="linear",
+                notes=[definition],
+            )
+            for stack, definition in chosen[: MOST_PANELS // 2]
+        ]
+
+
+def by_size(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The rows, largest changes first, with their ``size``: change relative to the larger of before and after.
+
+    Cosines have a scale of their own and may be zero, so their size is the change itself.
+    """
+    import polars as pl
+
+    larger = pl.max_horizontal(pl.col("before").abs(), pl.col("after").abs())
+    scale = pl.when(pl.col("measure") == "cosine").then(1.0).otherwise(larger)
+    size = pl.when(scale > 0).then(pl.col("change").abs() / scale).otherwise(0.0)
+    return frame.with_columns(size.alias("size")).sort("size", descending=True, maintain_order=True)
+
+
+def _point(row: dict[str, Any], name: str, is_log: bool, *, before: bool = False) -> Point:
+    """The mean of one layer; hollow where it is not above its own floor."""
+    value = row["before" if before else "after"]
+    after, both = row["floor_after"], row["floor"]
+    floor = math.inf if after is None or both is None else both - after if before else after
+
+    def scaled(one: float | None) -> float | None:
+        return one if one is None or not is_log else math.log10(one) if one > 0 else None
+
+    tip = f"{name}: {number(value)}"
+    low = high = None
+    if not before and row["change"] is not None:
+        tip += f", change {number(row['change'])}"
+        if row["spread"] is not None:
+            low, high = value - row["spread"], value + row["spread"]
+            tip += f" (standard error {number(row['spread'])})"
+        tip += {True: ", significant", False: ", not significant", None: ", not tested"}[row["significant"]]
+    band = (scaled(low), scaled(high))
+    if None in band:
+        band = (None, None)
+    is_hollow = value is None or abs(value) <= floor
+    return Point(int(row["layer"]), scaled(value), tip, low=band[0], high=band[1], hollow=is_hollow)
+
+
+def _of(stack: str) -> str:
+    """What names a stack at the start of a sentence; nothing for the only one."""
+    return "" if stack == "blocks" else f"{stack}: "
+
+
+def _measure(definition: str) -> str:
+    return definition.partition("[")[0].replace("_", " ")
+
+
+def _title(stack: str, definition: str) -> str:
+    name = f"{_of(stack)}{_measure(definition)}"
+    return f"{name[:1].upper()}{name[1:]}"
+
+
+def _are(many: int) -> str:
+    return "is" if many == 1 else "are"
+
+
+def _so_did(rest: Sequence[Change]) -> str:
+    return f"; so did {', '.join(one.definition for one in rest)}" if rest else ""
+
+
+def _span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,779 @@
+"""What changed between scans: every number against the first scan, beyond chance and beyond rounding."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import polars as pl
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rankscope.core.registry import unknown_name
+from rankscope.errors import ConfigError, FileError
+from rankscope.findings.base import Finding
+from rankscope.findings.compare import (
+    Against,
+    Change,
+    CompareConfig,
+    CompareFinding,
+    Comparison,
+    End,
+    Only,
+    Scanned,
+    Series,
+    StackVerdict,
+    TrendLine,
+    by_size,
+)
+from rankscope.results import Outcome, Table, provenance
+from rankscope.results.outcome import judged as judged_span
+from rankscope.results.outcome import span_of
+from rankscope.results.statistics import Error, Floats, adjusted, p_values, paired_error, trend, welch_error
+from rankscope.studies.rows import run_id
+
+Advance = Callable[[int, int], None]
+M = TypeVar("M", bound=BaseModel)
+
+KEY = ("stack", "layer", "site", "head", "measure", "definition")
+"""What names one number of a model; the rest is which text it was measured on."""
+
+AT_LAYER, AT_LAST = "layer", "last block"
+"""What the column ``at`` holds: the same layer of both, or the last block of each where the depths differ."""
+
+VISIBLE = 1e-3
+"""A change below this part of a number (of a cosine: below this) does not show in the three digits that are printed."""
+
+HIGH_IS_WORST = frozenset(
+    {
+        *("cosine", "token_share", "channel_share", "outlier_tokens", "massive_channels", "massive_tokens"),
+        *("sink_share", "spectral_gap"),
+    }
+)
+"""Measures that grow as tokens become equal or one of them takes over; all others fall."""
+
+_CELL_DTYPES = {
+    "stack": pl.String,
+    "layer": pl.Int64,
+    "site": pl.String,
+    "head": pl.Int64,
+    "measure": pl.String,
+    "definition": pl.String,
+    "texts": pl.Int64,
+    "mean": pl.Float64,
+    "std": pl.Float64,
+    "floor": pl.Float64,
+}
+
+
+@runtime_checkable
+class HasTable(Protocol):
+    """Anything that carries its table, such as what ``scan`` returns, or a monitor."""
+
+    @property
+    def table(self) -> Table: ...
+
+
+Scannable = Table | HasTable | str | os.PathLike[str]
+
+
+def compare(
+    *scans: Scannable | CompareConfig,
+    config: CompareConfig | None = None,
+    advance: Advance | None = None,
+    **fields: Any,
+) -> CompareFinding:
+    """One row per stack, layer, site, head and definition, for every scan after the first: after minus before.
+
+    Each scan is a saved result (.json, .parquet; from .csv the summary is made again from the rows), a Table, or
+    anything with a ``table``. The first is the baseline. Give a ``CompareConfig``, or its fields as keywords:
+    ``rs.compare("before.json", "after.json", alpha=0.01)``. ``value`` is the change of the mean over texts; added
+    columns:
+
+    - ``stack``; ``scan``, the name of the later one; ``at``: ``layer``, or ``last block`` where the depths differ;
+    - ``before``, ``after``, ``change``; ``ratio`` after/before, null unless both are above their floors;
+    - ``spread``, the standard error of the change over texts: from the differences text by text (``paired``) if
+      both scans have rows for the same number of texts with the same tokens counts, after Welch otherwise;
+    - ``z``, change over spread; ``p_adjusted``, Student's p after Benjamini and Hochberg over the whole table;
+    - ``significant``: p_adjusted at most alpha, and the change larger than both floors together; null if there is
+      no spread (one text) and the change is above the floor;
+    - ``outcome``: ``crossed`` if significant; ``undecided`` where a text has no number, where nothing tells a change
+      from chance, or where one beyond chance is no larger than rounding can make; ``not crossed`` otherwise.
+
+    ``floor`` is the sum of both floors, the most that rounding can add to a difference, so ``resolved`` says whether
+    the change is beyond rounding.
+    """
+    live = [one for one in scans if not isinstance(one, CompareConfig)]
+    given = [one for one in (*scans, config) if isinstance(one, CompareConfig)]
+    if len(given) > 1 or (given and fields):
+        raise ConfigError("compare takes one CompareConfig, or its fields as keywords, not both")
+    asked = _full_names(given[0] if given else CompareConfig.of(**fields))
+    if live and asked.scans:
+        raise ConfigError("scans were given twice: as arguments and as the field scans; leave one out")
+    sides = _chosen(sides_of(live or asked.scans, advance), asked)
+    asked = asked.model_copy(update={"scans": tuple(side.name for side in sides)})
+    differences = pl.concat([_differences(sides[0], side) for side in sides[1:]])
+    if not differences.height:
+        raise ConfigError(
+            f"{', '.join(asked.scans)} have no stack, layer, site and definition in common; nothing can be compared"
+        )
+    rows = _judged(differences, asked.alpha)
+    places = [_ends(side) for side in sides]
+    return CompareFinding(
+        compare=Comparison(
+            baseline=sides[0].name,
+            scans=tuple(side.summary() for side in sides),
+            alpha=asked.alpha,
+            findings=tuple(sorted(_changes(rows), key=lambda one: -one.size)),
+            against=tuple(_counted_rows(rows.filter(pl.col("scan") == side.name)) for side in sides[1:]),
+            only=tuple(one for side in sides[1:] for one in _only(sides[0], side)),
+        ),
+        ends=tuple(_end_changes(sides, places)),
+        trend=_series(sides, places, alpha=asked.alpha) if len(sides) > 2 else None,
+        definitions={name: words for side in sides for name, words in side.definitions.items()},
+        table=Table(
+            frame=rows.with_columns(pl.lit(run_id(asked)).alias("run")),
+            command="compare",
+            provenance=provenance(asked.model_dump(mode="json")),
+        ),
+    )
+
+
+def _full_names(config: CompareConfig) -> CompareConfig:
+    """The configuration with bare names of measures, such as ``residual_ratio``, replaced by their definitions."""
+    if not config.measures:
+        return config
+    from rankscope.measures import DEFAULTS
+
+    plain = ("".join(name.split()) for name in config.measures)
+    return config.model_copy(
+        update={"measures": tuple(dict.fromkeys(DEFAULTS.get(name, name) for name in plain))}
+    )
+
+
+# What is read: saved or live scans, each brought to one frame of cells and one of rows per text.
+
+
+class _Read(BaseModel):
+    """A part of a result file of a scan; what this program does not know is left aside."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _About(_Read):
+    """The section ``scan``."""
+
+    model: str | None = None
+    dtype: str | None = None
+    tokens: float | None = None
+
+
+class _Stack(_Read):
+    stack: str
+    verdict: str | None = None
+    starts: int | None = None
+
+
+class _Verdict(_Read):
+    """The section ``verdict``, and one of the verdicts of a record of training."""
+
+    verdict: str | None = None
+    stacks: tuple[_Stack, ...] | None = None
+    step: int | None = None
+
+
+class _Monitor(_Read):
+    """The section ``monitor`` of a record of training."""
+
+    step: int | None = None
+    verdicts: tuple[_Verdict, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One scan of a comparison.
+
+    ``cells``: the columns of ``KEY`` with mean, std, texts, empty and floor over all texts. ``rows``: the same columns
+    with sample, tokens and value, for the texts that have rows of their own.
+    """
+
+    name: str
+    cells: pl.DataFrame
+    rows: pl.DataFrame
+    about: _About
+    verdict: _Verdict
+    definitions: dict[str, str]
+    step: int | None = None
+
+    @property
+    def texts(self) -> int:
+        """The most texts that any number was measured on."""
+        found = self.cells["texts"].max()
+        return found if isinstance(found, int) else 0
+
+    @property
+    def stacks(self) -> list[str]:
+        """Names of the runs of blocks, in order of execution."""
+        return self.cells["stack"].unique(maintain_order=True).to_list()
+
+    def depth(self, stack: str) -> int:
+        """Blocks of a stack: the largest layer measured in it."""
+        found = self.cells.filter(pl.col("stack") == stack)["layer"].max()
+        return found if isinstance(found, int) else 0
+
+    def only(self, keep: pl.Expr) -> "Side":
+        """The cells and rows for which ``keep`` holds."""
+        return replace(self, cells=self.cells.filter(keep), rows=self.rows.filter(keep))
+
+    def last_blocks(self, stacks: Sequence[str]) -> "Side":
+        """What was measured at the last block of each of these stacks, with null for the layer."""
+        last = pl.any_horizontal(
+            (pl.col("stack") == stack) & (pl.col("layer") == self.depth(stack)) for stack in stacks
+        )
+        side, no_layer = self.only(last), pl.lit(None, dtype=pl.Int64).alias("layer")
+        return replace(side, cells=side.cells.with_columns(no_layer), rows=side.rows.with_columns(no_layer))
+
+    def summary(self) -> Scanned:
+        """What this scan is."""
+        stacks = [
+            StackVerdict(stack=one.stack, verdict=one.verdict, starts=one.starts)
+            for one in self.verdict.stacks or ()
+        ]
+        return Scanned(
+            name=self.name,
+            model=self.about.model,
+            dtype=self.about.dtype,
+            texts=self.texts,
+            tokens=self.about.tokens,
+            layers={stack: self.depth(stack) for stack in self.stacks},
+            verdict=self.verdict.verdict,
+            stacks=tuple(stacks),
+            step=self.step,
+        )
+
+
+def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list[Side]:
+    """The scans in the order given, with names that differ; the first is the baseline.
+
+    A record of training (``CollapseMonitor``) given alone is the series of its steps; beside others, its last one.
+    """
+    named = list[tuple[str, Table]]()
+    for scan in scans:
+        named.append(_read(scan))
+        if advance is not None:
+            advance(len(named), len(scans))
+    _refuse_repeats(scans, [table for _, table in named])
+    sides = [_side(name, table) for name, table in named]
+    if len(named) == 1:
+        table = named[0][1]
+        by_step = _by_step(table)
+        sides = [_step_side(f"step {step}", table, by_step[step], step) for step in sorted(by_step)] or sides
+    if len(sides) < 2:
+        raise ConfigError(
+            f"a comparison needs two scans or more, got {len(sides)}; "
+            "save one per model with 'rankscope scan MODEL --output FILE.json'"
+        )
+    return [replace(side, name=name) for side, name in zip(sides, _distinct(sides, scans), strict=True)]
+
+
+def _read(scan: Scannable) -> tuple[str, Table]:
+    if isinstance(scan, str | os.PathLike):
+        return Path(scan).stem, _checked(Table.load(scan), f"{os.fspath(scan)!r}")
+    table = scan if isinstance(scan, Table) else getattr(scan, "table", None)
+    if not isinstance(table, Table):
+        raise ConfigError(
+            f"compare takes saved scans, tables or what scan returns; got {type(scan).__name__}"
+        )
+    if isinstance(scan, Finding):  # its fields are what the file holds beside the rows
+        table = replace(table, sections=table.sections | scan.model_dump(mode="json"))
+    table = _checked(table, "a table")
+    return _part(_About, table, "scan", "a table").model or "scan", table
+
+
+def _checked(table: Table, what: str) -> Table:
+    missing = [name for name in ("stack", "tokens") if name not in table.frame.columns]
+    if missing:
+        origin = f"comes from 'rankscope {table.command}'" if table.command else "is not from a scan"
+        raise FileError(
+            f"{what} {origin}: it has no column {' and no column '.join(missing)}; "
+            "compare reads tables that 'rankscope scan' wrote"
+        )
+    if not len(table):
+        raise FileError(f"{what} is a scan without rows; scan at least one text and save it again")
+    return table
+
+
+def _part(kind: type[M], table: Table, name: str, origin: str) -> M:
+    """A section of a scan, typed; an empty one where it is missing."""
+    found = table.sections.get(name)
+    try:
+        return kind.model_validate({} if found is None else found)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        at = ".".join(map(str, (name, *wrong["loc"])))
+        raise FileError(
+            f"the section {at} of {origin!r} is not that of a scan ({wrong['msg']}); scan again"
+        ) from None
+
+
+def _refuse_repeats(scans: Sequence[Scannable], tables: Sequence[Table]) -> None:
+    """Stop at one scan given twice: it never changes, and a trend would count it twice."""
+    seen: dict[object, str] = {}
+    for scan, table in zip(scans, tables, strict=True):
+        name = os.fspath(scan) if isinstance(scan, str | os.PathLike) else ""
+        key: object = os.path.realpath(name) if name else id(table.frame)
+        if key in seen:
+            both = f"{seen[key]!r} and {name!r} are one file" if name else "one table in two places"
+            raise ConfigError(f"the same scan was given twice: {both}; give each scan once")
+        seen[key] = name
+
+
+def _by_step(table: Table) -> dict[int, pl.DataFrame]:
+    """The rows of every training step; empty for an ordinary scan."""
+    if "step" not in table.frame.columns:
+        return {}
+    parts = table.frame.drop_nulls("step").partition_by("step", as_dict=True, maintain_order=True)
+    return {int(step): part for (step,), part in parts.items()}
+
+
+def _side(name: str, table: Table) -> Side:
+    """A scan; of a record of training, its last step."""
+    by_step = _by_step(table)
+    if len(by_step) > 1:
+        return _step_side(name, table, by_step[max(by_step)], max(by_step))
+    frame, summary = table.frame, table.sections.get("summary")
+    cells = _from_section(summary, name) if summary else _summarized(frame)
+    step = max(by_step, default=_part(_Monitor, table, "monitor", name).step)
+    return _of(name, table, cells, frame, _part(_Verdict, table, "verdict", name), step)
+
+
+def _step_side(name: str, table: Table, frame: pl.DataFrame, step: int) -> Side:
+    means = frame.filter(pl.col("sample").is_null()).rename({"value": "mean"})
+    known = _part(_Monitor, table, "monitor", name).verdicts
+    verdict = next((one for one in known if one.step == step), _Verdict())
+    return _of(name, table, means if means.height else _summarized(frame), frame, verdict, step)
+
+
+def _of(
+    name: str, table: Table, cells: pl.DataFrame, frame: pl.DataFrame, verdict: _Verdict, step: int | None
+) -> Side:
+    rows = frame.filter(pl.col("sample").is_not_null()).select(*KEY, "sample", "tokens", "value")
+    empty = pl.col("empty") if "empty" in cells.columns else pl.lit(0, dtype=pl.Int64)
+    typed = (pl.col(column).cast(dtype) for column, dtype in _CELL_DTYPES.items())
+    definitions = table.sections.get("definitions")
+    return Side(
+        name=name,
+        cells=_counted(cells.select(*typed, empty.alias("empty")), rows),
+        rows=rows,
+        about=_part(_About, table, "scan", name),
+        verdict=verdict,
+        definitions={str(one): str(words) for one, words in definitions.items()}
+        if isinstance(definitions, Mapping)
+        else {},
+        step=step,
+    )
+
+
+def _counted(cells: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The cells with only those texts counted that have a number (not 0/0, not NaN); ``empty`` counts the others.
+
+    An older summary does not say how many there are; then they are counted in the rows that were kept.
+    """
+    seen = rows.filter(pl.col("value").is_null()).group_by(*KEY).agg(pl.len().cast(pl.Int64).alias("seen"))
+    joined = cells.join(seen, on=KEY, how="left", nulls_equal=True, maintain_order="left")
+    empty = pl.max_horizontal("empty", pl.col("seen").fill_null(0))
+    return joined.with_columns(pl.col("texts") - empty, empty.alias("empty")).drop("seen")
+
+
+def _summarized(frame: pl.DataFrame) -> pl.DataFrame:
+    """The summary over texts made again from their rows, where the file kept nothing else.
+
+    Rows without a text are means already; they count where no text has rows of its own, as norms of gradients do.
+    """
+    of_texts = frame.drop_nulls("sample")
+    alone = frame.filter(pl.col("sample").is_null()).join(of_texts, on=KEY, how="anti", nulls_equal=True)
+    value = pl.col("value")
+    return (
+        pl.concat([of_texts, alone])
+        .group_by(*KEY, maintain_order=True)
+        .agg(
+            pl.len().alias("texts"),
+            value.mean().alias("mean"),
+            value.std().alias("std"),
+            pl.col("floor").mean(),
+        )
+    )
+
+
+def _from_section(section: Any, origin: str) -> pl.DataFrame:
+    try:
+        columns = {name: [entry[name] for entry in section] for name in _CELL_DTYPES}
+        columns["empty"] = [entry["texts"] - entry.get("numbers", entry["texts"]) for entry in section]
+        dtypes = _CELL_DTYPES | {"empty": pl.Int64}
+        return pl.DataFrame([pl.Series(name, columns[name], dtype=dtypes[name]) for name in columns])
+    except (KeyError, TypeError, AttributeError, OverflowError, pl.exceptions.PolarsError) as error:
+        raise FileError(
+            f"the summary of {origin!r} is not that of a scan ({' '.join(str(error).split())[:80]}); scan again"
+        ) from error
+
+
+def _distinct(sides: Sequence[Side], scans: Sequence[Scannable]) -> list[str]:
+    """File stems or model names; where two agree, the paths as given, and then a number."""
+    names = [" ".join(side.name.split()) for side in sides]
+    if len(set(names)) < len(names) and len(scans) == len(sides):
+        names = [
+            os.fspath(scan) if isinstance(scan, str | os.PathLike) else name
+            for scan, name in zip(scans, names, strict=True)
+        ]
+    return [
+        f"{name} #{names[:place].count(name) + 1}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+
+
+def _chosen(sides: list[Side], config: CompareConfig) -> list[Side]:
+    """The sides with only the definitions and sites asked for; an error if none of them has one."""
+    wanted = {"definition": config.measures, "site": config.sites}
+    for column, names in wanted.items():
+        known = {str(name) for side in sides for name in side.cells[column].unique()}
+        for name in names:
+            if name not in known:
+                raise unknown_name(f"{column} in these scans", name, known)
+    keep = [pl.col(column).is_in(names) for column, names in wanted.items() if names]
+    return [side.only(pl.all_horizontal(keep)) for side in sides] if keep else sides
+
+
+# Differences, and what chance and rounding make of them.
+
+
+def _differences(a: Side, b: Side) -> pl.DataFrame:
+    """All cells that both have, with means, floors, and the error of their difference."""
+    deeper = [stack for stack in a.stacks if stack in b.stacks and a.depth(stack) != b.depth(stack)]
+    parts = [_joined(a, b).with_columns(pl.lit(AT_LAYER).alias("at"))]
+    if deeper:
+        last = _joined(a.last_blocks(deeper), b.last_blocks(deeper))
+        parts.append(last.with_columns(pl.lit(AT_LAST).alias("at")))
+    return pl.concat(parts).with_columns(
+        pl.lit(b.name).alias("scan"), pl.lit(b.about.model, dtype=pl.String).alias("model")
+    )
+
+
+def _joined(a: Side, b: Side) -> pl.DataFrame:
+    cells = a.cells.join(b.cells, on=KEY, how="inner", suffix="_b", nulls_equal=True, maintain_order="left")
+    cells = cells.join(_pairs(a, b), on=KEY, how="left", nulls_equal=True, maintain_order="left")
+    before, after = cells["mean"], cells["mean_b"]
+    columns = {
+        name: _array(cells[name]) for name in ("std", "texts", "std_b", "texts_b", "std_pairs", "pairs")
+    }
+    paired = paired_error(columns["std_pairs"], columns["pairs"], columns["texts"])
+    welch = welch_error(columns["std"], columns["texts"], columns["std_b"], columns["texts_b"])
+    is_paired = np.isfinite(columns["pairs"])
+    change = _array(after) - _array(before)
+    error = Error(
+        size=np.where(is_paired, paired.size, welch.size),
+        freedom=np.where(is_paired, paired.freedom, welch.freedom),
+    )
+    return cells.select(
+        *KEY,
+        pl.Series("before", before),
+        pl.Series("after", after),
+        pl.Series("value", change, nan_to_null=True),
+        pl.Series("change", change, nan_to_null=True),
+        pl.Series("ratio", _ratio(cells), nan_to_null=True),
+        pl.Series("spread", error.size, nan_to_null=True),
+        pl.Series("z", _z(change, error.size), nan_to_null=True),
+        pl.Series("p", p_values(change, error), nan_to_null=True),
+        pl.Series("paired", is_paired),
+        pl.col("texts"),
+        (pl.col("floor") + pl.col("floor_b")).alias("floor"),
+        pl.col("floor_b").alias("floor_after"),
+        (pl.col("empty") + pl.col("empty_b")).alias("empty"),
+    )
+
+
+def _pairs(a: Side, b: Side) -> pl.DataFrame:
+    """Spread of the differences text by text, for stacks in which both scans read the same texts.
+
+    The same texts: as many in all, and the same samples with the same numbers of tokens. If they were other texts of
+    equal lengths after all, the pairs would be random and the error still right, only without the gain of pairing.
+    """
+    stacks = [stack for stack in a.stacks if _texts(a, stack) == _texts(b, stack) is not None]
+    both = a.rows.filter(pl.col("stack").is_in(stacks)).join(
+        b.rows, on=[*KEY, "sample"], how="inner", suffix="_b", nulls_equal=True
+    )
+    gap = pl.col("value_b") - pl.col("value")
+    found = both.group_by(*KEY).agg(
+        gap.std().alias("std_pairs"), gap.count().cast(pl.Float64).alias("pairs"), pl.len()
+    )
+    # A text without a number on one side is in one mean and not in the other: those are no pairs.
+    return found.filter(pl.col("pairs") == pl.col("len")).drop("len")
+
+
+def _texts(side: Side, stack: str) -> tuple[object, ...] | None:
+    """How many texts, and the tokens of each that has rows; None if none has."""
+    rows = side.rows.filter(pl.col("stack") == stack)
+    if not rows.height:
+        return None
+    counts = rows.select("sample", "tokens").unique().sort("sample", "tokens").rows()
+    return (side.cells.filter(pl.col("stack") == stack)["texts"].max(), *counts)
+
+
+def _array(series: pl.Series) -> Floats:
+    return series.cast(pl.Float64).fill_null(math.nan).to_numpy()
+
+
+def _ratio(cells: pl.DataFrame) -> Floats:
+    before, after = _array(cells["mean"]), _array(cells["mean_b"])
+    ratio = np.full(before.shape, math.nan)
+    known = (np.abs(before) > _array(cells["floor"])) & (np.abs(after) > _array(cells["floor_b"]))
+    np.divide(after, before, out=ratio, where=known & (before != 0))
+    return ratio
+
+
+def _z(change: Floats, size: Floats) -> Floats:
+    z = np.full(change.shape, math.nan)
+    np.divide(change, size, out=z, where=size > 0)
+    return z
+
+
+def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
+    """With ``p_adjusted`` and ``significant``.
+
+    A change within the floors counts as a test that failed (p = 1): rounding is systematic, it would pass any test
+    against chance and by its number make the correction too lenient for the others.
+    """
+    change, floor, p = (_array(frame[name]) for name in ("change", "floor", "p"))
+    is_real = np.abs(change) > floor
+    p_adjusted = adjusted(np.where(np.isnan(p), p, np.where(is_real, p, 1.0)))
+    calls = [
+        (None if real else False) if math.isnan(one) else one <= alpha
+        for one, real in zip(p_adjusted.tolist(), is_real.tolist(), strict=True)
+    ]
+    judged = frame.drop("p").with_columns(
+        pl.Series("p_adjusted", p_adjusted, nan_to_null=True),
+        pl.Series("significant", calls, dtype=pl.Boolean),
+    )
+    by_chance = adjusted(p) > alpha  # whether chance alone explains it, rounding aside; NaN is no
+    outcomes = [_outcome(row, bool(chance)) for row, chance in zip(judged.to_dicts(), by_chance, strict=True)]
+    return judged.drop("empty").with_columns(pl.Series("outcome", outcomes, dtype=pl.String))
+
+
+def _outcome(row: dict[str, Any], by_chance: bool) -> Outcome:
+    """Whether the number changed: ``significant``, with what cannot be told kept apart from what did not change.
+
+    A change within the floors is anything up to them. It is no change where that would not show in three digits.
+    """
+    change, floor = row["change"], math.inf if row["floor"] is None else row["floor"]
+    if row["significant"]:
+        return Outcome.CROSSED
+    if change is None or row["empty"]:
+        return Outcome.UNDECIDED
+    if change == 0 or by_chance:
+        return Outcome.CLEAR
+    if abs(change) > floor:
+        return Outcome.UNDECIDED  # one text: no spread to hold it against
+    scale = 1.0 if row["measure"] == "cosine" else max(abs(row["before"]), abs(row["after"]))
+    return judged_span(span_of(abs(change), floor, vanishes=True, resolved=0.0), ">", VISIBLE * scale)
+
+
+# Groups of changes, counts, and what one of two scans lacks.
+
+_GROUP = ("scan", "stack", "site", "definition", "at", "direction")
+
+
+def _changes(rows: pl.DataFrame) -> Iterator[Change]:
+    """Significant changes in groups of neighbouring layers that moved the same way."""
+    moved = by_size(rows.filter(pl.col("significant"))).with_columns(
+        pl.when(pl.col("change") > 0).then(pl.lit("rose")).otherwise(pl.lit("fell")).alias("direction")
+    )
+    largest = ("layer", "head", "before", "after", "change", "spread", "z", "size")
+    for key, members in moved.sort(*_GROUP, "layer").group_by(*_GROUP, maintain_order=True):
+        for run in _runs(members.to_dicts()):
+            most = max(run, key=lambda row: row["size"])
+            yield Change(
+                **dict(zip(_GROUP, key, strict=True)),
+                layers=(run[0]["layer"], run[-1]["layer"]),
+                numbers=len(run),
+                **{name: most[name] for name in largest},
+            )
+
+
+def _runs(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in order of their layer, cut where a layer is left out."""
+    layers = sorted({row["layer"] or 0 for row in rows})
+    for _, run in groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0]):
+        inside = {layer for _, layer in run}
+        yield [row for row in rows if (row["layer"] or 0) in inside]
+
+
+def _counted_rows(rows: pl.DataFrame) -> Against:
+    """The rows of one later scan, counted."""
+    size, floor = rows["change"].abs(), rows["floor"]
+    tested = rows.filter(pl.col("spread").is_not_null())
+    without = rows.filter(pl.col("significant").is_null())
+    ratios = rows.filter(pl.col("measure") == "residual_ratio")
+    # The column floor is the sum of both floors.
+    floors = [*(ratios["floor"] - ratios["floor_after"]), *ratios["floor_after"]]
+    return Against(
+        scan=rows["scan"][0],
+        numbers=rows.height,
+        changed=int(rows["significant"].fill_null(value=False).sum()),
+        beyond_rounding=int(size.gt(floor).fill_null(value=False).sum()),
+        within_rounding=int(size.le(floor).fill_null(value=False).sum()),
+        without_number=rows["change"].null_count(),
+        without_spread=without.height,
+        untested=tuple(without["definition"].unique(maintain_order=True)),
+        is_tested=tested.height > 0,
+        is_paired=bool((tested if tested.height else rows)["paired"].all()),
+        ratio_floor=max((one for one in floors if one is not None), default=None),
+    )
+
+
+def _only(base: Side, side: Side) -> Iterator[Only]:
+    """What one of the two has and the other lacks, coarsest first."""
+    for one, other in ((base, side), (side, base)):
+        stacks = [stack for stack in one.stacks if stack not in other.stacks]
+        if stacks:
+            yield Only(scan=one.name, lacks=other.name, kind="stack", stack=None, names=tuple(stacks))
+        for stack in (stack for stack in one.stacks if stack in other.stacks):
+            yield from _only_in_stack(one, other, stack)
+
+
+def _only_in_stack(one: Side, other: Side, stack: str) -> Iterator[Only]:
+    mine, theirs = (side.cells.filter(pl.col("stack") == stack) for side in (one, other))
+    kinds: tuple[Literal["layer", "site", "definition", "head"], ...] = (
+        "layer",
+        "site",
+        "definition",
+        "head",
+    )
+    for kind in kinds:
+        names = set(theirs[kind].drop_nulls())
+        extra = [name for name in mine[kind].drop_nulls().unique(maintain_order=True) if name not in names]
+        if extra:
+            yield Only(scan=one.name, lacks=other.name, kind=kind, stack=stack, names=tuple(extra))
+
+
+# The last block and the worst layer of every stack, between two scans and over a series of them.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """A mean over texts at one layer, and what rounding may have added to it."""
+
+    layer: int
+    value: float
+    floor: float
+
+
+Places = dict[tuple[str, str, Literal["last block", "worst layer"]], _Place]
+"""Stack, definition and ``last block`` or ``worst layer`` to its number."""
+
+
+def _ends(side: Side) -> Places:
+    """Last block and worst layer of every stack and definition, of the states after a block.
+
+    The worst layer has the smallest mean over texts, or for measures that grow in collapse the largest; what enters
+    the first block counts only if there is nothing else.
+    """
+    found: Places = {}
+    states = side.cells.filter(
+        (pl.col("site") == "block") & pl.col("head").is_null() & pl.col("mean").is_not_null()
+    )
+    depths = {stack: side.depth(stack) for stack in side.stacks}
+    for stack, layer, measure, definition, value, floor in states.select(
+        "stack", "layer", "measure", "definition", "mean", "floor"
+    ).iter_rows():
+        if layer == 0 and depths[stack]:
+            continue
+        place = _Place(layer=layer, value=value, floor=math.inf if floor is None else floor)
+        if layer == depths[stack]:
+            found[stack, definition, "last block"] = place
+        worst = found.get((stack, definition, "worst layer"))
+        sign = 1 if measure in HIGH_IS_WORST else -1
+        if worst is None or sign * value > sign * worst.value:
+            found[stack, definition, "worst layer"] = place
+    return found
+
+
+def _end_changes(sides: Sequence[Side], found: Sequence[Places]) -> Iterator[End]:
+    """Last block and worst layer of every later scan against those of the first."""
+    for side, other in zip(sides[1:], found[1:], strict=True):
+        for (stack, definition, at), before in found[0].items():
+            after = other.get((stack, definition, at))
+            if after is None:
+                continue
+            change = after.value - before.value
+            yield End(
+                scan=side.name,
+                stack=stack,
+                definition=definition,
+                at=at,
+                before=before.value,
+                before_layer=before.layer,
+                after=after.value,
+                after_layer=after.layer,
+                change=change,
+                resolved=abs(change) > before.floor + after.floor,
+            )
+
+
+def _series(sides: Sequence[Side], ends_found: Sequence[Places], *, alpha: float) -> Series:
+    """Every definition at the last block and at the worst layer over the scans, by training step or as given.
+
+    A line is significant if Kendall's test, after Benjamini and Hochberg over all lines, and the distance between its
+    extremes, against both floors, agree that it moves.
+    """
+    steps = [side.step for side in sides]
+    known = [step for step in steps if step is not None]
+    is_by_step = len(known) == len(steps) == len(set(known))
+    places = sorted(range(len(sides)), key=lambda place: known[place]) if is_by_step else range(len(sides))
+    x = [known[place] if is_by_step else place for place in places]
+    found = [ends_found[place] for place in places]
+    lines = [
+        line
+        for key in dict.fromkeys(key for one in found for key in one)
+        if (line := _line(key, x, [one.get(key) for one in found])) is not None
+    ]
+    p = adjusted(np.array([line.p for line in lines], dtype=float)).tolist()
+    return Series(
+        order="by training step" if is_by_step else "in the order the scans were given",
+        x=tuple(x),
+        scans=tuple(sides[place].name for place in places),
+        lines=tuple(
+            line.model_copy(update={"p_adjusted": one, "significant": one <= alpha and line.resolved})
+            for line, one in zip(lines, p, strict=True)
+        ),
+    )
+
+
+def _line(
+    key: tuple[str, str, Literal["last block", "worst layer"]],
+    x: Sequence[int],
+    found: Sequence[_Place | None],
+) -> TrendLine | None:
+    """One line, not yet adjusted for the number of lines."""
+    values = [math.nan if place is None else place.value for place in found]
+    moved = trend(np.array(x, dtype=float), np.array(values))
+    if moved is None:
+        return None
+    known = sorted((place for place in found if place is not None), key=lambda place: place.value)
+    stack, definition, at = key
+    return TrendLine(
+        stack=stack,
+        definition=definition,
+        at=at,
+        values=tuple(None if place is None else place.value for place in found),
+        layers=tuple(None if place is None else place.layer for place in found),
+        tau=moved.tau,
+        p=moved.p,
+        p_adjusted=moved.p,
+        slope=moved.slope,
+        agreeing=moved.agreeing,
+        moves=moved.moves,
+        resolved=known[-1].value - known[0].value > known[-1].floor + known[0].floor,
+        significant=False,
+    )

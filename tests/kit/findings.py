@@ -1,0 +1,51 @@
+"""A small example of every finding. A command that is added, or moved, adds one line to ``EXAMPLES``.
+
+Each example is a function, so that only the tests that need one compute it; it runs in well under a second.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+from kit.compare_tables import DEFINITIONS, random_scan
+from rankscope.findings.base import Finding
+from rankscope.findings.collapse import CollapseFinding
+from rankscope.findings.compare import CompareFinding
+from rankscope.findings.old import OldFinding
+
+
+@cache
+def collapse() -> CollapseFinding:
+    """Two variants, one of which has groups that stay apart, with the split pass."""
+    from rankscope.studies.collapse import collapse as run
+
+    sizes = {"layers": 3, "heads": 2, "dim": 8, "tokens": 4}
+    return run(variants=("san", "san+skip"), masks=("full", "blocks:2"), split=True, **sizes)
+
+
+@cache
+def compare() -> CompareFinding:
+    """Three scans of two stacks: changes, other depths, other dtypes, a trend."""
+    from rankscope.studies.compare import compare as run
+
+    def falls(definition: str, layer: int, site: str) -> float:
+        return -0.1 * layer if definition == DEFINITIONS[1] else 0.0
+
+    stacks = ("encoder", "decoder")
+    return run(
+        random_scan("first", stacks=stacks, heads=2),
+        random_scan("second", stacks=stacks, layers=5, seed=1, change=falls, verdict="collapsing"),
+        random_scan("third", stacks=("encoder",), seed=2, change=falls, dtype="bfloat16", verdict=None),
+    )
+
+
+@cache
+def old() -> OldFinding:
+    """A scan as it was saved before findings had fields."""
+    return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
+
+
+EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
+    CollapseFinding: collapse,
+    CompareFinding: compare,
+    OldFinding: old,
+}

@@ -1,0 +1,346 @@
+"""What holds of every finding: saving and loading, JSON, pages, terminals, files that are no results.
+
+The classes are found by walking ``rankscope.findings``; the examples are in ``kit.findings``.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import jsonschema
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from kit.findings import EXAMPLES
+from rankscope.errors import ConfigError, FileError
+from rankscope.findings import fields
+from rankscope.findings.base import TABLE_KEYS, Finding
+from rankscope.findings.fields import COLUMNS, finding_classes, hints_of, models_of, schema_of
+from rankscope.findings.old import OldFinding
+from rankscope.results import COLUMNS as FIXED
+from rankscope.results import Table
+from rankscope.results.origin import provenance
+
+HOSTILE = "<script>alert(1)</script>&\"'\x1b[2J\x07"
+"""Markup, quotes, and codes that would clear the screen and ring the bell."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+EVERY = [*EXAMPLES]
+TYPED = [kind for kind in EXAMPLES if kind is not OldFinding]
+every = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+typed = pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
+
+
+def test_every_finding_has_an_example() -> None:
+    missing = [kind.__name__ for kind in finding_classes().values() if kind not in EXAMPLES]
+    assert not missing, f"add an example to tests/kit/findings.py for: {', '.join(missing)}"
+    for kind, example in EXAMPLES.items():
+        assert type(example()) is kind
+
+
+# files
+
+
+@every
+def test_it_saves_and_loads_to_an_equal_value_that_prints_the_same(kind: type[Finding], tmp_path) -> None:
+    found = EXAMPLES[kind]()
+    found.save(tmp_path / "a.json")
+    for again in (kind.load(tmp_path / "a.json"), Finding.load(tmp_path / "a.json")):
+        assert type(again) is kind
+        assert again == found
+        assert again.table == found.table
+        assert again.provenance == found.provenance
+        assert str(again) == str(found)
+        assert again.to_json() == found.to_json()
+
+
+@every
+def test_rows_are_kept_by_every_format(kind: type[Finding], tmp_path) -> None:
+    found = EXAMPLES[kind]()
+    for ending in ("parquet", "csv"):
+        found.save(tmp_path / f"a.{ending}")
+        assert Table.load(tmp_path / f"a.{ending}").frame.equals(found.table.frame)
+
+
+def refused(token: str) -> float:
+    raise AssertionError(f"{token} is no JSON")
+
+
+@every
+def test_json_is_strict_and_has_the_rows_and_where_they_come_from(kind: type[Finding]) -> None:
+    found = EXAMPLES[kind]()
+    whole = json.loads(found.to_json(), parse_constant=refused)
+    assert whole["provenance"] == found.provenance
+    assert len(whole["rows"]) == len(found.table)
+    assert set(whole["rows"][0]) == set(found.table.frame.columns)
+
+
+@typed
+def test_json_obeys_the_schema_that_is_printed(kind: type[Finding]) -> None:
+    schema = schema_of(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    whole = json.loads(EXAMPLES[kind]().to_json())
+    jsonschema.validate(whole, schema, cls=jsonschema.Draft202012Validator)
+    for key in schema["required"]:  # and the schema refuses what is not whole
+        less = {name: value for name, value in whole.items() if name != key}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(less, schema, cls=jsonschema.Draft202012Validator)
+
+
+@typed
+def test_truncated_files_are_refused_in_one_line(kind: type[Finding], tmp_path) -> None:
+    text = EXAMPLES[kind]().to_json()
+    for part in (0, 1, len(text) // 3, len(text) // 2, len(text) - 1):
+        (tmp_path / "a.json").write_text(text[:part])
+        for reader in (kind, Finding):
+            assert "holds no JSON" in one_line(reader, tmp_path / "a.json")
+
+
+@typed
+def test_files_of_other_schemas_and_commands_are_refused_in_one_line(kind: type[Finding], tmp_path) -> None:
+    whole = json.loads(EXAMPLES[kind]().to_json())
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(whole | {"schema": "rankscope/3"}))
+    assert "is 'rankscope/3'" in one_line(kind, path)
+    assert "is 'rankscope/3'" in one_line(Finding, path)
+    path.write_text(json.dumps(whole | {"command": "other"}))
+    assert f"of {kind.command!r}" in one_line(kind, path)
+    # The name of a module that is no command, of none at all, and what is no name.
+    for command in ("other", "base", "old", "", "..", "a\0b", None, 3, ["x"]):
+        path.write_text(json.dumps(whole | {"command": command}))
+        assert "no command is called" in one_line(Finding, path)
+    for key in whole:
+        if key not in (*kind.shown, "extra_columns", *optional(kind)):
+            path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}))
+            one_line(kind, path)
+
+
+def test_foreign_files_are_refused_in_one_line(tmp_path) -> None:
+    path = tmp_path / "a.json"
+    for content in ("[]", "3", "null", '"text"', "{}", '{"name": "package", "version": 1}', "[" * 100_000):
+        path.write_text(content)
+        one_line(Finding, path)
+    path.write_bytes(b"\xff\xfe\x00binary\x80")
+    one_line(Finding, path)
+    assert "cannot read" in one_line(Finding, tmp_path / "absent.json")
+    assert "cannot read" in one_line(Finding, tmp_path)
+
+
+@typed
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_one_wrong_value_anywhere_is_refused_or_harmless(kind: type[Finding], tmp_path, data) -> None:
+    """Some value of the file is replaced by another one: the file loads and prints, or the error is one line."""
+    whole = json.loads(EXAMPLES[kind]().to_json())
+    whole["rows"] = whole["rows"][:3]
+    at: Any = whole
+    path: list[Any] = []
+    while isinstance(at, dict | list) and at and (not path or data.draw(st.integers(0, 3))):
+        path.append(data.draw(st.sampled_from(list(at) if isinstance(at, dict) else list(range(len(at))))))
+        at = at[path[-1]]
+    junk = data.draw(
+        st.sampled_from([None, -1, 1e300, "text", "\ud800", [], [1], ["ab"], {}, {"a": 1}, True])
+    )
+    inner = whole
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = junk
+    (tmp_path / "a.json").write_text(json.dumps(whole))
+    try:
+        found = kind.load(tmp_path / "a.json")
+    except FileError:
+        one_line(kind, tmp_path / "a.json")
+        return
+    json.loads(found.to_json(), parse_constant=refused)
+
+
+def one_line(kind: type[Finding], path: Path) -> str:
+    with pytest.raises(FileError) as error:
+        kind.load(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def optional(kind: type[Finding]) -> set[str]:
+    return {name for name, field in kind.model_fields.items() if not field.is_required()}
+
+
+# pages and terminals
+
+
+def hostile(value: Any, hint: Any) -> Any:
+    """The value with every name in it made hostile; words from a fixed list stay. Equal names stay equal."""
+    if isinstance(value, BaseModel):
+        names = hints_of(type(value))
+        changed = {name: hostile(getattr(value, name), names[name]) for name in names if name != "table"}
+        if isinstance(value, Finding):
+            changed["table"] = hostile_table(value.table)
+        try:
+            return type(value)(**changed)
+        except ValidationError:  # a name that the class itself checks
+            return value
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        fitting = [one for one in inside if get_origin(one) is Literal and value in get_args(one)]
+        return (
+            value
+            if fitting
+            else next((new for one in inside if (new := hostile(value, one)) != value), value)
+        )
+    if isinstance(value, tuple):
+        kinds = inside[:1] * len(value) if inside[1:] == (...,) else inside
+        return tuple(hostile(one, kind) for one, kind in zip(value, kinds, strict=True))
+    if isinstance(value, dict):
+        return {hostile(name, inside[0]): hostile(one, inside[1]) for name, one in value.items()}
+    return value + HOSTILE if hint is str and isinstance(value, str) else value
+
+
+def hostile_table(table: Table) -> Table:
+    texts = [
+        name for name, dtype in table.frame.schema.items() if dtype == pl.String and name not in FIXED_WORDS
+    ]
+    frame = table.frame.with_columns(pl.col(name) + HOSTILE for name in texts)
+    origin = provenance({f"key{HOSTILE}": HOSTILE})
+    return replace(table, frame=frame, provenance=origin, sections=_hostile_json(table.sections))
+
+
+FIXED_WORDS = ("at", "outcome")
+"""Added columns that hold words from a fixed list; the program reads no other words out of rows."""
+
+
+def _hostile_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _hostile_json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_hostile_json(one) for one in value]
+    return value + HOSTILE if isinstance(value, str) else value
+
+
+@every
+def test_pages_escape_everything_and_hold_no_script(kind: type[Finding], tmp_path) -> None:
+    found = EXAMPLES[kind]()
+    bad = hostile(found, kind)
+    assert bad != found
+    for page in (found.to_html(), bad.to_html(made_by=HOSTILE), bad._repr_html_()):
+        assert "<script" not in page.lower()
+        assert not re.search(r"<[^>]*\son[a-z]+\s*=", page)
+        assert not controls(page)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in bad.to_html()
+    bad.report(tmp_path / "a.html")
+    assert (tmp_path / "a.html").read_text() == bad.to_html()
+
+
+@every
+def test_control_characters_of_a_file_never_reach_the_terminal(kind: type[Finding], tmp_path) -> None:
+    bad = hostile(EXAMPLES[kind](), kind)
+    bad.save(tmp_path / "a.json")
+    again = Finding.load(tmp_path / "a.json")
+    assert again == bad
+    assert "alert(1)" in str(again)
+    assert not controls(str(again))
+
+
+def controls(text: str) -> set[str]:
+    return {letter for letter in text if unicodedata.category(letter) == "Cc" and letter not in "\n\t"}
+
+
+@every
+def test_the_picture_holds_no_script_or_says_why_there_is_none(kind: type[Finding]) -> None:
+    bad = hostile(EXAMPLES[kind](), kind)
+    if kind is OldFinding:
+        with pytest.raises(ConfigError, match="printed and compared, not drawn"):
+            bad.chart()
+        return
+    picture = str(bad.chart().svg())
+    assert "<script" not in picture.lower()
+    assert not controls(picture)
+
+
+@every
+def test_the_conclusion_comes_first_and_words_are_sentences(kind: type[Finding]) -> None:
+    found = EXAMPLES[kind]()
+    assert found.words
+    assert all(one.endswith((".", "!", "?")) for one in found.words)
+    assert found.words[0] in str(found)
+
+
+# fields
+
+
+SENTENCE = re.compile(r"\w+ \w+.*[.!?]$", re.DOTALL)
+FREE = {
+    *(
+        "words",
+        "sentence",
+        "sentences",
+        "note",
+        "notes",
+        "reason",
+        "why",
+        "message",
+        "explanation",
+        "comment",
+    ),
+    *("told", "said", "remark", "warning", "warnings", "advice", "text_of"),
+}
+"""Names of fields that announce prose."""
+
+
+def strings(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Every text inside a value, with its place. What a measure is called and how it is defined is no fact."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            if name not in ("table", "definitions"):
+                yield from strings(getattr(value, name), f"{place}.{name}")
+    elif isinstance(value, tuple | list):
+        for at, one in enumerate(value):
+            yield from strings(one, f"{place}[{at}]")
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from strings(one, f"{place}[{name!r}]")
+    elif isinstance(value, str):
+        yield place, value
+
+
+@every
+def test_no_field_holds_a_sentence(kind: type[Finding]) -> None:
+    found = strings(EXAMPLES[kind](), kind.__name__)
+    assert not {place: text for place, text in found if SENTENCE.search(text)}
+
+
+@typed
+def test_no_field_is_meant_for_prose_and_every_field_says_what_it_is(kind: type[Finding]) -> None:
+    for model in models_of(kind):
+        assert (model.__doc__ or "").strip(), f"{model.__name__} has no docstring"
+        for name, field in model.model_fields.items():
+            if name != "table":
+                assert field.description, f"{model.__name__}.{name}: write what it is below the field"
+                assert name not in FREE, f"{model.__name__}.{name}: sentences are computed, not stored"
+
+
+@typed
+def test_every_added_column_says_what_it_is(kind: type[Finding]) -> None:
+    added = set(EXAMPLES[kind]().table.frame.columns) - set(FIXED)
+    assert added <= set(kind.columns), f"describe in {kind.__name__}.columns: {added - set(kind.columns)}"
+    assert not set(kind.columns) & set(FIXED)
+
+
+def test_every_fixed_column_says_what_it_is() -> None:
+    assert list(COLUMNS) == list(FIXED)
+    assert set(provenance({}, seeds=[0])) == set(fields.PROVENANCE)
+    assert set(fields.FRAME) == {"schema", "command", *TABLE_KEYS}
+
+
+def test_the_page_of_results_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == fields.page(), (
+        "run: python -m rankscope.findings.fields docs/results.md"
+    )
