@@ -11,6 +11,7 @@ from rankscope.findings.base import Finding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.old import OldFinding
+from rankscope.findings.rate import RateFinding
 
 
 @cache
@@ -39,6 +40,14 @@ def compare() -> CompareFinding:
 
 
 @cache
+def rate() -> RateFinding:
+    """Two short random networks, of which one can fit no rate."""
+    from rankscope.studies.rate import rate as run
+
+    return run(layers=18, heads=1, dim=4, tokens=3, seeds=2)
+
+
+@cache
 def old() -> OldFinding:
     """A scan as it was saved before findings had fields."""
     return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
@@ -47,5 +56,6 @@ def old() -> OldFinding:
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CollapseFinding: collapse,
     CompareFinding: compare,
+    RateFinding: rate,
     OldFinding: old,
 }

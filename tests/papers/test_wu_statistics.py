@@ -48,7 +48,7 @@ def test_the_late_slope_is_blind_to_the_first_half():
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (5, 200), (7, 20), (200, 200)])
 def test_the_interval_of_a_share_is_wilsons(count, total):
-    """Its ends are the shares p at which what was seen lies z standard errors away: (seen - p)^2 = z^2 p (1 - p) / n."""
+    """At its ends p, what was seen lies z standard errors away: (seen - p)^2 = z^2 p (1 - p) / n."""
     seen, z = count / total, stats.norm.ppf(0.975)
     low, high = wilson(count, total)
     for end in (low, high):

@@ -20,10 +20,11 @@ COMMANDS = {
         "Say what changed between scans beyond chance.",
         (
             "compare before.json after.json",
-            "compare step0.json step1.json step2.json --output trend.html --fail-if-changed",
+            "compare step*.json --output trend.html --fail-if-changed",
         ),
         config="rankscope.findings.compare:CompareConfig",
         study="rankscope.studies.compare:compare",
+        view="rankscope.findings.compare:CompareView",
     ),
     "ablate": Declared(
         CAUSE, "Run a model without skips, MLPs or norms; name the part to blame.", ("ablate minilm",)

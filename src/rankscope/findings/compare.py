@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.findings.asked import Asked, option
+from rankscope.findings.asked import Asked, Limits, option
 from rankscope.findings.base import Finding, Number, Value
 
 if TYPE_CHECKING:
@@ -72,6 +72,16 @@ class CompareConfig(Asked):
     def reads(self) -> tuple[str, ...]:
         """What is read, so that no result is written over it."""
         return self.scans
+
+
+class CompareView(Limits):
+    """What makes the program fail."""
+
+    fail_if_changed: bool = option(False, "Exit with 1 if anything changed significantly.")
+
+    def decisions(self, finding: "CompareFinding") -> "Sequence[Decision]":
+        """Whether anything changed, where that was asked."""
+        return [finding.decision] if self.fail_if_changed else []
 
 
 class StackVerdict(Value):

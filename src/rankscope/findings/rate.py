@@ -1,7 +1,7 @@
 """``rankscope rate``: the order and the rate of collapse, measured and predicted."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import FiniteFloat
@@ -10,7 +10,7 @@ from rankscope.charts import Chart
 from rankscope.core.words import NOTHING, count, listed, number, ranges, sentence
 from rankscope.document import Column, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
 from rankscope.findings.asked import ModelOrRandom, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blocks import mean_by_layer, split_curves
 
 DEFINITION = "residual[frobenius,mean]"
@@ -238,6 +238,7 @@ class RateFinding(Finding):
 
     command: ClassVar[str] = "rate"
     shown: ClassVar[tuple[str, ...]] = ("words", "fit")
+    columns: ClassVar[Mapping[str, str]] = SPLIT_COLUMNS
 
     subject: str
     """Name of the model; "random" for random networks."""
