@@ -76,11 +76,12 @@ def adjusted(p: Floats) -> Floats:
     >>> adjusted(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
     [0.03, 0.04, 0.04, nan]
     """
+    from scipy import stats
+
+    tested = ~np.isnan(p)
     result = np.full(p.shape, np.nan)
-    tested = np.flatnonzero(~np.isnan(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
-    result[order] = np.maximum(p[order], np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1]))
+    if tested.any():
+        result[tested] = stats.false_discovery_control(p[tested], method="bh")
     return result
 
 
