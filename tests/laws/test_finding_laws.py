@@ -118,6 +118,10 @@ def test_files_of_other_schemas_and_commands_are_refused_in_one_line(kind: type[
     for command in ("other", "base", "old", "", "..", "a\0b", None, 3, ["x"]):
         path.write_text(json.dumps(whole | {"command": command}))
         assert "no command is called" in one_line(Finding, path)
+    path.write_text(json.dumps(whole | {"schema": "rankscope/1"}))
+    assert f"is 'rankscope/1' of the command {kind.command!r}, expected 'rankscope/2'" in one_line(kind, path)
+    path.write_text(json.dumps(whole | {"not_a_field": 1}))
+    assert "is not whole: not_a_field" in one_line(kind, path)
     for key in whole:
         if key not in (*kind.shown, "extra_columns", *optional(kind)):
             path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}))
@@ -139,7 +143,7 @@ def test_foreign_files_are_refused_in_one_line(tmp_path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(data=st.data())
 def test_one_wrong_value_anywhere_is_refused_or_harmless(kind: type[Finding], tmp_path, data) -> None:
-    """Some value of the file is replaced by another one: the file loads and prints, or the error is one line."""
+    """Some value of the file is replaced by another one: the file loads, or the error is one line."""
     whole = json.loads(EXAMPLES[kind]().to_json())
     whole["rows"] = whole["rows"][:3]
     at: Any = whole

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
@@ -413,6 +415,14 @@ class Series(Value):
     lines: tuple[TrendLine, ...]
     """What is followed."""
 
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        if any(len(one) != len(self.x) for one in (self.scans, *(line.values for line in self.lines))):
+            raise ValueError(
+                f"a series of {len(self.x)} scans needs a name and a value of every line for each of them"
+            )
+        return self
+
     @property
     def steady(self) -> list[TrendLine]:
         """The lines that move steadily, significant ones first, then by their reach."""
@@ -466,6 +476,20 @@ class CompareFinding(Finding):
 
     definitions: dict[str, str]
     """What each measure is, by its id."""
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        """Scans that are spoken of are among the scans, and the table has the columns that are shown."""
+        known = {side.name for side in self.compare.scans}
+        named = {self.compare.baseline, *(one.scan for one in self.compare.against)}
+        if not self.compare.against or not named <= known:
+            raise ValueError(
+                f"compares {', '.join(sorted(named))}, but the scans are {', '.join(sorted(known))}"
+            )
+        missing = [name for name in self.columns if name not in self.table.frame.columns]
+        if missing:
+            raise ValueError(f"the rows have no column {', '.join(missing)}")
+        return self
 
     @property
     def last(self) -> Against:

@@ -1,17 +1,14 @@
 """A new command is two files and one declaration: the toy command has a page, a picture, JSON and help."""
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner, Result
 
-import rankscope.findings.base as base
-from kit.toy_finding import CountFinding
 from kit.toy_study import count_tokens
 from rankscope.cli.fields import in_options
 from rankscope.cli.program import Declared, Program
-from rankscope.errors import ConfigError, FileError
+from rankscope.errors import ConfigError
 
 PROGRAM = Program(
     name="rankscope",
@@ -95,45 +92,6 @@ def test_help_begins_with_examples_and_has_groups() -> None:
     listed = run("--help").stdout
     assert "Look at texts:" in listed
     assert "Count tokens." in listed
-
-
-def test_a_finding_loads_to_an_equal_one_and_prints_the_same(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = count_tokens(text=("a b", "c"))
-    found.save(tmp_path / "a.json")
-    again = CountFinding.load(tmp_path / "a.json")
-    assert again == found
-    assert str(again) == str(found)
-    monkeypatch.setitem(sys.modules, "rankscope.findings.count", sys.modules["kit.toy_finding"])
-    assert base.Finding.load(tmp_path / "a.json") == found
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{", "holds no JSON"),
-        ("[1]", "holds a list"),
-        ('{"schema": "rankscope/1", "command": "count"}', "is 'rankscope/1' of the command 'count'"),
-        ('{"schema": "rankscope/9", "command": "count"}', "is 'rankscope/9'"),
-        (
-            '{"schema": "rankscope/2", "command": "scan"}',
-            "of the command 'scan', expected 'rankscope/2' of 'count'",
-        ),
-        ('{"schema": "rankscope/2", "command": "count", "texts": []}', "is not whole"),
-        ('{"schema": "rankscope/2", "command": "count", "texts": 3, "rows": [], "provenance": {}}', "texts"),
-        (
-            '{"schema": "rankscope/2", "command": "count", "texts": [], "rows": [], "provenance": {}, "x": 1}',
-            "x",
-        ),
-    ],
-)
-def test_other_files_are_refused_in_one_line(tmp_path, content: str, words: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    with pytest.raises(FileError) as told:
-        CountFinding.load(tmp_path / "a.json")
-    assert words in str(told.value)
-    assert "\n" not in str(told.value)
 
 
 def test_an_ending_that_is_none_is_refused(tmp_path) -> None:
