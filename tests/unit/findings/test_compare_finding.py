@@ -81,8 +81,10 @@ def test_a_panel_has_the_baseline_in_gray_and_means_as_points() -> None:
 
 
 def test_what_is_not_above_its_floor_is_a_ring() -> None:
-    low = {"change": lambda *_: -0.69, "dtype": "bfloat16"}
-    found = compare(random_scan("a"), random_scan("b", seed=1, **low), measures=["residual_ratio"])
+    """Each scan against its own floor, not against the sum of both, which is that of the change."""
+    low = {"change": lambda *_: -0.62}  # about 0.08, below the floor of bfloat16 (0.125) alone
+    a, b = random_scan("a", **low), random_scan("b", seed=1, dtype="bfloat16", **low)
+    found = compare(a, b, measures=["residual_ratio"])
     base, after = found.chart().pictures[0].lines
     assert not any(point.hollow for point in base.points)
     assert all(point.hollow for point in after.points)
