@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     "docs/split.md",
+    "docs/compare.md",
     "docs/ablate.md",
     "docs/paths.md",
     "docs/certify.md",
@@ -49,6 +50,7 @@ CODE = {  # the page and the least number of its blocks
     "README.md": 4,
     "docs/split.md": 1,
     "docs/scan.md": 2,
+    "docs/compare.md": 1,
     "docs/ablate.md": 1,
     "docs/paths.md": 2,
     "docs/equilibria.md": 1,

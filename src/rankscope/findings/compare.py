@@ -38,6 +38,9 @@ LARGEST = 10
 MOST_PANELS, MOST_CURVES = 4, 6
 """Pictures, and scans in one of them."""
 
+LONGEST = 60
+"""Letters of a scan's name in the title of the page."""
+
 STEADY = 0.999
 """Kendall's coefficient beyond which every move has one direction, although few scans cannot exclude chance."""
 
@@ -518,6 +521,8 @@ class CompareFinding(Finding):
         """The conclusion in a few words."""
         if self.last.changed:
             return "Changed"
+        if self.last.without_number == self.last.numbers:
+            return "Nothing could be compared"
         if self.is_verdict_changed:
             return "The verdict changed, no single number did"
         if self.last.is_tested:
@@ -537,11 +542,15 @@ class CompareFinding(Finding):
         """How many numbers changed."""
         one, base = self.last, self.compare.baseline
         many, way = count(one.numbers, "number"), f"from {base} to {one.scan}"
+        if not one.numbers:
+            return f"{base} and {one.scan} have no stack, layer, site and definition in common."
+        if one.without_number == one.numbers:
+            return f"None of {many} could be compared {way}: 0/0 or overflow on one side."
         if not one.is_tested:
             alone = "with one text" if self._side(one.scan).texts == 1 else "without rows of single texts"
             return (
-                f"{one.beyond_rounding} of {many} changed {way} beyond rounding; {alone} there is no spread over "
-                "texts, so nothing tells a change from chance."
+                f"{one.beyond_rounding or 'None'} of {many} changed {way} beyond rounding; {alone} there is no spread "
+                "over texts, so nothing tells a change from chance."
             )
         how = f"beyond chance (adjusted p at most {self.compare.alpha:g}) and beyond rounding"
         return f"{one.changed or 'None'} of {many} changed {way}, {how}."
@@ -621,9 +630,9 @@ class CompareFinding(Finding):
         said += [
             line for side in self.compare.against if side.scan in named for line in self._precision(side)
         ]
-        if one.is_paired:
+        if one.is_paired and one.numbers:
             said.append(f"Differences are taken text by text ({count(base.texts, 'text')}).")
-        else:
+        elif one.numbers:
             after = self._side(one.scan)
             known = base.tokens is not None and after.tokens is not None
             tokens = f", {number(base.tokens)} and {number(after.tokens)} tokens on average" if known else ""
@@ -645,11 +654,8 @@ class CompareFinding(Finding):
                 "by one, and the last blocks with each other."
             )
             for end in self.ends:
-                if (end.scan, end.stack, end.at) == (
-                    after.name,
-                    stack,
-                    "worst layer",
-                ) and end.definition in MAIN:
+                is_here = (end.scan, end.stack, end.at) == (after.name, stack, "worst layer")
+                if is_here and end.definition in MAIN:
                     yield (
                         f"{_of(stack)}{end.definition} at the worst layer: {number(end.before)} before (layer "
                         f"{end.before_layer}), {number(end.after)} after (layer {end.after_layer})."
@@ -712,7 +718,7 @@ class CompareFinding(Finding):
         """The conclusion, what changed, curves, the largest changes number by number, and the scans."""
         trend = () if self.trend is None else self.trend.words
         return Document(
-            title=clipped(f"{self.last.scan} against {self.compare.baseline}", 200),
+            title=f"{clipped(self.last.scan, LONGEST)} against {clipped(self.compare.baseline, LONGEST)}",
             command=self.command,
             facts=[count(len(self.compare.scans), "scan"), count(self.last.numbers, "number")],
             blocks=some(
@@ -808,10 +814,16 @@ class CompareFinding(Finding):
             .agg(pl.col("rank").max())
             .sort("rank", descending=True, maintain_order=True)
         )
-        panels = [
-            self._panel(dict(zip(key, one, strict=True)), frame)
-            for one in order.select(key).head(MOST_PANELS).iter_rows()
-        ]
+        found = [dict(zip(key, one, strict=True)) for one in order.select(key).iter_rows()]
+        # One panel per measure and place before a second definition, or a second head, of the same one.
+        firsts = dict[tuple[str, str, str], dict[str, Any]]()
+        for one in found:
+            firsts.setdefault((one["stack"], one["site"], _measure(one["definition"])), one)
+        chosen = [*firsts.values(), *(one for one in found if one not in firsts.values())]
+        panels = [self._panel(one, frame) for one in chosen[:MOST_PANELS]]
+        if not panels:
+            why = "no layer was measured in both: only the last blocks are compared, see the table"
+            panels = [Panel(title="Before and after", lines=[], notes=[why])]
         return Chart([*panels, *self._courses()])
 
     def _panel(self, what: dict[str, Any], frame: "pl.DataFrame") -> Panel:
@@ -828,13 +840,13 @@ class CompareFinding(Finding):
         is_log = own["measure"][0] in ("residual_ratio", "residual", "diameter") and all(
             value is not None and value > 0 for name in ("before", "after") for value in own[name]
         )
-        lines = list[Line]()
-        for at, scan in enumerate(later):
+        base = own.unique("layer", keep="first", maintain_order=True).sort("layer").to_dicts()
+        first = [_point(row, self.compare.baseline, is_log, before=True) for row in base]
+        lines = [Line(name=self.compare.baseline, points=first, color=-1)]
+        for scan in later:
             rows = own.filter(pl.col("scan") == scan).sort("layer").to_dicts()
-            if at == 0:
-                base = [_point(row, self.compare.baseline, is_log, before=True) for row in rows]
-                lines.append(Line(name=self.compare.baseline, points=base, color=-1))
-            lines.append(Line(name=scan, points=[_point(row, scan, is_log) for row in rows]))
+            if rows:
+                lines.append(Line(name=scan, points=[_point(row, scan, is_log) for row in rows]))
         head = "" if what["head"] is None else f", head {what['head']}"
         title = _title(what["stack"], what["definition"])
         return Panel(

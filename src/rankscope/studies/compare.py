@@ -128,7 +128,7 @@ def compare(
             scans=tuple(side.summary() for side in sides),
             alpha=asked.alpha,
             findings=tuple(sorted(_changes(rows), key=lambda one: -one.size)),
-            against=tuple(_counted_rows(rows.filter(pl.col("scan") == side.name)) for side in sides[1:]),
+            against=tuple(_counted_rows(side.name, rows) for side in sides[1:]),
             only=tuple(one for side in sides[1:] for one in _only(sides[0], side)),
         ),
         ends=tuple(_end_changes(sides, places)),
@@ -609,8 +609,9 @@ def _runs(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield [row for row in rows if (row["layer"] or 0) in inside]
 
 
-def _counted_rows(rows: pl.DataFrame) -> Against:
+def _counted_rows(scan: str, rows: pl.DataFrame) -> Against:
     """The rows of one later scan, counted."""
+    rows = rows.filter(pl.col("scan") == scan)
     size, floor = rows["change"].abs(), rows["floor"]
     tested = rows.filter(pl.col("spread").is_not_null())
     without = rows.filter(pl.col("significant").is_null())
@@ -618,7 +619,7 @@ def _counted_rows(rows: pl.DataFrame) -> Against:
     # The column floor is the sum of both floors.
     floors = [*(ratios["floor"] - ratios["floor_after"]), *ratios["floor_after"]]
     return Against(
-        scan=rows["scan"][0],
+        scan=scan,
         numbers=rows.height,
         changed=int(rows["significant"].fill_null(value=False).sum()),
         beyond_rounding=int(size.gt(floor).fill_null(value=False).sum()),

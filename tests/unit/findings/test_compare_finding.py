@@ -25,6 +25,12 @@ def without_numbers(table: Table) -> Table:
     return Table(frame=frame, command="scan")
 
 
+def at_the_end(layers: int) -> Table:
+    """What is measured after the last block alone."""
+    table = random_scan("m", layers=layers, seed=layers)
+    return Table(frame=table.frame.filter(pl.col("layer") == layers), command="scan")
+
+
 CASES = {
     "one layer": lambda: compare(random_scan("a", layers=0), random_scan("b", layers=0, seed=1)),
     "one text": lambda: compare(random_scan("a", tokens=(9,)), random_scan("b", tokens=(9,), seed=1)),
@@ -47,6 +53,17 @@ CASES = {
     "last blocks alone": lambda: compare(
         random_scan("a", layers=2, sites=("final",)), random_scan("b", layers=9, sites=("final",), seed=1)
     ),
+    "nothing in common with one": lambda: compare(
+        random_scan("a", stacks=("text",)),
+        random_scan("b", stacks=("vision",), seed=1),
+        random_scan("c", stacks=("text",), seed=2, change=falls),
+    ),
+    "nothing in common with the last": lambda: compare(
+        random_scan("a", stacks=("text",)),
+        random_scan("b", stacks=("text",), seed=1),
+        random_scan("c", stacks=("vision",), seed=2, change=falls),
+    ),
+    "no layer in both": lambda: compare(at_the_end(2), at_the_end(9)),
     "many scans": lambda: compare(
         *(random_scan(f"s{k}", seed=k, change=falls if k > 5 else lambda *_: 0.0) for k in range(9))
     ),
@@ -78,6 +95,16 @@ def test_a_panel_has_the_baseline_in_gray_and_means_as_points() -> None:
     assert spread == pytest.approx(rows["spread"].to_list(), rel=1e-6)
     assert "significant" in after.points[-1].tip
     assert "not significant" in after.points[0].tip
+
+
+def test_panels_show_different_measures_first() -> None:
+    def move(definition: str, layer: int, site: str) -> float:
+        return {"residual_ratio": -0.3, "cosine": 0.1}.get(definition.partition("[")[0], 0.0)
+
+    found = compare(random_scan("a"), random_scan("b", seed=1, change=move))
+    shown = [panel.notes[0] for panel in found.chart().pictures]
+    assert [one.partition("[")[0] for one in shown[:2]] == ["residual_ratio", "cosine"]
+    assert len(shown) == len(set(shown)) == 4
 
 
 def test_what_is_not_above_its_floor_is_a_ring() -> None:
@@ -122,6 +149,29 @@ def test_one_text_is_never_called_changed() -> None:
     copy = compare(random_scan("a", tokens=(9,)), random_scan("b", tokens=(9,)))
     assert (copy.heading, copy.tone) == ("Nothing changed beyond rounding", "unknown")
     assert copy.decision.outcome is Outcome.CLEAR
+
+
+def test_where_nothing_can_be_compared_that_is_said() -> None:
+    found = CASES["no number"]()
+    assert found.heading == "Nothing could be compared"
+    assert (
+        found.words[0]
+        == "None of 20 numbers could be compared from scan #1 to scan #2: 0/0 or overflow on one side."
+    )
+    assert found.tone == "unknown"
+    assert "There is no number to draw" in found.to_html()
+
+
+def test_where_two_of_the_scans_have_nothing_in_common_that_is_said() -> None:
+    found = CASES["nothing in common with the last"]()
+    assert found.words[0] == "a and c have no stack, layer, site and definition in common."
+    assert [one.numbers for one in found.compare.against] == [20, 0]
+    assert "Only in c: stack vision." in found.notes
+    other = CASES["nothing in common with one"]()
+    assert [len(line.points) for line in other.chart().pictures[0].lines] == [5, 5]
+    alone = CASES["no layer in both"]()
+    assert alone.table.frame["at"].unique().to_list() == ["last block"]
+    assert "only the last blocks are compared" in alone.to_html()
 
 
 def test_definitions_that_are_no_object_are_left_aside() -> None:
