@@ -90,6 +90,7 @@ def test_json_obeys_the_schema_that_is_printed(kind: type[Finding]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     whole = json.loads(EXAMPLES[kind]().to_json())
     jsonschema.validate(whole, schema, cls=jsonschema.Draft202012Validator)
+    whole["rows"] = whole["rows"][:1]
     for key in schema["required"]:  # and the schema refuses what is not whole
         less = {name: value for name, value in whole.items() if name != key}
         with pytest.raises(jsonschema.ValidationError):
@@ -140,7 +141,7 @@ def test_foreign_files_are_refused_in_one_line(tmp_path) -> None:
 
 
 @typed
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_wrong_value_anywhere_is_refused_or_harmless(kind: type[Finding], tmp_path, data) -> None:
     """Some value of the file is replaced by another one: the file loads, or the error is one line."""

@@ -2,13 +2,11 @@
 
 import json
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
-from kit.findings import EXAMPLES
 from rankscope.cli import app
-from rankscope.findings.fields import finding_classes
+from rankscope.findings.fields import finding_classes, schema_of
 
 
 def run(*arguments: str) -> Result:
@@ -16,13 +14,12 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("name", finding_classes())
-def test_the_schema_of_every_result_is_printed_and_describes_it(name: str) -> None:
+def test_the_schema_of_every_result_is_printed(name: str) -> None:
+    """That results obey it is a law of findings."""
     found = run("schema", name)
     assert found.exit_code == 0, found.output
     schema = json.loads(found.stdout)
-    jsonschema.validate(
-        json.loads(EXAMPLES[finding_classes()[name]]().to_json()), schema, cls=jsonschema.Draft202012Validator
-    )
+    assert schema == schema_of(finding_classes()[name])
     assert all("description" in one for one in schema["properties"].values())
 
 

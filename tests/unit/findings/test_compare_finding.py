@@ -44,7 +44,10 @@ CASES = {
         random_scan("a", change=lambda *_: -2.0), random_scan("b", seed=1, change=falls)
     ),
     "300 layers": lambda: compare(
-        random_scan("a", layers=300, tokens=(9, 9)), random_scan("b", layers=300, tokens=(9, 9), seed=1)
+        *(
+            random_scan(name, layers=300, tokens=(9, 9), definitions=(UNIT,), seed=k)
+            for k, name in enumerate("ab")
+        )
     ),
     "60 heads alone": lambda: compare(
         random_scan("a", heads=60, definitions=()), random_scan("b", heads=60, definitions=(), seed=1)

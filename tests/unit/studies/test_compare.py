@@ -487,6 +487,9 @@ def test_findings_of_both_schemas_are_read_live_and_from_files(tmp_path: Path) -
         assert '"rankscope/2"' in (tmp_path / f"{name}.json").read_text()
     saved = [tmp_path / "a.json", tmp_path / "b.json"]
     old = [OldFinding(table=one) for one in (a, b)]
+    for one in (findings[0], old[0]):
+        with pytest.raises(ConfigError, match="given twice: one table in two places"):
+            compare(one, one)
     for pair in (findings, saved, old, [old[0], saved[1]]):
         found = compare(*pair)
         assert found.compare == wanted.compare
