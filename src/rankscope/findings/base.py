@@ -51,6 +51,10 @@ SPLIT_COLUMNS = {
 """Columns of the split pass."""
 
 
+_UNREADABLE = (LookupError, ArithmeticError, AttributeError, StopIteration)
+"""Beside errors of types and values: what fields that do not belong together lead to."""
+
+
 class Value(BaseModel):
     """A frozen piece of a finding."""
 
@@ -212,15 +216,11 @@ class Finding(Value):
             frame = frame_of(rows["rows"], rows.get("extra_columns", {}))
             table = Table(frame=frame, command=kind.command, provenance=rows["provenance"])
             found: Self = kind(**fields, table=table)
-        except (
-            RankscopeError,
-            PolarsError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+            for (
+                said
+            ) in kind.shown:  # numbers that no study gives, such as a negative rate, show themselves here
+                getattr(found, said)
+        except (RankscopeError, PolarsError, ValueError, TypeError, *_UNREADABLE) as error:
             raise FileError(f"{name!r} is not whole: {_one_line(error)}") from None
         return found
 
