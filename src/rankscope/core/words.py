@@ -26,13 +26,17 @@ def number(value: float | None, digits: int = 3) -> str:
 
     >>> number(0.98123), number(-2.5e-7), number(12345.6), number(None), number(float("inf"))
     ('0.981', '-2.5e-7', '12346', '-', 'inf')
+    >>> number(99.56, 2), number(999.7)
+    ('100', '1000')
     """
     if value is None or math.isnan(value):
         return NOTHING
     if math.isinf(value) or value == 0:
         return "0" if value == 0 else "inf" if value > 0 else "-inf"
-    # Whole digits are never replaced by zeros: 12346, not 1.23e+04.
-    text = f"{value:.0f}" if 10**digits <= abs(value) < 10 ** (PLAIN[1] + 1) else f"{value:.{digits}g}"
+    # Whole digits are never replaced by zeros: 12346, not 1.23e+04; and 99.56 to two digits is 100, not 1e+02.
+    rounded = abs(float(f"{value:.{digits}g}"))
+    is_whole = rounded >= 10**digits and abs(value) < 10 ** (PLAIN[1] + 1)
+    text = f"{value:.0f}" if is_whole else f"{value:.{digits}g}"
     if "e" not in text and abs(value) < 10.0 ** PLAIN[0]:
         text = f"{value:.{digits - 1}e}"
     mantissa, _, exponent = text.partition("e")
