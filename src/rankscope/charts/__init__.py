@@ -13,7 +13,11 @@ from rankscope.charts.specs import Grid as Grid
 from rankscope.charts.specs import Line as Line
 from rankscope.charts.specs import Panel as Panel
 from rankscope.charts.specs import Picture as Picture
+from rankscope.charts.specs import Plane as Plane
 from rankscope.charts.specs import Point as Point
+from rankscope.charts.specs import Spot as Spot
+from rankscope.charts.specs import Square as Square
+from rankscope.charts.specs import Way as Way
 from rankscope.charts.svg import to_svg as to_svg
 
 __all__ = [
@@ -27,6 +31,10 @@ __all__ = [
     "Line",
     "Panel",
     "Picture",
+    "Plane",
     "Point",
+    "Spot",
+    "Square",
+    "Way",
     "to_svg",
 ]

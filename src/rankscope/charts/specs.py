@@ -117,4 +117,61 @@ class Bars:
     notes: Sequence[str] = ()
 
 
-Picture = Panel | Grid | Bars
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A line in a plane; ``color`` is one of the numbered colors, -1 for gray, or a color by its code."""
+
+    points: Sequence[tuple[float, float]]
+    color: int | str = -1
+    faint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A point in a plane: a dot, a ring if ``hollow``, or a cross. ``tip`` is said when it is looked at."""
+
+    x: float
+    y: float
+    tip: str = ""
+    color: int | str = -1
+    shape: Literal["dot", "ring", "cross"] = "dot"
+    faint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Square:
+    """One view of a plane; both axes go from ``-extent`` to ``extent``.
+
+    Args:
+        name, note: stand above it.
+        rings: circles around the middle, each with a word at the angle ``turn`` (in radians).
+        disk: radius of a circle that is drawn strongly; shaded if ``is_shaded``.
+        words: short words at places.
+    """
+
+    name: str
+    extent: float
+    ways: Sequence[Way] = ()
+    spots: Sequence[Spot] = ()
+    rings: Sequence[tuple[float, str]] = ()
+    turn: float = 0.0
+    disk: float | None = None
+    is_shaded: bool = False
+    words: Sequence[tuple[float, float, str]] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plane:
+    """Points and paths where both axes have the same unit: complex numbers, a circle, a sphere seen from outside.
+
+    ``names`` is the legend: words, each with its color.
+    """
+
+    title: str
+    squares: Sequence[Square]
+    names: Sequence[tuple[str, int | str]] = ()
+    notes: Sequence[str] = ()
+
+
+Picture = Panel | Grid | Bars | Plane

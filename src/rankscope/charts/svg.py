@@ -15,7 +15,19 @@ from markupsafe import Markup
 from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
 from rankscope.charts.markup import Attribute, legal, tag
-from rankscope.charts.specs import Bar, Bars, Cell, Grid, Line, Panel, Picture, Point
+from rankscope.charts.specs import (
+    Bar,
+    Bars,
+    Cell,
+    Grid,
+    Line,
+    Panel,
+    Picture,
+    Plane,
+    Point,
+    Spot,
+    Square,
+)
 from rankscope.core.words import clipped, number
 
 WIDTH = 620
@@ -36,6 +48,18 @@ MOST_TIPS = 14
 
 MOST_NAMES = 40
 """Lines whose names stand at their ends."""
+
+WIDEST_SQUARE, SQUARE_GAP = 360.0, 10.0
+"""The side of a square of a plane that stands alone, and the space between several."""
+
+TOUCH = 6.0
+"""Spots nearer than about this are looked at together."""
+
+MOST_SPOTS = 80
+"""Places of one square that say something when they are looked at."""
+
+THIN = 0.3
+"""A point of a way that is nearer than this to the line without it is left out."""
 
 INK, SOFT, GRAY, RULE = "#1c2128", "#59616c", "#8b939d", "#e4e7eb"
 DASHES = {"solid": None, "dashed": "6 4", "dotted": "1.5 3", "none": None}
@@ -98,7 +122,7 @@ class _Drawing:
 
 @singledispatch
 def _drawn(picture: object) -> _Drawing:
-    raise TypeError(f"{type(picture).__name__} is no picture; expected a Panel, a Grid or Bars")
+    raise TypeError(f"{type(picture).__name__} is no picture; expected a Panel, a Grid, Bars or a Plane")
 
 
 # ---------------------------------------------------------------------------------------------------------- panels
@@ -484,6 +508,176 @@ def _bar(bar: Bar, x: Callable[[float], float], y: float) -> Iterator[Markup]:
         yield tag("path", stroke=INK, stroke_width=1.2, d=way)
     right = max(end, x(bar.high) if bar.high is not None else end)
     yield _text(right + 6, y + 13, clipped(bar.text, 24), size=10)
+
+
+# ---------------------------------------------------------------------------------------------------------- planes
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Where the places of a square stand on paper."""
+
+    square: Square
+    left: float
+    top: float
+    side: float
+
+    def x(self, value: float) -> float:
+        return self.left + self.size(value + self.square.extent)
+
+    def y(self, value: float) -> float:
+        return self.top + self.size(self.square.extent - value)
+
+    def size(self, length: float) -> float:
+        return self.side * length / (2 * self.square.extent)
+
+
+@_drawn.register
+def _(plane: Plane) -> _Drawing:
+    head, top = _head(plane.title, plane.notes)
+    if not plane.squares:
+        return _empty(head, top, "There is nothing to draw.")
+    parts, tips = [*head, *_legend(plane.names, top)], list[Markup]()
+    top += ROW + 4 if plane.names else 0
+    many = len(plane.squares)
+    side = min(WIDEST_SQUARE, (WIDTH - 16 - SQUARE_GAP * (many - 1)) / many)
+    margin = (WIDTH - many * side - (many - 1) * SQUARE_GAP) / 2
+    letters = side / (LETTER * NOTE_SIZE)
+    said = [[*_few(_wrapped(one.name, letters)), *_few(_wrapped(one.note, letters))] for one in plane.squares]
+    body = top + ROW * max(map(len, said)) + 2
+    for at, (square, lines) in enumerate(zip(plane.squares, said, strict=True)):
+        window = _Window(square, margin + at * (side + SQUARE_GAP), body, side)
+        middle = window.left + side / 2
+        parts += [
+            _text(middle, top + ROW * (place + 0.7), line, size=NOTE_SIZE, anchor="middle")
+            for place, line in enumerate(lines)
+        ]
+        parts += [*_circles(window), *_ways(window), *_spots(window), *_words_at(window)]
+        tips += _spot_tips(window)
+    return _Drawing(parts, tips, body + side + 10)
+
+
+def _few(lines: Iterator[str], most: int = 2) -> list[str]:
+    """The first lines; where more follow, the last one says so."""
+    kept = list(lines)
+    return kept if len(kept) <= most else [*kept[: most - 1], f"{kept[most - 1]} …"]
+
+
+def _legend(names: Sequence[tuple[str, int | str]], top: float) -> Iterator[Markup]:
+    x = 12.0
+    for name, color in names:
+        shown = clipped(name, LONGEST_NAME)
+        yield tag("circle", cx=f"{x:.1f}", cy=f"{top + 5:.1f}", r=4, **_painted(color, "fill"))
+        yield _text(x + 8, top + 8.5, shown)
+        x += 24 + LETTER * 10.5 * len(shown)
+
+
+def _circles(window: _Window) -> Iterator[Markup]:
+    square = window.square
+    place = {"cx": f"{window.x(0):.1f}", "cy": f"{window.y(0):.1f}", "fill": "none"}
+    for radius, words in square.rings:
+        if radius <= square.extent:
+            yield tag("circle", class_="rule", r=f"{window.size(radius):.1f}", stroke=RULE, **place)
+            at = radius * math.cos(square.turn), radius * math.sin(square.turn)
+            yield _text(window.x(at[0]), window.y(at[1]) + 3.5, words, size=9, anchor="middle")
+    if square.disk is not None:
+        shade: dict[str, Attribute] = {"fill": GRAY, "fill_opacity": 0.13} if square.is_shaded else {}
+        yield tag(
+            "circle", r=f"{window.size(square.disk):.1f}", stroke=GRAY, stroke_width=1.3, **(place | shade)
+        )
+
+
+def _ways(window: _Window) -> Iterator[Markup]:
+    for way in window.square.ways:
+        places = [(window.x(x), window.y(y)) for x, y in way.points if math.isfinite(x) and math.isfinite(y)]
+        if len(places) > 1:
+            path = "L".join(f"{places[at][0]:.1f} {places[at][1]:.1f}" for at in thinned(places, THIN))
+            yield tag(
+                "path",
+                fill="none",
+                stroke_width=1 if way.color == -1 else 1.7,
+                stroke_linejoin="round",
+                stroke_opacity=0.3 if way.faint else None,
+                d=f"M{path}",
+                **_painted(way.color, "stroke"),
+            )
+
+
+def _spots(window: _Window) -> Iterator[Markup]:
+    for spot in _inside(window):
+        x, y = window.x(spot.x), window.y(spot.y)
+        strength: dict[str, Attribute] = {"opacity": 0.45 if spot.faint else None}
+        if spot.shape == "cross":
+            way = f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
+            yield tag("path", stroke_width=1.5, d=way, **_painted(spot.color, "stroke"), **strength)
+            continue
+        place: dict[str, Attribute] = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": 3.6}
+        if spot.shape == "dot":
+            yield tag("circle", **place, **_painted(spot.color, "fill"), **strength)
+            continue
+        ring = _painted(spot.color, "stroke")
+        classes = " ".join(filter(None, ["hole", str(ring.pop("class_") or "")]))
+        yield tag("circle", class_=classes, fill="#fff", stroke_width=1.5, **place, **ring, **strength)
+
+
+def _words_at(window: _Window) -> Iterator[Markup]:
+    for x, y, words in window.square.words:
+        yield _text(window.x(x), window.y(y) + 3.5, clipped(words, LONGEST_NAME), size=9.5, anchor="middle")
+
+
+def _spot_tips(window: _Window) -> Iterator[Markup]:
+    """What is said of spots; those that touch say it together."""
+    together = dict[tuple[int, int], list[Spot]]()
+    for spot in _inside(window):
+        if spot.tip:
+            place = round(window.x(spot.x) / TOUCH), round(window.y(spot.y) / TOUCH)
+            together.setdefault(place, []).append(spot)
+    for spots in list(together.values())[:MOST_SPOTS]:
+        x, y = window.x(spots[0].x), window.y(spots[0].y)
+        colors = [one.color if isinstance(one.color, int) else -1 for one in spots]
+        said = list(zip([one.tip for one in spots], colors, strict=True))
+        yield _looked_at(window.square.name, said, (x - TOUCH, y - TOUCH, x + TOUCH, y + TOUCH))
+
+
+def _inside(window: _Window) -> Iterator[Spot]:
+    far = window.square.extent
+    return (spot for spot in window.square.spots if abs(spot.x) <= far and abs(spot.y) <= far)
+
+
+def _painted(color: int | str, how: str) -> dict[str, Attribute]:
+    """The attributes that give an element one of the numbered colors, or a color by its code."""
+    if isinstance(color, str):
+        return {"class_": None, how: color}
+    return {"class_": (_fill if how == "fill" else _stroke)(color, False), how: _ink(color, False)}
+
+
+def thinned(line: Sequence[tuple[float, float]], tolerance: float) -> list[int]:
+    """Which points to keep so that none is farther than ``tolerance`` from the line (Douglas and Peucker 1973).
+
+    >>> thinned([(0, 0), (1, 0), (2, 0), (2, 1)], 0.01)
+    [0, 2, 3]
+    """
+    kept, pieces = {0, len(line) - 1}, [(0, len(line) - 1)]
+    while pieces:
+        first, last = pieces.pop()
+        if last - first < 2:
+            continue
+        away = [_from_piece(line[at], line[first], line[last]) for at in range(first + 1, last)]
+        farthest = max(range(len(away)), key=away.__getitem__)
+        if away[farthest] > tolerance:
+            middle = first + 1 + farthest
+            kept.add(middle)
+            pieces += [(first, middle), (middle, last)]
+    return sorted(kept)
+
+
+def _from_piece(point: tuple[float, float], start: tuple[float, float], end: tuple[float, float]) -> float:
+    """The distance of a point from the straight piece between two others."""
+    along = end[0] - start[0], end[1] - start[1]
+    to = point[0] - start[0], point[1] - start[1]
+    length = along[0] ** 2 + along[1] ** 2
+    share = min(max((to[0] * along[0] + to[1] * along[1]) / length, 0.0), 1.0) if length > 0 else 0.0
+    return math.hypot(to[0] - share * along[0], to[1] - share * along[1])
 
 
 # ------------------------------------------------------------------------------------------------- shared by all

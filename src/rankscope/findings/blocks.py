@@ -37,7 +37,7 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
     names = varying(own)
     frame = pivot(own, rows=[*names, "definition"])
     layers = [name for name in frame.columns if name.isdecimal()]
-    shown = [layers[at] for at in _even(len(layers), most)]
+    shown = [layers[at] for at in even(len(layers), most)]
     rows = list[list[Cell | str]]()
     for row in frame.iter_rows(named=True):
         cells = [row[layer] or "" for layer in shown]
@@ -133,10 +133,10 @@ def _floors(summary: "pl.DataFrame") -> list[Point]:
     return [Point(int(layer), floor) for layer, floor in found.sort("layer").iter_rows()]
 
 
-def _even(count: int, most: int) -> list[int]:
+def even(count: int, most: int) -> list[int]:
     """Places of an even choice of that many, with both ends.
 
-    >>> _even(5, 13), _even(100, 5)
+    >>> even(5, 13), even(100, 5)
     ([0, 1, 2, 3, 4], [0, 25, 50, 74, 99])
     """
     if count <= most:

@@ -167,10 +167,14 @@ def _courses(table: Table, layers: int) -> Iterator[Course]:
 
 
 def _apart(config: CollapseConfig) -> Iterator[Apart]:
-    """The masks under which groups of tokens read only themselves in the end."""
-    tokens = config.chosen("tokens")
-    for mask in config.masks:
-        graph = MaskGraph(mask=parse_mask(mask).sparse(tokens))
-        if not graph.is_quasi_strongly_connected:
-            groups = tuple(tuple(int(one) for one in group) for group in self_contained(graph))
-            yield Apart(mask=mask, tokens=tokens, groups=groups)
+    found = (apart_under(mask, config.chosen("tokens")) for mask in config.masks)
+    return (one for one in found if one is not None)
+
+
+def apart_under(mask: str, tokens: int) -> Apart | None:
+    """The groups of tokens that read only themselves in the end; None where one token reaches all others."""
+    graph = MaskGraph(mask=parse_mask(mask).sparse(tokens))
+    if graph.is_quasi_strongly_connected:
+        return None
+    groups = tuple(tuple(int(one) for one in group) for group in self_contained(graph))
+    return Apart(mask=mask, tokens=tokens, groups=groups)
