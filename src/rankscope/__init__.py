@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.findings.compare import CompareConfig as CompareConfig
     from rankscope.findings.compare import CompareFinding as CompareFinding
+    from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
+    from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
-    from rankscope.studies import EquilibriaConfig as EquilibriaConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import Scan as Scan
@@ -64,12 +65,12 @@ if TYPE_CHECKING:
     from rankscope.studies import ablate as ablate
     from rankscope.studies import certify as certify
     from rankscope.studies import decompose as decompose
-    from rankscope.studies import equilibria as equilibria
     from rankscope.studies import predict as predict
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
+    from rankscope.studies.equilibria import equilibria as equilibria
     from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
@@ -85,10 +86,12 @@ _HOME = {
     "findings.base": ("Finding",),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
+    "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.rate": ("RateConfig", "RateFinding"),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
+    "studies.equilibria": ("equilibria",),
     "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
@@ -97,12 +100,11 @@ _HOME = {
         *(
             "AblateConfig",
             "CertifyConfig",
-            "EquilibriaConfig",
             "PathsConfig",
             "PredictConfig",
         ),
         *("Scan", "ScanConfig", "ablate", "certify"),
-        *("decompose", "equilibria", "predict", "scan", "scan_states"),
+        *("decompose", "predict", "scan", "scan_states"),
     ),
     "papers.claims": ("check_claims",),
     "papers.figures": ("FIGURES", "reproduce"),
@@ -129,6 +131,7 @@ __all__ = [
     "Context",
     "EffectivenessConfig",
     "EquilibriaConfig",
+    "EquilibriaFinding",
     "Finding",
     "MaskGraph",
     "MaskRule",

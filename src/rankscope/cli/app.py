@@ -56,7 +56,14 @@ COMMANDS = {
         study="rankscope.studies.rate:rate",
     ),
     "equilibria": Declared(
-        RANDOM, "Find where attention with a norm comes to rest.", ("equilibria --tokens 6",)
+        RANDOM,
+        "Find where attention with a norm comes to rest.",
+        (
+            "equilibria --tokens 6 --dim 4 --rank 3 --plot equilibria.png",
+            "equilibria --tokens 8 --dim 3 --values orthogonal --starts 1000",
+        ),
+        config="rankscope.findings.equilibria:EquilibriaConfig",
+        study="rankscope.studies.equilibria:equilibria",
     ),
     "claims": Declared(PAPERS, "Run statements of the papers and say which hold.", ("claims",)),
     "reproduce": Declared(PAPERS, "Make a figure of a paper again.", ("reproduce wu-masks --fast",)),

@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from rankscope.cli.ablate import ablate
 from rankscope.cli.certify import certify
 from rankscope.cli.claims import claims
-from rankscope.cli.equilibria import equilibria
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
@@ -49,7 +48,6 @@ old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("certify")(certify)
 old.command("predict")(predict)
-old.command("equilibria")(equilibria)
 old.command("claims")(claims)
 old.command("train")(train)
 old.command("reproduce")(reproduce)

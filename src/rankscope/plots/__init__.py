@@ -7,15 +7,7 @@ of HTML instead, without JavaScript.
 from rankscope.plots.backend import Chart as Chart
 from rankscope.plots.blame_chart import blame_chart as blame_chart
 from rankscope.plots.curves import layer_curves as layer_curves
-from rankscope.plots.dynamics_basins import basins_chart as basins_chart
-from rankscope.plots.dynamics_chart import equilibria_chart as equilibria_chart
-from rankscope.plots.dynamics_chart import equilibria_charts as equilibria_charts
-from rankscope.plots.dynamics_circle import circle_chart as circle_chart
 from rankscope.plots.dynamics_clusters import clusters_chart as clusters_chart
-from rankscope.plots.dynamics_line import line_chart as line_chart
-from rankscope.plots.dynamics_spectrum import multipliers_chart as multipliers_chart
-from rankscope.plots.dynamics_spectrum import singular_values_chart as singular_values_chart
-from rankscope.plots.dynamics_sphere import sphere_chart as sphere_chart
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
 from rankscope.plots.files import description as description
 from rankscope.plots.files import save_figure as save_figure
@@ -38,22 +30,16 @@ from rankscope.plots.split_curves import split_curves as split_curves
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
-    "basins_chart",
     "blame_chart",
-    "circle_chart",
     "clusters_chart",
     "description",
     "effectiveness_chart",
-    "equilibria_chart",
-    "equilibria_charts",
     "heads_map",
     "layer_curves",
     "length_distribution_chart",
-    "line_chart",
     "mask_graph",
     "mask_matrix",
     "mask_sheet",
-    "multipliers_chart",
     "pairs_chart",
     "paths_chart",
     "paths_charts",
@@ -61,9 +47,7 @@ __all__ = [
     "save_figure",
     "scan_curves",
     "scan_heat",
-    "singular_values_chart",
     "spectrum_chart",
-    "sphere_chart",
     "split_curves",
     "svg",
 ]

@@ -1,20 +1,28 @@
 """Clusters of tokens and how long they stand still: angles and counts over time, lives by inverse temperature."""
 
 import math
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rankscope.charts.svg import thinned
 from rankscope.errors import ConfigError
 from rankscope.plots.axes import log_axis, log_ticks
 from rankscope.plots.backend import Chart, alt
 from rankscope.plots.dynamics_lives import HIGH, WIDE, firsts_part, lives_part, small_title
-from rankscope.plots.dynamics_marks import BRIGHTEST, heading, simplified
-from rankscope.plots.dynamics_sections import Array
 from rankscope.plots.heat_colors import viridis
 from rankscope.plots.paths_marks import Row, finished, rows_chart
+from rankscope.plots.style import LETTER_WIDTH
 from rankscope.results import Table
+
+Array = NDArray[np.float64]
+
+BRIGHTEST = 0.88
+"""The end of viridis is too faint for a line on paper."""
 
 CLOSE = 1e-3
 """Angle in radians up to which neighbors on the circle are in one cluster, as in the study."""
@@ -152,7 +160,7 @@ def _space_time(way: Way) -> Any:
             "order": int(order[token]),
         }
         for token in range(degrees.shape[1])
-        for at in simplified(scaled[:, token], FINE)
+        for at in thinned(scaled[:, token].tolist(), FINE)
     ]
     ramp = alt.Scale(
         domain=[0, max(degrees.shape[1] - 1, 1)],
@@ -236,3 +244,21 @@ def _notes(table: Table, cells: list[Row], has_ways: bool) -> list[str]:
             "above: one start on the circle, a line per token, colored by the order of their first angles"
         ]
     return notes
+
+
+def heading(title: str, notes: Sequence[str], width: int) -> Any:
+    """A title over notes that fill lines of that many pixels."""
+    return alt.TitleParams(title, subtitle=filled_lines(notes, width))
+
+
+def filled_lines(notes: Sequence[str], width: int) -> list[str]:
+    """The notes with dots between them, broken between words into lines of that many pixels.
+
+    >>> filled_lines(["6 tokens", "dim 4", "mask causal"], 100)
+    ['6 tokens · dim 4', 'mask causal']
+    """
+    # A note is kept whole where it fits into a line: spaces that do not break hold it together.
+    letters = max(int(width / LETTER_WIDTH), 16)
+    joined = [note.replace(" ", "\u00a0") if len(note) <= letters else note for note in notes if note]
+    lines = textwrap.wrap(" · ".join(joined), letters, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ").strip("· ") for line in lines]

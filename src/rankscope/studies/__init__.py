@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rankscope.studies.ablate_study import ablate as ablate
     from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
     from rankscope.studies.certify_study import certify as certify
-    from rankscope.studies.equilibria_config import EquilibriaConfig as EquilibriaConfig
-    from rankscope.studies.equilibria_study import equilibria as equilibria
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
     from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.predict_study import PredictConfig as PredictConfig
@@ -30,8 +28,6 @@ _HOME = {
     "ablate_study": ("ablate",),
     "certify_config": ("CertifyConfig",),
     "certify_study": ("certify",),
-    "equilibria_config": ("EquilibriaConfig",),
-    "equilibria_study": ("equilibria",),
     "paths_config": ("PathsConfig",),
     "paths_study": ("decompose",),
     "predict_study": (
@@ -53,7 +49,6 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "AblateConfig",
     "CertifyConfig",
-    "EquilibriaConfig",
     "Partial",
     "PathsConfig",
     "PredictConfig",
@@ -63,7 +58,6 @@ __all__ = [
     "ablate",
     "certify",
     "decompose",
-    "equilibria",
     "load_loss",
     "predict",
     "scan",

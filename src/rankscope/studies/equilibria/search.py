@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,28 +10,33 @@ from torch import Tensor
 from rankscope.dynamics import Ending, System, run
 from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.dynamics.search import find_equilibria
-from rankscope.studies.equilibria_config import EquilibriaConfig
-from rankscope.studies.equilibria_words import neutral_notes
+from rankscope.findings.equilibria import EquilibriaConfig
+from rankscope.findings.equilibria.found import Ending as Ended
+from rankscope.findings.equilibria.found import Share
 
 SAME = 1e-6
 """Largest difference of an entry, relative to the largest entry, up to which two equilibria are one."""
 
+MOST = 32
+"""Equilibria of a search that are judged."""
+
 FROZEN_JUDGED = 4
-"""Starts whose own equilibrium is judged where every start has maps of its own."""
+"""Starts whose own equilibrium is judged where every start has its own maps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Search:
     """Equilibria, how many starts ended where, and for every start the place of its equilibrium in the list.
 
-    ``origins`` are the starts that equilibria belong to, where each start has a map of its own; otherwise empty.
+    ``origins`` are the starts that equilibria belong to, where each start has its own map; otherwise empty.
+    ``is_full`` says that as many equilibria were found as are judged at most.
     """
 
     equilibria: tuple[Equilibrium, ...] = ()
-    shares: tuple[dict[str, Any], ...] = ()
+    shares: tuple[Share, ...] = ()
     limits: tuple[int | None, ...] = ()
-    notes: tuple[str, ...] = ()
     origins: tuple[int, ...] = ()
+    is_full: bool = False
 
 
 def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search:
@@ -39,21 +44,27 @@ def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search
     if config.has_own_maps:
         return _searched_frozen(config, system, starts)
     found = find_equilibria(
-        system, starts, steps=config.steps, newton=config.newton, trials=config.pushes, seed=config.seed
+        system,
+        starts,
+        steps=config.steps,
+        newton=config.newton,
+        trials=config.pushes,
+        most=MOST,
+        seed=config.seed,
     )
     return Search(
         equilibria=found.equilibria,
         shares=tuple(
-            {"equilibrium": one.equilibrium, "ending": one.ending, "rank": one.rank, "count": one.count}
+            Share(equilibrium=one.equilibrium, ending=cast(Ended, one.ending), rank=one.rank, count=one.count)
             for one in found.basins
         ),
         limits=tuple(None if place < 0 else place for place in found.limits.tolist()),
-        notes=(*found.notes, *neutral_notes(config, found.equilibria)),
+        is_full=len(found.equilibria) >= MOST,
     )
 
 
 def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -> Search:
-    """Every start has a system of its own: endings are counted, and the first few starts' equilibria judged."""
+    """Every start has its own system: endings are counted, and the first few starts' equilibria judged."""
     ended = run(system.frozen(starts), starts, config.steps)
     counts = Counter(_ended(ending, end) for ending, end in zip(ended.endings, ended.final, strict=True))
     equilibria, origins = list[Equilibrium](), list[int]()
@@ -64,7 +75,7 @@ def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -
         equilibria += [replace(one, share=None) for one in own.equilibria[:1]]
         origins += [number] * len(own.equilibria[:1])
     shares = [
-        {"equilibrium": None, "ending": name, "rank": rank, "count": count}
+        Share(equilibrium=None, ending=name, rank=rank, count=count)
         for (name, rank), count in counts.most_common()
     ]
     return Search(
@@ -75,12 +86,12 @@ def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -
     )
 
 
-def _ended(ending: Ending, tokens: Tensor) -> tuple[str, int | None]:
+def _ended(ending: Ending, tokens: Tensor) -> tuple[Ended, int | None]:
     """How one start ended, and the rank it has there if it is at rest."""
     if ending == Ending.RUNNING:
         return "unresolved", None
     rank = None if ending == Ending.RANGE else int(torch.linalg.matrix_rank(tokens, rtol=SAME))
-    return ending.name.lower(), rank
+    return cast(Ended, ending.name.lower()), rank
 
 
 def with_asked(found: Search, asked: Equilibrium) -> tuple[Search, int]:
@@ -90,11 +101,11 @@ def with_asked(found: Search, asked: Equilibrium) -> tuple[Search, int]:
     """
     for place, one in enumerate(found.equilibria):
         if is_same(one, asked):
-            told = replace(asked, share=one.share, mirrored=one.mirrored, states=one.states)
-            listed = (*found.equilibria[:place], told, *found.equilibria[place + 1 :])
+            joined = replace(asked, share=one.share, mirrored=one.mirrored, states=one.states)
+            listed = (*found.equilibria[:place], joined, *found.equilibria[place + 1 :])
             return replace(found, equilibria=listed), place
-    told = replace(asked, share=0.0 if found.limits else None)
-    return replace(found, equilibria=(*found.equilibria, told)), len(found.equilibria)
+    unreached = replace(asked, share=0.0 if found.limits else None)
+    return replace(found, equilibria=(*found.equilibria, unreached)), len(found.equilibria)
 
 
 def is_same(one: Equilibrium, other: Equilibrium) -> bool:

@@ -12,12 +12,12 @@ from torch import Tensor
 from rankscope.dynamics import System, attention_system
 from rankscope.dynamics.staircase import shear_map
 from rankscope.errors import FileError, ShapeError
+from rankscope.findings.equilibria import EquilibriaConfig
 from rankscope.masks import parse_mask
 from rankscope.network import Fixed, LayerNorm, Mixer, Norm, RMSNorm, Softmax, Sphere, Uniform
 from rankscope.network.initial import haar_orthogonal
 from rankscope.sources.files import load_array
 from rankscope.sources.safety import first_line
-from rankscope.studies.equilibria_config import EquilibriaConfig, number
 
 VALUE_FILES = (".npy", ".csv", ".safetensors")
 MOST_BYTES = 2**30
@@ -62,7 +62,7 @@ def value_map(config: EquilibriaConfig) -> Tensor:
     dim = config.dim
     match kind:
         case "shear":
-            return shear_map(dim, number(config.values, argument))
+            return shear_map(dim, config.shear())
         case "identity":
             return torch.eye(dim, dtype=torch.float64)
         case "orthogonal":
@@ -74,19 +74,18 @@ def value_map(config: EquilibriaConfig) -> Tensor:
 
 
 def _mixer(config: EquilibriaConfig) -> Mixer:
-    kind, argument = config.attention_kind()
     rule, dim = parse_mask(config.mask), config.dim
-    match kind:
+    match config.attention_kind()[0]:
         case "uniform":
             return Uniform(heads=1, rule=rule)
         case "softmax":
-            root = torch.eye(dim, dtype=torch.float64) * number(config.attention, argument) ** 0.5
+            root = torch.eye(dim, dtype=torch.float64) * config.attention_number() ** 0.5
             return Softmax(root, root, heads=1, rule=rule, scale=1.0)
         case "gaussian":
             query, key = (_draw(config, name, dim, dim) / math.sqrt(dim) for name in ("query", "key"))
             return Softmax(query, key, heads=1, rule=rule)
         case _:
-            weight = number(config.attention, argument)
+            weight = config.attention_number()
             return Fixed(torch.tensor([[[1.0, 0.0], [weight, 1.0 - weight]]], dtype=torch.float64))
 
 
@@ -152,7 +151,7 @@ def _checked(values: Tensor, dim: int, name: str) -> Tensor:
     if tuple(values.shape) != (dim, dim):
         shown = " x ".join(map(str, values.shape)) or "one number"
         wanted = (
-            f", or --dim {values.shape[0]}" if values.ndim == 2 and values.shape[0] == values.shape[1] else ""
+            f", or dim {values.shape[0]}" if values.ndim == 2 and values.shape[0] == values.shape[1] else ""
         )
         raise ShapeError(
             f"the value map in {name!r} is {shown}; tokens of dim {dim} need {dim} x {dim}{wanted}"

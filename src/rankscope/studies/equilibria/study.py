@@ -1,0 +1,295 @@
+"""Where attention with a norm comes to rest: an equilibrium of the asked rank, and where random starts end."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from rankscope.core.numerics import threads_for
+from rankscope.dynamics import System, run
+from rankscope.dynamics.equilibrium import Equilibrium
+from rankscope.errors import NumericalError
+from rankscope.findings.blocks import LN10
+from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding
+from rankscope.findings.equilibria import found as values
+from rankscope.masks import parse_mask
+from rankscope.measures import find_measure
+from rankscope.measures.evaluate import evaluate_many
+from rankscope.network import Network
+from rankscope.split import log_measure
+from rankscope.split.run import stream
+from rankscope.studies.collapse import apart_under
+from rankscope.studies.equilibria.construction import constructed
+from rankscope.studies.equilibria.search import Search, recorded_starts, recorded_steps, searched, with_asked
+from rankscope.studies.equilibria.system import Built, built, random_starts
+from rankscope.studies.rows import Rows, definitions
+
+RATIO = "residual_ratio[frobenius,mean]"
+MEASURES = (
+    RATIO,
+    "cosine[absolute]",
+    "smallest_singular_value[absolute]",
+    "numerical_rank[relative]",
+)
+BARE_STEPS = 500
+"""Steps that the same weights run without the norm: enough to fall below 1e-100 where tokens halve their distance."""
+
+NEAR = 10.0
+"""A singular value within this factor of the threshold of the rank makes the rank doubtful."""
+
+Advance = Callable[[int, int, str], None]
+"""Called before every stage with how many are done, of how many, and what is next."""
+
+
+def equilibria(
+    config: EquilibriaConfig | None = None, *, advance: Advance | None = None, **fields: Any
+) -> EquilibriaFinding:
+    """Equilibria of ``X <- norm(A X W)``: one of the rank that is asked for, and those that random starts reach.
+
+    Give an ``EquilibriaConfig``, or its fields: ``rs.equilibria(tokens=6, dim=4, rank=3)``.
+
+    Rows, by ``kind``: ``equilibrium``, measures of its tokens, ``sample`` its place in the list; ``trajectory``, the
+    same of recorded starts after ``step`` steps, ``sample`` the number of the start; ``without norm``, the residual
+    ratio of the same weights without the norm, from the split pass.
+    """
+    config = _checked(EquilibriaConfig.of(**fields) if config is None else config)
+    say = advance or (lambda done, total, doing: None)
+    rows, proof = Rows(), None
+    with torch.no_grad(), threads_for(config.tokens * max(config.tokens, config.dim)):
+        made = built(config)
+        say(0, 4, "construction")
+        asked = None
+        if config.rank is not None:
+            asked, proof = constructed(config, made.system, config.rank)
+        say(1, 4, "random starts")
+        starts = random_starts(config, config.starts)
+        found = searched(config, made.system, starts) if config.starts else Search()
+        found, place = (found, 0) if asked is None else with_asked(found, asked)
+        say(2, 4, "trajectories")
+        trajectories = _trajectories(config, made.system, _recorded(config, starts, found), rows)
+        say(3, 4, "without the norm")
+        bare = None
+        if config.norm != "none":
+            is_apart = asked is not None and asked.rank > 1  # at rank one all tokens are equal already
+            begin = found.equilibria[place].tokens if is_apart else random_starts(config, 1)[0]
+            bare = _without_norm(config, made.bare, begin, rows, is_asked=is_apart)
+        _measure_equilibria(config, found, rows)
+    return EquilibriaFinding(
+        rank=config.rank,
+        system=_system(config, made),
+        place=place if found.equilibria else None,
+        equilibria=tuple(
+            value_of(one, proof if asked is not None and at == place else None, start)
+            for at, (one, start) in enumerate(
+                zip(found.equilibria, found.origins or [None] * len(found.equilibria), strict=True)
+            )
+        ),
+        is_full=found.is_full,
+        basins=_basins(config, found, starts),
+        trajectories=trajectories,
+        without_norm=bare,
+        definitions=definitions(MEASURES),
+        table=rows.table(config, command="equilibria", seeds=(config.seed,)),
+    )
+
+
+def _checked(config: EquilibriaConfig) -> EquilibriaConfig:
+    """The configuration with the mask as its rule writes it; an error unless the mask fits the tokens."""
+    rule = parse_mask(config.mask)
+    rule.matrix(config.tokens)
+    return config.model_copy(update={"mask": rule.text})
+
+
+def value_of(one: Equilibrium, proof: values.Proof | None, start: int | None = None) -> values.Equilibrium:
+    """An equilibrium of the engine as a typed value without tensors and sentences."""
+    return values.Equilibrium(
+        rank=one.rank,
+        rank_proof=proof,
+        rank_range=(one.rank, one.rank) if proof is not None else rank_range(one),
+        rank_threshold=one.rank_threshold,
+        singular_values=one.singular_values,
+        digits=one.digits,
+        equation_residual=one.equation_residual,
+        largest_multiplier=_finite(one.largest_multiplier),
+        largest_other_multiplier=_finite(one.largest_other_multiplier),
+        neutral_tokens=one.neutral_tokens,
+        undecided_tokens=one.undecided_tokens,
+        multipliers=tuple((_finite(value.real), _finite(value.imag)) for value in one.multipliers),
+        multiplier_error=_finite(one.multiplier_error),
+        stable=one.stable,
+        returns=one.returns,
+        returns_mirrored=one.returns_mirrored,
+        push_size=one.push_size,
+        push_steps=one.push_steps,
+        mean_abs_cosine=_finite(one.mean_abs_cosine),
+        tokens=_nested(one.tokens),
+        components=tuple(
+            values.Component(tokens=part.tokens, largest_multiplier=_finite(part.largest_multiplier))
+            for part in one.components
+        ),
+        share=one.share,
+        found_by=next(name for name in get_args(values.FoundBy) if name == one.found_by),
+        mirrored=one.mirrored,
+        states=one.states,
+        start=start,
+    )
+
+
+def rank_range(one: Equilibrium) -> tuple[int, int]:
+    """The ranks that are possible.
+
+    The engine doubts a rank for two reasons. A singular value lies near the threshold: then those that are clearly
+    above it count for sure, and the near ones perhaps. Or the place of the tokens is known so badly that the threshold
+    is large: then values above it count for sure, and any below it may be real.
+    """
+    if one.rank_note is None:
+        return one.rank, one.rank
+    threshold, found = one.rank_threshold, one.singular_values
+    if threshold > values.VAGUE * found[0]:
+        return sum(value > threshold for value in found), min(one.tokens.shape)
+    least = sum(value >= NEAR * threshold for value in found)
+    return least, sum(value > threshold / NEAR for value in found)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _system(config: EquilibriaConfig, made: Built) -> values.System:
+    """What was iterated; of values from a file also a digest, since files change."""
+    digest = None
+    if config.value_kind()[0] == "file":
+        digest = hashlib.sha256(made.values.contiguous().numpy().tobytes()).hexdigest()[:12]
+    # Attention with a weight is a fixed map under which the first token reaches the second.
+    is_ruled = config.attention_kind()[0] != "weight"
+    return values.System(
+        tokens=config.tokens,
+        dim=config.dim,
+        mask=config.mask,
+        norm=config.norm,
+        values=config.values,
+        attention=config.attention,
+        frozen=config.frozen,
+        seed=config.seed,
+        values_digest=digest,
+        apart=apart_under(config.mask, config.tokens) if is_ruled else None,
+    )
+
+
+def _basins(config: EquilibriaConfig, found: Search, starts: Tensor) -> values.Basins:
+    angles = None
+    if config.tokens == config.dim == 2 and config.starts:
+        angles = _nested(torch.atan2(starts[..., 1], starts[..., 0]))
+    return values.Basins(
+        starts=config.starts,
+        steps=config.steps,
+        shares=found.shares,
+        start_angles=angles,
+        limit=None if angles is None else found.limits,
+    )
+
+
+def _recorded(config: EquilibriaConfig, starts: Tensor, found: Search) -> list[tuple[int, Tensor]]:
+    """Numbers and tokens of the starts whose path is recorded; drawn for that alone where no others are run."""
+    if not config.starts:
+        return list(enumerate(random_starts(config, config.trajectories)))
+    return [(place, starts[place]) for place in recorded_starts(found.limits, config.trajectories)]
+
+
+def _trajectories(
+    config: EquilibriaConfig, system: System, chosen: list[tuple[int, Tensor]], rows: Rows
+) -> values.Trajectories | None:
+    if not chosen:
+        return None
+    x = torch.stack([start for _, start in chosen])
+    way = run(
+        system.frozen(x) if config.has_own_maps else system,
+        x,
+        config.steps,
+        slowness=None,
+        record=recorded_steps(config.steps),
+    )
+    last, numbers = int(way.steps.max()), [number for number, _ in chosen]
+    steps = [step for step in way.recorded if step <= last] or [0]
+    for step in steps:
+        _measure(config, rows, way.recorded[step], "trajectory", numbers, step)
+    states = torch.stack([way.recorded[step] for step in steps], dim=1)
+    return values.Trajectories(steps=tuple(steps), starts=_nested(states), numbers=tuple(numbers))
+
+
+def _nested(x: Tensor) -> Any:
+    """The entries as nested lists, None where one is not finite; the value that takes them checks their shape."""
+
+    def known(found: Any) -> Any:
+        return [known(one) for one in found] if isinstance(found, list) else _finite(found)
+
+    return x.tolist() if bool(torch.isfinite(x).all()) else known(x.tolist())
+
+
+def _measure_equilibria(config: EquilibriaConfig, found: Search, rows: Rows) -> None:
+    if found.equilibria:
+        x = torch.stack([one.tokens for one in found.equilibria])
+        _measure(config, rows, x, "equilibrium", list(range(len(x))), None)
+
+
+def _measure(
+    config: EquilibriaConfig, rows: Rows, x: Tensor, kind: str, samples: list[int], step: int | None
+) -> None:
+    about = _about(config, kind) | {"sample": samples, "step": step}
+    measures = [find_measure(name) for name in MEASURES]
+    for measure, found in zip(
+        measures, evaluate_many(measures, x, layer=step or 1, dtype=torch.float64), strict=True
+    ):
+        rows.add_measured(measure, found, about)
+
+
+def _about(config: EquilibriaConfig, kind: str) -> dict[str, object]:
+    norm = "none" if kind == "without norm" else config.norm
+    names = {"model": "dynamics", "kind": kind, "mask": config.mask, "norm": norm}
+    return names | {"seed": config.seed, "site": "block"}
+
+
+def _without_norm(
+    config: EquilibriaConfig, bare: System, start: Tensor, rows: Rows, *, is_asked: bool
+) -> values.Bare:
+    """Rows, and where they end: the residual ratio of the weights alone, by the split pass."""
+    measure, steps = find_measure(RATIO), min(config.steps, BARE_STEPS)
+    system = bare.frozen(start) if config.has_own_maps else bare
+    states = stream(Network([system.block(0)] * steps), start)
+    logs, floors = list[float](), list[float]()
+    try:
+        for state in islice(states, steps + 1):
+            found = log_measure(measure, state)
+            logs.append(float(found.log10))
+            floors.append(math.inf if found.log10_floor is None else float(found.log10_floor))
+    except NumericalError:  # the tokens themselves left the range of floats
+        pass
+    wanted = [step for step in recorded_steps(steps) if step < len(logs)]
+    rows.add(
+        len(wanted),
+        _about(config, "without norm")
+        | {
+            "measure": measure.name,
+            "definition": measure.definition,
+            "sample": 0,
+            "step": wanted,
+            "floor": [10.0 ** floors[step] if floors[step] < 300 else None for step in wanted],
+            "log10_floor": [floors[step] if math.isfinite(floors[step]) else None for step in wanted],
+        }
+        | {
+            "value": [10.0 ** logs[step] for step in wanted],
+            "log10_value": [logs[step] if math.isfinite(logs[step]) else None for step in wanted],
+            "resolved": [logs[step] > floors[step] for step in wanted],
+        },
+    )
+    log, floor = logs[-1] * LN10, floors[-1] * LN10
+    return values.Bare(
+        origin="equilibrium" if is_asked else "start",
+        steps=len(logs) - 1,
+        log_ratio=log if log == -math.inf else _finite(log),
+        log_floor=_finite(floor),
+    )
