@@ -537,8 +537,8 @@ def _(plane: Plane) -> _Drawing:
     head, top = _head(plane.title, plane.notes)
     if not plane.squares:
         return _empty(head, top, "There is nothing to draw.")
-    parts, tips = [*head, *_legend(plane.names, top)], list[Markup]()
-    top += ROW + 4 if plane.names else 0
+    legend, top = _legend(plane.names, top)
+    parts, tips = [*head, *legend], list[Markup]()
     many = len(plane.squares)
     side = min(WIDEST_SQUARE, (WIDTH - 16 - SQUARE_GAP * (many - 1)) / many)
     margin = (WIDTH - many * side - (many - 1) * SQUARE_GAP) / 2
@@ -563,21 +563,30 @@ def _few(lines: Iterator[str], most: int = 2) -> list[str]:
     return kept if len(kept) <= most else [*kept[: most - 1], f"{kept[most - 1]} …"]
 
 
-def _legend(names: Sequence[tuple[str, int | str]], top: float) -> Iterator[Markup]:
-    x = 12.0
+def _legend(names: Sequence[tuple[str, int | str]], top: float) -> tuple[list[Markup], float]:
+    """Dots with names, in as many lines as they need, and where the drawing may begin."""
+    parts, x, y = list[Markup](), 12.0, top
     for name, color in names:
         shown = clipped(name, LONGEST_NAME)
-        yield tag("circle", cx=f"{x:.1f}", cy=f"{top + 5:.1f}", r=4, **_painted(color, "fill"))
-        yield _text(x + 8, top + 8.5, shown)
-        x += 24 + LETTER * 10.5 * len(shown)
+        wide = 24 + LETTER * 10.5 * len(shown)
+        if x > 12 and x + wide > WIDTH:
+            x, y = 12.0, y + ROW
+        parts.append(tag("circle", cx=f"{x:.1f}", cy=f"{y + 5:.1f}", r=4, **_painted(color, "fill")))
+        parts.append(_text(x + 8, y + 8.5, shown))
+        x += wide
+    return parts, y + ROW + 4 if names else top
 
 
 def _circles(window: _Window) -> Iterator[Markup]:
     square = window.square
     place = {"cx": f"{window.x(0):.1f}", "cy": f"{window.y(0):.1f}", "fill": "none"}
-    for radius, words in square.rings:
-        if radius <= square.extent:
-            yield tag("circle", class_="rule", r=f"{window.size(radius):.1f}", stroke=RULE, **place)
+    last = -math.inf
+    for radius, words in sorted(square.rings):
+        if radius > square.extent:
+            continue
+        yield tag("circle", class_="rule", r=f"{window.size(radius):.1f}", stroke=RULE, **place)
+        if words and window.size(radius) - last >= ROW:  # words that would touch are left out
+            last = window.size(radius)
             at = radius * math.cos(square.turn), radius * math.sin(square.turn)
             yield _text(window.x(at[0]), window.y(at[1]) + 3.5, words, size=9, anchor="middle")
     if square.disk is not None:

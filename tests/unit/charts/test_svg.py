@@ -7,9 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.charts import Bar, Bars, Cell, Chart, Grid, Line, Panel, Point, to_svg
+from rankscope.charts import (
+    Bar,
+    Bars,
+    Cell,
+    Chart,
+    Grid,
+    Line,
+    Panel,
+    Plane,
+    Point,
+    Spot,
+    Square,
+    Way,
+    to_svg,
+)
 from rankscope.charts.axes import linear_axis, log_axis
-from rankscope.charts.svg import LETTER, WIDTH
+from rankscope.charts.svg import LETTER, MOST_SPOTS, WIDTH, thinned
 from rankscope.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -46,6 +60,12 @@ def box(text: ElementTree.Element) -> tuple[float, float, float, float]:
     return start, y - size * 0.8, start + wide, y
 
 
+def square(**more) -> Square:
+    return Square(
+        **({"name": "one", "extent": 2.0, "disk": 1.0, "rings": [(0.5, "0.5"), (1.5, "1.5")]} | more)
+    )
+
+
 PICTURES = {
     "panel": panel(),
     "deep": panel(lines=1, points=3, notes=["far down"]),
@@ -61,6 +81,13 @@ PICTURES = {
     "grid of names": Grid(title="Measures", rows=["name " * 40] * 3, columns=["column " * 30] * 5,
                           cells=[[Cell(None, "-", faint=True)] * 5] * 3),
     "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
+    "plane": Plane(title="Circle", squares=[square(words=[(1.0, 1.0, "x1")])],
+                   names=[("token 0", 0), ("token 1", "#123456")]),
+    "three squares": Plane(
+        title="Circles", squares=[square(name="a name " * 30, note="a note " * 30) for _ in range(3)],
+        names=[("name " * 40, at) for at in range(6)], notes=["a note " * 40],
+    ),
+    "crowded rings": Plane(title="Rings", squares=[square(rings=[(at / 50, str(at)) for at in range(100)])]),
 }  # fmt: skip
 
 
@@ -100,6 +127,19 @@ def test_every_text_is_on_the_paper_and_no_two_touch(name: str) -> None:
             ends=(HOSTILE, ""),
         ),
         Bars(title=HOSTILE, bars=[Bar(HOSTILE, 1.0, HOSTILE, tip=HOSTILE)], value=HOSTILE),
+        Plane(
+            title=HOSTILE,
+            squares=[
+                square(
+                    name=HOSTILE,
+                    note=HOSTILE,
+                    spots=[Spot(0.0, 0.0, HOSTILE, HOSTILE)],
+                    words=[(0.0, 1.0, HOSTILE)],
+                )
+            ],
+            names=[(HOSTILE, HOSTILE)],
+            notes=[HOSTILE],
+        ),
     ],
 )
 def test_whatever_text_comes_in_no_element_comes_out(picture) -> None:
@@ -152,6 +192,54 @@ def test_tips_can_be_reached_by_keyboard_and_say_every_value() -> None:
     assert "line 1" in columns[2].attrib["aria-label"]
     assert "line 2" in columns[2].attrib["aria-label"]
     assert 'class="col"' not in to_svg(panel(), tips=False)
+
+
+def test_a_plane_has_one_unit_and_spots_stand_in_it() -> None:
+    spots = [
+        Spot(0.0, 0.0, "middle"),
+        Spot(1.0, 0.0, "right", 1),
+        Spot(0.0, 1.0, "up", 2, "ring"),
+        Spot(3.0, 0.0),
+    ]
+    root = read(Plane(title="a", squares=[square(spots=[*spots, Spot(-1.0, -1.0, shape="cross")], rings=[])]))
+    dots = [one for one in root.iter(f"{SVG}circle") if one.attrib["r"] == "3.6"]
+    (x0, y0), (x1, y1), (x2, y2) = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in dots]
+    disk = next(one for one in root.iter(f"{SVG}circle") if one.attrib.get("stroke-width") == "1.3")
+    unit = float(disk.attrib["r"])
+    # places are written with one decimal
+    assert (x1 - x0, y1 - y0) == pytest.approx((unit, 0.0), abs=0.2)
+    assert (x2 - x0, y2 - y0) == pytest.approx((0.0, -unit), abs=0.2)
+    assert (float(disk.attrib["cx"]), float(disk.attrib["cy"])) == pytest.approx((x0, y0), abs=0.2)
+    assert [("hole" in one.attrib.get("class", "")) for one in dots] == [False, False, True]
+    tips = [one.attrib["aria-label"] for one in root.iter(f"{SVG}g") if one.attrib.get("class") == "col"]
+    assert [one.split(". ")[1] for one in tips] == ["middle", "right", "up"]
+
+
+def test_spots_that_touch_speak_together_and_very_many_do_not_fill_the_file() -> None:
+    together = Plane(title="a", squares=[square(spots=[Spot(0.5, 0.5, f"token {at}") for at in range(5)])])
+    assert str(to_svg(together)).count('class="col"') == 1
+    many = [Spot(-2 + 4 * (at % 60) / 59, -2 + 4 * (at // 60) / 59, "token") for at in range(3600)]
+    assert str(to_svg(Plane(title="a", squares=[square(spots=many)]))).count('class="col"') == MOST_SPOTS
+
+
+def test_a_way_without_numbers_is_left_out() -> None:
+    lost = Way([(float("nan"), 0.0), (float("inf"), 1.0)], 1)
+    assert "nan" not in to_svg(Plane(title="a", squares=[square(ways=[lost])]))
+    assert "There is nothing to draw" in to_svg(Plane(title="a", squares=[]))
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=30))
+def test_a_thinned_line_passes_near_every_point(line) -> None:
+    kept = thinned(line, 0.05)
+    assert (kept[0], kept[-1]) == (0, len(line) - 1)
+    for at, (x, y) in enumerate(line):
+        before, after = (line[max(k for k in kept if k <= at)], line[min(k for k in kept if k >= at)])
+        shares = [k / 2000 for k in range(2001)]
+        away = min(
+            ((1 - t) * before[0] + t * after[0] - x) ** 2 + ((1 - t) * before[1] + t * after[1] - y) ** 2
+            for t in shares
+        )
+        assert away**0.5 <= 0.05 + 2e-3  # the grid of shares is that coarse
 
 
 def test_files(tmp_path) -> None:

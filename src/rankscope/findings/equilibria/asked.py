@@ -63,7 +63,7 @@ class Searched(Asked):
     newton: int = option(50, "Newton searches from further random states.", ge=0, le=100_000)
     pushes: int = option(64, "Small random pushes at every equilibrium: how many come back.", ge=0, le=10_000)
     trajectories: int = option(3, "Starts whose path is recorded.", ge=0, le=100)
-    seed: int = option(0, "Of random maps and starts.", ge=0, lt=2**63)
+    seed: int = option(0, "Of random maps and starts.", ge=0, lt=2**63, shown="0")
 
 
 class EquilibriaConfig(Iterated, Searched):

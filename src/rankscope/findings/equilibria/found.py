@@ -26,7 +26,7 @@ from rankscope.findings.blocks import LN10
 from rankscope.findings.collapse import Apart
 
 Ending = Literal["equilibrium", "consensus", "cycle", "shape", "plateau", "range", "unresolved"]
-FoundBy = Literal["run", "newton", "construction", "closed form"]
+FoundBy = Literal["run", "newton", "construction", "closed form", "given"]
 Attraction = Literal["stable", "unstable", "neutral", "not decided"]
 
 ENDED: dict[Ending, str] = {
@@ -69,6 +69,12 @@ NEUTRAL = (
     "Attention depends on the tokens, and an equilibrium with a multiplier of one looks the same as a plateau that "
     "moves less than float64 can see: tokens far apart may still attract each other (rankscope reproduce clusters)."
 )
+FLOAT_DIGITS = 15
+"""Decimal digits of float64."""
+
+STEP_ROUNDING = 1e-15
+"""What rounding may leave of a step in float64: a smaller change is not told from it."""
+
 SURE = 1e-3
 """Error up to which a multiplier that may have length one is called neutral; beyond it nothing is decided."""
 
@@ -288,10 +294,10 @@ class Equilibrium(Value):
     @property
     def moved(self) -> str:
         """How much one step changes it, as what could stand after "one step moves"."""
-        if self.equation_residual == 0:
-            return "no entry of its tokens at all, in float64"
-        digits = "" if self.digits <= 15 else f", in arithmetic of {self.digits} digits"
-        return f"no entry of its tokens by more than {number(self.equation_residual, 2)}{digits}"
+        is_float = self.digits <= FLOAT_DIGITS
+        most = max(self.equation_residual, STEP_ROUNDING) if is_float else self.equation_residual
+        digits = "" if is_float else f", in arithmetic of {self.digits} digits"
+        return f"no entry of its tokens by more than {number(most, 2)}{digits}"
 
     @property
     def came_back(self) -> str | None:
@@ -308,14 +314,16 @@ class Equilibrium(Value):
         above = sum(value > self.rank_threshold for value in self.singular_values)
         seen = f"{count(above, 'singular value')} above the threshold {number(self.rank_threshold, 2)}"
         how = "proven; " if self.rank_proof else "from "
-        values = ", ".join(number(value) for value in self.singular_values[:MOST_TOKENS])
-        more = ", ..." if len(self.singular_values) > MOST_TOKENS else ""
+        values = ", ".join(number(value) for value in self.singular_values[: min(above, MOST_TOKENS)])
+        values += ", ..." if above > MOST_TOKENS else ""
+        below = len(self.singular_values) - above
+        rest = f"{below} not above the threshold" if below else ""
         cosine, share = self.mean_abs_cosine, self.share
         pairs = [
             ("rank", f"{self.rank}, {how}{seen}"),
             ("proof", self.rank_proof.words if self.rank_proof else None),
             ("doubt", self.doubt),
-            ("singular values", f"{values}{more}"),
+            ("singular values", ", and ".join(filter(None, [values, rest]))),
             ("one step moves", self.moved),
             ("mean |cos|", None if cosine is None else f"{number(cosine, 6)} between two tokens"),
             ("multipliers", _multipliers(self.components)),
@@ -563,10 +571,8 @@ class EquilibriaFinding(Finding):
         if any(one.mirrored for one in self.equilibria):
             yield "The system is odd: with X, -X is an equilibrium too, and both are counted as one."
         if self.is_full:
-            yield (
-                f"The search lists {len(self.equilibria)} equilibria and judges no more; there may be others that it "
-                "found."
-            )
+            many = count(len(self.equilibria), "equilibrium", "equilibria")
+            yield f"The list of {many} is as long as the search allows; it may have found more."
         neutral = any(one.stable is None and one.rank > 1 for one in self.equilibria)
         if neutral and self.system.depends_on_tokens and not self.system.frozen:
             yield NEUTRAL

@@ -29,6 +29,12 @@ MOST_PATHS = 48
 MOST_CROSSES = 24
 """More tokens of equilibria than this would hide the paths."""
 
+LARGEST = 1e150
+"""Entries beyond this are not drawn: lengths are computed from squares, which then leave the range of floats."""
+
+LARGEST = 1e150
+"""Entries beyond this are not drawn: lengths are computed from squares, which then leave the range of floats."""
+
 NEAR = 0.05
 """A start that ends nearer to an equilibrium than this, relative to its longest token, is said to end near it."""
 
@@ -70,11 +76,11 @@ class Paths:
 
 
 def paths_of(found: Trajectories | None) -> Paths | None:
-    """The recorded states up to where one leaves the range of numbers; None where there is none."""
+    """The recorded states up to where one leaves the range of what can be drawn; None where there is none."""
     if found is None or not found.starts:
         return None
     states = np.array(found.starts, dtype=np.float64)  # None becomes NaN
-    known: NDArray[np.bool_] = np.asarray(np.isfinite(states).all(axis=(0, 2, 3)))
+    known: NDArray[np.bool_] = np.asarray((np.abs(states) <= LARGEST).all(axis=(0, 2, 3)))
     last = len(found.steps) if known.all() else int(np.argmin(known))
     if last == 0:
         return None

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, get_args
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -132,7 +132,7 @@ def value_of(one: Equilibrium, proof: values.Proof | None, start: int | None = N
             for part in one.components
         ),
         share=one.share,
-        found_by=next(name for name in get_args(values.FoundBy) if name == one.found_by),
+        found_by=cast(values.FoundBy, one.found_by),
         mirrored=one.mirrored,
         states=one.states,
         start=start,
