@@ -200,6 +200,15 @@ def test_every_start_is_counted_once_and_shares_agree(rank_three):
         assert one.share == pytest.approx(counted / 24)
 
 
+def test_an_asked_equilibrium_that_starts_reach_is_listed_once_with_their_share():
+    found = equilibria(tokens=3, dim=2, rank=1, **SMALL | {"steps": 500})
+    reached = sum(one.count for one in found.basins.shares if one.equilibrium == found.place)
+    assert reached > 0
+    assert found.equilibrium.share == reached / 12
+    assert found.equilibrium.rank_proof.all_equal
+    assert [one.is_consensus for one in found.equilibria].count(True) == 1
+
+
 def test_json_holds_what_is_promised_and_is_read_back(rank_three, tmp_path):
     found = json.loads(rank_three.to_json())
     assert (found["schema"], found["command"]) == ("rankscope/2", "equilibria")

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
-from rankscope.findings.asked import Asked, NormName, option
+from rankscope.findings.asked import Asked, NormName, files_of_masks, option
 
 VALUES: Mapping[str, str | None] = {
     "shear": "shear:10",
@@ -140,8 +140,8 @@ class EquilibriaConfig(Iterated, Searched):
     @property
     def reads(self) -> tuple[str, ...]:
         """Files that the mask and the value map are read from."""
-        rests = [rest for text in (self.mask, self.values) for rest in text.split("file:")[1:]]
-        return tuple(name for rest in rests for name in dict.fromkeys((rest, rest.partition("+")[0].strip())))
+        kind, path = self.value_kind()
+        return (*files_of_masks([self.mask]), *([path] if kind == "file" and path else []))
 
     def value_kind(self) -> tuple[str, str | None]:
         """Kind of the value map, and what stands after the colon."""

@@ -11,7 +11,7 @@ from rankscope.findings.equilibria.paths import paths
 from rankscope.results.statistics import wilson
 
 MOST_PLANES = 3
-MOST_LINES = 8
+MOST_LINES = 6
 MOST_VALUES = 64
 """Equilibria whose multipliers and whose singular values are drawn, and how many of the latter."""
 
