@@ -1,5 +1,6 @@
 """What is said of equilibria, and their page: true to the fields, whole, without script, hostile text stays text."""
 
+import json
 import math
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 from kit.equilibria_findings import finding, rest, share, system, two_tokens
 from kit.html_reader import Reader
+from rankscope.errors import FileError
 from rankscope.findings.collapse import Apart
+from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.equilibria.found import MEANT, Basins, Component, Pivot, Proof
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
@@ -180,6 +183,34 @@ def test_hostile_text_stays_text():
     assert "\x1b" not in str(found)
     assert Reader(page).open == []
     assert "<script" not in found.chart().svg()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        lambda whole: whole.update(place=3),
+        lambda whole: whole["basins"]["shares"][0].update(equilibrium=7),
+        lambda whole: whole["basins"]["shares"][0].update(count=1),
+        lambda whole: whole["basins"].update(limit=[9] * 40),
+        lambda whole: whole["equilibria"][0].update(tokens=[[1.0], [1.0, 2.0]]),
+        lambda whole: whole["equilibria"][0].update(singular_values=[]),
+        lambda whole: whole["equilibria"][0].update(rank_range=[1, 5]),
+        lambda whole: whole["equilibria"][0].update(stable="perhaps"),
+        lambda whole: whole["system"].update(tokens=3),
+        lambda whole: whole["trajectories"].update(steps=[0, 1]),
+        lambda whole: whole["trajectories"]["starts"][0].pop(),
+        lambda whole: whole.update(extra=1),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(spoiled, tmp_path):
+    whole = json.loads(two_tokens().to_json())
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(whole))
+    assert EquilibriaFinding.load(file).words == two_tokens().words
+    spoiled(whole)
+    file.write_text(json.dumps(whole))
+    with pytest.raises(FileError, match="is not whole"):
+        EquilibriaFinding.load(file)
 
 
 def test_multipliers_of_neighbors_stand_together():

@@ -275,7 +275,7 @@ def test_a_multiplier_is_neutral_within_its_error():
 
 def test_singular_values_not_above_the_threshold_are_hollow_and_zeros_at_the_lower_end():
     one = rest(np.eye(3), singular_values=(1.0, 1e-3, 1e-13, 0.0))
-    panel = pictures.singular_values(finding(equilibria=(one,), place=0))
+    panel = pictures.singular_values(finding(3, 3, equilibria=(one,), place=0))
     values, threshold = panel.lines
     assert [point.hollow for point in values.points] == [False, False, True, True]
     assert [point.y for point in values.points] == pytest.approx([0, -3, -13, -math.inf])
@@ -299,7 +299,7 @@ ODD = {
     "no multipliers": lambda: finding(equilibria=(rest(np.eye(2), multipliers=(), components=()),), place=0),
     "a huge multiplier": lambda: finding(equilibria=(rest(np.eye(2), multipliers=((1e9, 0.0),)),), place=0),
     "rank 0": lambda: finding(equilibria=(rest(np.zeros((2, 2)), mean_abs_cosine=None, rank_threshold=0.0),), place=0),
-    "200 singular values": lambda: finding(equilibria=(rest(np.eye(200)),), place=0, trajectories=None),
+    "200 singular values": lambda: finding(200, 200, equilibria=(rest(np.eye(200)),), place=0, trajectories=None),
     "long names": lambda: two_tokens(system=system(2, 2, mask="m" * 200, values="file:" + "v" * 3000)),
     "thousands of starts": lambda: two_tokens(basins=Basins(
         starts=5000, steps=9, shares=(share(5000, 0, rank=1),), start_angles=((0.1, 0.2),) * 5000, limit=(0,) * 5000)),

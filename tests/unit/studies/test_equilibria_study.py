@@ -461,8 +461,8 @@ def test_what_is_said_of_the_weights_without_the_norm():
     assert said(math.log(0.25), math.log(1e-15)).endswith("tokens still differ by 0.25 of their size.")
     assert "differ by 1e-40 of their size" in said(math.log(1e-40), math.log(1e-50))
     below = said(math.log(1e-40), math.log(1e-30))  # not above its floor: the floor is all that is known
-    assert "no more than 1e-30 of their size" in below
+    assert "differ by 1e-30 of their size or less" in below
     assert "1e-40" not in below
     unknown = said(math.log(1e-40), math.log(0.5))
-    assert "no more than 0.5" in unknown
+    assert "differ by 0.5 of their size or less" in unknown
     assert "collapse" not in unknown

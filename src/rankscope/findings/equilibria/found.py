@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import FiniteFloat
+from pydantic import FiniteFloat, model_validator
 
 from rankscope.charts import Chart, Picture
 from rankscope.core.words import NOTHING, clipped, count, listed, number, percent, power, ranges
@@ -73,13 +73,13 @@ FLOAT_DIGITS = 15
 """Decimal digits of float64."""
 
 STEP_ROUNDING = 1e-15
-"""What rounding may leave of a step in float64: a smaller change is not told from it."""
+"""What rounding may leave of a step in float64: a smaller change cannot be seen."""
 
 SURE = 1e-3
 """Error up to which a multiplier that may have length one is called neutral; beyond it nothing is decided."""
 
 ROUNDING = 1e-12
-"""A multiplier below this is not told from zero: rounding alone leaves as much."""
+"""A multiplier below this cannot be distinguished from zero: rounding alone leaves as much."""
 
 VAGUE = 1e-6
 """A threshold of the rank above this share of the largest singular value comes from an unsure place of the tokens."""
@@ -227,6 +227,21 @@ class Equilibrium(Value):
     states: int
     start: int | None = None
 
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if not self.tokens or len({len(token) for token in self.tokens}) != 1:
+            raise ValueError("tokens are as many lists of equal length as there are tokens, at least one")
+        many = len(self.singular_values)
+        if (
+            not 0 <= self.rank_range[0] <= self.rank_range[1] <= many
+            or not 0 <= self.rank <= many
+            or not many
+        ):
+            raise ValueError(
+                f"rank {self.rank} and rank_range {self.rank_range} do not fit {many} singular values"
+            )
+        return self
+
     @property
     def is_zero(self) -> bool:
         """Whether all tokens are zero."""
@@ -369,6 +384,24 @@ class Trajectories(Value):
     starts: tuple[tuple[tuple[tuple[Number, ...], ...], ...], ...]
     numbers: tuple[int, ...]
 
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        shapes = {
+            (len(start), len(state), len(token))
+            for start in self.starts
+            for state in start
+            for token in state
+        }
+        if (
+            len(self.starts) != len(self.numbers)
+            or len(shapes) != 1
+            or next(iter(shapes))[0] != len(self.steps)
+        ):
+            raise ValueError(
+                f"starts are [start][step][token][channel] for {len(self.numbers)} starts and {len(self.steps)} steps"
+            )
+        return self
+
 
 class Bare(Value):
     """The same weights without the norm, by the split pass.
@@ -398,14 +431,12 @@ class Bare(Value):
         is_known = self.log_ratio > self.log_floor
         size = power(self.log_ratio if is_known else self.log_floor)
         if max(self.log_ratio, self.log_floor) >= math.log(COLLAPSED):
-            return (
-                f"{said}tokens still differ by {size} of their size."
-                if is_known
-                else (f"{said}tokens differ by no more than {size} of their size, if at all.")
-            )
+            if is_known:
+                return f"{said}tokens still differ by {size} of their size."
+            return f"{said}tokens differ by {size} of their size or less; more is not known."
         return (
-            f"{said}tokens differ by {'' if is_known else 'no more than '}{size} of their size (from the split pass; "
-            "plain float64 cannot see below 1e-16): without the norm they collapse."
+            f"{said}tokens differ by {size} of their size{'' if is_known else ' or less'} (from the split pass; plain "
+            "float64 cannot see below 1e-16): without the norm they collapse."
         )
 
 
@@ -433,6 +464,23 @@ class EquilibriaFinding(Finding):
     without_norm: Bare | None
     definitions: dict[str, str]
 
+    @model_validator(mode="after")
+    def _places_exist(self) -> Self:
+        basins, many = self.basins, len(self.equilibria)
+        named = [self.place, *(share.equilibrium for share in basins.shares), *(basins.limit or ())]
+        if not all(place is None or 0 <= place < many for place in named):
+            raise ValueError(
+                f"places of equilibria are 0 to {many - 1}, got {max(one or 0 for one in named)}"
+            )
+        if sum(share.count for share in basins.shares) not in (0, basins.starts):
+            raise ValueError(f"the counts of shares do not add up to {basins.starts} starts")
+        states = [one.tokens for one in self.equilibria]
+        states += [start[0] for start in self.trajectories.starts] if self.trajectories else []
+        shape = (self.system.tokens, self.system.dim)
+        if any((len(state), len(state[0])) != shape for state in states):
+            raise ValueError(f"states have {shape[0]} tokens of dim {shape[1]}, others were given")
+        return self
+
     @property
     def equilibrium(self) -> Equilibrium | None:
         """The one that is shown."""
@@ -456,16 +504,15 @@ class EquilibriaFinding(Finding):
 
     def fate(self, share: Share) -> Fate:
         """What became of the tokens of the starts of one line."""
-        if share.equilibrium is None:
-            return (
-                "equal"
-                if share.ending == "consensus"
-                else "at rest"
-                if share.ending == "equilibrium"
-                else share.ending
-            )
-        one = self.equilibria[share.equilibrium]
-        return "zero" if one.is_zero else "equal" if one.is_consensus else "differ"
+        if share.equilibrium is not None:
+            one = self.equilibria[share.equilibrium]
+            return "zero" if one.is_zero else "equal" if one.is_consensus else "differ"
+        match share.ending:
+            case "consensus":
+                return "equal"
+            case "equilibrium":
+                return "at rest"
+        return share.ending
 
     @property
     def fates(self) -> dict[Fate, int]:
@@ -537,7 +584,7 @@ class EquilibriaFinding(Finding):
         """The heading of the verdict."""
         rank = [] if self.rank is None else [f"An equilibrium of rank {self.rank}"]
         if not self.basins.starts:
-            return rank[0]
+            return rank[0] if rank else "No start was run"
         if self.tone == "unknown":
             starts = "tokens shrink to zero" if "zero" in self.fates else "not all starts are at rest"
         else:
@@ -736,8 +783,8 @@ def _multipliers(components: Sequence[Component]) -> str:
             runs[-1][0].extend(part.tokens)
         else:
             runs.append((list(part.tokens), shown))
-    told = [f"{shown} ({_named(tokens)})" for tokens, shown in runs[:MOST_CHANNELS]]
-    return ", ".join(told) + (", ..." if len(runs) > MOST_CHANNELS else "")
+    parts = [f"{shown} ({_named(tokens)})" for tokens, shown in runs[:MOST_CHANNELS]]
+    return ", ".join(parts) + (", ..." if len(runs) > MOST_CHANNELS else "")
 
 
 def _named(tokens: Sequence[int]) -> str:
