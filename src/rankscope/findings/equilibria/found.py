@@ -474,10 +474,11 @@ class EquilibriaFinding(Finding):
             )
         if sum(share.count for share in basins.shares) not in (0, basins.starts):
             raise ValueError(f"the counts of shares do not add up to {basins.starts} starts")
-        states = [one.tokens for one in self.equilibria]
-        states += [start[0] for start in self.trajectories.starts] if self.trajectories else []
         shape = (self.system.tokens, self.system.dim)
-        if any((len(state), len(state[0])) != shape for state in states):
+        shapes = [(len(one.tokens), len(one.tokens[0])) for one in self.equilibria]
+        if self.trajectories is not None:
+            shapes += [(len(start[0]), len(start[0][0])) for start in self.trajectories.starts]
+        if any(one != shape for one in shapes):
             raise ValueError(f"states have {shape[0]} tokens of dim {shape[1]}, others were given")
         return self
 
