@@ -29,8 +29,8 @@ def test_the_conclusion_of_a_rank_that_was_asked_for():
     )
     assert found.words[2:4] == (
         "4 of the 40 random starts end there.",
-        "Of 40 random starts, 35 end with all tokens equal, 4 end at equilibria with tokens that differ and 1 is not "
-        "at rest after 1,000 steps.",
+        "Of 40 random starts, 35 end with all tokens equal, 4 end at equilibria with tokens that differ and 1 still "
+        "moves after 1,000 steps.",
     )
     assert found.title == "An equilibrium of rank 2; some starts collapse"
     none = two_tokens(basins=basins(share(40, 0, rank=1)))
@@ -49,10 +49,11 @@ def test_the_conclusion_of_a_rank_that_was_asked_for():
         ([share(2, 1, rank=2), share(1, ending="cycle", rank=2)],
          "Of 3 random starts, 2 end at equilibria with tokens that differ and 1 ends in a cycle.", "good"),
         ([share(2, ending="plateau", rank=2)], "All 2 random starts are on a plateau.", "unknown"),
+        ([share(3, ending="unresolved")], "All 3 random starts still move after 2,000 steps.", "unknown"),
         ([share(2, ending="range")], "All 2 random starts leave the range of numbers.", "unknown"),
         ([share(1, ending="equilibrium", rank=2)], "The one random start is at rest.", "good"),
         ([share(1, 0, rank=1), share(1200, ending="unresolved")],
-         "Of 1,201 random starts, 1 ends with all tokens equal and 1,200 are not at rest after 2,000 steps.", "look"),
+         "Of 1,201 random starts, 1 ends with all tokens equal and 1,200 still move after 2,000 steps.", "look"),
     ],
 )  # fmt: skip
 def test_the_conclusion_of_a_search(shares, words, tone):

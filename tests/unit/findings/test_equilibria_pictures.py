@@ -280,6 +280,14 @@ def test_singular_values_not_above_the_threshold_are_hollow_and_zeros_at_the_low
     assert [point.hollow for point in values.points] == [False, False, True, True]
     assert [point.y for point in values.points] == pytest.approx([0, -3, -13, -math.inf])
     assert threshold.points[0].y == pytest.approx(-12)
+    assert (min(panel.inside), max(panel.inside)) == pytest.approx((-13, 0))
+
+
+def test_rounding_far_below_the_threshold_does_not_stretch_the_axis():
+    one = rest(np.eye(3), singular_values=(1.0, 1e-90, 1e-300))
+    drawn = finding(3, 3, equilibria=(one,), place=0, trajectories=None).chart().svg()
+    assert "far below the threshold" in drawn
+    assert "log of exponent" not in drawn
 
 
 # Every odd finding

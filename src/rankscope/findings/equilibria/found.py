@@ -50,7 +50,7 @@ FATES: dict[Fate, tuple[str, str]] = {
     "shape": ("ends with its shape at rest", "end with their shape at rest"),
     "plateau": ("is on a plateau", "are on a plateau"),
     "range": ("leaves the range of numbers", "leave the range of numbers"),
-    "unresolved": ("is not at rest", "are not at rest"),
+    "unresolved": ("still moves", "still move"),
 }
 """What becomes of the tokens of a start, in a sentence about one and about several."""
 
@@ -588,6 +588,7 @@ class EquilibriaFinding(Finding):
             return rank[0] if rank else "No start was run"
         if self.tone == "unknown":
             starts = "tokens shrink to zero" if "zero" in self.fates else "not all starts are at rest"
+            starts = "no start is at rest" if set(self.fates) <= {"plateau", "unresolved"} else starts
         else:
             starts = {"bad": "all starts collapse", "look": "some starts collapse"}.get(
                 self.tone, "no start collapses"

@@ -22,7 +22,11 @@ MOST_POINTS = 400
 NEUTRAL = 1e-6
 """A multiplier whose length differs less from one is drawn as neutral, even if its error is smaller."""
 
-KINDS: tuple[tuple[str, int], ...] = (("shrinks", 0), ("length one within its error", 4), ("grows", 1))
+KINDS: tuple[tuple[str, int], ...] = (
+    ("shrinks", 0),
+    ("may be of length one, within its error", 4),
+    ("grows", 1),
+)
 """What a multiplier does to a small change, with its color."""
 
 
@@ -149,9 +153,13 @@ def singular_values(finding: EquilibriaFinding) -> Panel | None:
     if threshold > 0:
         level = [Point(x, math.log10(threshold)) for x in numbers]
         lines.append(Line(name="threshold", points=level, style="dashed", color=-1, dots=False))
+    # What is far below the threshold is rounding: it stands at the lower end, and does not stretch the axis.
+    known = [value for at in shown for value in finding.equilibria[at].singular_values if value > threshold]
+    inside = [math.log10(value) for value in known] + ([math.log10(threshold) - 1] if threshold > 0 else [])
     notes = ["Dashed: threshold of the rank, the largest of them. Ring: not above its threshold."]
-    if any(value == 0 for at in shown for value in finding.equilibria[at].singular_values):
-        notes.append("A triangle at the lower end: zero.")
+    lowest = 10 ** min(inside, default=0.0)
+    if any(value < lowest for at in shown for value in finding.equilibria[at].singular_values):
+        notes.append("A triangle at the lower end: far below the threshold, or zero.")
     if len(finding.equilibria) > len(shown):
         notes.append(
             f"{count(len(finding.equilibria) - len(shown), 'more equilibrium', 'more equilibria')} not drawn."
@@ -163,6 +171,7 @@ def singular_values(finding: EquilibriaFinding) -> Panel | None:
         lines=lines,
         value="singular value",
         across="number",
+        inside=inside,
         notes=[" ".join(notes)],
     )
 
