@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.findings.equilibria import EquilibriaFinding
-from rankscope.findings.equilibria.found import Basins, Component, Equilibrium, Share, System, Trajectories
+from rankscope.findings.equilibria.values import Basins, Component, Equilibrium, Share, System, Trajectories
 from rankscope.results import Table
 
 STEPS = (0, 1, 2, 5, 10, 30, 100, 300, 1000)

@@ -10,6 +10,7 @@ from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.findings.base import Finding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
+from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.old import OldFinding
 from rankscope.findings.rate import RateFinding
 
@@ -40,6 +41,25 @@ def compare() -> CompareFinding:
 
 
 @cache
+def equilibria() -> EquilibriaFinding:
+    """Two tokens with an equilibrium of rank two, starts with angles, and the same weights without the norm."""
+    from rankscope.studies.equilibria import equilibria as run
+
+    return run(
+        tokens=2,
+        dim=2,
+        rank=2,
+        attention="weight:0.5",
+        values="shear:3",
+        starts=4,
+        steps=30,
+        newton=4,
+        trajectories=1,
+        pushes=2,
+    )
+
+
+@cache
 def rate() -> RateFinding:
     """Two short random networks, of which one can fit no rate."""
     from rankscope.studies.rate import rate as run
@@ -56,6 +76,7 @@ def old() -> OldFinding:
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CollapseFinding: collapse,
     CompareFinding: compare,
+    EquilibriaFinding: equilibria,
     RateFinding: rate,
     OldFinding: old,
 }

@@ -201,7 +201,7 @@ def hostile(value: Any, hint: Any) -> Any:
             if fitting
             else next((new for one in inside if (new := hostile(value, one)) != value), value)
         )
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and origin is tuple:
         kinds = inside[:1] * len(value) if inside[1:] == (...,) else inside
         return tuple(hostile(one, kind) for one, kind in zip(value, kinds, strict=True))
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ from kit.equilibria_findings import STEPS, finding, paths, recorded, rest, share
 from rankscope.charts import Plane
 from rankscope.findings.equilibria import paths as ways
 from rankscope.findings.equilibria import pictures
-from rankscope.findings.equilibria.found import Basins
+from rankscope.findings.equilibria.values import Basins
 from rankscope.results.statistics import wilson
 
 

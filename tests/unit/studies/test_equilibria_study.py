@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from rankscope.dynamics import attention_system, judged
 from rankscope.dynamics.multipliers import SURE
 from rankscope.errors import ConfigError, FileError, MaskError, NumericalError, ShapeError
-from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding
-from rankscope.findings.equilibria import found as values
+from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding, values
+from rankscope.findings.equilibria.found import NEUTRAL
 from rankscope.masks import parse_mask
 from rankscope.network import Sphere, Uniform
 from rankscope.studies.equilibria import equilibria
@@ -329,8 +329,8 @@ def test_rest_that_may_be_a_plateau_is_said_so():
     asked = {"tokens": 4, "dim": 2, "mask": "full", "values": "identity"} | SMALL | {"newton": 40}
     found = equilibria(attention="softmax:40", **asked)
     assert any(one.stable is None and one.rank > 1 for one in found.equilibria)
-    assert values.NEUTRAL in found.notes
-    assert values.NEUTRAL not in equilibria(**asked).notes
+    assert NEUTRAL in found.notes
+    assert NEUTRAL not in equilibria(**asked).notes
 
 
 def test_a_mask_in_pieces_keeps_separate_limits():

@@ -1,6 +1,7 @@
 """``rankscope equilibria``: where attention with a norm comes to rest.
 
-``asked`` is the configuration, ``found`` what was found with its sentences and its page, ``pictures`` the pictures.
+``asked`` is the configuration, ``values`` the typed values of what was found, ``found`` the finding with its page,
+``paths`` draws paths of tokens, and ``pictures`` the rest.
 """
 
 from rankscope.findings.equilibria.asked import EquilibriaConfig as EquilibriaConfig

@@ -16,7 +16,8 @@ from rankscope.charts import Line, Panel, Picture, Plane, Point, Spot, Square, W
 from rankscope.charts.colors import BLIND_SAFE, viridis
 from rankscope.core.words import number, percent, power
 from rankscope.findings.blocks import LN10, even
-from rankscope.findings.equilibria.found import EquilibriaFinding, Equilibrium, Trajectories
+from rankscope.findings.equilibria.found import EquilibriaFinding
+from rankscope.findings.equilibria.values import Equilibrium, Trajectories
 
 Array = NDArray[np.float64]
 

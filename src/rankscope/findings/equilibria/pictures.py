@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from rankscope.charts import Bar, Bars, Line, Panel, Picture, Plane, Point, Spot, Square, Way
 from rankscope.core.words import clipped, count, number, percent, ranges
 from rankscope.findings.blocks import even
-from rankscope.findings.equilibria.found import Component, EquilibriaFinding, Equilibrium
+from rankscope.findings.equilibria.found import EquilibriaFinding
 from rankscope.findings.equilibria.paths import paths
+from rankscope.findings.equilibria.values import Component, Equilibrium
 from rankscope.results.statistics import wilson
 
 MOST_PLANES = 3

@@ -13,7 +13,7 @@ from rankscope.dynamics.system import System
 from rankscope.dynamics.two_tokens import TwoTokens
 from rankscope.errors import ConfigError
 from rankscope.findings.equilibria import EquilibriaConfig
-from rankscope.findings.equilibria.found import Pivot, Proof
+from rankscope.findings.equilibria.values import Pivot, Proof
 from rankscope.masks import parse_mask
 
 EPSILON = torch.finfo(torch.float64).eps

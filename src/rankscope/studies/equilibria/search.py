@@ -11,8 +11,8 @@ from rankscope.dynamics import Ending, System, run
 from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.dynamics.search import find_equilibria
 from rankscope.findings.equilibria import EquilibriaConfig
-from rankscope.findings.equilibria.found import Ending as Ended
-from rankscope.findings.equilibria.found import Share
+from rankscope.findings.equilibria.values import Ending as Ended
+from rankscope.findings.equilibria.values import Share
 
 SAME = 1e-6
 """Largest difference of an entry, relative to the largest entry, up to which two equilibria are one."""

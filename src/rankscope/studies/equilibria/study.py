@@ -14,8 +14,7 @@ from rankscope.dynamics import System, run
 from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.errors import NumericalError
 from rankscope.findings.blocks import LN10
-from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding
-from rankscope.findings.equilibria import found as values
+from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding, values
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.measures.evaluate import evaluate_many
