@@ -324,7 +324,9 @@ def _refuse_repeats(scans: Sequence[Scannable], tables: Sequence[Table]) -> None
     seen: dict[object, str] = {}
     for scan, table in zip(scans, tables, strict=True):
         name = os.fspath(scan) if isinstance(scan, str | os.PathLike) else ""
-        whole = scan.table if isinstance(scan, Finding) else table  # reading a finding makes another table of it
+        whole = (
+            scan.table if isinstance(scan, Finding) else table
+        )  # reading a finding makes another table of it
         key: object = os.path.realpath(name) if name else id(whole.frame)
         if key in seen:
             both = f"{seen[key]!r} and {name!r} are one file" if name else "one table in two places"
