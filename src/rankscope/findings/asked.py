@@ -61,7 +61,7 @@ class Asked(Config):
         field = cls.model_fields[name]
         extra = field.json_schema_extra
         default = extra.get("shown", field.default) if isinstance(extra, dict) else field.default
-        if default in (None, (), False):
+        if default is None or default is False or default == ():  # zero is a default like others
             return ""
         return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
