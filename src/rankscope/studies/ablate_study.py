@@ -1,7 +1,6 @@
 """Ablation: one model without skips, MLPs or norms, with other masks and skip scales, side by side."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError, OutOfMemory, is_out_of_memory
+from rankscope.errors import ConfigError
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
 from rankscope.network.jitter import jittered
 from rankscope.results import Table
@@ -23,7 +22,7 @@ from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import Given
 from rankscope.studies.rows import Rows, definitions, split_words
-from rankscope.studies.subjects import Fed, Source, Subject, subjects
+from rankscope.studies.subjects import Fed, Source, Subject, memory_words, subjects
 from rankscope.studies.suggest import Tried, tried
 
 Progress = Callable[[int, int | None], None]
@@ -227,17 +226,6 @@ def _table(gathered: _Gathered, config: AblateConfig) -> Table:
     if gathered.tried:
         more["suggest"] = gathered.explained | suggestions(gathered.tried)
     return replace(table, sections=table.sections | more)
-
-
-@contextmanager
-def memory_words(what: str, advice: str) -> Iterator[None]:
-    """Running out of memory becomes an error that says what to lower."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
 
 
 def _entries(subject: Subject) -> int:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
-from rankscope.errors import ConfigError, FileError
+from rankscope.errors import ConfigError, FileError, OutOfMemory, is_out_of_memory
 from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
@@ -306,3 +307,14 @@ def short(dtype: torch.dtype) -> str:
     'float32'
     """
     return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def memory_words(what: str, advice: str) -> Iterator[None]:
+    """Running out of memory becomes an error that says what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
