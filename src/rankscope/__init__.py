@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rankscope.findings.base import Finding as Finding
+    from rankscope.findings.certify import CertifyConfig as CertifyConfig
+    from rankscope.findings.certify import CertifyFinding as CertifyFinding
     from rankscope.findings.collapse import CollapseConfig as CollapseConfig
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.findings.compare import CompareConfig as CompareConfig
@@ -57,17 +59,16 @@ if TYPE_CHECKING:
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
-    from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
-    from rankscope.studies import certify as certify
     from rankscope.studies import decompose as decompose
     from rankscope.studies import predict as predict
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
+    from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.equilibria import equilibria as equilibria
@@ -84,11 +85,13 @@ _HOME = {
         *("with_skip_scale", "with_temperature", "without"),
     ),
     "findings.base": ("Finding",),
+    "findings.certify": ("CertifyConfig", "CertifyFinding"),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.rate": ("RateConfig", "RateFinding"),
+    "studies.certify": ("certify",),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
@@ -99,11 +102,10 @@ _HOME = {
     "studies": (
         *(
             "AblateConfig",
-            "CertifyConfig",
             "PathsConfig",
             "PredictConfig",
         ),
-        *("Scan", "ScanConfig", "ablate", "certify"),
+        *("Scan", "ScanConfig", "ablate"),
         *("decompose", "predict", "scan", "scan_states"),
     ),
     "papers.claims": ("check_claims",),
@@ -123,6 +125,7 @@ __all__ = [
     "AblateConfig",
     "Batch",
     "CertifyConfig",
+    "CertifyFinding",
     "CollapseConfig",
     "CollapseFinding",
     "CollapseMonitor",

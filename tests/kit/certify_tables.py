@@ -1,4 +1,4 @@
-"""Certificates made of formulas, and the tables that ``rankscope certify`` makes of them; no network is run."""
+"""Certificates made of formulas, and the findings that ``rankscope certify`` makes of them; no network is run."""
 
 import math
 
@@ -6,10 +6,14 @@ import torch
 
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED, Certificate, LayerBounds
-from rankscope.studies.certify_config import DEFAULT_DEFINITIONS, CertifyConfig
-from rankscope.studies.certify_found import lines_of
-from rankscope.studies.certify_printed import Printed
-from rankscope.studies.certify_table import Found, table_of
+from rankscope.findings.certify import Block, CertifyConfig, Failed, Printed
+from rankscope.network import Spec, build
+from rankscope.studies import certify as study
+from rankscope.studies.certify import Found, OnText, lines_of
+from rankscope.studies.cuts import Cut
+
+DEFAULT_DEFINITIONS = ("residual[frobenius,mean]", "diameter[l2]", "residual[composite,mean]")
+LOGITS = Failed(of="dong-2.3", name="logits below 1.256", found=3.25, limit=1.256)
 
 HOSTILE = "</style><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202e" + "model" * 30
 METHODS = ("row sums", "stacked operator", "skip minus branch")
@@ -90,39 +94,36 @@ def lost_midway(layers=6, until=3):
 
 def printed_of(layers, base=2.0, failing_from=1, name="dong-2.3"):
     logs = tuple(base * (3.0**layer - 1) / 2 for layer in range(layers + 1))
-    words = "logits below 1.256 (found 3.25, limit 1.256)"
-    failing = tuple((words,) if layer >= failing_from else () for layer in range(layers + 1))
-    return {
-        "residual[composite,mean]": Printed(
-            name=name, log_bounds=logs, failing=failing, words="Dong, Cordonnier, Loukas (2021), Theorem 2.3"
-        )
-    }
+    failing = tuple((LOGITS,) if layer >= failing_from else () for layer in range(layers + 1))
+    stated = Printed(name=name, authors="Dong, Cordonnier, Loukas (2021)", where="Theorem 2.3")
+    return {"residual[composite,mean]": OnText(name=name, log_bounds=logs, failing=failing, printed=stated)}
 
 
 def explain_of(layers):
-    return [
-        {
-            "layer": layer,
-            "heads": 2,
-            "d_qk": 8,
-            "beta": 1.5 * layer,
-            "gamma": 1.0,
-            "K": math.log(4.0 * layer),
-            "critical_radius": -0.5 * math.log(4.0 * layer),
-            "residual": 2.0 - layer,
-            "cubic": -1.0,
-            "value_norms": [0.5, 0.7 * layer],
-            "query_key_norms": [1.5, 1.5],
-            "mlp": [],
-            "norm": [],
-            "theorem_a": math.log(0.3),
-            "first_failing": "logits below 1.256 (found 3.25, limit 1.256)",
-        }
+    return tuple(
+        Block(
+            layer=layer,
+            heads=2,
+            d_qk=8,
+            beta=1.5 * layer,
+            gamma=1.0,
+            K=math.log(4.0 * layer),
+            critical_radius=-0.5 * math.log(4.0 * layer),
+            residual=2.0 - layer,
+            residual_resolved=True,
+            cubic=-1.0,
+            cubic_resolved=layer < layers,
+            value_norms=(0.5, 0.7 * layer),
+            query_key_norms=(1.5, 1.5),
+            theorem_a=math.log(0.3),
+            shape="attention",
+            first_failing=LOGITS,
+        )
         for layer in range(1, layers + 1)
-    ]
+    )
 
 
-def found_of(certificate, *, sample=0, model="random", printed=None, definitions=DEFAULT_DEFINITIONS, **more):
+def text_of(certificate, *, sample=0, model="random", printed=None, definitions=DEFAULT_DEFINITIONS, **more):
     layers = len(certificate.layers) - 1
     printed = printed_of(layers) if printed is None else printed
     about = {"model": model, "variant": "san", "mask": "full", "norm": "none"}
@@ -133,15 +134,14 @@ def found_of(certificate, *, sample=0, model="random", printed=None, definitions
         tokens=8,
         lines=lines_of(certificate, printed, definitions, (8, 64)),
         explain=explain_of(layers),
-        printed={name: one.words for name, one in printed.items()},
-        notes=certificate.notes,
+        printed=printed,
         **more,
     )
 
 
-def table_from(*certificates, model="random", definitions=DEFAULT_DEFINITIONS, warnings=(), **more):
+def finding_from(*certificates, model="random", definitions=DEFAULT_DEFINITIONS, warnings=(), **more):
     found = [
-        found_of(one, sample=place, model=model, definitions=definitions, **more)
+        text_of(one, sample=place, model=model, definitions=definitions, **more)
         for place, one in enumerate(certificates)
     ]
     about = {
@@ -155,14 +155,16 @@ def table_from(*certificates, model="random", definitions=DEFAULT_DEFINITIONS, w
         "special rule": "nothing is left out",
         "proof": None,
     }
-    return table_of(found, about, CertifyConfig(definitions=definitions), list(warnings))
+    network = build(Spec(layers=1, heads=1, dim=2), torch.Generator().manual_seed(0))
+    cut = Cut(network=network, variant="san", mask="full", norm="none", skip_scale=None)
+    return study.found_of(found, about, cut, CertifyConfig(definitions=definitions), list(warnings))
 
 
-TABLES = {
-    "collapsing": lambda: table_from(collapsing()),
-    "far": lambda: table_from(collapsing(layers=9)),
-    "standing": lambda: table_from(standing_still()),
-    "lost": lambda: table_from(lost_midway()),
-    "texts": lambda: table_from(standing_still(), standing_still(), lost_midway(layers=4)),
-    "one_layer": lambda: table_from(collapsing(layers=1)),
+FINDINGS = {
+    "collapsing": lambda: finding_from(collapsing()),
+    "far": lambda: finding_from(collapsing(layers=9)),
+    "standing": lambda: finding_from(standing_still()),
+    "lost": lambda: finding_from(lost_midway()),
+    "texts": lambda: finding_from(standing_still(), standing_still(), lost_midway(layers=4)),
+    "one_layer": lambda: finding_from(collapsing(layers=1)),
 }

@@ -32,7 +32,7 @@ with rs.record(model) as other:
 truth = states.copy()
 for ours, theirs in zip(found.network.states(*found.embed(other.batches[0])), truth, strict=True):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
-rows = rs.certify(found, inputs=x).frame.filter(definition="residual[frobenius,mean]")
+rows = rs.certify(found, inputs=x).table.frame.filter(definition="residual[frobenius,mean]")
 for layer, state in enumerate(truth):
     residual = (state - state.mean(dim=1, keepdim=True)).norm(dim=(1, 2)).log()
     for row in rows.filter(layer=layer).sort("sample").to_dicts():

@@ -59,5 +59,5 @@ for tokens, texts in ((13, 3), (5, 1)):
         found.network.states(*found.embed(other.batches[0])), truth_of_others, strict=True
     ):
         torch.testing.assert_close(ours, theirs.transpose(0, 1), rtol=0, atol=1e-10)
-bounds = rs.certify(seen, definitions=("frobenius",)).sections["finding"]["words"]
+bounds = rs.certify(seen, definitions=("frobenius",)).words
 assert bounds

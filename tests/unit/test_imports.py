@@ -31,8 +31,8 @@ STAGES: dict[str, tuple[str, set[str]]] = {
         {"torch", "scipy", "pydantic", *LIBRARIES},
     ),
     "masks": ("import rankscope.masks", {"torch", "altair", "jinja2", "typer", *LIBRARIES}),
-    "plots": ("import rankscope.plots, rankscope.plots.certify_chart", {*NO_TORCH, *LIBRARIES}),
-    "report": ("import rankscope.report, rankscope.report.certify_page", {*NO_TORCH, *LIBRARIES}),
+    "plots": ("import rankscope.plots", {*NO_TORCH, *LIBRARIES}),
+    "report": ("import rankscope.report", {*NO_TORCH, *LIBRARIES}),
     "pages": (
         "table = rankscope.results.Table.load('scan.json')\n"
         "text = rankscope.report.scan_page(table, title='t', command='c')\n"

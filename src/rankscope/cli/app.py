@@ -32,7 +32,17 @@ COMMANDS = {
     "paths": Declared(
         CAUSE, "Take the output of a model apart into paths through its heads.", ("paths minilm",)
     ),
-    "certify": Declared(PROVE, "Lower and upper bounds of the residual of every layer.", ("certify minilm",)),
+    "certify": Declared(
+        PROVE,
+        "Lower and upper bounds of the residual of every layer.",
+        (
+            "certify minilm --text 'The tokens of this text.'",
+            "certify --layers 6 --variant san+skip --require-lower 0.1",
+        ),
+        config="rankscope.findings.certify:CertifyConfig",
+        study="rankscope.studies.certify:certify",
+        view="rankscope.findings.certify:CertifyView",
+    ),
     "predict": Declared(
         PROVE,
         "Forecast untrained networks; prove what weights do to any input.",

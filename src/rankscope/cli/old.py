@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.ablate import ablate
-from rankscope.cli.certify import certify
 from rankscope.cli.claims import claims
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
@@ -46,7 +45,6 @@ old = typer.Typer(
 old.command("scan")(scan)
 old.command("ablate")(ablate)
 old.command("paths")(paths)
-old.command("certify")(certify)
 old.command("predict")(predict)
 old.command("claims")(claims)
 old.command("train")(train)

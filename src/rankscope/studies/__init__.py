@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rankscope.studies.ablate_config import AblateConfig as AblateConfig
     from rankscope.studies.ablate_study import ablate as ablate
-    from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
-    from rankscope.studies.certify_study import certify as certify
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
     from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.predict_study import PredictConfig as PredictConfig
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 _HOME = {
     "ablate_config": ("AblateConfig",),
     "ablate_study": ("ablate",),
-    "certify_config": ("CertifyConfig",),
-    "certify_study": ("certify",),
     "paths_config": ("PathsConfig",),
     "paths_study": ("decompose",),
     "predict_study": (
@@ -48,7 +44,6 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AblateConfig",
-    "CertifyConfig",
     "Partial",
     "PathsConfig",
     "PredictConfig",
@@ -56,7 +51,6 @@ __all__ = [
     "ScanConfig",
     "Verdict",
     "ablate",
-    "certify",
     "decompose",
     "load_loss",
     "predict",

@@ -1,6 +1,6 @@
 """Ablation: one model without skips, MLPs or norms, with other masks and skip scales, side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -32,8 +32,8 @@ from rankscope.split import predict_rate, split_states
 from rankscope.split.run import stream_near
 from rankscope.split.state import split_tokens
 from rankscope.studies import ablate, decompose
-from rankscope.studies import certify as certify_study
 from rankscope.studies.blame import blame
+from rankscope.studies.certify import certify as certify_study
 from rankscope.studies.suggest import suggest
 
 SPEC = Spec(layers=2, heads=2, dim=8, variant="transformer", norm="layer", placement="pre")

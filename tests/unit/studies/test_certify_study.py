@@ -1,7 +1,9 @@
-"""The table of certificates: what the library proves, what papers print by slow loops, and sentences that fit both."""
+"""Certificates of networks: what the library proves, what papers print by slow loops, and what is said of both."""
 
+import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +15,14 @@ from kit.checkpoint_folders import bert, save, word_tokenizer
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED
 from rankscope.bounds.certify import certify as prove
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError, ShapeError, UnknownNameError
+from rankscope.errors import (
+    ConfigError,
+    NotUnderstood,
+    NumericalError,
+    ShapeError,
+    UnknownNameError,
+)
+from rankscope.findings.certify import CertifyConfig, CertifyFinding, sentences
 from rankscope.network import (
     Attention,
     Chain,
@@ -28,11 +37,7 @@ from rankscope.network import (
     generators,
 )
 from rankscope.network.parts import leaves
-from rankscope.results import Table
-from rankscope.studies.certify_config import CertifyConfig
-from rankscope.studies.certify_printed import assumption_text
-from rankscope.studies.certify_study import certify
-from rankscope.studies.certify_words import sentences, standing_of
+from rankscope.studies.certify import certify, failed, standing_of
 
 F, D, C = "residual[frobenius,mean]", "diameter[l2]", "residual[composite,mean]"
 
@@ -43,8 +48,8 @@ def network_of(seed=0, **options):
     return build(spec, weights), gaussian_tokens(6, spec.dim, generator=for_tokens)
 
 
-def rows_of(table, definition):
-    return [row for row in table.to_json()["rows"] if row["definition"] == definition]
+def rows_of(found, definition):
+    return [row for row in found.table.to_json()["rows"] if row["definition"] == definition]
 
 
 def composite_residual(x):
@@ -79,10 +84,10 @@ def attention_of(block):
 @pytest.mark.parametrize("variant", ["san", "san+skip", "transformer"])
 def test_rows_are_what_the_library_proves(variant):
     network, x = network_of(variant=variant)
-    table = certify(network, inputs=x, definitions=CERTIFIED)
+    found = certify(network, inputs=x, definitions=CERTIFIED)
     certificate = prove(network, x)
     for definition in CERTIFIED:
-        rows = rows_of(table, definition)
+        rows = rows_of(found, definition)
         assert [row["layer"] for row in rows] == [0, 1, 2, 3]
         for row, layer in zip(rows, certificate.layers, strict=True):
             measured = float(layer.measured[definition])
@@ -107,8 +112,8 @@ def test_a_random_network_is_its_tree_on_its_tokens():
     drawn = certify(spec, variant="san+skip", seeds=(5,), tokens=6)
     own = certify(network, inputs=x)
     for name in ("lower", "measured", "upper", "bound", "gain_upper"):
-        assert drawn.frame[name].to_list() == own.frame[name].to_list()
-    assert drawn.sections["certify"]["variant"] == "san+skip"
+        assert drawn.table.frame[name].to_list() == own.table.frame[name].to_list()
+    assert drawn.subject.variant == "san+skip"
 
 
 @pytest.mark.parametrize(("heads", "name"), [(1, "dong-2.2"), (2, "dong-2.3")])
@@ -172,108 +177,128 @@ def test_which_printed_bound_fits(options, definition, name):
 
 def test_theorem_a_is_explained_where_it_applies():
     network, x = network_of(variant="san")
-    for entry, block in zip(certify(network, inputs=x).sections["explain"], network.blocks, strict=True):
+    for entry, block in zip(certify(network, inputs=x).explain, network.blocks, strict=True):
         heads, width = heads_of(attention_of(block))
         products = [np.linalg.norm(qk, 2) * np.linalg.norm(value, 2) for qk, value in heads]
-        assert entry["theorem_a"] == pytest.approx(math.log(sum(products) / 4 / math.sqrt(width)), rel=1e-6)
+        assert entry.theorem_a == pytest.approx(math.log(sum(products) / 4 / math.sqrt(width)), rel=1e-6)
     masked, x = network_of(variant="san", mask="causal")
-    assert [entry["theorem_a"] for entry in certify(masked, inputs=x).sections["explain"]] == [None] * len(
-        masked.blocks
-    )
+    assert [entry.theorem_a for entry in certify(masked, inputs=x).explain] == [None] * len(masked.blocks)
 
 
 def test_the_explanation_is_that_of_slow_loops():
     network, x = network_of(variant="transformer", norm="layer", placement="pre")
-    table = certify(network, inputs=x, gamma=2.0)
+    found = certify(network, inputs=x, gamma=2.0)
     states = [state.numpy() for state in network.states(x)]
-    for layer, (entry, block) in enumerate(
-        zip(table.sections["explain"], network.blocks, strict=True), start=1
-    ):
+    for layer, (entry, block) in enumerate(zip(found.explain, network.blocks, strict=True), start=1):
         part = attention_of(block)
         heads, width = heads_of(part)
         beta, _ = beta_of(part)
-        assert entry["layer"] == layer
-        assert (entry["heads"], entry["d_qk"], entry["gamma"]) == (2, width, 2.0)
-        assert entry["beta"] == pytest.approx(beta, rel=1e-7)
-        assert entry["critical_radius"] == pytest.approx(-entry["K"] / 2, rel=1e-12)
+        assert entry.layer == layer
+        assert (entry.heads, entry.d_qk, entry.gamma) == (2, width, 2.0)
+        assert entry.beta == pytest.approx(beta, rel=1e-7)
+        assert entry.critical_radius == pytest.approx(-entry.K / 2, rel=1e-12)
         before, after = composite_residual(states[layer - 1]), composite_residual(states[layer])
-        assert entry["residual"] == pytest.approx(math.log(before), rel=1e-9)
-        assert entry["cubic"] == pytest.approx(math.log(after / before**3), rel=1e-9)
-        assert entry["theorem_a"] is None  # it speaks of attention alone
-        assert entry["value_norms"] == pytest.approx(
-            [np.linalg.norm(value, 2) for _, value in heads], rel=1e-6
-        )
+        assert entry.residual == pytest.approx(math.log(before), rel=1e-9)
+        assert entry.cubic == pytest.approx(math.log(after / before**3), rel=1e-9)
+        assert entry.theorem_a is None  # it speaks of attention alone
+        assert entry.value_norms == pytest.approx([np.linalg.norm(value, 2) for _, value in heads], rel=1e-6)
         mlp = next(leaf for leaf in leaves(block) if hasattr(leaf, "up"))
         lipschitz = np.linalg.norm(mlp.up.detach().numpy(), 2) * np.linalg.norm(mlp.down.detach().numpy(), 2)
-        assert entry["mlp"] == pytest.approx([lipschitz], rel=1e-6)
+        assert entry.mlp == pytest.approx([lipschitz], rel=1e-6)
         entered = states[layer - 1]
         spread = np.sqrt(((entered - entered.mean(axis=1, keepdims=True)) ** 2).mean(axis=1) + 1e-5)
-        assert len(entry["norm"]) == 2
+        assert len(entry.norm) == 2
         smallest = np.sort(spread)[:2]  # a distance has two ends
-        assert entry["norm"][0] == pytest.approx(1 / np.sqrt(smallest.prod()), rel=1e-4)
+        assert entry.norm[0] == pytest.approx(1 / np.sqrt(smallest.prod()), rel=1e-4)
 
 
 def test_texts_are_certified_one_by_one():
     network, x = network_of(variant="san+skip")
     both = torch.stack([x, 0.3 * x.flip(0)])
-    table = certify(network, inputs=both)
+    found = certify(network, inputs=both)
     for sample, text in enumerate(both):
         alone = certify(network, inputs=text)
         for name in ("lower", "measured", "upper", "bound"):
-            together = table.where(sample=sample).frame[name].to_list()
-            for one, other in zip(together, alone.frame[name].to_list(), strict=True):
+            together = found.table.where(sample=sample).frame[name].to_list()
+            for one, other in zip(together, alone.table.frame[name].to_list(), strict=True):
                 assert (one is None) == (other is None)
                 assert one is None or one == pytest.approx(other, rel=1e-12)
-        assert table.sections["certificate"][sample]["verdict"] == alone.sections["finding"]["words"]
-    first, second = (table.where(sample=sample, definition=F).frame for sample in (0, 1))
-    weakest = [entry for entry in table.sections["bounds"] if entry["definition"] == F]
+        assert sentences(list(found.certificate[sample].definitions.values())) == alone.words
+    first, second = (found.table.where(sample=sample, definition=F).frame for sample in (0, 1))
+    weakest = [entry for entry in found.bounds if entry.definition == F]
     for entry, one, other in zip(weakest, first.to_dicts(), second.to_dicts(), strict=True):
-        assert entry["lower"] == min(one["lower"], other["lower"])
-        assert entry["upper"] == max(one["upper"], other["upper"])
-        assert entry["measured"] == pytest.approx((one["measured"] + other["measured"]) / 2, rel=1e-12)
-        assert entry["upper_vacuous"] == (one["upper_vacuous"] or other["upper_vacuous"])
+        assert entry.lower == min(one["lower"], other["lower"])
+        assert entry.upper == max(one["upper"], other["upper"])
+        assert entry.measured == pytest.approx((one["measured"] + other["measured"]) / 2, rel=1e-12)
+        assert entry.upper_vacuous == (one["upper_vacuous"] or other["upper_vacuous"])
 
 
 def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     folder = save(bert(seed=1, initializer_range=0.1), tmp_path / "tiny", tokenizer=word_tokenizer())
     texts = ["the cat sat on a mat", "it was small"]
-    table = certify(folder, texts)
-    assert set(table.frame["sample"].to_list()) == {0, 1}
-    told = table.sections["notes"]
-    assert any("4 special tokens are in it that a scan would leave out" in note for note in told)
+    found = certify(folder, texts)
+    assert set(found.table.frame["sample"].to_list()) == {0, 1}
+    assert found.left_out == 4
+    assert any("4 special tokens are in it that a scan would leave out" in note for note in found.notes)
     alone = certify(folder, texts[1:])
-    assert table.where(sample=1).frame["upper"].to_list() == pytest.approx(
-        alone.frame["upper"].to_list(), rel=1e-9
+    assert found.table.where(sample=1).frame["upper"].to_list() == pytest.approx(
+        alone.table.frame["upper"].to_list(), rel=1e-9
     )
     kept = certify(folder, texts, special="keep")
-    assert not any("special token" in note for note in kept.sections["notes"])
-    assert kept.frame["measured"].to_list() == table.frame["measured"].to_list()
+    assert kept.left_out == 0
+    assert kept.table.frame["measured"].to_list() == found.table.frame["measured"].to_list()
+
+
+def test_a_live_model_stays_in_its_own_dtype_and_a_random_network_is_in_float64(tmp_path):
+    folder = save(bert(seed=1, initializer_range=0.1), tmp_path / "tiny", tokenizer=word_tokenizer())
+    assert certify(folder, ["it was small"], definitions="l2").subject.dtype == "float32"
+    assert certify(layers=1, heads=1, dim=4, tokens=3, definitions="l2").subject.dtype == "float64"
 
 
 def test_nothing_is_lost_on_the_way_through_a_file(tmp_path):
     network, x = network_of(variant="san+skip")
-    table = certify(network, inputs=x)
-    for ending in ("json", "parquet"):
-        table.save(tmp_path / f"a.{ending}")
-        again = Table.load(tmp_path / f"a.{ending}")
-        assert again.frame.equals(table.frame)
-        assert again.sections == table.sections
+    found = certify(network, inputs=x)
+    found.save(tmp_path / "a.json")
+    assert CertifyFinding.load(tmp_path / "a.json") == found
+    assert CertifyFinding.load(tmp_path / "a.json").words == found.words
 
 
-def test_equal_tokens_have_a_certificate_of_zero():
-    network, _ = network_of(variant="san+skip")
-    table = certify(network, inputs=torch.ones(4, 8, dtype=torch.float64))
-    assert table.frame["value"].to_list() == [0.0] * 12
-    assert not any(table.frame["upper_vacuous"].to_list())
-    assert table.frame["upper"].null_count() == 12
-    assert (
-        "Proven: at layer 3 all tokens are equal, the residual (Frobenius) is zero."
-        in (table.sections["finding"]["words"])
-    )
+def test_equal_tokens_have_a_certificate_of_zero_that_is_told_from_nothing():
+    network, x = network_of(variant="san+skip")
+    found = certify(network, inputs=torch.ones(4, 8, dtype=torch.float64))
+    frame = found.table.frame
+    assert frame["value"].to_list() == [0.0] * 12
+    assert not any(frame["upper_vacuous"].to_list())
+    assert frame["upper"].null_count() == 12
+    assert all(frame["upper_is_zero"].to_list())
+    assert "Proven: at layer 3 all tokens are equal, the residual (Frobenius) is zero." in found.words
+    whole = json.loads(found.to_json())
+    assert {one["upper"] for one in whole["bounds"]} == {"zero"}
+    assert {one["lower"] for one in whole["bounds"]} == {"nothing"}
+    assert not any(certify(network, inputs=x).table.frame["upper_is_zero"].to_list())
+
+
+def test_an_upper_bound_of_nothing_is_not_zero():
+    lost = made.finding_from(made.lost_midway())
+    rows = [row for row in rows_of(lost, F) if row["layer"] > 3]
+    assert [(row["upper"], row["upper_is_zero"], row["upper_vacuous"]) for row in rows] == [
+        (None, False, True)
+    ] * 3
+    whole = json.loads(lost.to_json())
+    assert [one["upper"] for one in whole["bounds"] if one["definition"] == F and one["layer"] > 3] == [
+        "nothing"
+    ] * 3
+
+
+def test_masks_that_keep_tokens_apart_are_told():
+    network, x = network_of(mask="blocks:2")
+    (apart,) = certify(network, inputs=x).apart
+    assert (apart.mask, apart.tokens, apart.groups) == ("blocks:2", 6, ((0, 1, 2), (3, 4, 5)))
+    assert certify(*network_of()[:1], inputs=x).apart == ()
 
 
 def standings_of(certificate):
-    return [standing_of(made.found_of(certificate).of(name)) for name in (F, D, C)]
+    return [standing_of([made.text_of(certificate).of(name)]) for name in (F, D, C)]
 
 
 @pytest.mark.parametrize(
@@ -284,27 +309,34 @@ def standings_of(certificate):
             [
                 "Proven: from layer 2 on the residual (Frobenius) is below 1% of the tokens' own size, at layer 4 at "
                 "most 1.08e-31 of the input's.",
-                f"Blocks prove no lower bound beyond layer 0, because this does not hold: {made.LOST} "
+                f"No lower bound is proven of any layer after the input, because this does not hold: {made.LOST} "
                 "(found inf, limit 1).",
             ],
         ),
         (
             made.standing_still(),
-            ["Proven: at layer 4 the residual (Frobenius) is at least 0.301 of the input's."],
+            [
+                "Proven: at layer 4 the residual (Frobenius) is at least 0.301 of the input's.",
+                "Proven: at layer 1, the last with an upper bound below the size of the state, the residual "
+                "(Frobenius) is at most 1.65 times the input's.",
+            ],
         ),
         (
             made.lost_midway(),
             [
-                "Blocks prove nothing beyond layer 3: no lower bound beyond layer 3, because this does not hold: "
-                "branch below its skip (found 1.7, limit 1); no upper bound beyond layer 0, because this does not "
-                "hold: the block contracts (found 2.5, limit 1)."
+                "Proven: up to layer 3 tokens are apart, there the residual (Frobenius) is at least 0.301 of the "
+                "input's.",
+                "No lower bound is proven beyond layer 3, because this does not hold: branch below its skip (found "
+                "1.7, limit 1).",
+                "No upper bound below the size of the state is proven of any layer after the input, because this does "
+                "not hold: the block contracts (found 2.5, limit 1).",
             ],
         ),
         (
             made.collapsing(layers=1),
             [
                 "Proven: at layer 1 the residual (Frobenius) is at most 0.138 of the input's.",
-                f"Blocks prove no lower bound beyond layer 0, because this does not hold: {made.LOST} "
+                f"No lower bound is proven of any layer after the input, because this does not hold: {made.LOST} "
                 "(found inf, limit 1).",
             ],
         ),
@@ -312,35 +344,33 @@ def standings_of(certificate):
     ids=["collapsing", "standing", "lost", "one layer"],
 )
 def test_sentences(certificate, wanted):
-    told = sentences(standings_of(certificate))
-    assert [words for words in told if "l2" not in words and "composite" not in words] == wanted
+    said = sentences(standings_of(certificate))
+    assert [words for words in said if "l2" not in words and "composite" not in words] == wanted
 
 
 @pytest.mark.parametrize("layers", [2, 5])
 def test_each_bound_has_its_own_reason(layers):
     """The upper bound is lost at layer 1 already, the lower one later; what one lacked does not explain the other."""
-    one = standing_of(made.found_of(made.lost_midway(layers=layers, until=1)).of(F))
+    one = standing_of([made.text_of(made.lost_midway(layers=layers, until=1)).of(F)])
     assert (one.lower_until, one.upper_until, one.proven_until) == (1, 0, 1)
-    assert one.why_lower.startswith(made.LOST)
-    assert one.why_upper.startswith(made.GROWS)
-    told = one.told()
-    assert (told["why_lower"], told["why_upper"]) == (one.why_lower, one.why_upper)
+    assert one.why_lower.name == made.LOST
+    assert one.why_upper.name == made.GROWS
 
 
 def test_numbers_that_fail_are_shown_to_fail():
     above = Assumption.at_most("the block contracts", 1.0 + 3e-9, 1.0)
-    assert assumption_text(above) == "the block contracts (found 1.000000003, limit 1)"
+    assert failed("x", above).words == "the block contracts (found 1.000000003, limit 1)"
     equal = Assumption.below("branch weaker than its skip", 1.0, 1.0)
     assert not bool(equal.holds)
-    assert assumption_text(equal) == "branch weaker than its skip (found 1, must be below 1)"
+    assert failed("x", equal).words == "branch weaker than its skip (found 1, must be below 1)"
     zero = Assumption.at_least("norm weights away from zero", 0.0, 2.0**-1022)
     assert not bool(zero.holds)
-    assert assumption_text(zero) == "norm weights away from zero (found 0, must be at least 2.225e-308)"
+    assert failed("x", zero).words == "norm weights away from zero (found 0, must be at least 2.225e-308)"
 
 
 def test_a_network_without_skips_is_not_said_to_have_one_that_fails():
     network, x = network_of(variant="san", layers=6)
-    words = certify(network, inputs=x).sections["finding"]["words"]
+    words = certify(network, inputs=x).words
     assert any("because this does not hold: attention has a skip around it" in sentence for sentence in words)
     assert not any("fails" in sentence for sentence in words)
 
@@ -350,8 +380,8 @@ def test_a_branch_as_strong_as_its_skip_shows_it():
     eye = torch.eye(8, dtype=torch.float64)
     swap = torch.eye(6, dtype=torch.float64)[[1, 0, 3, 2, 5, 4]].unsqueeze(0)
     network = Network([Skip(Attention(Fixed(swap), Values(eye, eye, heads=1)))])
-    table = certify(network, inputs=network_of()[1])
-    (row,) = [row for row in rows_of(table, F) if row["layer"] == 1]
+    found = certify(network, inputs=network_of()[1])
+    (row,) = [row for row in rows_of(found, F) if row["layer"] == 1]
     assert row["lower_vacuous"]
     found, limit = re.search(
         r"weaker than its skip \(found ([\d.]+), limit ([\d.]+)\)", row["assumptions"]
@@ -360,27 +390,56 @@ def test_a_branch_as_strong_as_its_skip_shows_it():
 
 
 def test_over_texts_the_weakest_statement_counts():
-    words = made.TABLES["texts"]().sections["finding"]["words"]
-    assert words == [
-        "Blocks prove nothing beyond layer 3: no lower bound beyond layer 3, because this does not hold: branch "
-        "below its skip (found 1.7, limit 1); no upper bound beyond layer 0, because this does not hold: the "
-        "block contracts (found 2.5, limit 1)."
+    words = made.FINDINGS["texts"]().words
+    assert words[0] == (
+        "Proven: up to layer 3 tokens are apart, there the residual (Frobenius) is at least 0.301 of the input's."
+    )
+    assert words[-2:] == (
+        "No lower bound is proven beyond layer 3, because this does not hold: branch below its skip (found 1.7, "
+        "limit 1).",
+        "No upper bound below the size of the state is proven of any layer after the input, because this does not "
+        "hold: the block contracts (found 2.5, limit 1).",
+    )
+    both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
+    assert both.collapse_layer == 2
+    mixed = made.finding_from(made.collapsing(), made.standing_still()).standings[F]
+    assert mixed.collapse_layer is None
+    assert mixed.lower == -math.inf
+
+
+def test_a_bound_of_the_last_proven_layer_is_that_of_the_weakest_text_there():
+    """One text is lost after layer 3, another after layer 1: of both a bound is known at layer 1, the smaller one."""
+    texts = [made.text_of(made.lost_midway(layers=5, until=until)).of(F) for until in (3, 1)]
+    together = standing_of(texts)
+    assert together.lower_until == 1
+    assert together.lower_there == min(lines[1].lower - lines[0].upper for lines in texts)
+    assert together.upper_there == max(lines[0].upper - lines[0].lower for lines in texts)
+
+
+def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
+    """The enclosure is narrow around every layer; what the split pass found at layer 2 is not above its floor."""
+    lines = [
+        replace(line, enclosed_lower=line.measured - 1e-6, enclosed_upper=line.measured + 1e-6)
+        for line in made.text_of(made.lost_midway()).of(F)
     ]
-    both = made.table_from(made.collapsing(), made.collapsing()).sections["finding"]["definitions"][F]
-    assert both["collapse_layer"] == 2
-    mixed = made.table_from(made.collapsing(), made.standing_still()).sections["finding"]["definitions"][F]
-    assert mixed["collapse_layer"] is None
-    assert mixed["lower"] is None
+    assert standing_of([lines]).enclosed_until == 6
+    lines[2] = replace(lines[2], measured_floor=lines[2].measured + 0.1)
+    found = standing_of([lines])
+    assert found.enclosed_until == 1
+    assert not standing_of([[*lines[:2], lines[2]]]).resolved
+    assert sentences([found])[-1].startswith("The measured values up to layer 1 are themselves proven to 1%")
+    away = [replace(line, measured=line.measured + 0.1) for line in lines]
+    assert standing_of([away]).enclosed_until == 0
 
 
 def test_a_block_that_grows_lacks_an_upper_bound_only():
     network, x = network_of(variant="san+skip", heads=1)
-    table = certify(network, inputs=x)
-    row = rows_of(table, F)[-1]
+    found = certify(network, inputs=x)
+    row = rows_of(found, F)[-1]
     assert row["upper_vacuous"]
     assert not row["lower_vacuous"]
     assert "certificate: the block contracts (found " in row["assumptions"]
-    assert not any("contracts" in words for words in table.sections["finding"]["words"])
+    assert not any("contracts" in words for words in found.words)
 
 
 def test_what_cannot_be_certified_is_refused():
@@ -401,12 +460,14 @@ def test_what_cannot_be_certified_is_refused():
         ({"gamma": 0.0}, ConfigError, "greater than 0"),
         ({"gamma": math.inf}, ConfigError, "finite"),
         ({"variant": "sam"}, UnknownNameError, "sam"),
-        ({"mask": "circle"}, Exception, "circle"),
+        ({"mask": "circle"}, UnknownNameError, "circle"),
+        ({"norm": "round"}, UnknownNameError, "round"),
+        ({"joint_side": -1}, ConfigError, "joint_side"),
     ],
 )
 def test_wrong_options(options, error, words):
     with pytest.raises(error, match=words):
-        CertifyConfig(**options)
+        certify(layers=1, **options)
 
 
 def test_short_names_of_definitions():
@@ -416,11 +477,13 @@ def test_short_names_of_definitions():
 
 def test_wrong_input_says_what_was_found():
     network, x = network_of(variant="san")
-    assert certify(network, inputs=x, definitions="frobenius").sections["finding"]["definitions"].keys() == {
-        F
-    }
-    with pytest.raises(ConfigError, match="no model was given"):
+    assert certify(network, inputs=x, definitions="frobenius").standings.keys() == {F}
+    with pytest.raises(ConfigError, match="no model was named"):
         certify(None)
+    with pytest.raises(ConfigError, match="layers= was given beside a Spec"):
+        certify(Spec(layers=2, heads=1, dim=4), layers=3)
+    with pytest.raises(ConfigError, match="tokens= belongs to a random network"):
+        certify(network, inputs=x, tokens=4)
     with pytest.raises(ConfigError, match="got ndarray"):
         certify(network, inputs=x.numpy())
     with pytest.raises(ShapeError, match="tokens have 9 channels and the network reads"):

@@ -7,8 +7,9 @@ from kit.trees import DIM, MEMORY_DIM, WHERE, Draws, attention, cross, mlp, obse
 from rankscope.errors import NotUnderstood, ShapeError
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
-from rankscope.studies import ablate, certify, decompose
+from rankscope.studies import ablate, decompose
 from rankscope.studies.blame import blame
+from rankscope.studies.certify import certify
 from rankscope.studies.cuts import mask_text
 from rankscope.studies.suggest import suggest
 

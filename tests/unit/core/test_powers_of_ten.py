@@ -1,4 +1,4 @@
-"""Numbers of certificates as text: any size, and never on the wrong side of what was proven."""
+"""Numbers of any size as text: a bound is never printed on the wrong side of what was proven."""
 
 import math
 from decimal import Decimal, localcontext
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.results.certify_lines import lacking_lines, power_text, ranges
+from rankscope.core.words import power, ranges
 
 LOGS = st.one_of(
     st.floats(-40, 40), st.floats(-3e5, 3e5), st.integers(-12, 12).map(lambda e: e * math.log(10))
@@ -26,7 +26,7 @@ def test_a_lower_bound_is_rounded_down_and_an_upper_one_up_by_little(log):
     with localcontext() as context:
         context.prec, context.Emin, context.Emax = 60, -10_000_000, 10_000_000
         true = exactly(log)
-        down, near, up = (Decimal(power_text(log, toward=toward)) for toward in (-1, 0, 1))
+        down, near, up = (Decimal(power(log, toward=toward)) for toward in (-1, 0, 1))
         assert down <= true <= up
         assert down > true * Decimal("0.985")
         assert up < true * Decimal("1.015")
@@ -53,13 +53,9 @@ def test_a_lower_bound_is_rounded_down_and_an_upper_one_up_by_little(log):
     ],
 )
 def test_what_is_written(log, toward, text):
-    assert power_text(log, toward=toward) == text
+    assert power(log, toward=toward) == text
 
 
-def test_what_failed_is_told_once_with_its_layers_and_the_certificate_first():
-    entries = [
-        {"layer": layer, "lacking": [f"dong-2.3: logits (found {layer}, limit 1)", *more]}
-        for layer, more in ((1, []), (2, ["certificate: skip"]), (3, []), (7, ["certificate: skip"]))
-    ]
-    assert lacking_lines(entries) == [("2, 7", "certificate: skip"), ("1-3, 7", "dong-2.3: logits")]
+def test_numbers_are_listed_with_ranges():
+    assert ranges([7, 3, 1, 2]) == "1-3, 7"
     assert ranges([]) == ""
