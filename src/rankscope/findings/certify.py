@@ -913,7 +913,11 @@ def _panel(name: Definition, lines: Sequence[Bounds], several: bool) -> Panel:
             ),
         ]
     return Panel(
-        title=NAMES[name].capitalize(), lines=drawn, value=name.partition("[")[0], inside=ends, notes=notes
+        title=f"{NAMES[name][0].upper()}{NAMES[name][1:]}",
+        lines=drawn,
+        value=name.partition("[")[0],
+        inside=ends,
+        notes=notes,
     )
 
 
