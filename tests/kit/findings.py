@@ -8,11 +8,21 @@ from functools import cache
 
 from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.findings.base import Finding
+from rankscope.findings.certify import CertifyFinding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.old import OldFinding
 from rankscope.findings.rate import RateFinding
+
+
+@cache
+def certify() -> CertifyFinding:
+    """Two texts and a mask that keeps tokens apart: bounds, printed bounds, and what fails."""
+    from rankscope.studies.certify import certify as run
+
+    sizes = {"layers": 2, "heads": 2, "dim": 4, "tokens": 4}
+    return run(variant="transformer", norm="layer", mask="blocks:2", seeds=2, **sizes)
 
 
 @cache
@@ -74,6 +84,7 @@ def old() -> OldFinding:
 
 
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
+    CertifyFinding: certify,
     CollapseFinding: collapse,
     CompareFinding: compare,
     EquilibriaFinding: equilibria,
