@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.old import OldFinding as OldFinding
+    from rankscope.findings.predict import PredictConfig as PredictConfig
+    from rankscope.findings.predict import PredictFinding as PredictFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
     from rankscope.masks import MaskGraph as MaskGraph
@@ -60,18 +62,17 @@ if TYPE_CHECKING:
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import PathsConfig as PathsConfig
-    from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
     from rankscope.studies import decompose as decompose
-    from rankscope.studies import predict as predict
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.equilibria import equilibria as equilibria
+    from rankscope.studies.predict import predict as predict
     from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
@@ -90,11 +91,13 @@ _HOME = {
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
+    "findings.predict": ("PredictConfig", "PredictFinding"),
     "findings.rate": ("RateConfig", "RateFinding"),
     "studies.certify": ("certify",),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
+    "studies.predict": ("predict",),
     "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
@@ -103,10 +106,9 @@ _HOME = {
         *(
             "AblateConfig",
             "PathsConfig",
-            "PredictConfig",
         ),
         *("Scan", "ScanConfig", "ablate"),
-        *("decompose", "predict", "scan", "scan_states"),
+        *("decompose", "scan", "scan_states"),
     ),
     "papers.claims": ("check_claims",),
     "papers.figures": ("FIGURES", "reproduce"),
@@ -143,6 +145,7 @@ __all__ = [
     "OldFinding",
     "PathsConfig",
     "PredictConfig",
+    "PredictFinding",
     "RateConfig",
     "RateFinding",
     "Scan",

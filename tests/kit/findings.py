@@ -13,6 +13,7 @@ from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.old import OldFinding
+from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
 
 
@@ -70,6 +71,16 @@ def equilibria() -> EquilibriaFinding:
 
 
 @cache
+def predict() -> PredictFinding:
+    """A random network with MLPs: forecast, statements, and what MLPs would need."""
+    from rankscope.studies.predict import predict as run
+
+    return run(
+        layers=2, heads=2, dim=8, tokens=4, variant="san+mlp", position="rotary", spread=0.3, target=1e-6
+    )
+
+
+@cache
 def rate() -> RateFinding:
     """Two short random networks, of which one can fit no rate."""
     from rankscope.studies.rate import rate as run
@@ -88,6 +99,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CollapseFinding: collapse,
     CompareFinding: compare,
     EquilibriaFinding: equilibria,
+    PredictFinding: predict,
     RateFinding: rate,
     OldFinding: old,
 }

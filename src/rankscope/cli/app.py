@@ -46,7 +46,13 @@ COMMANDS = {
     "predict": Declared(
         PROVE,
         "Forecast untrained networks; prove what weights do to any input.",
-        ("predict --layers 12",),
+        (
+            "predict bert-base --layers 4,8,16,32",
+            "predict --layers 4 --variant san+mlp --spread 0.3 --target 1e-6",
+        ),
+        config="rankscope.findings.predict:PredictConfig",
+        study="rankscope.studies.predict:predict",
+        view="rankscope.findings.predict:PredictView",
     ),
     "collapse": Declared(
         RANDOM,

@@ -13,7 +13,6 @@ from rankscope.cli.claims import claims
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
-from rankscope.cli.predict import predict
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 from rankscope.cli.train import train
@@ -45,7 +44,6 @@ old = typer.Typer(
 old.command("scan")(scan)
 old.command("ablate")(ablate)
 old.command("paths")(paths)
-old.command("predict")(predict)
 old.command("claims")(claims)
 old.command("train")(train)
 old.command("reproduce")(reproduce)

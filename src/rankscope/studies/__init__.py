@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rankscope.studies.ablate_study import ablate as ablate
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
     from rankscope.studies.paths_study import decompose as decompose
-    from rankscope.studies.predict_study import PredictConfig as PredictConfig
-    from rankscope.studies.predict_study import predict as predict
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
     from rankscope.studies.scan_partial import Partial as Partial
     from rankscope.studies.scan_study import Scan as Scan
@@ -26,10 +24,6 @@ _HOME = {
     "ablate_study": ("ablate",),
     "paths_config": ("PathsConfig",),
     "paths_study": ("decompose",),
-    "predict_study": (
-        "PredictConfig",
-        "predict",
-    ),
     "scan_config": ("ScanConfig",),
     "scan_partial": ("Partial",),
     "scan_study": (
@@ -46,14 +40,12 @@ __all__ = [
     "AblateConfig",
     "Partial",
     "PathsConfig",
-    "PredictConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
     "ablate",
     "decompose",
     "load_loss",
-    "predict",
     "scan",
     "scan_states",
 ]

@@ -20,10 +20,12 @@ def test_a_config_at_several_depths_is_a_table() -> None:
     assert result.exit_code == 0, result.output
     assert "passes 0.9" in result.stdout
     assert "equal parameters" in result.stdout
-    assert "cosine after layer" in result.stdout
+    assert "Mean cosine after layer" in result.stdout
+    conclusion = result.stdout.partition("Forecast")[0]
+    assert "forecast to pass 0.9: with 32 layers at layer 32; not with 2 layers." in conclusion
 
 
-def test_json_has_rows_and_sections() -> None:
+def test_json_has_rows_and_fields() -> None:
     result = run(*RANDOM, "--variant", "san+mlp", "--seed", "5", "--spread", "0.2", "--format", "json")
     found = json.loads(result.stdout)
     assert found["command"] == "predict"
@@ -35,10 +37,10 @@ def test_json_has_rows_and_sections() -> None:
 
 def test_statements_in_words() -> None:
     keeps = run(*RANDOM, "--variant", "transformer", "--init", "rezero")
-    assert "No input collapses" in keeps.stdout
+    assert "Proven: no input collapses" in keeps.stdout
     shrinks = run(*RANDOM, "--spread", "0.1", "--target", "1e-20")
     assert "shrink in every block" in shrinks.stdout
-    assert "Below 1e-20 after layer 3" in shrinks.stdout
+    assert "Proven: the spread is at most 1e-20 after layer 3." in shrinks.stdout
     skips = run(*RANDOM, "--variant", "san+skip")
     assert "attention branch smaller than its skip" in skips.stdout
     assert "could stop collapse" in run(*RANDOM, "--variant", "san+mlp", "--spread", "0.2").stdout
@@ -53,21 +55,21 @@ def test_files_are_written(tmp_path: Path, ending: str) -> None:
     assert "mean token cosine" in picture.read_text()
 
 
-def test_a_threshold_can_fail_the_run() -> None:
-    passed = run("bert-base", "--layers", "12", "--tokens", "8", "--threshold", "0.4", "--fail-if-passed")
+def test_a_cosine_can_fail_the_run() -> None:
+    passed = run("bert-base", "--layers", "12", "--tokens", "8", "--cosine", "0.4", "--fail-if-passed")
     assert passed.exit_code == 1
     assert "mean cosine after layer" in passed.stderr
     assert "limit 0.4" in passed.stderr
     assert run("bert-base", "--layers", "12", "--tokens", "8", "--fail-if-passed").exit_code == 0
 
 
-def test_a_threshold_within_rounding_decides_nothing() -> None:
+def test_a_cosine_within_rounding_decides_nothing() -> None:
     small = ("bert-base", "--layers", "2", "--tokens", "8")
     rows = json.loads(run(*small, "--format", "json").stdout)["rows"]
     last = next(row["value"] for row in rows if row["layer"] == 2)
     for factor, code in ((1 - 1e-9, 1), (1, 3), (1 + 1e-9, 0)):
-        assert run(*small, "--fail-if-passed", "--threshold", repr(last * factor)).exit_code == code
-    asked = (*small, "--fail-if-passed", "--threshold", repr(last))
+        assert run(*small, "--fail-if-passed", "--cosine", repr(last * factor)).exit_code == code
+    asked = (*small, "--fail-if-passed", "--cosine", repr(last))
     assert "is undecided: mean cosine after layer 2" in run(*asked).stderr
     assert run(*asked, "--undecided", "ok").exit_code == 0
     assert run(*asked, "--undecided", "fail").exit_code == 1
@@ -94,6 +96,8 @@ def test_only_a_forecast_can_pass() -> None:
         ([*RANDOM, "--spread", "-1"], "--spread -1"),
         (["bert-base", "--weights", "some"], "unknown weights 'some'. Known: initial, trained."),
         (["bert-base", "--sede", "3"], "No such option"),
+        (["bert-base", "--threshold", "0.8"], "predict has no --threshold any more; use --cosine"),
+        (["bert-base", "--device", "cuda"], "--device says how weights are loaded"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_two(arguments: list[str], words: str) -> None:

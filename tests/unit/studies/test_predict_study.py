@@ -1,7 +1,8 @@
-"""Predictions as tables: forecasts of configs against live models, equal weights, statements of weights."""
+"""Predictions: forecasts of configs against live models, equal weights, statements of weights."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import torch
 from rankscope.bounds.apriori_layers import apriori
 from rankscope.bounds.forecast import forecast
 from rankscope.errors import ConfigError, FileError, UnknownNameError
+from rankscope.findings.predict import PredictConfig
 from rankscope.measures import find_measure
 from rankscope.network import Network, Skip, Spec, build, generators
-from rankscope.studies.predict_configs import KINDS, NAMED, model_plan, read_plan
-from rankscope.studies.predict_plans import SpecPlan, equal_parameters
-from rankscope.studies.predict_study import PredictConfig, predict
+from rankscope.studies.plans import KINDS, NAMED, SpecPlan, equal_parameters, model_plan, read_plan
+from rankscope.studies.predict import predict
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
 TEXT = {**SMALL, "vocab_size": 500}
@@ -90,55 +91,98 @@ def test_a_random_network_keeps_its_weights_too() -> None:
 
 
 def test_a_config_at_several_depths() -> None:
-    table = predict("bert-base", PredictConfig(layers=(4, 12, 4), tokens=16, threshold=0.4))
-    told = table.sections["forecast"]
-    assert [(one["layers"], one["sizing"]) for one in told["depths"]] == [
+    found = predict("bert-base", PredictConfig(layers=(4, 12, 4), tokens=16, cosine=0.4))
+    assert found.forecast is not None
+    assert [(one.layers, one.sizing) for one in found.forecast.depths] == [
         (4, "own width"),
         (4, "equal parameters"),
         (12, "own width"),
     ]
-    rows = table.frame.filter(table.frame["layers"] == 12)
+    frame = found.table.frame
+    rows = frame.filter(frame["layers"] == 12)
     assert rows["value"].to_list() == list(forecast(read_plan("bert-base").outline(16)).cosines)
     assert rows["resolved"].all()
+    assert set(frame["variant"]) == {"transformer"}
     passed = next(layer for layer, value in enumerate(rows["value"]) if value > 0.4)
-    assert told["depths"][2]["passes"] == passed
-    assert table.sections["definitions"].keys() == {"cosine[off_diagonal]"}
+    assert found.forecast.depths[2].passes == passed
+    assert found.definitions.keys() == {"cosine[off_diagonal]"}
+    assert found.apriori is None
 
 
 def test_a_random_network_at_one_depth_has_statements() -> None:
     spec = Spec(layers=3, heads=2, dim=8, variant="san+mlp")
-    table = predict(spec, PredictConfig(seed=5, spread=0.2, target=1e-6, tokens=8))
+    found = predict(spec, seed=5, spread=0.2, target=1e-6, tokens=8)
     own = apriori(build(spec, generators(5)[0]), spread=0.2)
-    rows = table.frame.filter(table.frame["statement"] == "a-priori")
+    frame = found.table.frame
+    rows = frame.filter(frame["statement"] == "a-priori")
     assert rows["upper"].to_list() == [float(one.upper) for one in own.layers]
     assert rows["lower"].to_list() == [None] * 3
+    assert rows["upper_is_zero"].to_list() == [False] * 3
     assert rows["seed"].to_list() == [5] * 3
-    told = table.sections["apriori"]
-    assert told["layers_until"] == own.layers_until(1e-6)
-    assert told["critical_spread"] == pytest.approx(float(own.critical.exp()))
-    assert not told["keeps_apart"]
-    assert [one["layer"] for one in table.sections["mlps"]] == [1, 2, 3]
-    assert json.loads(table.to_json_text())["apriori"] == told
-    assert "apriori" not in predict(spec, PredictConfig(layers=(2, 3), tokens=8)).sections
+    assert set(frame["variant"]) == {"san+mlp"}
+    told = found.apriori
+    assert told is not None
+    assert told.layers_until == own.layers_until(1e-6)
+    assert told.critical_spread == pytest.approx(float(own.critical.exp()))
+    assert not told.keeps_apart
+    assert [one.layer for one in found.mlps] == [1, 2, 3]
+    whole = json.loads(found.to_json())
+    assert [one["lower"] for one in whole["apriori"]["layers"]] == ["nothing"] * 3
+    assert whole["provenance"]["network"]["variant"] == "san+mlp"
+    assert predict(spec, layers=(2, 3), tokens=8).apriori is None
+
+
+def test_options_describe_the_same_network_as_a_spec() -> None:
+    options = predict(layers=3, heads=2, dim=8, variant="san+mlp", seed=5, tokens=8)
+    spec = predict(Spec(layers=3, heads=2, dim=8, variant="san+mlp"), seed=5, tokens=8)
+    assert options.table.frame.drop("run").equals(spec.table.frame.drop("run"))
+    assert options.words == spec.words
 
 
 def test_networks_that_keep_every_input_apart() -> None:
-    rezero = predict(
-        Spec(layers=2, heads=2, dim=8, variant="transformer", init="rezero"), PredictConfig(tokens=4)
-    )
-    assert rezero.sections["apriori"]["keeps_apart"]
+    rezero = predict(Spec(layers=2, heads=2, dim=8, variant="transformer", init="rezero"), tokens=4)
+    assert rezero.apriori is not None
+    assert rezero.apriori.keeps_apart
+    assert rezero.headline == ("No input collapses", "good")
     (block,) = build(Spec(layers=1, heads=2, dim=8), generators(0)[0]).blocks
-    large = predict(Network([Skip(block)])).sections["apriori"]["layers"][0]["no_lower"][0]
-    assert large["name"] == "attention branch smaller than its skip"
-    assert large["value"] > large["limit"]
+    large = predict(Network([Skip(block)])).apriori
+    assert large is not None
+    reason = large.layers[0].no_lower[0]
+    assert reason.name == "attention branch smaller than its skip"
+    assert reason.found > reason.limit
+    assert "scale the branch down or the skip up" in reason.meaning
+
+
+def test_zero_always_and_nothing_are_told_apart() -> None:
+    """Values that are zero make all tokens equal: the upper bound is zero, and every spread shrinks."""
+    network = build(Spec(layers=1, heads=1, dim=4), generators(0)[0])
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if name.endswith("value"):
+                weight.zero_()
+    found = predict(network, spread=1.0)
+    row = found.table.to_json()["rows"][0]
+    assert (row["upper"], row["upper_is_zero"]) == (None, True)
+    assert (row["critical"], row["shrinks_always"]) == (None, True)
+    (layer,) = json.loads(found.to_json())["apriori"]["layers"]
+    assert (layer["upper"], layer["critical"]) == ("zero", "every")
+    assert found.words[0] == "Proven: every input collapses, every block shrinks every spread."
+    assert "always" in str(found)
+    (block,) = build(Spec(layers=1, heads=2, dim=8), generators(0)[0]).blocks
+    (grows,) = json.loads(predict(Network([Skip(block)]), spread=1.0).to_json())["apriori"]["layers"]
+    assert grows["critical"] == "none"
+    row = predict(Network([Skip(block)]), spread=1.0).table.to_json()["rows"][0]
+    assert (row["critical"], row["shrinks_always"], row["upper_is_zero"]) == (None, False, False)
 
 
 def test_weights_of_a_model() -> None:
-    table = predict("minilm", PredictConfig(weights="trained", spread=1.0, size=2.0))
-    assert "forecast" not in table.sections
-    assert table.frame["upper"].is_not_null().all()
-    reasons = [why["name"] for why in table.sections["apriori"]["layers"][0]["no_lower"]]
-    assert any("LayerNorm" in name for name in reasons)
+    found = predict("minilm", weights="trained", spread=1.0, size=2.0)
+    assert found.forecast is None
+    assert found.table.frame["upper"].is_not_null().all()
+    assert found.apriori is not None
+    assert any("LayerNorm" in reason.name for reason in found.apriori.layers[0].no_lower)
+    again = predict("minilm", weights="trained", blocks="encoder.layer", spread=1.0, size=2.0)
+    assert again.table.frame["upper"].to_list() == found.table.frame["upper"].to_list()
 
 
 def test_configs_from_files(tmp_path: Path) -> None:
@@ -181,18 +225,31 @@ def test_bad_files_are_refused(tmp_path: Path, content: str, error: type[Excepti
         ("gpt2", {"spread": 1.0}, "need weights"),
         ("gpt2", {"weights": "trained"}, "listed with initial weights only"),
         ("gpt2", {"weights": "initial", "layers": (2,)}, "belong to a forecast"),
+        ("gpt2", {"dtype": "float32"}, "says how weights are loaded, and a forecast reads none"),
+        ("gpt2", {"heads": 2}, "heads= belongs to a random network, but 'gpt2' was named"),
+        ("gpt2", {"target": 0.1}, "give that spread"),
+        (Spec(layers=1, heads=1, dim=4), {"weights": "initial"}, "belongs to a model, but none was named"),
+        (
+            Spec(layers=1, heads=1, dim=4),
+            {"dim": 4},
+            "dim= belongs to a random network, but a Spec was named",
+        ),
+        (Spec(layers=1, heads=1, dim=4), {"layers": (2, 3), "spread": 1.0}, "need weights"),
+        (3, {}, "expected the name of a config, a Spec or a tree of parts, got int"),
+        (None, {}, "no config was named"),
     ],
 )
-def test_bad_questions_are_refused(source: str, config: dict[str, object], words: str) -> None:
+def test_bad_questions_are_refused(source: Any, config: dict[str, object], words: str) -> None:
     with pytest.raises((ConfigError, FileError, UnknownNameError), match=words):
-        predict(source, PredictConfig.of(**config))
+        predict(source, **config)
 
 
 def test_numbers_out_of_range_are_refused() -> None:
     for wrong in (
         {"layers": (0,)},
         {"tokens": 1},
-        {"threshold": 1.5},
+        {"cosine": 1.5},
+        {"layers": "4,x"},
         {"spread": -1.0},
         {"size": float("inf")},
     ):
