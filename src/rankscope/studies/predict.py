@@ -59,9 +59,11 @@ def predict(
     config, what = _asked(source, config, fields)
     if config.target is not None and config.spread is None:
         raise ConfigError(
-            f"target={config.target:g} asks when the spread of some input falls below it; give that spread: spread=0.3",
+            f"target={config.target:g} asks when the spread of an input falls below it; say which, such as spread=0.3",
             *("target", "spread"),
         )
+    if config.weights is None:
+        _refuse_loading(config)
     rows, found, about = Rows(), dict[str, Any](), dict[str, Any]()
     tokens = config.chosen("tokens")
     if isinstance(what, Network):
@@ -155,7 +157,7 @@ def _drawn(config: PredictConfig) -> Spec:
 
 
 def _refuse(config: PredictConfig) -> None:
-    """Raise if something was asked that only weights can answer, or given that only they need."""
+    """Raise if something was asked that only weights can answer."""
     used = [name for name in ("spread", "size", "target") if getattr(config, name) is not None]
     if used:
         raise ConfigError(
@@ -165,10 +167,14 @@ def _refuse(config: PredictConfig) -> None:
             "weights",
             "layers",
         )
+
+
+def _refuse_loading(config: PredictConfig) -> None:
+    """Raise if it was said how weights are loaded, where none are."""
     idle = sorted(config.model_fields_set & set(FOR_WEIGHTS))
     if idle:
         raise ConfigError(
-            f"{', '.join(f'{name}=' for name in idle)} says how weights are loaded, and a forecast reads none; add "
+            f"{', '.join(f'{name}=' for name in idle)} says how weights are loaded, and none are; name a model and add "
             "weights='trained', or leave it out",
             *idle,
             "weights",

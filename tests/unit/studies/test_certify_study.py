@@ -241,9 +241,13 @@ def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     assert found.left_out == 4
     assert any("4 special tokens are in it that a scan would leave out" in note for note in found.notes)
     alone = certify(folder, texts[1:])
-    assert found.table.where(sample=1).frame["upper"].to_list() == pytest.approx(
-        alone.table.frame["upper"].to_list(), rel=1e-9
-    )
+    # Every text is embedded alone, so that the others change no bit of its certificate.
+    assert found.provenance["config"]["batch_size"] == 1
+    assert found.table.where(sample=1).frame["upper"].to_list() == alone.table.frame["upper"].to_list()
+    padded = certify(folder, texts, batch_size=2)
+    assert padded.table.frame["upper"].to_list() == pytest.approx(
+        found.table.frame["upper"].to_list(), rel=1e-4
+    )  # the model computes in float32, whose rounding padding may change
     kept = certify(folder, texts, special="keep")
     assert kept.left_out == 0
     assert kept.table.frame["measured"].to_list() == found.table.frame["measured"].to_list()
@@ -409,7 +413,9 @@ def test_over_texts_the_weakest_statement_counts():
 
 def test_a_bound_of_the_last_proven_layer_is_that_of_the_weakest_text_there():
     """One text is lost after layer 3, another after layer 1: of both a bound is known at layer 1, the smaller one."""
-    texts = [made.text_of(made.lost_midway(layers=5, until=until)).of(F) for until in (3, 1)]
+    first, second = (made.text_of(made.lost_midway(layers=5, until=until)).of(F) for until in (3, 1))
+    first = [replace(line, lower=line.lower - 0.7, upper=line.upper + 0.2) for line in first]
+    texts = [first, second]
     together = standing_of(texts)
     assert together.lower_until == 1
     assert together.lower_there == min(lines[1].lower - lines[0].upper for lines in texts)
