@@ -1,6 +1,7 @@
 """Options made from a configuration: a field is an option, the class that declares it is its group in ``--help``."""
 
 import re
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -97,6 +98,8 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         found.append(Grouped([names, name], **more))
         old = {"hidden": True, "expose_value": False, "callback": _moved}
         found += [Grouped([flag(one), name], **(more | old)) for one in extra.get("old", ())]
+        gone = {"hidden": True, "expose_value": False, "callback": _refused(flag(name))}
+        found += [Grouped([flag(one), f"no_{one}"], **(more | gone)) for one in extra.get("moved", ())]
     return found
 
 
@@ -132,6 +135,16 @@ def _moved(context: click.Context, option: click.Parameter, value: Any) -> None:
     """A former name sets the field, unless the present one does."""
     if value not in (None, ()):
         context.params.setdefault(option.name or "", value)
+
+
+def _refused(present: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """What an option does whose name has another meaning now, or none."""
+
+    def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value not in (None, ()):
+            raise click.UsageError(f"{context.command.name} has no {option.opts[0]} any more; use {present}")
+
+    return refuse
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:

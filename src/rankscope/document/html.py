@@ -22,6 +22,7 @@ from rankscope.document.blocks import (
     Facts,
     Figure,
     Notes,
+    Prose,
     Section,
     Tabular,
     Verdict,
@@ -82,7 +83,7 @@ def to_html(document: Document) -> str:
 
 def to_fragment(document: Document) -> str:
     """Verdict, facts and tables, for a notebook, which brings its own style."""
-    kept = [one for one in document.blocks if isinstance(one, Verdict | Tabular | Facts | Figure)]
+    kept = [one for one in document.blocks if isinstance(one, Verdict | Prose | Tabular | Facts | Figure)]
     found = tag("div", tag("h3", _words(document.title)), _list(document.facts, "facts"), *map(_html, kept))
     return str(legal(found))
 
@@ -110,6 +111,12 @@ def _(block: Verdict) -> Markup:
 @_html.register
 def _(block: Notes) -> Markup:
     return _list(block.lines, "warnings")
+
+
+@_html.register
+def _(block: Prose) -> Markup:
+    title = [tag("h3", _words(block.title))] if block.title else []
+    return Markup("").join([*title, *(tag("p", _words(one), class_="prose") for one in block.paragraphs)])
 
 
 @_html.register

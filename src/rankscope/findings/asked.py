@@ -41,10 +41,11 @@ def option(default: Any, help_: str, **more: Any) -> Any:
     Args:
         shown: its default in words, where the value itself would not be understood.
         old: former names, which stay as hidden options.
+        moved: former names that now mean something else, or nothing: using one is an error that names this option.
         positional: it is given without a name.
         many: it may be given several times.
     """
-    known = ("shown", "old", "positional", "many")
+    known = ("shown", "old", "moved", "positional", "many")
     extra: dict[str, Any] = {name: more.pop(name) for name in known if name in more}
     return Field(default, description=help_, json_schema_extra=extra or None, **more)
 
