@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rankscope.findings.base import Finding as Finding
+    from rankscope.findings.claims import ClaimsConfig as ClaimsConfig
+    from rankscope.findings.claims import ClaimsFinding as ClaimsFinding
     from rankscope.findings.collapse import CollapseConfig as CollapseConfig
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.findings.compare import CompareConfig as CompareConfig
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from rankscope.network import with_skip_scale as with_skip_scale
     from rankscope.network import with_temperature as with_temperature
     from rankscope.network import without as without
-    from rankscope.papers.claims import check_claims as check_claims
+    from rankscope.papers.claims.study import check_claims as check_claims
+    from rankscope.papers.claims.study import claims as claims
     from rankscope.papers.figures import FIGURES as FIGURES
     from rankscope.papers.figures import reproduce as reproduce
     from rankscope.papers.tasks import TASKS as TASKS
@@ -84,6 +87,7 @@ _HOME = {
         *("with_skip_scale", "with_temperature", "without"),
     ),
     "findings.base": ("Finding",),
+    "findings.claims": ("ClaimsConfig", "ClaimsFinding"),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
@@ -106,7 +110,7 @@ _HOME = {
         *("Scan", "ScanConfig", "ablate", "certify"),
         *("decompose", "predict", "scan", "scan_states"),
     ),
-    "papers.claims": ("check_claims",),
+    "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
     "papers.figures": ("FIGURES", "reproduce"),
     "papers.tasks": ("TASKS", "load_trained", "train"),
     "papers.tasks.effectiveness": ("EffectivenessConfig", "effectiveness"),
@@ -123,6 +127,8 @@ __all__ = [
     "AblateConfig",
     "Batch",
     "CertifyConfig",
+    "ClaimsConfig",
+    "ClaimsFinding",
     "CollapseConfig",
     "CollapseFinding",
     "CollapseMonitor",
@@ -154,6 +160,7 @@ __all__ = [
     "build",
     "certify",
     "check_claims",
+    "claims",
     "collapse",
     "compare",
     "decompose",

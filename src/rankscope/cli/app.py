@@ -65,7 +65,13 @@ COMMANDS = {
         config="rankscope.findings.equilibria:EquilibriaConfig",
         study="rankscope.studies.equilibria:equilibria",
     ),
-    "claims": Declared(PAPERS, "Run statements of the papers and say which hold.", ("claims",)),
+    "claims": Declared(
+        PAPERS,
+        "Run statements of the papers and say which hold.",
+        ("claims", "claims proof-step several-heads-bound --output claims.html"),
+        config="rankscope.findings.claims:ClaimsConfig",
+        study="rankscope.papers.claims.study:claims",
+    ),
     "reproduce": Declared(PAPERS, "Make a figure of a paper again.", ("reproduce wu-masks --fast",)),
     "train": Declared(PAPERS, "Train a small transformer on a task of the papers.", ("train sort",)),
     "list": Declared(

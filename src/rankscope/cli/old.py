@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from rankscope.cli.ablate import ablate
 from rankscope.cli.certify import certify
-from rankscope.cli.claims import claims
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
@@ -48,7 +47,6 @@ old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("certify")(certify)
 old.command("predict")(predict)
-old.command("claims")(claims)
 old.command("train")(train)
 old.command("reproduce")(reproduce)
 old.command("list")(list_names)

@@ -1,0 +1,252 @@
+"""``rankscope claims``: statements of the papers, run, with a verdict and the number that shows it."""
+
+from collections import Counter
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import FiniteFloat, computed_field, field_validator, model_validator
+
+from rankscope.charts import Cell, Chart, Grid
+from rankscope.core.words import count, listed, number
+from rankscope.document import Block, Column, Document, Prose, Section, Tabular, Tone, some
+from rankscope.document import Verdict as Judged
+from rankscope.findings.asked import Asked, option
+from rankscope.findings.base import Finding, Number, Value
+
+Verdict = Literal["holds", "holds under an assumption", "false", "not checkable", "undecided"]
+"""``undecided``: the numbers show neither what was expected nor its opposite."""
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+Relation = Literal["<", "<=", ">", ">=", "="]
+
+SAID: dict[Verdict, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "holds under an assumption": ("holds under an assumption", "hold under an assumption"),
+    "false": ("is false", "are false"),
+    "not checkable": ("cannot be checked", "cannot be checked"),
+    "undecided": ("is undecided", "are undecided"),
+}
+"""A verdict as the end of a sentence about one claim, and about several."""
+
+MOST_NAMED = 6
+"""Claims that one sentence names."""
+
+
+class ClaimsConfig(Asked):
+    """Run statements of the papers, and of rankscope, and say which hold and which are false.
+
+    A verdict follows from computed numbers. One claim alone is printed whole: statement, source, the assumption or the
+    counter-example with its entries, and all numbers. Exit code 1 if a verdict is not the expected one.
+    """
+
+    group = "Claims"
+    claims: tuple[str, ...] = option(
+        (),
+        "Claims to run, see 'rankscope list claims'; all if none is named.",
+        positional=True,
+        many=True,
+    )
+    seed: int = option(0, "Of the random draws.", ge=0, lt=2**53, shown="0")
+
+    @field_validator("claims", mode="before")
+    @classmethod
+    def _several(cls, claims: Any) -> Any:
+        """One name is a list of one."""
+        return (claims,) if isinstance(claims, str) else claims
+
+
+class _Repeated(Value):
+    """A value whose JSON repeats what is computed from it; that is dropped again on loading."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_computed(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if name not in cls.model_computed_fields}
+
+
+class Compared(_Repeated):
+    """A figure and what it is compared with.
+
+    Args:
+        means: what the figure is.
+        value: the figure, computed; None where it is not finite.
+        relation: how it should stand to ``limit`` for the verdict.
+        limit: a constant of the statement, or another computed figure.
+        is_so: whether the relation is true.
+        is_rounding: a difference that would be zero without rounding; it says something by its order alone.
+    """
+
+    means: str
+    value: Number
+    relation: Relation
+    limit: Number
+    is_rounding: bool = False
+    is_so: bool
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def text(self) -> str:
+        """The comparison to three digits; of rounding only that it is below its limit."""
+        if self.is_rounding and self.is_so:
+            return f"below {number(self.limit)}"
+        shown = f"{number(self.value)} {self.relation} {number(self.limit)}"
+        return shown if self.is_so else f"{shown} fails"
+
+
+class Detail(_Repeated):
+    """What else is worth knowing about a claim: an entry of a counter-example, a count, a network."""
+
+    label: str
+    value: int | FiniteFloat | str | None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def text(self) -> str:
+        """The value as a person reads it: floats to four digits."""
+        is_number = isinstance(self.value, float) or self.value is None
+        return number(self.value, 4) if is_number else str(self.value)
+
+
+class Checked(_Repeated):
+    """A claim that was run.
+
+    Args:
+        id, title, statement: its name, a few words, the whole of it.
+        source, ref: where it comes from, with the paper written out, and in short.
+        expected: the verdict that a proof or a counter-example gives it.
+        verdict: what follows from the numbers.
+        words: the argument as the claim declares it: the assumption, or the counter-example with its entries.
+        numbers: all figures the verdict rests on; the first one shows it.
+    """
+
+    id: str
+    title: str
+    statement: str
+    source: str
+    ref: str
+    expected: Verdict
+    verdict: Verdict
+    words: str
+    numbers: tuple[Compared, ...]
+    details: tuple[Detail, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def as_expected(self) -> bool:
+        """Whether the verdict is the expected one."""
+        return self.verdict == self.expected
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def number(self) -> Compared:
+        """The figure that shows the verdict."""
+        return self.numbers[0]
+
+    @property
+    def judged(self) -> str:
+        """The verdict, and what was expected where that is something else."""
+        return self.verdict if self.as_expected else f"{self.verdict} (expected: {self.expected})"
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that there is to say: statement, source, verdict, argument, numbers."""
+        rows = [[one.text, one.means] for one in self.numbers]
+        rows += [[one.text, one.label] for one in self.details]
+        said = [self.statement, f"Source: {self.source}", f"Verdict: {self.judged}", self.words]
+        return [
+            Prose(said),
+            Tabular(columns=[Column("number", "words"), Column("what it is", "words")], rows=rows),
+        ]
+
+
+class ClaimsFinding(Finding):
+    """Claims that were run, and what became of each."""
+
+    command: ClassVar[str] = "claims"
+
+    claims: tuple[Checked, ...]
+
+    @property
+    def unexpected(self) -> tuple[Checked, ...]:
+        """Those whose verdict is not the expected one."""
+        return tuple(one for one in self.claims if not one.as_expected)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Whether every verdict is the expected one, and how many there are of each kind."""
+        if not self.claims:
+            return ("No claim was run.",)
+        if len(self.claims) == 1:
+            one = self.claims[0]
+            rather = "as expected" if one.as_expected else f"but was expected to be: {one.expected}"
+            return (f"{one.id} {SAID[one.verdict][0]}, {rather}.",)
+        found = Counter(one.verdict for one in self.claims)
+        kinds = [f"{found[kind]} {SAID[kind][found[kind] > 1]}" for kind in VERDICTS if found[kind]]
+        many = count(len(self.claims), "claim")
+        if not self.unexpected:
+            every = "Both claims" if len(self.claims) == 2 else f"All {many}"
+            return (f"{every} have the expected verdict: {listed(kinds)}.",)
+        named = [f"{one.id} ({one.judged})" for one in self.unexpected[:MOST_NAMED]]
+        more = len(self.unexpected) - len(named)
+        have = "have" if len(self.unexpected) > 1 else "has"
+        return (
+            f"{len(self.unexpected)} of {many} {have} another verdict than the expected one: {listed(named)}"
+            f"{f' and {more} more' if more else ''}.",
+            f"Of all claims {listed(kinds)}.",
+        )
+
+    @property
+    def tone(self) -> Tone:
+        """Green where every verdict is the expected one."""
+        return "unknown" if not self.claims else "bad" if self.unexpected else "good"
+
+    def failures(self) -> tuple[str, ...]:
+        """Verdicts that were not expected."""
+        return tuple(f"{one.id}: expected {one.expected!r}, found {one.verdict!r}" for one in self.unexpected)
+
+    def document(self) -> Document:
+        """One claim whole; of several a table of verdicts, and on a page below it every claim whole."""
+        title = {"bad": "Not as expected", "good": "As expected"}.get(self.tone, "Nothing was run")
+        wide = ("claim", "verdict", "number", "what it is", "says")
+        rows = [[one.id, one.judged, one.number.text, one.number.means, one.title] for one in self.claims]
+        alone = [Section(f"{one.id}: {one.title}", one.blocks) for one in self.claims]
+        several = [
+            Section("Verdicts", [_table(wide, rows)], only="html"),
+            Section("Verdicts", [_table(wide[:-1], [row[:-1] for row in rows])], only="text"),
+            Section("Every claim", alone, only="html"),
+        ]
+        return Document(
+            title="Claims about rank collapse",
+            command=self.command,
+            facts=[count(len(self.claims), "claim")],
+            blocks=some(Judged(title, self.words, self.tone), *(alone if len(self.claims) == 1 else several)),
+            origin=self.provenance,
+        )
+
+    def chart(self) -> Chart:
+        """Claims against verdicts: where each claim ended; a bright cell is a verdict that was not expected."""
+        cells = [[_cell(one, verdict) for verdict in VERDICTS] for one in self.claims]
+        grid = Grid(
+            title="Claims about rank collapse",
+            rows=[one.id for one in self.claims],
+            columns=[verdict.replace("holds under an assumption", "with assumption") for verdict in VERDICTS],
+            cells=cells,
+            down="claim",
+            across="verdict",
+            notes=self.words[:1],
+        )
+        return Chart([grid])
+
+
+def _table(head: tuple[str, ...], rows: list[list[str]]) -> Tabular:
+    kinds: dict[str, Literal["name", "words"]] = {"what it is": "words", "says": "words"}
+    return Tabular(columns=[Column(name, kinds.get(name, "name")) for name in head], rows=rows)
+
+
+def _cell(one: Checked, verdict: Verdict) -> Cell:
+    if one.verdict != verdict:
+        return Cell(None)
+    tip = f"{one.id}: {one.judged}; {one.number.means}: {one.number.text}"
+    return Cell(0.4 if one.as_expected else 1.0, text=one.number.text, tip=tip)
