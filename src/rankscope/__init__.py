@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
+    from rankscope.findings.train import TrainConfig as TrainConfig
+    from rankscope.findings.train import TrainFinding as TrainFinding
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
     from rankscope.masks import parse_mask as parse_mask
@@ -93,6 +95,7 @@ _HOME = {
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.rate": ("RateConfig", "RateFinding"),
+    "findings.train": ("TrainConfig", "TrainFinding"),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
@@ -156,6 +159,8 @@ __all__ = [
     "Table",
     "Thresholds",
     "Trace",
+    "TrainConfig",
+    "TrainFinding",
     "ablate",
     "build",
     "certify",

@@ -73,7 +73,13 @@ COMMANDS = {
         study="rankscope.papers.claims.study:claims",
     ),
     "reproduce": Declared(PAPERS, "Make a figure of a paper again.", ("reproduce wu-masks --fast",)),
-    "train": Declared(PAPERS, "Train a small transformer on a task of the papers.", ("train sort",)),
+    "train": Declared(
+        PAPERS,
+        "Train a small transformer on a task of the papers.",
+        ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot curves.png"),
+        config="rankscope.findings.train:TrainConfig",
+        study="rankscope.papers.tasks.study:train",
+    ),
     "list": Declared(
         LIST, "List what can be named: models, measures, masks, figures, claims.", ("list masks",)
     ),

@@ -16,7 +16,6 @@ from rankscope.cli.paths import paths
 from rankscope.cli.predict import predict
 from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
-from rankscope.cli.train import train
 
 
 class OneLineErrors(TyperGroup):
@@ -47,7 +46,6 @@ old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("certify")(certify)
 old.command("predict")(predict)
-old.command("train")(train)
 old.command("reproduce")(reproduce)
 old.command("list")(list_names)
 
