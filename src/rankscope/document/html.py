@@ -5,15 +5,16 @@ file itself, so that names from a model or a result file cannot do anything, wha
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import cache, singledispatch
 from importlib.resources import files
 
 from markupsafe import Markup
 
-from rankscope.charts import to_svg
+from rankscope.charts import Drawn, to_svg
 from rankscope.charts.markup import legal, tag, void
-from rankscope.charts.svg import PAGE_STYLE
+from rankscope.charts.svg import PAGE_STYLE, size_of
 from rankscope.core.words import clipped
 from rankscope.document.blocks import (
     Block,
@@ -156,7 +157,14 @@ def _cell(cell: Cell | str, kind: str | None) -> Markup:
 
 @_html.register
 def _(block: Figure) -> Markup:
-    return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
+    if not isinstance(block.picture, Drawn):
+        return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
+    # As an image, what other code drew can neither do anything nor mix its names with those of the page.
+    source = b64encode(to_svg(block.picture).encode()).decode("ascii")
+    width, height = map(round, size_of(block.picture))
+    words = clipped(". ".join([block.picture.title, *block.picture.notes]), 400)
+    image = void("img", src=f"data:image/svg+xml;base64,{source}", width=width, height=height, alt=words)
+    return tag("figure", tag("div", image, class_="wide", tabindex=0, role="region", aria_label=words))
 
 
 @_html.register
@@ -168,7 +176,7 @@ def _section(block: Section, anchor: str | None) -> Markup:
     note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
     pieces, figures = list[Markup](), list[Markup]()
     for one in for_reader(block.blocks, "html"):
-        if isinstance(one, Figure):
+        if isinstance(one, Figure) and not isinstance(one.picture, Drawn):
             figures.append(_html(one))
             continue
         pieces += [_side_by_side(figures)] if figures else []
