@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
+    from rankscope.findings.reproduce import ReproduceConfig as ReproduceConfig
+    from rankscope.findings.reproduce import ReproduceFinding as ReproduceFinding
     from rankscope.findings.train import TrainConfig as TrainConfig
     from rankscope.findings.train import TrainFinding as TrainFinding
     from rankscope.masks import MaskGraph as MaskGraph
@@ -95,6 +97,7 @@ _HOME = {
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.rate": ("RateConfig", "RateFinding"),
+    "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
@@ -151,6 +154,8 @@ __all__ = [
     "PredictConfig",
     "RateConfig",
     "RateFinding",
+    "ReproduceConfig",
+    "ReproduceFinding",
     "Scan",
     "ScanConfig",
     "Seen",

@@ -72,7 +72,13 @@ COMMANDS = {
         config="rankscope.findings.claims:ClaimsConfig",
         study="rankscope.papers.claims.study:claims",
     ),
-    "reproduce": Declared(PAPERS, "Make a figure of a paper again.", ("reproduce wu-masks --fast",)),
+    "reproduce": Declared(
+        PAPERS,
+        "Make a figure of a paper again.",
+        ("reproduce wu-masks --fast", "reproduce paths-sort --output figures"),
+        config="rankscope.findings.reproduce:ReproduceConfig",
+        study="rankscope.papers.figures.run:reproduce",
+    ),
     "train": Declared(
         PAPERS,
         "Train a small transformer on a task of the papers.",

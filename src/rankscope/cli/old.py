@@ -14,7 +14,6 @@ from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
 from rankscope.cli.predict import predict
-from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
 
 
@@ -46,7 +45,6 @@ old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("certify")(certify)
 old.command("predict")(predict)
-old.command("reproduce")(reproduce)
 old.command("list")(list_names)
 
 

@@ -105,8 +105,7 @@ class Detail(_Repeated):
     @property
     def text(self) -> str:
         """The value as a person reads it: floats to four digits."""
-        is_number = isinstance(self.value, float) or self.value is None
-        return number(self.value, 4) if is_number else str(self.value)
+        return str(self.value) if isinstance(self.value, int | str) else number(self.value, 4)
 
 
 class Checked(_Repeated):

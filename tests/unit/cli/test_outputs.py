@@ -213,7 +213,7 @@ def test_a_missing_extra_is_named_before_the_work(
         "studies.collapse.collapse",
         "studies.rate.rate",
         "studies.scan_states",
-        "papers.figures.reproduce",
+        "papers.figures.run.reproduce",
         "papers.tasks.training._epoch",
     ):
         monkeypatch.setattr(f"rankscope.{name}", work)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from rankscope.core.refs import PAPERS, Ref
 from rankscope.core.registry import Registry
-from rankscope.findings.claims import Relation, Verdict
+from rankscope.findings.claims import Relation as Relation
+from rankscope.findings.claims import Verdict as Verdict
 
 EQUAL = 1e-9
 """Numbers that should be equal may differ by this much, relative to the larger one."""
