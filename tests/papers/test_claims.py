@@ -68,7 +68,7 @@ def test_every_verdict_is_the_expected_one(found: ClaimsFinding) -> None:
     for one in found.claims:
         assert all(number.value is not None and number.is_so for number in one.numbers), one.id
         assert one.number == one.numbers[0]
-    assert found.failures() == ()
+    assert found.decisions() == ()
     assert found.words[0].startswith(f"All {len(CLAIMS)} claims have the expected verdict: ")
     assert f"{len(FALSE)} are false" in found.words[0]
 

@@ -168,7 +168,7 @@ def test_a_figure_of_seeds_takes_one_seed():
     [
         (["wu-mask"], "did you mean 'wu-masks'"),
         ([], "no figure was named"),
-        (["wu-masks", "--fast", "--full"], "fast and full were asked for, not both"),
+        (["wu-masks", "--fast", "--full"], "sizes fast and full: choose one"),
         (["wu-masks", "--size", "small"], "unknown size 'small'"),
         (["wu-masks", "--seeds", "0"], "need at least one network"),
         (["wu-masks", "--seeds", "2", "--seed", "1"], "not both"),

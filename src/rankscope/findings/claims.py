@@ -1,7 +1,7 @@
 """``rankscope claims``: statements of the papers, run, with a verdict and the number that shows it."""
 
 from collections import Counter
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import FiniteFloat, computed_field, field_validator, model_validator
 
@@ -11,6 +11,9 @@ from rankscope.document import Block, Column, Document, Prose, Section, Tabular,
 from rankscope.document import Verdict as Judged
 from rankscope.findings.asked import Asked, option
 from rankscope.findings.base import Finding, Number, Value
+
+if TYPE_CHECKING:
+    from rankscope.results.outcome import Decision
 
 Verdict = Literal["holds", "holds under an assumption", "false", "not checkable", "undecided"]
 """``undecided``: the numbers show neither what was expected nor its opposite."""
@@ -201,9 +204,16 @@ class ClaimsFinding(Finding):
         """Green where every verdict is the expected one."""
         return "unknown" if not self.claims else "bad" if self.unexpected else "good"
 
-    def failures(self) -> tuple[str, ...]:
+    def decisions(self) -> "tuple[Decision, ...]":
         """Verdicts that were not expected."""
-        return tuple(f"{one.id}: expected {one.expected!r}, found {one.verdict!r}" for one in self.unexpected)
+        from rankscope.results.outcome import Decision, Outcome
+
+        return tuple(
+            Decision(
+                outcome=Outcome.CROSSED, words=f"{one.id}: expected {one.expected!r}, found {one.verdict!r}"
+            )
+            for one in self.unexpected
+        )
 
     def document(self) -> Document:
         """One claim whole; of several a table of verdicts, and on a page below it every claim whole."""

@@ -59,8 +59,7 @@ class ReproduceConfig(Foldered, Seeds):
         sizes = list(dict.fromkeys([*short, *([given["size"]] if given.get("size") else [])]))
         if len(sizes) > 1:
             raise ConfigError(
-                f"the sizes {' and '.join(map(str, sizes))} were asked for, not both are possible; without either the "
-                "usual size runs"
+                f"sizes {' and '.join(map(str, sizes))}: choose one; without any the usual size runs"
             )
         return given | {"size": sizes[0]} if sizes else given
 

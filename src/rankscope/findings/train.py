@@ -103,7 +103,7 @@ class TrainConfig(Foldered):
     @classmethod
     def _not_empty(cls, corpus: str | None) -> str | None:
         if corpus is not None and not corpus.strip():
-            raise ConfigError("the name of the corpus is empty; name a file")
+            raise ConfigError("corpus= is empty; name a file", "corpus")
         return corpus
 
     @field_validator("set")
@@ -112,15 +112,15 @@ class TrainConfig(Foldered):
         for one in given:
             name, equals, _ = one.partition("=")
             if not equals or not name.strip():
-                raise ConfigError(f"set {one!r}: expected FIELD=VALUE, such as warmup=50")
+                raise ConfigError(f"set={one!r}: expected FIELD=VALUE, such as warmup=50", "set")
         return given
 
     @model_validator(mode="after")
     def _one_setting(self) -> "TrainConfig":
         if self.official and self.fast:
             raise ConfigError(
-                "official and fast settings were asked for, not both are possible; without either the paper's sizes "
-                "are trained well"
+                "official= and fast= were both given; choose one, or none for the paper's sizes, trained well",
+                *("official", "fast"),
             )
         return self
 

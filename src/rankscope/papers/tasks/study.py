@@ -42,7 +42,7 @@ def train(
     asked = _asked(config, fields)
     task = TASKS[asked.task]
     if asked.tensorboard and folder is None:
-        raise ConfigError("the log for TensorBoard is written into a folder; name one (output, or folder=)")
+        raise ConfigError("tensorboard= writes a log into a folder; name one", "tensorboard")
     own = configured(task, asked)
     with ExitStack() as stack:
         hear: list[Tell] = [] if tell is None else [tell]
@@ -106,7 +106,9 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
         if value is None:
             continue
         if field not in known:
-            raise ConfigError(f"{name} is not for the task {task.name!r}; its fields: {', '.join(known)}")
+            raise ConfigError(
+                f"{name}= is not for the task {task.name!r}; its fields: {', '.join(known)}", name
+            )
         given[field] = value
     for name, value in map(_parsed, asked.set):
         if name not in known:
@@ -126,7 +128,7 @@ def _asked(config: TrainConfig | str | None, fields: dict[str, Any]) -> TrainCon
     own = {name: value for name, value in fields.items() if name in TrainConfig.model_fields}
     others = {name: value for name, value in fields.items() if name not in own and value is not None}
     if "text" in others:
-        raise ConfigError(f"text={others['text']!r}: the file with the text is called corpus now")
+        raise ConfigError(f"text={others['text']!r}: the file with the text is corpus= now")
     pairs = (f"{name}={json.dumps(value)}" for name, value in others.items())
     return TrainConfig.of(**named, **own | {"set": (*own.get("set", ()), *pairs)})
 
