@@ -116,7 +116,11 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
         if name in given:
             raise ConfigError(f"{name} was given twice; keep one")
         given[name] = value
-    config: TaskConfig = task.configured(asked.setting, **given)
+    try:
+        config: TaskConfig = task.configured(asked.setting, **given)
+    except ConfigError as error:  # only what was given as an option is named as one
+        options = [one for one in error.fields if one in TASK_FIELDS and getattr(asked, one) is not None]
+        raise ConfigError(str(error), *options) from None
     return config
 
 
