@@ -232,17 +232,28 @@ def test_an_interrupted_figure_says_how_to_go_on(tmp_path, monkeypatch):
     assert "nothing was written" in alone.stderr
 
 
-@pytest.mark.usefixtures("table")
-def test_a_result_that_cannot_be_written_is_kept_aside(tmp_path, monkeypatch):
+def test_a_result_that_cannot_be_written_is_kept_aside_and_so_are_its_pieces(table, tmp_path, monkeypatch):
     def full(*_):
         raise FileError("the disk is full")
 
+    def make(job):
+        job.store.remember("piece", {}, lambda: 1)
+        return table
+
+    figure = replace(FIGURES["wu-counterexample"], make=make)
+    monkeypatch.setitem(FIGURES._items, "wu-counterexample", figure)
     monkeypatch.setattr("rankscope.results.write_atomically", full)
     found = runner.invoke(app, [*FAST, "--output", str(tmp_path)])
     assert found.exit_code == 2
     kept = re.search(r"the disk is full; the results are in (\S+)", found.stderr)
     assert kept is not None
     assert ReproduceFinding.load(kept[1]).figure.name == "wu-counterexample"
+    (pieces,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert any(path.name.startswith("piece-") for path in pieces.iterdir())
+    monkeypatch.undo()
+    monkeypatch.setitem(FIGURES._items, "wu-counterexample", figure)
+    assert runner.invoke(app, [*FAST, "--output", str(tmp_path)]).exit_code == 0
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
