@@ -190,7 +190,7 @@ class ClaimsFinding(Finding):
         if not self.unexpected:
             every = "Both claims" if len(self.claims) == 2 else f"All {many}"
             return (f"{every} have the expected verdict: {listed(kinds)}.",)
-        named = [f"{one.id} ({one.judged})" for one in self.unexpected[:MOST_NAMED]]
+        named = [f"{one.id}: {one.judged}" for one in self.unexpected[:MOST_NAMED]]
         more = len(self.unexpected) - len(named)
         have = "have" if len(self.unexpected) > 1 else "has"
         return (
