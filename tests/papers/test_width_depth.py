@@ -67,7 +67,7 @@ def tiny(monkeypatch):
 @pytest.mark.usefixtures("tiny")
 def test_the_figure_goes_on_where_it_was_and_scores_what_it_trained(tmp_path, monkeypatch):
     first = figure.make(Job(size="fast", store=Store(tmp_path)))
-    monkeypatch.setattr(figure, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(figure, "train_task", lambda *_, **__: pytest.fail("trained again"))
     again = figure.make(Job(size="fast", store=Store(tmp_path)))
     assert first.frame.equals(again.frame)
     assert first.sections["verdict"] == again.sections["verdict"]
