@@ -66,7 +66,7 @@ def test_four_files_are_written(tmp_path):
     assert printed["schema"] == "rankscope/2"
     assert printed["command"] == "reproduce"
     assert json.loads((folder / "wu-counterexample.json").read_text()) == printed
-    assert printed["systems"]  # what the figure found besides stands where it always stood
+    assert printed["data"]["systems"]
     assert (folder / "wu-counterexample.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "wu-counterexample.html").read_text()
     assert "<script" not in page
@@ -91,6 +91,13 @@ def test_a_finding_loads_to_an_equal_one_and_draws_the_same_picture(table, tmp_p
     with Image.open(tmp_path / "found.png") as picture, Image.open(io.BytesIO(found.chart().png())) as other:
         assert picture.size == other.size
         assert min(picture.size) > 500
+
+
+def test_a_picture_without_its_data_is_an_error_that_says_so(table):
+    found = finding_of(FIGURES["wu-counterexample"], "fast", table).model_copy(update={"data": {}})
+    assert str(found)
+    with pytest.raises(FileError, match="not all that the picture of 'wu-counterexample' shows: 'systems'"):
+        found.chart().svg()
 
 
 def test_text_is_printed_without_drawing(table, monkeypatch):

@@ -1,16 +1,17 @@
 """``rankscope claims``: statements of the papers, run, with a verdict and the number that shows it."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from pydantic import FiniteFloat, computed_field, field_validator, model_validator
+from pydantic import Field, FiniteFloat, computed_field, field_validator, model_validator
 
 from rankscope.charts import Cell, Chart, Grid
 from rankscope.core.words import count, listed, number
 from rankscope.document import Block, Column, Document, Prose, Section, Tabular, Tone, some
 from rankscope.document import Verdict as Judged
 from rankscope.findings.asked import Asked, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import Finding, Number, Quoted, Value
 
 if TYPE_CHECKING:
     from rankscope.results.outcome import Decision
@@ -70,23 +71,25 @@ class _Repeated(Value):
 
 
 class Compared(_Repeated):
-    """A figure and what it is compared with.
-
-    Args:
-        means: what the figure is.
-        value: the figure, computed; None where it is not finite.
-        relation: how it should stand to ``limit`` for the verdict.
-        limit: a constant of the statement, or another computed figure.
-        is_so: whether the relation is true.
-        is_rounding: a difference that would be zero without rounding; it says something by its order alone.
-    """
+    """A figure and what it is compared with."""
 
     means: str
+    """What the figure is."""
+
     value: Number
+    """The figure, computed; null where it is not finite."""
+
     relation: Relation
+    """How it should stand to the limit for the verdict."""
+
     limit: Number
+    """A constant of the statement, or another computed figure."""
+
     is_rounding: bool = False
+    """Whether it is a difference that would be zero without rounding: it says something by its order alone."""
+
     is_so: bool
+    """Whether the relation is true."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -102,7 +105,10 @@ class Detail(_Repeated):
     """What else is worth knowing about a claim: an entry of a counter-example, a count, a network."""
 
     label: str
+    """What it is."""
+
     value: int | FiniteFloat | str | None
+    """A number, or several in a text; null where it is not finite."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -112,27 +118,37 @@ class Detail(_Repeated):
 
 
 class Checked(_Repeated):
-    """A claim that was run.
-
-    Args:
-        id, title, statement: its name, a few words, the whole of it.
-        source, ref: where it comes from, with the paper written out, and in short.
-        expected: the verdict that a proof or a counter-example gives it.
-        verdict: what follows from the numbers.
-        words: the argument as the claim declares it: the assumption, or the counter-example with its entries.
-        numbers: all figures the verdict rests on; the first one shows it.
-    """
+    """A claim that was run."""
 
     id: str
-    title: str
-    statement: str
+    """Its name."""
+
+    title: Quoted
+    """What it says, in a few words."""
+
+    statement: Quoted
+    """The whole of it, in words and as a formula."""
+
     source: str
+    """Where it comes from, with the paper written out."""
+
     ref: str
+    """The same in short."""
+
     expected: Verdict
+    """The verdict that a proof or a counter-example gives it."""
+
     verdict: Verdict
-    words: str
-    numbers: tuple[Compared, ...]
+    """What follows from the numbers."""
+
+    words: Quoted
+    """The argument that the claim declares: the assumption, or the counter-example with its entries."""
+
+    numbers: tuple[Compared, ...] = Field(min_length=1)
+    """All figures the verdict rests on; the first one shows it."""
+
     details: tuple[Detail, ...] = ()
+    """What else is worth knowing."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -168,7 +184,20 @@ class ClaimsFinding(Finding):
 
     command: ClassVar[str] = "claims"
 
+    columns: ClassVar[Mapping[str, str]] = {
+        "claim": "Name of the claim.",
+        "relation": "How the value should stand to the limit.",
+        "limit": "What the value is compared with.",
+        "means": "What the value is.",
+        "verdict": "What follows from the numbers.",
+        "expected": "The verdict that a proof or a counter-example gives.",
+        "as_expected": "Whether both are the same.",
+        "title": "What the claim says, in a few words.",
+        "source": "Where it comes from.",
+    }
+
     claims: tuple[Checked, ...]
+    """Every claim, in the order in which they were asked for."""
 
     @property
     def unexpected(self) -> tuple[Checked, ...]:

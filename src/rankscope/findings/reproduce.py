@@ -1,20 +1,20 @@
 """``rankscope reproduce``: a figure of a paper, made again, with what is said of it and what was found."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from rankscope.charts import Chart, Drawn
 from rankscope.core.words import count, listed
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Foldered, Seeds, option
-from rankscope.findings.base import Finding, Value
+from rankscope.findings.base import Finding, Quoted, Value
 
 Size = Literal["fast", "usual", "full"]
 """Seconds, a few minutes, or the sizes of the paper."""
@@ -77,18 +77,19 @@ class ReproduceConfig(Foldered, Seeds):
 
 
 class Statement(Value):
-    """What is said, and what was found.
-
-    Args:
-        source: who says it.
-        statement, measured: as the figure declares and words them.
-        agrees: None where it holds in part only, or where the seeds are too few to tell.
-    """
+    """What is said, and what was found."""
 
     source: Source
-    statement: str
-    measured: str
+    """Who says it: the paper, somebody second-hand, or this tool."""
+
+    statement: Quoted
+    """What is said."""
+
+    measured: Quoted
+    """What was found, as the figure words it."""
+
     agrees: bool | None
+    """Whether both agree; null where they do in part, or where the seeds are too few to tell."""
 
     @property
     def label(self) -> str:
@@ -102,34 +103,53 @@ class Statement(Value):
 
 
 class FigureName(Value):
-    """Which figure: name, what it shows, its place in the paper, what a reader learns, how large it was made."""
+    """A figure of a paper, by its name."""
 
-    name: str
+    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    """Its name."""
+
     title: str
+    """What it shows."""
+
     source: str
-    question: str
+    """Its place in the paper."""
+
+    question: Quoted
+    """What a reader learns from it."""
+
     size: Size
+    """How large it was made."""
 
 
 class ReproduceFinding(Finding):
-    """A figure, made again. Besides the fields below it has those of the figure itself, such as ``setting``."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, JsonValue]
+    """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth."""
 
     command: ClassVar[str] = "reproduce"
 
+    columns: ClassVar[Mapping[str, str]] = {
+        "layers": "Number of blocks.",
+        "dim": "Width of a token.",
+        "heads": "Heads of every attention.",
+        "parameters": "Weights of the network.",
+        "learning_rate": "Largest rate of the optimizer.",
+        "train_loss": "Loss of the last epoch.",
+        "train_accuracy": "Accuracy in the last epoch of training.",
+    }
+
     figure: FigureName
+    """Which figure."""
+
     verdict: tuple[Statement, ...]
-    notes: tuple[str, ...] = ()
+    """What is said of it, and what was found."""
+
+    notes: tuple[Quoted, ...] = ()
     """For the reader of the figure, as the figure words them."""
 
-    definitions: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    definitions: dict[str, str] = Field(default_factory=dict)
+    """What every measure is, by its id."""
 
-    @property
-    def data(self) -> dict[str, JsonValue]:
-        """What the figure found besides rows, statements and notes."""
-        return dict(self.__pydantic_extra__)
+    data: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the figure found besides, by name: settings, summaries over seeds, published numbers."""
 
     @property
     def words(self) -> tuple[str, ...]:

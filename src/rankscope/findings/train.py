@@ -2,17 +2,18 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import count, number, percent
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Foldered, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import even
 
 if TYPE_CHECKING:
@@ -141,47 +142,57 @@ class TrainConfig(Foldered):
 
 
 class Stopped(Value):
-    """Why a training ended before its last epoch.
+    """Why a training ended before its last epoch."""
 
-    Args:
-        reason: the test score reached ``limit`` in ``epoch``; or the loss was not smaller in the ``limit`` epochs after
-            ``epoch``.
-    """
+    by: Literal["score", "patience"]
+    """The test score was good enough, or the loss did not become smaller for too long."""
 
-    reason: Literal["score", "patience"]
     limit: float
+    """The score that was to be reached, or the number of epochs without a smaller loss."""
+
     epoch: int
+    """In which the score was reached, or after which the loss did not become smaller."""
 
     @property
     def words(self) -> str:
         """The reason as a part of a sentence."""
-        if self.reason == "score":
+        if self.by == "score":
             return f"the test score reached {self.limit} in epoch {self.epoch}"
         return f"no smaller loss in {count(int(self.limit), 'epoch')} after epoch {self.epoch}"
 
 
 class Training(Value):
-    """What came out of a training.
-
-    Args:
-        task, about, source: its name, what the network has to say of every token, the experiment of the paper.
-        score: on the examples to test on; ``scored`` says what it is.
-        epochs: that were trained.
-        parameters: of the network.
-        lines: scores to compare with, by name: guessing, ceilings.
-        published: scores of the paper, by name.
-    """
+    """What came out of a training."""
 
     task: str
-    about: str
+    """Name of the task."""
+
+    about: Quoted
+    """What the network has to say of every token."""
+
     source: str
+    """The experiment of the paper."""
+
     score: Number
+    """Score on the examples to test on; larger is better, 1 is perfect."""
+
     scored: str
+    """What the score is."""
+
     epochs: int
+    """How many were trained."""
+
     stopped: Stopped | None = None
+    """Why it ended before its last epoch, if it did."""
+
     parameters: int
+    """Of the network."""
+
     lines: dict[str, float]
+    """Scores to compare with, by name: guessing, ceilings."""
+
     published: dict[str, float]
+    """Scores of the paper, by name."""
 
 
 class TrainFinding(Finding):
@@ -189,25 +200,29 @@ class TrainFinding(Finding):
 
     command: ClassVar[str] = "train"
 
+    columns: ClassVar[Mapping[str, str]] = {"epoch": "The epoch, from one on."}
+
     training: Training
-    notes: tuple[str, ...] = ()
+    """What came out."""
+
+    notes: tuple[Quoted, ...] = ()
     """What differs from the paper, as the task declares it."""
 
     definitions: dict[str, str]
+    """What every measure is, by its id."""
 
-    if TYPE_CHECKING:
-        trained: Trained | None
-    else:  # the class needs torch
-        trained: Any = Field(None, exclude=True, repr=False)
-    """The network itself with its configuration and curve; None in a finding that was loaded."""
+    @property
+    def trained(self) -> "Trained | None":
+        """The network itself with its configuration and curve; None in a finding that was loaded.
 
-    def __eq__(self, other: object) -> bool:
-        """By what is said: the network itself is not saved."""
-        if not isinstance(other, TrainFinding):
-            return NotImplemented
-        return (self.to_json(), self.table) == (other.to_json(), other.table)
+        It is no field: what was found is the same with and without it, and it is not saved.
+        """
+        return self.__dict__.get("_trained")
 
-    __hash__ = None  # type: ignore[assignment]
+    def holding(self, trained: "Trained") -> Self:
+        """The same finding, with the network at hand."""
+        self.__dict__["_trained"] = trained
+        return self
 
     @property
     def score(self) -> Number:

@@ -48,7 +48,7 @@ FINDINGS = {
     "many claims": claims(*(claim(f"{HOSTILE}{place}", value=None) for place in range(300))),
     "not as expected": claims(claim("first", verdict="false"), claim("second")),
     "no epoch": training([]),
-    "one epoch": training([0.5], stopped=Stopped(reason="score", limit=0.5, epoch=1)),
+    "one epoch": training([0.5], stopped=Stopped(by="score", limit=0.5, epoch=1)),
     "no numbers": training([None, None]),
     "many epochs": training([float(place) for place in range(1, 301)]),
     "negative losses": training([-1e9, 1e9]),
@@ -77,7 +77,9 @@ def test_a_figure_keeps_what_it_found_besides_and_says_nothing_of_no_statement(t
         {"measure": "m", "definition": "d", "value": [1.0], "floor": 0.0}, command="reproduce"
     )
     said = Statement(source="paper", statement=HOSTILE, measured=HOSTILE, agrees=None)
-    whole = ReproduceFinding(figure=about, verdict=(said,), table=table, setting={"layers": [1, 2.5, None]})
+    whole = ReproduceFinding(
+        figure=about, verdict=(said,), table=table, data={"setting": {"layers": [1, 2.5, None]}}
+    )
     whole.save(tmp_path / "a.json")
     again = ReproduceFinding.load(tmp_path / "a.json")
     assert again == whole

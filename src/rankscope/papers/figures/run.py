@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.errors import FileError
 from rankscope.findings.reproduce import FigureName, ReproduceConfig, ReproduceFinding, Size, Statement
 from rankscope.papers.figures.figure import FIGURES, Advance, Figure, Job
 from rankscope.papers.figures.store import Store
@@ -57,7 +58,7 @@ def finding_of(figure: Figure, size: Size, table: Table) -> ReproduceFinding:
         verdict=tuple(Statement(**point) for point in data.pop("verdict")),
         notes=tuple(data.pop("notes")),
         definitions=data.pop("definitions", {}),
-        **data,
+        data=data,
         table=replace(table, command=ReproduceFinding.command, sections={}),
     )
 
@@ -72,4 +73,11 @@ def drawn(finding: ReproduceFinding) -> str:
         "definitions": finding.definitions,
         **finding.data,
     }
-    return svg(FIGURES[finding.figure.name].chart(replace(finding.table, sections=sections)))
+    figure = FIGURES[finding.figure.name]
+    try:
+        return svg(figure.chart(replace(finding.table, sections=sections)))
+    except LookupError as error:  # of a file that was changed, or made by another version
+        raise FileError(
+            f"the finding has not all that the picture of {figure.name!r} shows: {error}; make it again with "
+            f"rankscope reproduce {figure.name}"
+        ) from error

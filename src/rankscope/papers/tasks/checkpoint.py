@@ -71,10 +71,10 @@ def why_stop(config: TaskConfig, curve: Sequence[Epoch]) -> Stopped | None:
     if not curve or len(curve) == config.epochs:
         return None
     if config.stop_at is not None and curve[-1].test_score >= config.stop_at:
-        return Stopped(reason="score", limit=config.stop_at, epoch=curve[-1].epoch)
+        return Stopped(by="score", limit=config.stop_at, epoch=curve[-1].epoch)
     best = min(curve, key=lambda one: one.loss)
     if config.patience is not None and curve[-1].epoch - best.epoch >= config.patience:
-        return Stopped(reason="patience", limit=config.patience, epoch=best.epoch)
+        return Stopped(by="patience", limit=config.patience, epoch=best.epoch)
     return None
 
 

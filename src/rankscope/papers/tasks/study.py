@@ -93,8 +93,7 @@ def finding_of(trained: Trained) -> TrainFinding:
         notes=task.notes,
         definitions={**CURVES, "score": task.scored},
         table=rows.table(trained.config, command="train", seeds=[trained.config.seed]),
-        trained=trained,
-    )
+    ).holding(trained)
 
 
 def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
