@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rankscope.findings.base import Finding as Finding
     from rankscope.findings.certify import CertifyConfig as CertifyConfig
     from rankscope.findings.certify import CertifyFinding as CertifyFinding
+    from rankscope.findings.claims import ClaimsConfig as ClaimsConfig
+    from rankscope.findings.claims import ClaimsFinding as ClaimsFinding
     from rankscope.findings.collapse import CollapseConfig as CollapseConfig
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.findings.compare import CompareConfig as CompareConfig
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from rankscope.findings.predict import PredictFinding as PredictFinding
     from rankscope.findings.rate import RateConfig as RateConfig
     from rankscope.findings.rate import RateFinding as RateFinding
+    from rankscope.findings.reproduce import ReproduceConfig as ReproduceConfig
+    from rankscope.findings.reproduce import ReproduceFinding as ReproduceFinding
+    from rankscope.findings.train import TrainConfig as TrainConfig
+    from rankscope.findings.train import TrainFinding as TrainFinding
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
     from rankscope.masks import parse_mask as parse_mask
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
     from rankscope.network import with_skip_scale as with_skip_scale
     from rankscope.network import with_temperature as with_temperature
     from rankscope.network import without as without
-    from rankscope.papers.claims import check_claims as check_claims
+    from rankscope.papers.claims.study import check_claims as check_claims
+    from rankscope.papers.claims.study import claims as claims
     from rankscope.papers.figures import FIGURES as FIGURES
     from rankscope.papers.figures import reproduce as reproduce
     from rankscope.papers.tasks import TASKS as TASKS
@@ -87,12 +94,15 @@ _HOME = {
     ),
     "findings.base": ("Finding",),
     "findings.certify": ("CertifyConfig", "CertifyFinding"),
+    "findings.claims": ("ClaimsConfig", "ClaimsFinding"),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.predict": ("PredictConfig", "PredictFinding"),
     "findings.rate": ("RateConfig", "RateFinding"),
+    "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
+    "findings.train": ("TrainConfig", "TrainFinding"),
     "studies.certify": ("certify",),
     "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
     "studies.compare": ("compare",),
@@ -110,7 +120,7 @@ _HOME = {
         *("Scan", "ScanConfig", "ablate"),
         *("decompose", "scan", "scan_states"),
     ),
-    "papers.claims": ("check_claims",),
+    "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
     "papers.figures": ("FIGURES", "reproduce"),
     "papers.tasks": ("TASKS", "load_trained", "train"),
     "papers.tasks.effectiveness": ("EffectivenessConfig", "effectiveness"),
@@ -128,6 +138,8 @@ __all__ = [
     "Batch",
     "CertifyConfig",
     "CertifyFinding",
+    "ClaimsConfig",
+    "ClaimsFinding",
     "CollapseConfig",
     "CollapseFinding",
     "CollapseMonitor",
@@ -148,6 +160,8 @@ __all__ = [
     "PredictFinding",
     "RateConfig",
     "RateFinding",
+    "ReproduceConfig",
+    "ReproduceFinding",
     "Scan",
     "ScanConfig",
     "Seen",
@@ -156,10 +170,13 @@ __all__ = [
     "Table",
     "Thresholds",
     "Trace",
+    "TrainConfig",
+    "TrainFinding",
     "ablate",
     "build",
     "certify",
     "check_claims",
+    "claims",
     "collapse",
     "compare",
     "decompose",

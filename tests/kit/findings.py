@@ -9,12 +9,17 @@ from functools import cache
 from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.findings.base import Finding
 from rankscope.findings.certify import CertifyFinding
+from rankscope.findings.claims import ClaimsFinding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.old import OldFinding
 from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
+from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
+from rankscope.findings.train import TrainFinding
+from rankscope.results import Table
+from rankscope.results.origin import provenance
 
 
 @cache
@@ -89,6 +94,48 @@ def rate() -> RateFinding:
 
 
 @cache
+def claims() -> ClaimsFinding:
+    """A claim that is false, with an entry of its counter-example, and one that holds."""
+    from rankscope.papers.claims.study import claims as run
+
+    return run(["proof-step", "path-count"])
+
+
+@cache
+def train() -> TrainFinding:
+    """Two epochs of a network that sorts three letters."""
+    from rankscope.papers.tasks.study import train as run
+
+    sizes = {"layers": 1, "heads": 1, "dim": 4, "alphabet": 3, "length": 3, "train": 24, "test": 8}
+    return run("sort", epochs=2, stop_at=-1.0, **sizes)
+
+
+@cache
+def reproduce() -> ReproduceFinding:
+    """A figure with two networks; what its picture shows is in ``data`` and in the rows."""
+    shapes = [{"layers": 1, "dim": 8, "heads": 2, "parameters": 800}]
+    summary = {"variant": "with skips", "layers": 1, "mean": 0.8, "low": 0.7, "high": 0.9, "count": 2}
+    columns = {"variant": "with skips", "layers": 1, "value": [0.75, 0.85], "floor": 0.0, "seed": [0, 1]}
+    return ReproduceFinding(
+        figure=FigureName(
+            name="width-depth", title="width against depth", source="ours", question="Is it?", size="fast"
+        ),
+        verdict=(
+            Statement(source="paper", statement="It is so.", measured="It was so.", agrees=True),
+            Statement(source="ours", statement="It is more.", measured="That is open.", agrees=None),
+        ),
+        notes=("Both networks are small.",),
+        definitions={"token_accuracy": "share of positions with the right letter"},
+        data={"setting": {"heads": 2}, "shapes": shapes, "lines": {"naive": 0.2}, "over_seeds": [summary]},
+        table=Table.from_columns(
+            columns | {"measure": "token_accuracy", "definition": "token_accuracy"},
+            command="reproduce",
+            provenance=provenance({"seeds": [0, 1]}, seeds=[0, 1]),
+        ),
+    )
+
+
+@cache
 def old() -> OldFinding:
     """A scan as it was saved before findings had fields."""
     return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
@@ -96,10 +143,13 @@ def old() -> OldFinding:
 
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CertifyFinding: certify,
+    ClaimsFinding: claims,
     CollapseFinding: collapse,
     CompareFinding: compare,
     EquilibriaFinding: equilibria,
     PredictFinding: predict,
     RateFinding: rate,
+    ReproduceFinding: reproduce,
+    TrainFinding: train,
     OldFinding: old,
 }

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import jsonschema
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from kit.findings import EXAMPLES
 from rankscope.errors import ConfigError, FileError
 from rankscope.findings import fields
-from rankscope.findings.base import TABLE_KEYS, Finding
+from rankscope.findings.base import TABLE_KEYS, Finding, Quotation
 from rankscope.findings.fields import COLUMNS, finding_classes, hints_of, models_of, schema_of
 from rankscope.findings.old import OldFinding
 from rankscope.results import COLUMNS as FIXED
@@ -194,6 +194,10 @@ def hostile(value: Any, hint: Any) -> Any:
         except ValidationError:  # a name that the class itself checks
             return value
     origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return hostile(value, inside[0])
+    if JsonValue in inside:
+        return value  # the picture of a figure reads names out of it
     if origin in (Union, UnionType):
         fitting = [one for one in inside if get_origin(one) is Literal and value in get_args(one)]
         return (
@@ -301,10 +305,10 @@ FREE = {
 
 
 def strings(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every text inside a value, with its place. What a measure is called and how it is defined is no fact."""
+    """Every text inside a value, with its place. Neither definitions nor quotations are facts."""
     if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            if name not in ("table", "definitions"):
+        for name, hint in hints_of(type(value)).items():
+            if name not in ("table", "definitions") and not is_quoted(hint):
                 yield from strings(getattr(value, name), f"{place}.{name}")
     elif isinstance(value, tuple | list):
         for at, one in enumerate(value):
@@ -314,6 +318,30 @@ def strings(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from strings(one, f"{place}[{name!r}]")
     elif isinstance(value, str):
         yield place, value
+
+
+def is_quoted(hint: Any) -> bool:
+    """Whether a field holds a text that is declared elsewhere."""
+    return isinstance(hint, Quotation) or any(map(is_quoted, get_args(hint)))
+
+
+QUOTED = {
+    *("Checked.title", "Checked.statement", "Checked.words"),
+    *("Training.about", "TrainFinding.notes"),
+    *("FigureName.question", "Statement.statement", "Statement.measured", "ReproduceFinding.notes"),
+}
+"""Texts that claims, tasks and figures declare; figures word what they measured themselves."""
+
+
+def test_only_claims_tasks_and_figures_are_quoted() -> None:
+    found = {
+        f"{model.__name__}.{name}"
+        for kind in finding_classes().values()
+        for model in models_of(kind)
+        for name, hint in hints_of(model).items()
+        if is_quoted(hint)
+    }
+    assert found == QUOTED
 
 
 @every
@@ -329,7 +357,8 @@ def test_no_field_is_meant_for_prose_and_every_field_says_what_it_is(kind: type[
         for name, field in model.model_fields.items():
             if name != "table":
                 assert field.description, f"{model.__name__}.{name}: write what it is below the field"
-                assert name not in FREE, f"{model.__name__}.{name}: sentences are computed, not stored"
+                place = f"{model.__name__}.{name}"
+                assert name not in FREE or place in QUOTED, f"{place}: sentences are computed, not stored"
 
 
 @typed

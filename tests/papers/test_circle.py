@@ -37,7 +37,7 @@ from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CIRCLE, CircleConfig, CircleModel, batches, held_out, lines, score
 from rankscope.papers.tasks.circle_data import circle_pairs, circle_points
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 
 ANGLE = 2 * math.pi / 1000
 
@@ -151,15 +151,15 @@ def test_the_official_step_does_not_see_how_far_out_the_points_are():
 def test_every_variant_trains(tmp_path):
     for variant in ("san", "san+skip", "san+mlp", "transformer", "official", "official+mlp"):
         config = CIRCLE.configured("fast", variant=variant, epochs=6, dim=8)
-        curve = train(CIRCLE, config).curve
+        curve = train_task(CIRCLE, config).curve
         assert curve[-1].loss < curve[0].loss
 
 
 def test_resumed_training_is_the_same(tmp_path):
     config = CIRCLE.configured("fast", epochs=3, dim=8, noise=0.1)
-    whole = train(CIRCLE, config)
-    again = train(CIRCLE, config, folder=tmp_path)
-    read = train(CIRCLE, config, folder=tmp_path)
+    whole = train_task(CIRCLE, config)
+    again = train_task(CIRCLE, config, folder=tmp_path)
+    read = train_task(CIRCLE, config, folder=tmp_path)
     assert whole.curve == again.curve == read.curve
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -14,8 +15,9 @@ from scipy.optimize import linprog
 
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ConfigError, UnknownNameError
+from rankscope.findings.claims import ClaimsConfig, ClaimsFinding, Compared, Relation
 from rankscope.network import LayerNorm, Softmax
-from rankscope.papers.claims import CLAIMS, Number, check_claims, multi_head, single_head
+from rankscope.papers.claims import CLAIMS, Number, check_claims, claims, multi_head, single_head
 from rankscope.papers.claims.claim import (
     Finding,
     above,
@@ -27,9 +29,8 @@ from rankscope.papers.claims.claim import (
     not_checkable,
 )
 from rankscope.papers.claims.page import SEED, claims_page
-from rankscope.papers.claims.study import run_claim
-from rankscope.report.claims_page import claims_page as claims_html
-from rankscope.results import COLUMNS, Table
+from rankscope.papers.claims.study import _compared, run_claim
+from rankscope.results import COLUMNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
 
@@ -54,47 +55,60 @@ FALSE = {
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def found() -> ClaimsFinding:
     """All claims with the seed of the page, run once."""
-    return check_claims(seed=SEED)
+    return claims(seed=SEED)
 
 
 @pytest.mark.slow
-def test_every_verdict_is_the_expected_one(table: Table) -> None:
-    found = {one["id"]: one for one in table.sections["claims"]}
-    assert list(found) == list(CLAIMS)
-    wrong = {name: one["verdict"] for name, one in found.items() if not one["as_expected"]}
-    assert not wrong
-    assert {name for name, one in found.items() if one["verdict"] == "false"} == FALSE
-    for one in found.values():
-        numbers = one["numbers"]
-        assert all(number["value"] is not None and number["is_so"] for number in numbers), one["id"]
-        assert one["number"] == numbers[0]
+def test_every_verdict_is_the_expected_one(found: ClaimsFinding) -> None:
+    assert [one.id for one in found.claims] == list(CLAIMS)
+    assert {one.id: one.verdict for one in found.claims if not one.as_expected} == {}
+    assert {one.id for one in found.claims if one.verdict == "false"} == FALSE
+    for one in found.claims:
+        assert all(number.value is not None and number.is_so for number in one.numbers), one.id
+        assert one.number == one.numbers[0]
+    assert found.decisions() == ()
+    assert found.words[0].startswith(f"All {len(CLAIMS)} claims have the expected verdict: ")
+    assert f"{len(FALSE)} are false" in found.words[0]
 
 
 @pytest.mark.slow
-def test_the_page_in_the_docs_is_what_the_claims_say(table: Table) -> None:
-    assert PAGE.read_text() == claims_page(table)
+def test_the_page_in_the_docs_is_what_the_claims_say(found: ClaimsFinding) -> None:
+    assert PAGE.read_text() == claims_page(found)
 
 
 @pytest.mark.slow
-def test_rows_have_the_fixed_columns_and_those_of_claims(table: Table) -> None:
+def test_rows_have_the_fixed_columns_and_those_of_claims(found: ClaimsFinding) -> None:
     added = {"claim", "verdict", "expected", "as_expected", "relation", "limit", "means", "title", "source"}
-    assert set(table.frame.columns) == set(COLUMNS) | added
-    assert table.frame["claim"].to_list() == list(CLAIMS)
-    assert table.frame["resolved"].all()
-    assert table.command == "claims"
-    assert table.provenance["config"] == {"claims": [], "seed": SEED}
+    frame = found.table.frame
+    assert set(frame.columns) == set(COLUMNS) | added
+    assert frame["claim"].to_list() == list(CLAIMS)
+    assert frame["resolved"].all()
+    assert frame["value"].to_list() == [one.number.value for one in found.claims]
+    assert found.table.command == "claims"
+    assert found.provenance["config"] == {"claims": [], "seed": SEED}
 
 
 @pytest.mark.slow
-def test_the_report_shows_every_claim_and_escapes(table: Table) -> None:
-    page = claims_html(table, title="Claims <b>", command="rankscope claims")
-    assert "Claims &lt;b&gt;" in page
-    assert f"{len(CLAIMS)} claims, 0 with a verdict that was not expected" in page
-    for name in CLAIMS:
-        assert f"<h2>{name}</h2>" in page
+def test_the_page_shows_every_claim_and_escapes(found: ClaimsFinding, tmp_path: Path) -> None:
+    found.report(tmp_path / "claims.html")
+    page = (tmp_path / "claims.html").read_text()
+    assert f"{len(CLAIMS)} claims" in page
+    for name, one in CLAIMS.items():
+        assert f"{name}: {escape(one.title, quote=False)}</bdi></h2>" in page
     assert "|A + B| &lt;= |A| + |B|" in page
+    assert "|A + B| <= |A|" not in page
+    drawn = found.chart().svg()
+    assert all(name[:20] in drawn for name in CLAIMS)
+
+
+@pytest.mark.slow
+def test_a_saved_finding_loads_to_an_equal_one(found: ClaimsFinding, tmp_path: Path) -> None:
+    found.save(tmp_path / "claims.json")
+    again = ClaimsFinding.load(tmp_path / "claims.json")
+    assert again == found
+    assert str(again) == str(found)
 
 
 def test_claims_are_told_in_words_and_cited() -> None:
@@ -112,17 +126,25 @@ def test_one_seed_gives_one_finding() -> None:
 
 
 def test_names_are_run_once_each_in_their_order() -> None:
-    found = check_claims(["proof-step", "path-count", "proof-step"], seed=1)
-    assert found.frame["claim"].to_list() == ["proof-step", "path-count"]
+    found = claims(claims=("proof-step", "path-count", "proof-step"), seed=1)
+    assert found.table.frame["claim"].to_list() == ["proof-step", "path-count"]
+    assert claims(ClaimsConfig(claims=("proof-step", "path-count"), seed=1)).claims == found.claims
+    assert claims("proof-step", seed=1).claims == found.claims[:1]
     with pytest.raises(UnknownNameError, match="did you mean 'path-sum'"):
-        check_claims(["path-sums"])
+        claims(["path-sums"])
     with pytest.raises(ConfigError, match="seed"):
-        check_claims(["proof-step"], seed=-1)
+        claims("proof-step", seed=-1)
+
+
+def test_the_former_name_warns_and_answers() -> None:
+    with pytest.warns(DeprecationWarning, match="check_claims is called claims now"):
+        found = check_claims(["proof-step"], seed=1)
+    assert found == claims("proof-step", seed=1)
 
 
 def test_progress_names_what_is_running() -> None:
     heard: list[tuple[int, int, str]] = []
-    check_claims(["proof-step", "path-count"], progress=lambda *told: heard.append(told))
+    claims(["proof-step", "path-count"], advance=lambda *step: heard.append(step))
     assert heard == [(0, 2, "proof-step"), (1, 2, "path-count")]
 
 
@@ -163,15 +185,24 @@ def test_verdicts_follow_from_numbers(finding: Finding, verdict: str) -> None:
         ("=", math.nan, False),
     ],
 )
-def test_relations(relation: Any, value: float, is_so: bool) -> None:
+def test_relations(relation: Relation, value: float, is_so: bool) -> None:
     number = Number(means="", value=value, relation=relation, limit=1.0)
     assert number.is_so is is_so
-    assert number.text.endswith("fails") is not is_so
+    assert _compared(number).text.endswith("fails") is not is_so
+
+
+def test_a_number_that_is_not_finite_keeps_its_relation() -> None:
+    """JSON holds no infinity, so what is saved must say whether the relation held."""
+    infinite = _compared(above("", math.inf))
+    assert (infinite.value, infinite.is_so, infinite.text) == (None, True, "- > 1")
+    assert _compared(at_most("", math.nan)).text == "- <= 1 fails"
+    assert Compared.model_validate_json(infinite.model_dump_json()) == infinite
 
 
 def test_rounding_shows_its_order_alone() -> None:
-    assert Number(means="", value=2.3e-16, relation="<=", limit=1e-12, is_rounding=True).text == "below 1e-12"
-    assert equals("", 1.98765, 1.98765).text == "1.99 = 1.99"
+    tiny = Number(means="", value=2.3e-16, relation="<=", limit=1e-12, is_rounding=True)
+    assert _compared(tiny).text == "below 1e-12"
+    assert _compared(equals("", 1.98765, 1.98765)).text == "1.99 = 1.99"
 
 
 def _family_by_linear_program(m: int, s: float, u: float) -> float:

@@ -32,11 +32,12 @@ def failed(*arguments: str) -> str:
 def test_several_claims_are_a_table() -> None:
     result = run(*QUICK)
     assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].split() == ["claim", "verdict", "number", "what", "it", "is"]
-    assert lines[2].split()[:5] == ["proof-step", "false", "0.412", ">", "0"]
-    assert lines[3].split()[:5] == ["path-count", "holds", "11.1", "=", "11.1"]
-    assert lines[4].split()[:5] == ["dobrushin-l1", "false", "4", ">", "1"]
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert "All 3 claims have the expected verdict: 1 holds and 2 are false." in result.stdout
+    head = lines.index(["claim", "verdict", "number", "what", "it", "is"])
+    assert lines[head + 2][:5] == ["proof-step", "false", "0.412", ">", "0"]
+    assert lines[head + 3][:5] == ["path-count", "holds", "11.1", "=", "11.1"]
+    assert lines[head + 4][:5] == ["dobrushin-l1", "false", "4", ">", "1"]
     assert result.stderr == ""
 
 
@@ -45,6 +46,7 @@ def test_one_claim_is_printed_whole() -> None:
     assert result.exit_code == 0, result.output
     told = " ".join(result.stdout.split())
     one = CLAIMS["proof-step"]
+    assert "proof-step is false, as expected." in told
     assert one.statement in told
     assert "Source: Dong, Cordonnier, Loukas." in told
     assert "appendix, proof of Theorem 2.2" in told
@@ -56,14 +58,17 @@ def test_one_claim_is_printed_whole() -> None:
 
 def test_json_has_rows_and_whole_findings() -> None:
     found = json.loads(run(*QUICK, "--format", "json", "--seed", "2").stdout)
-    assert (found["schema"], found["command"]) == ("rankscope/1", "claims")
+    assert (found["schema"], found["command"]) == ("rankscope/2", "claims")
     assert found["provenance"]["seeds"] == [2]
     assert [row["claim"] for row in found["rows"]] == QUICK[1:]
     assert all(list(row)[: len(COLUMNS)] == list(COLUMNS) for row in found["rows"])
     assert all(row["as_expected"] and row["seed"] == 2 for row in found["rows"])
     step = found["claims"][0]
     assert (step["id"], step["verdict"], step["expected"]) == ("proof-step", "false", "false")
+    assert step["as_expected"] is True
+    assert step["number"] == step["numbers"][0]
     assert step["number"]["value"] == found["rows"][0]["value"]
+    assert step["number"]["text"] == "0.412 > 0"
     assert step["details"][0]["label"] == "P R"
     assert step["details"][0]["value"] == pytest.approx(0.29131261245159, rel=1e-12)
 
@@ -71,21 +76,26 @@ def test_json_has_rows_and_whole_findings() -> None:
 def test_csv_html_and_files(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run(*QUICK, "--format", "csv").stdout)))
     assert [row["verdict"] for row in rows] == ["false", "holds", "false"]
-    page = tmp_path / "claims.html"
-    assert run(*QUICK, "--output", str(page)).exit_code == 0
-    assert "<h2>proof-step</h2>" in page.read_text()
+    page, picture = tmp_path / "claims.html", tmp_path / "claims.svg"
+    assert run(*QUICK, "--output", str(page), "--plot", str(picture)).exit_code == 0
+    assert "proof-step: the step that follows in the proof" in page.read_text()
+    assert "dobrushin-l1" in picture.read_text()
     saved = tmp_path / "claims.parquet"
     assert run(*QUICK, "--output", str(saved)).exit_code == 0
-    assert Table.load(saved).sections["claims"][1]["id"] == "path-count"
+    assert Table.load(saved).frame["claim"].to_list() == QUICK[1:]
 
 
 def test_a_verdict_that_was_not_expected_exits_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerNorm, "forward", lambda self, x, context=None: x)
     result = run("claims", "layernorm-plays-no-role")
     assert result.exit_code == 1
+    assert "layernorm-plays-no-role is undecided, but was expected to be: false." in result.stdout
     assert "Verdict: undecided (expected: false)" in result.stdout
     assert "fails" in result.stdout
     assert result.stderr == "layernorm-plays-no-role: expected 'false', found 'undecided'\n"
+    among = run("claims", "layernorm-plays-no-role", "path-count")
+    assert among.exit_code == 1
+    assert "1 of 2 claims has another verdict than the expected one: layernorm-plays-no-role" in among.stdout
 
 
 def test_wrong_use() -> None:

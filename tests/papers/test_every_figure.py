@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rankscope.cli.app import app
+from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.papers.figures import FIGURES
-from rankscope.results import Table
 
 runner = CliRunner()
 ENDINGS = ("csv", "html", "json", "png")
@@ -38,16 +38,16 @@ def test_the_figure_is_made_and_judged(name, tmp_path):
     found = reproduce(name, tmp_path)
     assert found.exit_code == 0, found.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.{ending}" for ending in ENDINGS]
-    table = Table.load(tmp_path / f"{name}.json")
-    assert table.frame.height
-    assert set(table.frame["definition"]) <= set(table.sections["definitions"])
-    assert table.sections["verdict"]
-    for point in table.sections["verdict"]:
-        assert set(point) == {"source", "statement", "measured", "agrees"}
-        assert point["statement"].strip()
-        assert point["measured"].strip()
-        assert "nan" not in point["measured"].lower().split()
-    assert all(note.strip() for note in table.sections["notes"])
+    one = ReproduceFinding.load(tmp_path / f"{name}.json")
+    assert one.table.frame.height
+    assert set(one.table.frame["definition"]) <= set(one.definitions)
+    assert one.verdict
+    for point in one.verdict:
+        assert point.statement.strip()
+        assert point.measured.strip()
+        assert "nan" not in point.measured.lower().split()
+    assert all(note.strip() for note in one.notes)
+    assert str(one) == found.stdout
     with Image.open(tmp_path / f"{name}.png") as picture:
         assert min(picture.size) > 200
     HTMLParser().feed((tmp_path / f"{name}.html").read_text())

@@ -228,7 +228,7 @@ def paths_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     def told(task: Any, config: Any, **more: Any) -> Any:
         return SimpleNamespace(config=config)
 
-    monkeypatch.setattr(paths_effectiveness, "train", told)
+    monkeypatch.setattr(paths_effectiveness, "train_task", told)
     monkeypatch.setattr(
         paths_effectiveness,
         "measured",
@@ -259,7 +259,7 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
         folders.append(folder)
         return SimpleNamespace(config=config)
 
-    monkeypatch.setattr(paths_effectiveness, "train", told)
+    monkeypatch.setattr(paths_effectiveness, "train_task", told)
     monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: 0)
     for training, paths in (({}, {}), ({}, {"seed": 1}), *((one, {}) for one in OTHER_SORT)):
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
@@ -275,7 +275,7 @@ def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch:
         folders.append(folder)
         return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
 
-    monkeypatch.setattr(circle_runs, "train", told)
+    monkeypatch.setattr(circle_runs, "train_task", told)
     monkeypatch.setattr(
         circle_runs, "described", lambda model, config, steps: [config.model_dump(mode="json"), steps]
     )

@@ -7,7 +7,7 @@ from rankscope.errors import ConfigError, ShapeError
 from rankscope.papers.tasks.checkpoint import initial_model, load_trained, save_trained
 from rankscope.papers.tasks.hull import HULL, HullConfig, batches, held_out, hull_batch
 from rankscope.papers.tasks.task import TASKS
-from rankscope.papers.tasks.training import learning_rate, train
+from rankscope.papers.tasks.training import learning_rate, train_task
 from reference import hull_loops
 
 TINY = HullConfig(
@@ -100,7 +100,7 @@ def test_the_order_of_the_points_only_orders_the_answers():
 
 
 def test_it_learns_and_comes_back_from_its_file(tmp_path):
-    trained = train(HULL, TINY)
+    trained = train_task(HULL, TINY)
     assert HULL.lines(TINY) == {"naive": pytest.approx(0.596, abs=5e-4)}
     assert (
         trained.score > 0.75

@@ -386,7 +386,7 @@ def tiny(monkeypatch):
 @pytest.mark.usefixtures("tiny")
 def test_the_figure_goes_on_where_it_was(tmp_path, monkeypatch):
     first = figure.make(Job(size="fast", store=Store(tmp_path)))
-    monkeypatch.setattr(figure, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(figure, "train_task", lambda *_, **__: pytest.fail("trained again"))
     again = figure.make(Job(size="fast", store=Store(tmp_path)))
     assert first.sections["verdict"] == again.sections["verdict"]
     assert first.frame.equals(again.frame)

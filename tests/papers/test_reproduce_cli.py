@@ -1,14 +1,21 @@
+import io
 import json
 import os
+import re
 from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
+import rankscope
 from rankscope.cli.app import app
+from rankscope.errors import ConfigError, FileError
+from rankscope.findings.reproduce import ReproduceConfig, ReproduceFinding, Statement
 from rankscope.papers.figures import FIGURES, Job
-from rankscope.results import Table
+from rankscope.papers.figures.run import finding_of
+from rankscope.plots import svg
 
 runner = CliRunner()
 
@@ -39,6 +46,8 @@ def test_the_verdict_is_printed_point_by_point():
         "2. holds",
         "   stated here:",
         "measured:",
+        "The one published or reported statement agrees with what was measured.",
+        "All 3 statements of rankscope hold.",
         "Source: wu2024",
         "Notes",
     ):
@@ -54,17 +63,105 @@ def test_four_files_are_written(tmp_path):
         f"wu-counterexample.{ending}" for ending in ("csv", "html", "json", "png")
     ]
     printed = json.loads(found.stdout)
-    assert printed["schema"] == "rankscope/1"
+    assert printed["schema"] == "rankscope/2"
     assert printed["command"] == "reproduce"
-    table = Table.load(folder / "wu-counterexample.json")
-    assert table.sections["verdict"] == printed["verdict"]
+    assert json.loads((folder / "wu-counterexample.json").read_text()) == printed
+    assert printed["data"]["systems"]
     assert (folder / "wu-counterexample.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "wu-counterexample.html").read_text()
     assert "<script" not in page
-    assert "Verdict" in page
-    assert "<td>reported: With LayerNorm" in page
-    assert "<td>stated here: B exists" in page
+    assert "Agrees</bdi></h2>" in page
+    assert '<td class="why"><bdi>reported: With LayerNorm' in page
+    assert '<td class="why"><bdi>stated here: B exists' in page
     assert "data:image/svg+xml" in page
+
+
+def test_a_finding_loads_to_an_equal_one_and_draws_the_same_picture(table, tmp_path):
+    found = finding_of(FIGURES["wu-counterexample"], "fast", table)
+    found.save(tmp_path / "found.json")
+    again = ReproduceFinding.load(tmp_path / "found.json")
+    assert again == found
+    assert again.data == found.data == {name: table.sections[name] for name in ("systems", "example")}
+    assert str(again) == str(found)
+    drawn = svg(FIGURES["wu-counterexample"].chart(table))
+    pictures = [again.chart().svg(), found.chart().svg(), drawn]
+    assert len({re.sub(r"(clip|gradient_)\d+", "", one) for one in pictures}) == 1  # names are counted on
+    assert again == found  # a picture that was drawn is no part of what was found
+    found.chart().save(tmp_path / "found.png")
+    with Image.open(tmp_path / "found.png") as picture, Image.open(io.BytesIO(found.chart().png())) as other:
+        assert picture.size == other.size
+        assert min(picture.size) > 500
+
+
+def test_a_picture_without_its_data_is_an_error_that_says_so(table):
+    found = finding_of(FIGURES["wu-counterexample"], "fast", table).model_copy(update={"data": {}})
+    assert str(found)
+    with pytest.raises(FileError, match="not all that the picture of 'wu-counterexample' shows: 'systems'"):
+        found.chart().svg()
+
+
+def test_text_is_printed_without_drawing(table, monkeypatch):
+    def draw(*_):
+        raise AssertionError("drawn for a terminal")
+
+    figure = replace(FIGURES["wu-counterexample"], chart=draw)
+    monkeypatch.setitem(FIGURES._items, "wu-counterexample", figure)
+    found = finding_of(figure, "fast", table)
+    assert "Notes" in str(found)
+    assert found.to_json()
+    assert "drawn for a terminal" not in runner.invoke(app, FAST).stderr
+    with pytest.raises(AssertionError, match="drawn for a terminal"):
+        found.to_html()
+
+
+def test_the_verb_takes_a_configuration_or_fields(table):
+    one = rankscope.reproduce("wu-counterexample", size="fast")
+    assert one.figure.size == "fast"
+    assert rankscope.reproduce(ReproduceConfig(figure="wu-counterexample", fast=True)) == one
+    assert rankscope.reproduce(figure="wu-counterexample", fast=True) == one
+    assert ReproduceConfig(figure="x", seeds=3).seeds == (0, 1, 2)
+    assert ReproduceConfig(figure="x", seed=3).seeds == (3,)
+    assert ReproduceConfig(figure="x").seeds == ()
+    assert ReproduceConfig(figure="x", full=True).size == "full"
+    with pytest.raises(ConfigError, match="fast and full"):
+        ReproduceConfig(figure="x", fast=True, size="full")
+
+
+def test_a_folder_is_filled_by_the_verb_as_by_the_command(table, tmp_path):
+    rankscope.reproduce("wu-counterexample", fast=True, folder=tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        f"wu-counterexample.{ending}" for ending in ("csv", "html", "json", "png")
+    ]
+
+
+MEASURED = "with what was measured"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([True, True], f"All 2 published or reported statements agree {MEASURED}."),
+        (
+            [True, False, None],
+            f"Of 3 published or reported statements 1 agrees {MEASURED}, 1 does not and 1 holds in part or is not "
+            "decided.",
+        ),
+        ([False] * 2, f"Of 2 published or reported statements none agrees {MEASURED} and 2 do not."),
+        (
+            [None],
+            f"Of 1 published or reported statement none agrees {MEASURED} and 1 holds in part or is not decided.",
+        ),
+    ],
+)
+def test_statements_are_counted_in_words(table, found, words):
+    whole = finding_of(FIGURES["wu-counterexample"], "fast", table)
+    points = [Statement(source="paper", statement="s", measured="m", agrees=one) for one in found]
+    one = whole.model_copy(update={"verdict": tuple(points)})
+    assert one.words == (words,)
+    assert one.tone == ("good" if all(found) else "look")
+    none = whole.model_copy(update={"verdict": ()})
+    assert none.words == ("The figure makes no statement.",)
+    assert "no statement" in str(none)
 
 
 def test_a_figure_of_seeds_takes_one_seed():
@@ -77,10 +174,12 @@ def test_a_figure_of_seeds_takes_one_seed():
     ("arguments", "words"),
     [
         (["wu-mask"], "did you mean 'wu-masks'"),
-        (["wu-masks", "--fast", "--full"], "--fast or --full, not both"),
+        ([], "no figure was named"),
+        (["wu-masks", "--fast", "--full"], "sizes fast and full: choose one"),
+        (["wu-masks", "--size", "small"], "unknown size 'small'"),
         (["wu-masks", "--seeds", "0"], "need at least one network"),
         (["wu-masks", "--seeds", "2", "--seed", "1"], "not both"),
-        (["wu-masks", "--format", "html"], "prints table or json"),
+        (["wu-masks", "--format", "parquet"], "unknown format 'parquet'"),
         (["wu-masks", "--quick"], "No such option"),
     ],
 )
@@ -108,6 +207,60 @@ def test_a_bad_folder_is_refused_before_any_work(tmp_path, monkeypatch, kind):
     assert found.exit_code == 2
     assert "work began" not in found.stderr
     assert words in found.stderr
+
+
+def test_a_wrong_name_makes_no_folder(tmp_path):
+    found = runner.invoke(app, ["reproduce", "wu-mask", "--fast", "--output", str(tmp_path / "new")])
+    assert found.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_written_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(FIGURES._items, "wu-masks", replace(FIGURES["wu-masks"], make=_must_not_run))
+    (tmp_path / "wu-masks.csv").mkdir()
+    found = runner.invoke(app, ["reproduce", "wu-masks", "--output", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "wu-masks.csv" in found.stderr
+    assert "work began" not in found.stderr
+
+
+def test_an_interrupted_figure_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupt(job):
+        job.store.remember("piece", {}, lambda: 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(FIGURES._items, "wu-masks", replace(FIGURES["wu-masks"], make=interrupt))
+    found = runner.invoke(app, ["reproduce", "wu-masks", "--output", str(tmp_path)])
+    assert found.exit_code == 130
+    assert found.stderr == "interrupted; the same command goes on with what is done\n"
+    assert [path.name for path in tmp_path.iterdir()] == [".wu-masks.unfinished"]
+    alone = runner.invoke(app, ["reproduce", "wu-masks"])
+    assert alone.exit_code == 130
+    assert "nothing was written" in alone.stderr
+
+
+def test_a_result_that_cannot_be_written_is_kept_aside_and_so_are_its_pieces(table, tmp_path, monkeypatch):
+    def full(*_):
+        raise FileError("the disk is full")
+
+    def make(job):
+        job.store.remember("piece", {}, lambda: 1)
+        return table
+
+    figure = replace(FIGURES["wu-counterexample"], make=make)
+    monkeypatch.setitem(FIGURES._items, "wu-counterexample", figure)
+    monkeypatch.setattr("rankscope.results.write_atomically", full)
+    found = runner.invoke(app, [*FAST, "--output", str(tmp_path)])
+    assert found.exit_code == 2
+    kept = re.search(r"the disk is full; the results are in (\S+)", found.stderr)
+    assert kept is not None
+    assert ReproduceFinding.load(kept[1]).figure.name == "wu-counterexample"
+    (pieces,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert any(path.name.startswith("piece-") for path in pieces.iterdir())
+    monkeypatch.undo()
+    monkeypatch.setitem(FIGURES._items, "wu-counterexample", figure)
+    assert runner.invoke(app, [*FAST, "--output", str(tmp_path)]).exit_code == 0
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

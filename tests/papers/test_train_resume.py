@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.errors import FileError, NotSaved, NumericalError
-from rankscope.papers.tasks import TASKS, train
+from rankscope.papers.tasks import TASKS, train_task
 from rankscope.papers.tasks import checkpoint as checkpoint_module
 from rankscope.papers.tasks import run_folder as run_folder_module
 from rankscope.papers.tasks.checkpoint import STATE_FORMAT, load_trained, told_by
@@ -38,7 +38,7 @@ def _every_epoch(monkeypatch):
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """The files of a training that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    train(SORT, TINY, folder=folder)
+    train_task(SORT, TINY, folder=folder)
     return files(folder)
 
 
@@ -75,20 +75,20 @@ def killed_before(folder: Path, count: int) -> int:
 
         for name in CALLS:
             setattr(os, name, deadly(getattr(os, name)))
-        train(SORT, SHORT, folder=folder)
+        train_task(SORT, SHORT, folder=folder)
 
     return in_child(work)
 
 
 def test_killed_before_every_call_that_touches_the_disk(tmp_path):
-    train(SORT, SHORT, folder=tmp_path / "whole")
+    train_task(SORT, SHORT, folder=tmp_path / "whole")
     whole = files(tmp_path / "whole")
     count, code = 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
         count += 1
         folder = tmp_path / str(count)
         code = killed_before(folder, count)
-        train(SORT, SHORT, folder=folder)
+        train_task(SORT, SHORT, folder=folder)
         assert files(folder) == whole, count
     assert code == 0
     assert count > 20  # each of two epochs writes two files, each in five calls
@@ -97,7 +97,7 @@ def test_killed_before_every_call_that_touches_the_disk(tmp_path):
 def test_killed_at_random_moments_again_and_again(tmp_path, whole):
     chance, kills = random.Random(7), 0  # noqa: S311 - not a secret
     for attempt in range(40):
-        child = FORK.Process(target=lambda: train(SORT, TINY, folder=tmp_path))
+        child = FORK.Process(target=lambda: train_task(SORT, TINY, folder=tmp_path))
         child.start()
         child.join(chance.uniform(0.0, 0.02 * (attempt + 1)))
         if child.exitcode == 0:
@@ -105,7 +105,7 @@ def test_killed_at_random_moments_again_and_again(tmp_path, whole):
         child.kill()
         child.join()
         kills += 1
-    train(SORT, TINY, folder=tmp_path)
+    train_task(SORT, TINY, folder=tmp_path)
     assert files(tmp_path) == whole
     assert kills
 
@@ -120,14 +120,14 @@ def test_earlier_epochs_are_told_again(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(SORT, TINY, folder=tmp_path, tell=stop_after_two)
+        train_task(SORT, TINY, folder=tmp_path, tell=stop_after_two)
     assert len(told_by(tmp_path / "state.safetensors", STATE_FORMAT)[2]) == 2
     again = []
-    trained = train(SORT, TINY, folder=tmp_path, tell=again.append)
+    trained = train_task(SORT, TINY, folder=tmp_path, tell=again.append)
     assert tuple(again) == trained.curve
     assert again[:2] == heard
     done = []
-    assert train(SORT, TINY, folder=tmp_path, tell=done.append).curve == trained.curve
+    assert train_task(SORT, TINY, folder=tmp_path, tell=done.append).curve == trained.curve
     assert done == again
 
 
@@ -137,10 +137,10 @@ def test_an_early_stop_is_the_same_after_a_kill(tmp_path):
     def die(_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert in_child(lambda: train(SORT, config, folder=tmp_path, tell=die)) == -signal.SIGKILL
-    trained = train(SORT, config, folder=tmp_path)
+    assert in_child(lambda: train_task(SORT, config, folder=tmp_path, tell=die)) == -signal.SIGKILL
+    trained = train_task(SORT, config, folder=tmp_path)
     assert len(trained.curve) == 1
-    assert trained.stopped == train(SORT, config).stopped is not None
+    assert trained.stopped == train_task(SORT, config).stopped is not None
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -149,15 +149,15 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path, f
         raise KeyboardInterrupt
 
     if finished:
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
     else:
         with pytest.raises(KeyboardInterrupt):
-            train(SORT, TINY, folder=tmp_path, tell=interrupt)
+            train_task(SORT, TINY, folder=tmp_path, tell=interrupt)
     before = files(tmp_path)
     with pytest.raises(
         FileError, match=r"holds another model of the task 'sort': dim 4 there, 8 asked; seed 0"
     ):
-        train(SORT, SORT.configured(**FIELDS | {"dim": 8, "seed": 3}), folder=tmp_path)
+        train_task(SORT, SORT.configured(**FIELDS | {"dim": 8, "seed": 3}), folder=tmp_path)
     assert files(tmp_path) == before
 
 
@@ -165,7 +165,7 @@ def test_files_of_others_are_not_replaced(tmp_path):
     for name in ("log.csv", "result.json"):
         (tmp_path / name).write_text("mine")
         with pytest.raises(FileError, match="is there without a model that it belongs to"):
-            train(SORT, TINY, folder=tmp_path)
+            train_task(SORT, TINY, folder=tmp_path)
         assert (tmp_path / name).read_text() == "mine"
         (tmp_path / name).unlink()
 
@@ -175,10 +175,10 @@ def test_a_state_of_other_versions_is_refused(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(SORT, TINY, folder=tmp_path, tell=interrupt)
+        train_task(SORT, TINY, folder=tmp_path, tell=interrupt)
     monkeypatch.setattr(checkpoint_module, "versions", lambda: {"torch": "1.0"})
     with pytest.raises(FileError, match=r"going on would not give the same bits"):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
 
 
 def test_what_is_there_is_checked_under_the_lock(tmp_path, monkeypatch):
@@ -189,26 +189,26 @@ def test_what_is_there_is_checked_under_the_lock(tmp_path, monkeypatch):
     @contextmanager
     def late(folder):
         monkeypatch.setattr(run_folder_module, "locked", real)
-        train(SORT, other, folder=folder)
+        train_task(SORT, other, folder=folder)
         with real(folder):
             yield
 
     monkeypatch.setattr(run_folder_module, "locked", late)
     with pytest.raises(FileError, match="seed 7 there, 0 asked"):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
 
 
 def test_a_lock_that_cannot_be_made(tmp_path):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(FileError, match="cannot write in the folder"):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
 
 
 def test_a_damaged_state_is_refused_and_left_alone(tmp_path):
     state = tmp_path / "state.safetensors"
     state.write_bytes(b"garbage")
     with pytest.raises(FileError, match="damaged"):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
     assert state.read_bytes() == b"garbage"
 
 
@@ -217,16 +217,16 @@ def test_a_file_in_place_of_the_folder(tmp_path):
     file.write_text("mine")
     for place in (file, file / "deeper"):
         with pytest.raises(FileError, match="name"):
-            train(SORT, TINY, folder=place)
+            train_task(SORT, TINY, folder=place)
     assert file.read_text() == "mine"
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     def second(_):
         with pytest.raises(FileError, match="another process works in"):
-            train(SORT, TINY, folder=tmp_path)
+            train_task(SORT, TINY, folder=tmp_path)
 
-    assert in_child(lambda: train(SORT, TINY, folder=tmp_path, tell=second)) == 0
+    assert in_child(lambda: train_task(SORT, TINY, folder=tmp_path, tell=second)) == 0
 
 
 def test_a_full_disk_keeps_the_last_state(tmp_path, whole, monkeypatch):
@@ -241,10 +241,10 @@ def test_a_full_disk_keeps_the_last_state(tmp_path, whole, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     nowhere = "No space left on device; any earlier file is unchanged.*nor could the model be kept"
     with pytest.warns(NotSaved, match="the state of the training"), pytest.raises(FileError, match=nowhere):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
     monkeypatch.undo()
     assert 0 < len(told_by(tmp_path / "state.safetensors", STATE_FORMAT)[2]) < TINY.epochs
-    train(SORT, TINY, folder=tmp_path)
+    train_task(SORT, TINY, folder=tmp_path)
     assert files(tmp_path) == whole
 
 
@@ -252,7 +252,7 @@ def test_states_that_cannot_be_saved_cost_nothing_but_themselves(tmp_path, whole
     """The disk has room again for the model: training went on, to the same bits."""
     monkeypatch.setattr(run_folder_module, "save_state", refused)
     with pytest.warns(NotSaved, match="the state of the training is not saved"):
-        train(SORT, TINY, folder=tmp_path)
+        train_task(SORT, TINY, folder=tmp_path)
     assert files(tmp_path) == whole
 
 
@@ -265,7 +265,7 @@ def test_a_model_that_cannot_be_saved_is_kept_aside(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_folder_module, "save_trained", save_elsewhere)
     with pytest.raises(FileError, match="the trained model is in") as told:
-        train(SORT, TINY, folder=place)
+        train_task(SORT, TINY, folder=place)
     kept = re.search(r"the trained model is in (\S+)", str(told.value))[1]
     assert len(load_trained(kept).curve) == TINY.epochs
 
@@ -280,12 +280,12 @@ def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(FileError, match="permission"):
-            train(SORT, TINY, folder=tmp_path)
+            train_task(SORT, TINY, folder=tmp_path)
     finally:
         tmp_path.chmod(0o700)
 
 
 def test_a_diverging_run_keeps_its_last_state(tmp_path):
     with pytest.raises(NumericalError):
-        train(SORT, SORT.configured(**FIELDS | {"learning_rate": 1e30, "warmup": 0}), folder=tmp_path)
+        train_task(SORT, SORT.configured(**FIELDS | {"learning_rate": 1e30, "warmup": 0}), folder=tmp_path)
     assert not (tmp_path / "model.safetensors").exists()

@@ -9,14 +9,31 @@ import pytest
 import safetensors.torch
 import torch
 
-from rankscope.errors import FileError, MissingExtraError, NumericalError, RankscopeError
+import rankscope
+from rankscope.errors import (
+    ConfigError,
+    FileError,
+    MissingExtraError,
+    NumericalError,
+    RankscopeError,
+    UnknownNameError,
+)
+from rankscope.findings.train import Stopped, TrainConfig, TrainFinding
 from rankscope.network import Attention, Context
-from rankscope.papers.tasks import TASKS, Epoch, Trained, initial_model, load_trained, save_trained, train
-from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, measured_score
+from rankscope.papers.tasks import (
+    TASKS,
+    Epoch,
+    Trained,
+    initial_model,
+    load_trained,
+    save_trained,
+    train_task,
+)
+from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, measured_score, why_stop
 from rankscope.papers.tasks.dropout import dropped
 from rankscope.papers.tasks.event_log import EventLog
-from rankscope.papers.tasks.table import training_table
-from rankscope.papers.tasks.training import learning_rate, why_stop
+from rankscope.papers.tasks.study import finding_of
+from rankscope.papers.tasks.training import learning_rate
 
 SORT = TASKS["sort"]
 SMALL = {
@@ -32,7 +49,7 @@ def tiny(**fields):
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    return train(SORT, TINY)
+    return train_task(SORT, TINY)
 
 
 def weights(model):
@@ -52,7 +69,7 @@ def test_training_learns_and_is_deterministic(trained):
     assert trained.stopped is None
     told: list[Epoch] = []
     torch.manual_seed(99)  # the global random source plays no part
-    again = train(SORT, TINY, tell=told.append)
+    again = train_task(SORT, TINY, tell=told.append)
     assert again.curve == trained.curve == tuple(told)
     assert_same(weights(again.model), weights(trained.model))
     assert not any(one.requires_grad for one in again.model.parameters())
@@ -60,17 +77,19 @@ def test_training_learns_and_is_deterministic(trained):
 
 
 def test_another_seed_trains_another_model(trained):
-    other = train(SORT, tiny(seed=1))
+    other = train_task(SORT, tiny(seed=1))
     assert other.curve[0].loss != trained.curve[0].loss
 
 
 def test_no_epochs_leave_the_model_as_it_was():
-    untouched = train(SORT, tiny(epochs=0))
+    untouched = train_task(SORT, tiny(epochs=0))
     assert untouched.curve == ()
     assert_same(weights(untouched.model), weights(initial_model(SORT, TINY, dtype=torch.float32)))
-    table = training_table(untouched)
-    assert table.frame.height == 0
-    assert table.sections["training"]["epochs"] == 0
+    found = finding_of(untouched)
+    assert found.table.frame.height == 0
+    assert found.training.epochs == 0
+    assert "before any training" in found.words[0]
+    assert "no number to draw" in found.chart().svg()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +106,7 @@ def test_one_step_is_that_of_adam(fields, shrink):
     letters, targets = next(SORT.batches(config))[0]
     log_chances = model(letters).log_softmax(dim=-1)
     (-log_chances.gather(-1, targets.unsqueeze(-1)).mean()).backward()
-    after = train(SORT, config).model
+    after = train_task(SORT, config).model
     for (name, before), moved in zip(model.named_parameters(), after.parameters(), strict=True):
         gradient = before.grad
         assert gradient is not None
@@ -101,7 +120,7 @@ def test_one_step_is_that_of_adam(fields, shrink):
 def test_weight_decay_of_adam_is_part_of_the_gradient():
     """With a decay that drowns the loss the first step goes toward zero by the full rate."""
     config = tiny(epochs=1, batch=40, warmup=0, decay="none", weight_decay=1e6)
-    before, after = initial_model(SORT, config, dtype=torch.float32), train(SORT, config).model
+    before, after = initial_model(SORT, config, dtype=torch.float32), train_task(SORT, config).model
     for one, other in zip(before.parameters(), after.parameters(), strict=True):
         clear = one.abs() > 1e-3
         expected = one[clear] - config.learning_rate * one[clear].sign()
@@ -133,7 +152,7 @@ def test_the_rate_of_the_curve_is_that_of_the_last_step(trained):
 
 def test_training_that_diverges_is_refused():
     with pytest.raises(NumericalError, match=r"learning_rate=1e\+30.*choose smaller ones"):
-        train(SORT, tiny(learning_rate=1e30, warmup=0))
+        train_task(SORT, tiny(learning_rate=1e30, warmup=0))
 
 
 @pytest.mark.parametrize(
@@ -158,10 +177,10 @@ def test_a_configuration_that_makes_no_sense_is_refused(fields, message):
 
 
 def test_dropout_is_of_training_alone_and_depends_on_seed_and_step():
-    one, again, other = (train(SORT, tiny(dropout=0.3, **fields)) for fields in ({}, {}, {"seed": 1}))
+    one, again, other = (train_task(SORT, tiny(dropout=0.3, **fields)) for fields in ({}, {}, {"seed": 1}))
     assert_same(weights(one.model), weights(again.model))
     assert one.curve != other.curve
-    assert one.curve != train(SORT, TINY).curve
+    assert one.curve != train_task(SORT, TINY).curve
     letters, _ = SORT.held_out(TINY)
     assert torch.equal(one.model(letters), one.model(letters))  # no dropout is left in the trained network
 
@@ -213,19 +232,20 @@ def epochs(*losses, score=0.5):
 
 
 def test_training_stops_at_a_score():
-    reached = train(SORT, tiny(stop_at=0.0))
+    reached = train_task(SORT, tiny(stop_at=0.0))
     assert len(reached.curve) == 1
-    assert reached.stopped == "the test score reached 0.0 in epoch 1"
+    assert reached.stopped.words == "the test score reached 0.0 in epoch 1"
     assert why_stop(tiny(stop_at=0.6), epochs(3, 2)) is None
 
 
 def test_training_stops_when_the_loss_does_not_fall():
     config = tiny(patience=2)
     assert why_stop(config, epochs(3, 2, 2.5)) is None
-    assert why_stop(config, epochs(3, 2, 2.5, 2)) == "no smaller loss in 2 epochs after epoch 2"
+    assert why_stop(config, epochs(3, 2, 2.5, 2)) == Stopped(by="patience", limit=2, epoch=2)
+    assert why_stop(config, epochs(3, 2, 2.5, 2)).words == "no smaller loss in 2 epochs after epoch 2"
     assert why_stop(config, epochs(3, 2, 2.5, 1.9)) is None
     assert why_stop(config, epochs(3, 2, 2, 2, 2, 2)) is None  # the last epoch: not early
-    stuck = train(SORT, tiny(learning_rate=1e-20, patience=1, epochs=50, train=16))
+    stuck = train_task(SORT, tiny(learning_rate=1e-20, patience=1, epochs=50, train=16))
     assert stuck.stopped is not None
     assert len(stuck.curve) < 50
 
@@ -323,19 +343,67 @@ def test_files_that_cannot_be_read_or_written(trained, tmp_path):
 # Logs
 
 
-def test_the_table_holds_the_curve(trained):
-    table = training_table(trained)
-    losses = table.frame.filter(measure="loss")
+def test_rows_hold_the_curve(trained):
+    found = finding_of(trained)
+    losses = found.table.frame.filter(measure="loss")
     assert losses["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
     assert losses["value"].to_list() == [one.loss for one in trained.curve]
-    found = table.sections["training"]
-    assert found["score"] == trained.score
-    assert found["lines"]["naive"] == 0.25
-    assert found["parameters"] == sum(one.numel() for one in trained.model.parameters())
+    assert found.score == trained.score
+    assert found.training.lines["naive"] == 0.25
+    assert found.training.parameters == sum(one.numel() for one in trained.model.parameters())
+    assert found.model is trained.model
+
+
+def test_a_finding_loads_to_an_equal_one_without_the_network(trained, tmp_path):
+    found = finding_of(trained)
+    found.save(tmp_path / "result.json")
+    again = TrainFinding.load(tmp_path / "result.json")
+    assert again == found
+    assert again != finding_of(train_task(SORT, tiny(seed=1)))
+    assert str(again) == str(found)
+    assert again.chart() == found.chart()
+    assert again.trained is None
+    with pytest.raises(ConfigError, match="load_trained"):
+        _ = again.model
+
+
+def test_the_verb_takes_a_configuration_or_fields(trained):
+    """Fields of the task itself are fields of the verb."""
+    known = finding_of(trained)
+    fields = dict(TINY.model_dump())
+    one = rankscope.train("sort", **fields)
+    assert one.table.frame.drop("run").equals(known.table.frame.drop("run"))
+    assert one.trained.config == TINY
+    own = {name: value for name, value in fields.items() if name in TrainConfig.model_fields}
+    others = tuple(f"{name}={json.dumps(value)}" for name, value in fields.items() if name not in own)
+    assert rankscope.train(TrainConfig(task="sort", **own, set=others)).trained.curve == trained.curve
+    with pytest.raises(ConfigError, match="corpus"):
+        rankscope.train("memorize", text="a.txt")
+    with pytest.raises(UnknownNameError, match="did you mean 'length'"):
+        rankscope.train("sort", lenght=3)
+    with pytest.raises(ConfigError, match="no task was named"):
+        rankscope.train()
+
+
+@pytest.mark.parametrize(
+    ("score", "lines", "tone"),
+    [
+        (0.5, {"naive": 0.25, "ceiling": 0.9}, "good"),
+        (0.2, {"naive": 0.25}, "look"),
+        (0.25, {"naive": 0.25}, "look"),
+    ],
+)
+def test_a_score_is_judged_by_the_lines_it_is_compared_with(trained, score, lines, tone):
+    known = finding_of(trained)
+    found = known.model_copy(
+        update={"training": known.training.model_copy(update={"score": score, "lines": lines})}
+    )
+    assert found.tone == tone
+    assert ("of the ceiling" in " ".join(found.words)) == ("ceiling" in lines)
 
 
 def test_the_log_is_the_curve(trained, tmp_path):
-    train(SORT, TINY, folder=tmp_path)
+    train_task(SORT, TINY, folder=tmp_path)
     with open(tmp_path / "log.csv", newline="") as file:
         read = [
             Epoch(**{name: json.loads(text) for name, text in row.items()}) for row in csv.DictReader(file)

@@ -10,7 +10,7 @@ from rankscope.papers.figures.store import Store
 from rankscope.papers.figures.width_depth_words import BARE, SKIP, Form, Found
 from rankscope.papers.tasks import TASKS, SortConfig
 from rankscope.papers.tasks.long_paths import without_long_skips
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 
 SORT = TASKS["sort"]
 TINY = SortConfig.of(layers=2, dim=8, alphabet=4, length=3, train=20, test=10, epochs=2, batch=10)
@@ -67,7 +67,7 @@ def tiny(monkeypatch):
 @pytest.mark.usefixtures("tiny")
 def test_the_figure_goes_on_where_it_was_and_scores_what_it_trained(tmp_path, monkeypatch):
     first = figure.make(Job(size="fast", store=Store(tmp_path)))
-    monkeypatch.setattr(figure, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(figure, "train_task", lambda *_, **__: pytest.fail("trained again"))
     again = figure.make(Job(size="fast", store=Store(tmp_path)))
     assert first.frame.equals(again.frame)
     assert first.sections["verdict"] == again.sections["verdict"]
@@ -75,7 +75,7 @@ def test_the_figure_goes_on_where_it_was_and_scores_what_it_trained(tmp_path, mo
         0, named=True
     )
     config = TINY.model_copy(update={"dim": row["dim"], "objective": "long-only"})
-    trained = train(SORT, config)
+    trained = train_task(SORT, config)
     inputs, targets = SORT.held_out(config)
     with torch.no_grad():
         assert row["value"] == SORT.score(without_long_skips(trained.model, inputs), targets)

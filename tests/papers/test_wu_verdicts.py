@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rankscope.papers.figures.figure import decided, in_words
+from rankscope.findings.reproduce import Statement
+from rankscope.papers.figures.figure import decided
 from rankscope.papers.figures.kept import Pushed
 from rankscope.papers.figures.stacks import Shape, recorded_layers
 from rankscope.papers.figures.wu_counterexample import SIZES, WuCounterexampleConfig, _verdict
@@ -245,8 +246,12 @@ def test_counterexample_rules(systems, expected):
 
 
 def test_labels_tell_whose_statement_it_is():
-    point = {"source": "ours", "statement": "s", "measured": "m", "agrees": False}
-    assert in_words(point) == ("stated here", "s", "m", "does not hold")
-    assert in_words(point | {"source": "reported"}) == ("reported", "s", "m", "does not agree")
-    assert in_words(point | {"source": "paper", "agrees": True}) == ("published", "s", "m", "agrees")
+    def said(**more):
+        one = Statement(**{"source": "ours", "statement": "s", "measured": "m", "agrees": False} | more)
+        return one.label, one.judged
+
+    assert said() == ("stated here", "does not hold")
+    assert said(source="reported") == ("reported", "does not agree")
+    assert said(source="paper", agrees=True) == ("published", "agrees")
+    assert said(source="paper", agrees=None) == ("published", "in part, or not decided")
     assert decided([]) is None

@@ -9,6 +9,7 @@ from rankscope.charts.chart import Chart as Chart
 from rankscope.charts.specs import Bar as Bar
 from rankscope.charts.specs import Bars as Bars
 from rankscope.charts.specs import Cell as Cell
+from rankscope.charts.specs import Drawn as Drawn
 from rankscope.charts.specs import Grid as Grid
 from rankscope.charts.specs import Line as Line
 from rankscope.charts.specs import Panel as Panel
@@ -27,6 +28,7 @@ __all__ = [
     "Bars",
     "Cell",
     "Chart",
+    "Drawn",
     "Grid",
     "Line",
     "Panel",

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from rankscope.charts.markup import Attribute, tag
 from rankscope.charts.specs import Picture
-from rankscope.charts.svg import WIDTH, height_of, to_svg
+from rankscope.charts.svg import WIDTH, size_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
 
 CHART_FORMATS = (".svg", ".png")
@@ -38,18 +38,20 @@ class Chart:
     pictures: Sequence[Picture]
 
     def svg(self, *, tips: bool = True) -> Markup:
-        """All pictures as one SVG, two side by side where there are several."""
+        """All pictures as one SVG, two side by side where there are several of our own."""
         if len(self.pictures) == 1:
             return to_svg(self.pictures[0], tips=tips)
-        columns = min(BESIDE, len(self.pictures)) or 1
+        sizes = [size_of(picture) for picture in self.pictures]
+        wide = max((width for width, _ in sizes), default=WIDTH)
+        columns = 1 if wide > WIDTH else min(BESIDE, len(self.pictures)) or 1
         parts, top = [], 0.0
         for start in range(0, len(self.pictures), columns):
             row = self.pictures[start : start + columns]
             for at, picture in enumerate(row):
                 place = f"translate({at * WIDTH} {top:g})"
                 parts.append(tag("g", to_svg(picture, tips=tips), transform=place))
-            top += max(map(height_of, row))
-        size: dict[str, Attribute] = {"width": columns * WIDTH, "height": f"{top:g}"}
+            top += max(height for _, height in sizes[start : start + columns])
+        size: dict[str, Attribute] = {"width": f"{columns * max(wide, WIDTH):g}", "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
         return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size)
 

@@ -1,6 +1,6 @@
-"""What is drawn, not how: curves with bands and floors, grids of cells, bars."""
+"""What is drawn, not how: curves with bands and floors, grids of cells, bars, pictures of other code."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -174,4 +174,18 @@ class Plane:
     notes: Sequence[str] = ()
 
 
-Picture = Panel | Grid | Bars | Plane
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A picture that curves, grids and bars cannot show, as other code draws it.
+
+    Args:
+        title: what is seen, also for those who cannot see it.
+        draw: makes the SVG, when it is needed.
+    """
+
+    title: str
+    draw: Callable[[], str]
+    notes: Sequence[str] = ()
+
+
+Picture = Panel | Grid | Bars | Plane | Drawn

@@ -5,6 +5,7 @@ which a page in dark colors draws it otherwise (``PAGE_STYLE``).
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -19,6 +20,7 @@ from rankscope.charts.specs import (
     Bar,
     Bars,
     Cell,
+    Drawn,
     Grid,
     Line,
     Panel,
@@ -87,6 +89,8 @@ PAGE_STYLE = (
 
 def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
     """The picture. Without ``tips`` it is still: for files that cannot be hovered."""
+    if isinstance(picture, Drawn):
+        return legal(picture.draw())
     drawing = _drawn(picture)
     body = Markup("").join([*drawing.parts, *(drawing.tips if tips else ())])
     style = tag("style", STYLE) if tips else Markup("")
@@ -108,9 +112,16 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
     return legal(whole)
 
 
-def height_of(picture: Picture) -> float:
-    """The height of a picture that is ``WIDTH`` wide."""
-    return _drawn(picture).height
+def size_of(picture: Picture) -> tuple[float, float]:
+    """Width and height; every picture is ``WIDTH`` wide but those that other code draws."""
+    if not isinstance(picture, Drawn):
+        return WIDTH, _drawn(picture).height
+    root = re.search(r"<svg\b[^>]*>", picture.draw())
+    found = [re.search(rf'\b{name}="([0-9.]+)', root[0] if root else "") for name in ("width", "height")]
+    if None in found:
+        raise ValueError(f"the picture {picture.title!r} is no SVG with a width and a height")
+    width, height = (float(one[1]) for one in found if one)
+    return width, height
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,27 @@ COMMANDS = {
         config="rankscope.findings.equilibria:EquilibriaConfig",
         study="rankscope.studies.equilibria:equilibria",
     ),
-    "claims": Declared(PAPERS, "Run statements of the papers and say which hold.", ("claims",)),
-    "reproduce": Declared(PAPERS, "Make a figure of a paper again.", ("reproduce wu-masks --fast",)),
-    "train": Declared(PAPERS, "Train a small transformer on a task of the papers.", ("train sort",)),
+    "claims": Declared(
+        PAPERS,
+        "Run statements of the papers and say which hold.",
+        ("claims", "claims proof-step several-heads-bound --output claims.html"),
+        config="rankscope.findings.claims:ClaimsConfig",
+        study="rankscope.papers.claims.study:claims",
+    ),
+    "reproduce": Declared(
+        PAPERS,
+        "Make a figure of a paper again.",
+        ("reproduce wu-masks --fast", "reproduce paths-sort --output figures"),
+        config="rankscope.findings.reproduce:ReproduceConfig",
+        study="rankscope.papers.figures.run:reproduce",
+    ),
+    "train": Declared(
+        PAPERS,
+        "Train a small transformer on a task of the papers.",
+        ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot curves.png"),
+        config="rankscope.findings.train:TrainConfig",
+        study="rankscope.papers.tasks.study:train",
+    ),
     "list": Declared(
         LIST, "List what can be named: models, measures, masks, figures, claims.", ("list masks",)
     ),

@@ -2,24 +2,30 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from pydantic import field_validator
 
 from rankscope.cli.fields import options_of, values_of
 from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
+from rankscope.core.words import listed
 from rankscope.errors import ConfigError, FileError, RankscopeError
-from rankscope.findings.asked import Asked, option
+from rankscope.findings.asked import Asked, Foldered, option
 
 if TYPE_CHECKING:
     from rankscope.cli.program import Declared
     from rankscope.document import Document
     from rankscope.findings.base import Finding
     from rankscope.results.outcome import Decision
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 
@@ -48,24 +54,87 @@ class Output(Asked):
             raise ConfigError("parquet is a binary format; give --output FILE.parquet")
         return self.format
 
-    def check(self, reads: tuple[object, ...]) -> None:
+    @property
+    def file(self) -> Path | None:
+        """Where results go instead of stdout."""
+        return self.output
+
+    def written(self, asked: Asked) -> list[tuple[Path, str]]:
+        """Files that will be written, each with the option that asks for it."""
+        pairs = ((self.output, "--output"), (self.plot, "--plot"))
+        return [(path, name) for path, name in pairs if path is not None]
+
+    def check(self, asked: Asked) -> None:
         """Raise before any work if a file could not be written, or would replace one that is read."""
         from rankscope.charts import CHART_FORMATS
         from rankscope.charts.chart import need_png
         from rankscope.results import check_output
         from rankscope.results.files import refuse_input
 
-        for path, name in ((self.output, "--output"), (self.plot, "--plot")):
-            if path is not None:
-                check_output(path)
-                refuse_input(path, reads, name)
+        written = self.written(asked)
+        for path, name in written:
+            check_output(path)
+            refuse_input(path, tuple(getattr(asked, "reads", ())), name)
         if self.plot is not None:
             check_output(self.plot, CHART_FORMATS)
             if self.plot.suffix.lower() == ".png":
                 need_png()
-        both = (self.output, self.plot)
-        if None not in both and os.path.realpath(both[0] or "") == os.path.realpath(both[1] or ""):
+        others = [os.path.realpath(path) for path, name in written if name != "--plot"]
+        if self.plot is not None and os.path.realpath(self.plot) in others:
             raise ConfigError(f"--output and --plot are both {self.plot}; one would overwrite the other")
+
+
+class FolderOutput(Output):
+    """How a command that makes several files writes them: into a folder, and what it says to stdout."""
+
+    format: Literal["table", "json", "csv", "html"] | None = option(None, "What to print.", shown="table")
+    output: Path | None = option(
+        None,
+        "Folder for the files of the command; made if it is missing. What was interrupted there goes on.",
+    )
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _named(cls, output: Any) -> Any:
+        """An empty name would silently be the current folder."""
+        if isinstance(output, str) and not output.strip():
+            raise ConfigError("--output is empty; name a folder, '.' for the current one")
+        return output
+
+    @property
+    def wanted(self) -> str:
+        """The format of what is printed."""
+        return self.format or "table"
+
+    @property
+    def file(self) -> Path | None:
+        """Nothing goes there instead of stdout."""
+        return None
+
+    def written(self, asked: Asked) -> list[tuple[Path, str]]:
+        """The files of the folder, where that exists, and the picture."""
+        found = [] if self.plot is None else [(self.plot, "--plot")]
+        if self.output is None or not self.output.is_dir():
+            return found
+        return [*found, *((self.output / name, "--output") for name in getattr(asked, "files", ()))]
+
+    def check(self, asked: Asked) -> None:
+        """Raise before any work if the folder is a file, could not be made, or its files could not be written."""
+        from rankscope.charts.chart import need_png
+
+        super().check(asked)
+        if self.output is not None and any(name.endswith(".png") for name in getattr(asked, "files", ())):
+            need_png()
+        if self.output is None or self.output.is_dir():
+            return
+        if self.output.exists():
+            raise FileError(f"--output {str(self.output)!r} is a file; name a folder for the files")
+        above = next(one for one in self.output.absolute().parents if one.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            reason = "you may not write there" if above.is_dir() else "it is a file"
+            raise FileError(
+                f"cannot make the folder {str(self.output)!r} in {str(above)!r}: {reason}; name another one"
+            )
 
 
 class Command(click.Command):
@@ -97,18 +166,25 @@ class Command(click.Command):
 def command_of(name: str, declared: "Declared") -> click.Command:
     """The command, made from its configuration, its view and, once it runs, its study."""
     config, view = found_at(declared.config), found_at(declared.view)
+    form = FolderOutput if issubclass(config, Foldered) else Output
 
     def run(**given: Any) -> int:
-        out, shown = Output.of(**values_of(Output, given)), view.of(**values_of(view, given))
+        out, shown = form.of(**values_of(form, given)), view.of(**values_of(view, given))
         asked = shown.asking(config.of(**values_of(config, given)))
         wanted = out.wanted
-        out.check(tuple(getattr(asked, "reads", ())))
-        with progress(name) as advance:
-            finding = found_at(declared.study)(config=asked, advance=advance)
+        out.check(asked)
+        try:
+            with progress(name) as advance:
+                finding = found_at(declared.study)(config=asked, advance=advance, **_folder(out))
+        except KeyboardInterrupt:
+            if not isinstance(out, FolderOutput) or out.output is None:
+                raise
+            note("interrupted; the same command goes on with what is done")
+            return INTERRUPTED
         _write(finding, shown.document(finding), out, wanted)
         return _code([*finding.decisions(), *shown.decisions(finding)], getattr(shown, "undecided", None))
 
-    params = [*options_of(config), *options_of(view), *options_of(Output)]
+    params = [*options_of(config), *options_of(view), *options_of(form)]
     return Command(name, params=params, help=config.__doc__, callback=run, examples=declared.examples)
 
 
@@ -127,27 +203,48 @@ def _code(decisions: "Sequence[Decision]", undecided: str | None) -> int:
     return 0
 
 
+def _folder(out: Output) -> dict[str, Any]:
+    """What a study that makes several files is given besides: where, and who writes them."""
+    if not isinstance(out, FolderOutput) or out.output is None:
+        return {}
+    folder = out.output
+
+    def save(finding: Any) -> None:
+        with _kept(finding):
+            names = finding.save_into(folder, made_by=command_line())
+            note(f"wrote {listed(names)} in {folder}")
+
+    return {"folder": folder, "save": save}
+
+
 def _write(finding: "Finding", page: "Document", out: Output, wanted: str) -> None:
-    """Everything that was asked for; what cannot be written is kept aside, so that no result is lost."""
+    """Everything that was asked for."""
     from rankscope.document.html import to_html
     from rankscope.document.text import to_text
 
-    try:
+    with _kept(finding):
         if wanted == "parquet":
-            finding.table.save(str(out.output))
-            note(f"wrote {out.output}")
+            finding.table.save(str(out.file))
+            note(f"wrote {out.file}")
         else:
-            dims = out.output is None and sys.stdout.isatty()
+            dims = out.file is None and sys.stdout.isatty()
             made: dict[str, Callable[[], str]] = {
                 "json": finding.to_json,
                 "csv": finding.table.to_csv,
                 "html": lambda: to_html(replace(page, made_by=command_line())),
                 "table": lambda: to_text(page, dims=dims),
             }
-            emit(made[wanted](), out.output)
+            emit(made[wanted](), out.file)
         if out.plot is not None:
             finding.chart().save(out.plot)
             note(f"wrote {out.plot}")
+
+
+@contextmanager
+def _kept(finding: "Finding") -> Iterator[None]:
+    """What cannot be written inside the block is kept aside, so that no result is lost."""
+    try:
+        yield
     except BrokenPipeError:
         raise  # the reader of our output has seen enough of it
     except (RankscopeError, OSError) as error:

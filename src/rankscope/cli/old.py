@@ -9,13 +9,10 @@ import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.ablate import ablate
-from rankscope.cli.claims import claims
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
-from rankscope.cli.reproduce import reproduce
 from rankscope.cli.scan import scan
-from rankscope.cli.train import train
 
 
 class OneLineErrors(TyperGroup):
@@ -44,9 +41,6 @@ old = typer.Typer(
 old.command("scan")(scan)
 old.command("ablate")(ablate)
 old.command("paths")(paths)
-old.command("claims")(claims)
-old.command("train")(train)
-old.command("reproduce")(reproduce)
 old.command("list")(list_names)
 
 

@@ -11,6 +11,7 @@ from rankscope.document.blocks import Document as Document
 from rankscope.document.blocks import Facts as Facts
 from rankscope.document.blocks import Figure as Figure
 from rankscope.document.blocks import Notes as Notes
+from rankscope.document.blocks import Prose as Prose
 from rankscope.document.blocks import Section as Section
 from rankscope.document.blocks import Tabular as Tabular
 from rankscope.document.blocks import Tone as Tone
@@ -25,6 +26,7 @@ __all__ = [
     "Facts",
     "Figure",
     "Notes",
+    "Prose",
     "Section",
     "Tabular",
     "Tone",

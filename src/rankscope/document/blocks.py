@@ -38,6 +38,14 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
+class Prose:
+    """Paragraphs of running text, such as a statement and its source. In a terminal, lines end between words."""
+
+    paragraphs: Sequence[str]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One entry of a table. ``faint``: true, but of no weight (vacuous, not above its floor)."""
 
@@ -91,7 +99,7 @@ class Section:
     only: Reader | None = None
 
 
-Block = Verdict | Facts | Notes | Tabular | Figure | Section
+Block = Verdict | Facts | Notes | Prose | Tabular | Figure | Section
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,15 +5,16 @@ file itself, so that names from a model or a result file cannot do anything, wha
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import cache, singledispatch
 from importlib.resources import files
 
 from markupsafe import Markup
 
-from rankscope.charts import to_svg
+from rankscope.charts import Drawn, to_svg
 from rankscope.charts.markup import legal, tag, void
-from rankscope.charts.svg import PAGE_STYLE
+from rankscope.charts.svg import PAGE_STYLE, size_of
 from rankscope.core.words import clipped
 from rankscope.document.blocks import (
     Block,
@@ -22,6 +23,7 @@ from rankscope.document.blocks import (
     Facts,
     Figure,
     Notes,
+    Prose,
     Section,
     Tabular,
     Verdict,
@@ -82,7 +84,7 @@ def to_html(document: Document) -> str:
 
 def to_fragment(document: Document) -> str:
     """Verdict, facts and tables, for a notebook, which brings its own style."""
-    kept = [one for one in document.blocks if isinstance(one, Verdict | Tabular | Facts | Figure)]
+    kept = [one for one in document.blocks if isinstance(one, Verdict | Prose | Tabular | Facts | Figure)]
     found = tag("div", tag("h3", _words(document.title)), _list(document.facts, "facts"), *map(_html, kept))
     return str(legal(found))
 
@@ -110,6 +112,12 @@ def _(block: Verdict) -> Markup:
 @_html.register
 def _(block: Notes) -> Markup:
     return _list(block.lines, "warnings")
+
+
+@_html.register
+def _(block: Prose) -> Markup:
+    title = [tag("h3", _words(block.title))] if block.title else []
+    return Markup("").join([*title, *(tag("p", _words(one), class_="prose") for one in block.paragraphs)])
 
 
 @_html.register
@@ -149,7 +157,14 @@ def _cell(cell: Cell | str, kind: str | None) -> Markup:
 
 @_html.register
 def _(block: Figure) -> Markup:
-    return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
+    if not isinstance(block.picture, Drawn):
+        return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
+    # As an image, what other code drew can neither do anything nor mix its names with those of the page.
+    source = b64encode(to_svg(block.picture).encode()).decode("ascii")
+    width, height = map(round, size_of(block.picture))
+    words = clipped(". ".join([block.picture.title, *block.picture.notes]), 400)
+    image = void("img", src=f"data:image/svg+xml;base64,{source}", width=width, height=height, alt=words)
+    return tag("figure", tag("div", image, class_="wide", tabindex=0, role="region", aria_label=words))
 
 
 @_html.register
@@ -161,7 +176,7 @@ def _section(block: Section, anchor: str | None) -> Markup:
     note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
     pieces, figures = list[Markup](), list[Markup]()
     for one in for_reader(block.blocks, "html"):
-        if isinstance(one, Figure):
+        if isinstance(one, Figure) and not isinstance(one.picture, Drawn):
             figures.append(_html(one))
             continue
         pieces += [_side_by_side(figures)] if figures else []

@@ -5,6 +5,7 @@ Control characters of names and files never reach the terminal.
 
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
+from textwrap import fill
 
 from rankscope.core.words import printable
 from rankscope.document.blocks import (
@@ -14,6 +15,7 @@ from rankscope.document.blocks import (
     Facts,
     Figure,
     Notes,
+    Prose,
     Section,
     Tabular,
     Verdict,
@@ -22,6 +24,9 @@ from rankscope.document.blocks import (
 )
 
 DIM = "\x1b[2m{}\x1b[0m"
+
+LONGEST_LINE = 110
+"""Letters of a line of running text."""
 
 
 def to_text(document: Document, *, dims: bool = False) -> str:
@@ -65,6 +70,17 @@ def _(block: Verdict, dims: bool) -> str:
 @_text.register
 def _(block: Notes, dims: bool) -> str:
     return printable("\n".join(block.lines))
+
+
+@_text.register
+def _(block: Prose, dims: bool) -> str:
+    """With a title, paragraphs are indented below it, one after the other; without, blank lines part them."""
+    first, later = ("   ", "     ") if block.title else ("", "")
+    wrapped = [
+        fill(_one_line(one), LONGEST_LINE, initial_indent=first, subsequent_indent=later)
+        for one in block.paragraphs
+    ]
+    return "\n".join([_one_line(block.title), *wrapped]) if block.title else "\n\n".join(wrapped)
 
 
 @_text.register

@@ -74,6 +74,15 @@ class Asked(Config):
         )
 
 
+class Foldered(Asked):
+    """A command that makes several files: its ``--output`` is a folder, and ``files`` are names of those in it."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is written into the folder."""
+        raise NotImplementedError
+
+
 class Seeds(Asked):
     group = "Randomness"
     seeds: tuple[int, ...] = option((0,), "How many networks: seeds 0 to N-1.", min_length=1, shown="1")

@@ -96,6 +96,13 @@ class Words:
         return {"anyOf": [{"type": "number"}, {"enum": list(self.names)}]}
 
 
+class Quotation:
+    """Marks a text that is declared elsewhere: of a paper, a claim, a task or a figure. It is no sentence of ours."""
+
+
+Quoted = Annotated[str, Quotation()]
+"""A declared text, word for word. No other field holds sentences."""
+
 Lower = Annotated[float, Words(nothing=-math.inf)]
 """Natural logarithm of a proven lower bound; in JSON a number or "nothing"."""
 

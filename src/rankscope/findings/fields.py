@@ -111,6 +111,8 @@ def schema_of(kind: type[Finding]) -> dict[str, Any]:
     whole = kind.model_json_schema(mode="serialization")
     fields, defined = whole.get("properties", {}), whole.get("$defs", {})
     fields.pop("table", None)
+    for name, part in fields.items():  # pydantic leaves out a text that equals the one of the class
+        part.setdefault("description", kind.model_fields[name].description)
     for name, hint in shown_of(kind).items():
         part = TypeAdapter(hint).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         defined |= part.pop("$defs", {})

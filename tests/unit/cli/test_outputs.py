@@ -186,7 +186,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
     assert "would be overwritten" in refused("compare", "a.json", "b.json", "--output", "b.json")
     Path("run").mkdir()
     Path("run/log.csv").write_text("words to learn\n")
-    line = refused("train", "memorize", "--fast", "--text", "run/log.csv", "--output", "run")
+    line = refused("train", "memorize", "--fast", "--corpus", "run/log.csv", "--output", "run")
     assert "would be overwritten" in line
 
 
@@ -199,7 +199,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
         ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
-        ("altair", "plots", ("train", "sort", "--fast", "--plot", "x.svg")),
+        ("vl_convert", "plots", ("train", "sort", "--fast", "--plot", "x.png")),
         ("altair", "plots", ("list", "masks", "--tokens", "4", "--plot", "x.svg")),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_missing_extra_is_named_before_the_work(
         "studies.collapse.collapse",
         "studies.rate.rate",
         "studies.scan_states",
-        "papers.figures.reproduce",
+        "papers.figures.run.reproduce",
         "papers.tasks.training._epoch",
     ):
         monkeypatch.setattr(f"rankscope.{name}", work)

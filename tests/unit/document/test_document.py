@@ -6,7 +6,19 @@ import pytest
 
 from kit.html_reader import Reader
 from rankscope.charts import Bar, Bars, Line, Panel, Point
-from rankscope.document import Cell, Column, Document, Facts, Figure, Notes, Section, Tabular, Verdict, some
+from rankscope.document import (
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Figure,
+    Notes,
+    Prose,
+    Section,
+    Tabular,
+    Verdict,
+    some,
+)
 from rankscope.document.html import POLICY, to_fragment, to_html
 from rankscope.document.text import to_text
 
@@ -93,6 +105,18 @@ def test_the_page_has_no_script_and_asks_for_nothing() -> None:
 def test_blocks_that_are_not_there_are_left_out() -> None:
     one = Notes(["a"])
     assert some(one, None, False) == [one]
+
+
+def test_lines_of_prose_end_between_words() -> None:
+    words = [f"word{place}" for place in range(60)]
+    page = Document(title="t", command="c", blocks=[Prose([" ".join(words), "second"], "1. agrees")])
+    told = to_text(page)
+    assert told.split() == ["t", "1.", "agrees", *words, "second"]
+    assert max(map(len, told.splitlines())) <= 110
+    assert all(line.startswith("   ") for line in told.splitlines()[3:])
+    assert '<p class="prose"><bdi>second</bdi></p>' in to_html(page)
+    apart = to_text(Document(title="t", command="c", blocks=[Prose(["first\x1b", "second"])]))
+    assert apart == "t\n\nfirst?\n\nsecond\n"
 
 
 def test_what_is_no_block_is_an_error() -> None:

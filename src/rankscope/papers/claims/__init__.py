@@ -19,5 +19,6 @@ from rankscope.papers.claims.claim import Claim as Claim
 from rankscope.papers.claims.claim import Finding as Finding
 from rankscope.papers.claims.claim import Number as Number
 from rankscope.papers.claims.study import check_claims as check_claims
+from rankscope.papers.claims.study import claims as claims
 
-__all__ = ["CLAIMS", "Claim", "Finding", "Number", "check_claims"]
+__all__ = ["CLAIMS", "Claim", "Finding", "Number", "check_claims", "claims"]

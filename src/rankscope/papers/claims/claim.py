@@ -3,15 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from rankscope.core.refs import PAPERS, Ref
 from rankscope.core.registry import Registry
-
-Verdict = Literal["holds", "holds under an assumption", "false", "not checkable", "undecided"]
-"""``undecided``: the numbers show neither what was expected nor its opposite."""
-
-Relation = Literal["<", "<=", ">", ">=", "="]
+from rankscope.findings.claims import Relation as Relation
+from rankscope.findings.claims import Verdict as Verdict
 
 EQUAL = 1e-9
 """Numbers that should be equal may differ by this much, relative to the larger one."""
@@ -30,8 +26,8 @@ class Number:
         limit: a constant of the statement, or another computed figure.
         is_rounding: a difference that would be zero without rounding; it says something by its order alone.
 
-    >>> Number(means="ratio", value=1.4999999, relation=">", limit=1.0).text
-    '1.5 > 1'
+    >>> Number(means="ratio", value=1.4999999, relation=">", limit=1.0).is_so
+    True
     """
 
     means: str
@@ -54,14 +50,6 @@ class Number:
                 return self.value >= self.limit
             case "=":
                 return math.isclose(self.value, self.limit, rel_tol=EQUAL)
-
-    @property
-    def text(self) -> str:
-        """The comparison to three digits; of rounding only that it is below its limit."""
-        if self.is_rounding and self.is_so:
-            return f"below {self.limit:.3g}"
-        shown = f"{self.value:.3g} {self.relation} {self.limit:.3g}"
-        return shown if self.is_so else f"{shown} fails"
 
 
 Value = float | int | str

@@ -1,11 +1,11 @@
 """The page of all claims in the documentation: ``python -m rankscope.papers.claims.page docs/claims.md``."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rankscope.core.refs import PAPERS
-from rankscope.results import Table, write_atomically
+from rankscope.findings.claims import Checked, ClaimsFinding
+from rankscope.results import write_atomically
 
 SEED = 0
 
@@ -22,29 +22,22 @@ channels), `|X|_{1,inf}` the square root of their product; `r` is the smallest n
 """
 
 
-def claims_page(table: Table) -> str:
+def claims_page(finding: ClaimsFinding) -> str:
     """The page as Markdown: the papers, a table, a section for every claim; figures to three or four digits."""
-    claims = table.sections["claims"]
     papers = [f"- {key}: {title}" for key, title in PAPERS.items()]
     rows = ["| claim | verdict | the number | what it is |", "|---|---|---|---|"]
     rows += [
-        f"| [{one['id']}](#{one['id']}) | {one['verdict']} | {_cell(one['number']['text'])} | "
-        f"{_cell(one['number']['means'])} |"
-        for one in claims
+        f"| [{one.id}](#{one.id}) | {one.verdict} | {_cell(one.number.text)} | {_cell(one.number.means)} |"
+        for one in finding.claims
     ]
-    return "\n".join([HEAD, *papers, "", *rows, "", *(_section(one) for one in claims)])
+    return "\n".join([HEAD, *papers, "", *rows, "", *map(_section, finding.claims)])
 
 
-def _section(one: Mapping[str, Any]) -> str:
-    told = [f"{number['means']}: {number['text']}" for number in one["numbers"]]
-    told += [f"{entry['label']}: {entry['text']}" for entry in one["details"]]
-    lines = [f"## {one['id']}", "", f"*{_escaped(one['title'])}* ({_escaped(one['ref'])})", ""]
-    lines += [
-        _escaped(one["statement"]),
-        "",
-        f"**{one['verdict'].capitalize()}.** {_escaped(one['words'])}",
-        "",
-    ]
+def _section(one: Checked) -> str:
+    told = [f"{number.means}: {number.text}" for number in one.numbers]
+    told += [f"{entry.label}: {entry.text}" for entry in one.details]
+    lines = [f"## {one.id}", "", f"*{_escaped(one.title)}* ({_escaped(one.ref)})", ""]
+    lines += [_escaped(one.statement), "", f"**{one.verdict.capitalize()}.** {_escaped(one.words)}", ""]
     return "\n".join([*lines, *(f"- {_escaped(line)}" for line in told), ""])
 
 
@@ -59,9 +52,9 @@ def _escaped(text: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the page to the file that is named."""
-    from rankscope.papers.claims import check_claims
+    from rankscope.papers.claims import claims
 
-    write_atomically(arguments[0], claims_page(check_claims(seed=SEED)).encode())
+    write_atomically(arguments[0], claims_page(claims(seed=SEED)).encode())
 
 
 if __name__ == "__main__":

@@ -1,71 +1,50 @@
-"""Running claims: names in, a table out."""
+"""Running claims: names in, a finding out."""
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from pydantic import Field
 
-from rankscope.core.config import Config
 from rankscope.core.numerics import threads_for
-from rankscope.papers.claims.claim import CLAIMS, Claim, Finding, Number
+from rankscope.findings.claims import Checked, ClaimsConfig, ClaimsFinding, Compared, Detail
+from rankscope.papers.claims.claim import CLAIMS, Claim, Finding, Number, Value
 from rankscope.results import Table, provenance
 from rankscope.studies.rows import run_id
 
-Progress = Callable[[int, int, str], None]
+Advance = Callable[[int, int, str], None]
+"""Called before every claim: how many of how many are done, and the name of the next."""
 
 
-class ClaimsConfig(Config):
-    """Which claims to run, all if none is named, and the seed of their random draws."""
-
-    claims: tuple[str, ...] = ()
-    seed: int = Field(default=0, ge=0, lt=2**53)
-
-    def chosen(self) -> list[Claim]:
-        """The claims, each once, in the order they are named."""
-        return [CLAIMS[name] for name in dict.fromkeys(self.claims or CLAIMS)]
-
-
-def check_claims(names: Sequence[str] = (), *, seed: int = 0, progress: Progress | None = None) -> Table:
+def claims(
+    config: ClaimsConfig | Sequence[str] | str | None = None,
+    *,
+    advance: Advance | None = None,
+    **fields: Any,
+) -> ClaimsFinding:
     """One row per claim: the figure that decides it, what it is compared with, and the verdict.
 
-    Besides the fixed columns a row has ``claim``, ``verdict``, ``expected``, ``as_expected``, ``relation`` and
-    ``limit`` (the figure stands so to that), ``means`` (what the figure is), ``title`` and ``source``. The section
-    ``claims`` holds every finding whole.
+    Give a ``ClaimsConfig``, its fields, or names alone: ``rs.claims("proof-step", seed=1)``. Without names all claims
+    are run. Besides the fixed columns a row has ``claim``, ``verdict``, ``expected``, ``as_expected``, ``relation`` and
+    ``limit`` (the figure stands so to that), ``means`` (what the figure is), ``title`` and ``source``.
     """
-    config = ClaimsConfig(claims=tuple(names), seed=seed)
-    claims, findings = config.chosen(), list[Finding]()
-    for done, claim in enumerate(claims):
-        if progress is not None:
-            progress(done, len(claims), claim.id)
-        findings.append(run_claim(claim, seed))
-    told = [_told(claim, finding) for claim, finding in zip(claims, findings, strict=True)]
-    shared = {
-        name: [one[name] for one in told]
-        for name in ("verdict", "expected", "as_expected", "title", "source")
-    }
-    main = [finding.number for finding in findings]
-    return Table.from_columns(
-        {
-            "run": run_id(config),
-            "seed": seed,
-            "measure": "claim",
-            "definition": [claim.id for claim in claims],
-            "value": [float(number.value) for number in main],
-            "floor": 0.0,
-            "resolved": [math.isfinite(number.value) for number in main],
-            "claim": [claim.id for claim in claims],
-            "relation": [number.relation for number in main],
-            "limit": [float(number.limit) for number in main],
-            "means": [number.means for number in main],
-            **shared,
-        },
-        provenance=provenance(config.model_dump(mode="json"), seeds=[seed]),
-        command="claims",
-        sections={"claims": told},
-    )
+    if not isinstance(config, ClaimsConfig):
+        named = {} if config is None else {"claims": config}
+        config = ClaimsConfig.of(**named, **fields)
+    chosen, found = [CLAIMS[name] for name in dict.fromkeys(config.claims or CLAIMS)], list[Checked]()
+    for done, claim in enumerate(chosen):
+        if advance is not None:
+            advance(done, len(chosen), claim.id)
+        found.append(_checked(claim, run_claim(claim, config.seed)))
+    return ClaimsFinding(claims=tuple(found), table=_table(config, found))
+
+
+def check_claims(names: Sequence[str] = (), *, seed: int = 0) -> ClaimsFinding:
+    """The former name of ``claims``."""
+    warnings.warn("check_claims is called claims now", DeprecationWarning, stacklevel=2)
+    return claims(names, seed=seed)
 
 
 def run_claim(claim: Claim, seed: int = 0) -> Finding:
@@ -74,30 +53,48 @@ def run_claim(claim: Claim, seed: int = 0) -> Finding:
         return claim.check(seed)
 
 
-def _told(claim: Claim, finding: Finding) -> dict[str, Any]:
-    """A claim and its finding as JSON."""
-    return {
-        "id": claim.id,
-        "title": claim.title,
-        "statement": claim.statement,
-        "source": claim.cited,
-        "ref": str(claim.source),
-        "expected": claim.expected,
-        "verdict": finding.verdict,
-        "as_expected": finding.verdict == claim.expected,
-        "words": finding.words,
-        "number": _number(finding.number),
-        "numbers": [_number(number) for number in finding.numbers],
-        "details": [
-            {"label": label, "value": value, "text": shown(value)} for label, value in finding.details
-        ],
-    }
+def _table(config: ClaimsConfig, found: Sequence[Checked]) -> Table:
+    shared = ("verdict", "expected", "as_expected", "title", "source")
+    main = [one.number for one in found]
+    return Table.from_columns(
+        {
+            "run": run_id(config),
+            "seed": config.seed,
+            "measure": "claim",
+            "definition": [one.id for one in found],
+            "value": [number.value for number in main],
+            "floor": 0.0,
+            "resolved": [number.value is not None for number in main],
+            "claim": [one.id for one in found],
+            "relation": [number.relation for number in main],
+            "limit": [number.limit for number in main],
+            "means": [number.means for number in main],
+            **{name: [getattr(one, name) for one in found] for name in shared},
+        },
+        provenance=provenance(config.model_dump(mode="json"), seeds=[config.seed]),
+        command="claims",
+    )
 
 
-def _number(number: Number) -> dict[str, Any]:
-    return {**asdict(number), "is_so": number.is_so, "text": number.text}
+def _checked(claim: Claim, finding: Finding) -> Checked:
+    return Checked(
+        id=claim.id,
+        title=claim.title,
+        statement=claim.statement,
+        source=claim.cited,
+        ref=str(claim.source),
+        expected=claim.expected,
+        verdict=finding.verdict,
+        words=finding.words,
+        numbers=tuple(map(_compared, finding.numbers)),
+        details=tuple(Detail(label=label, value=_finite(value)) for label, value in finding.details),
+    )
 
 
-def shown(value: object) -> str:
-    """A value of a finding as a person reads it: floats to four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _compared(number: Number) -> Compared:
+    known = asdict(number) | {"value": _finite(number.value), "limit": _finite(number.limit)}
+    return Compared(**known, is_so=number.is_so)
+
+
+def _finite(value: Value) -> Value | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ from rankscope.core.numerics import relative_floor
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.tasks.circle import CIRCLE, CircleConfig
 from rankscope.papers.tasks.circle_data import circle_pairs, step_length
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 
 Step = Callable[[Tensor], Tensor]
 
@@ -124,7 +124,7 @@ def found_of(config: CircleConfig, steps: int, job: Job, key: str) -> dict[str, 
     asked = {"config": config.model_dump(mode="json"), "steps": steps}
 
     def make() -> dict[str, Any]:
-        trained = train(CIRCLE, config, folder=job.store.folder(key, asked))
+        trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))
         return described(trained.model.double(), config, steps)
 
     found: dict[str, Any] = job.store.remember(key, asked, make)

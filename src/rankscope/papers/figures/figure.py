@@ -2,25 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from rankscope.core.refs import Ref
 from rankscope.core.registry import Registry
+from rankscope.findings.reproduce import Size as Size
+from rankscope.findings.reproduce import Source as Source
 from rankscope.papers.figures.store import Store
 from rankscope.results import Table
 
 if TYPE_CHECKING:
     from rankscope.plots import Chart
 
-Size = Literal["fast", "usual", "full"]
-"""Seconds, a few minutes, or the sizes of the paper."""
-
 Advance = Callable[[int, int], None]
 """Told after every step how many of how many steps are done."""
-
-
-Source = Literal["paper", "reported", "ours"]
-"""Where a statement comes from: text or theorem of the paper; second-hand, not checked word by word; this tool."""
 
 
 class Point(TypedDict):
@@ -33,20 +28,6 @@ class Point(TypedDict):
     statement: str
     measured: str
     agrees: bool | None
-
-
-LABELS: dict[Source, str] = {"paper": "published", "reported": "reported", "ours": "stated here"}
-
-JUDGED: dict[bool | None, str] = {True: "agrees", False: "does not agree", None: "in part, or not decided"}
-"""Of statements of others; one of our own holds or does not."""
-
-OURS: dict[bool | None, str] = {True: "holds", False: "does not hold", None: "in part, or not decided"}
-
-
-def in_words(point: Point) -> tuple[str, str, str, str]:
-    """Label of the statement, the statement, what was measured, and whether they agree."""
-    judged = (OURS if point["source"] == "ours" else JUDGED)[point["agrees"]]
-    return LABELS[point["source"]], point["statement"], point["measured"], judged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,7 +34,7 @@ from rankscope.papers.tasks.model import TaskModel
 from rankscope.papers.tasks.sort import SORT, SortConfig
 from rankscope.papers.tasks.sort import model as sort_model
 from rankscope.papers.tasks.task import token_accuracy
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 from rankscope.pathways import counts_of, every_path, spectrum
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
@@ -135,7 +135,7 @@ def _piece(job: Job, training: SortConfig, variant: Variant, seed: int) -> list[
     asked = config.model_dump(mode="json")
 
     def made() -> list[dict[str, Any]]:
-        return measured(train(SORT, config, folder=job.store.folder(f"{key}-training", asked)))
+        return measured(train_task(SORT, config, folder=job.store.folder(f"{key}-training", asked)))
 
     rows: list[dict[str, Any]] = job.store.remember(key, asked, made)
     return rows

@@ -14,7 +14,7 @@ from rankscope.papers.tasks.hull import HULL
 from rankscope.papers.tasks.memorize import MEMORIZE
 from rankscope.papers.tasks.sort import SORT
 from rankscope.papers.tasks.task import Task, TaskConfig
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
 
 Name = Literal["memorize", "sort", "hull"]
@@ -111,7 +111,7 @@ def _one(
 
     def work() -> dict[str, Any]:
         folder = job.store.folder(f"seed{config.seed}", asked)
-        trained = train(task, config, folder=folder, tell=lambda epoch: tell(epoch.epoch))
+        trained = train_task(task, config, folder=folder, tell=lambda epoch: tell(epoch.epoch))
         done = iter(range(config.epochs + 1, config.epochs + paths.pieces + 1))
         return measured(trained, paths, lambda: tell(next(done)))
 

@@ -19,7 +19,7 @@ from rankscope.papers.figures.width_depth_words import (
 )
 from rankscope.papers.tasks.long_paths import LONG_ONLY
 from rankscope.papers.tasks.sort import SORT, SortConfig
-from rankscope.papers.tasks.training import train
+from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
 from rankscope.studies.rows import Rows
 
@@ -153,7 +153,7 @@ def _piece(
     asked = training.model_dump(mode="json")
 
     def made() -> dict[str, Any]:
-        trained = train(SORT, training, folder=job.store.folder(f"{key}-training", asked))
+        trained = train_task(SORT, training, folder=job.store.folder(f"{key}-training", asked))
         last = trained.curve[-1]
         return {"accuracy": trained.score, "loss": last.loss, "train_accuracy": last.train_score}
 

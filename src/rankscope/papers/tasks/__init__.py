@@ -18,10 +18,11 @@ from rankscope.papers.tasks.circle import CircleConfig as CircleConfig
 from rankscope.papers.tasks.hull import HullConfig as HullConfig
 from rankscope.papers.tasks.memorize import MemorizeConfig as MemorizeConfig
 from rankscope.papers.tasks.sort import SortConfig as SortConfig
+from rankscope.papers.tasks.study import train as train
 from rankscope.papers.tasks.task import TASKS as TASKS
 from rankscope.papers.tasks.task import Task as Task
 from rankscope.papers.tasks.task import TaskConfig as TaskConfig
-from rankscope.papers.tasks.training import train as train
+from rankscope.papers.tasks.training import train_task as train_task
 
 __all__ = [
     "TASKS",
@@ -37,4 +38,5 @@ __all__ = [
     "load_trained",
     "save_trained",
     "train",
+    "train_task",
 ]

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rankscope.errors import FileError, RankscopeError
+from rankscope.findings.train import Stopped
 from rankscope.network import generators
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
@@ -47,18 +48,34 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A trained model in evaluation mode, what was seen on the way, and why it ended before its last epoch, if so."""
+    """A trained model in evaluation mode, and what was seen on the way."""
 
     task: Task[Any]
     config: TaskConfig
     model: nn.Module
     curve: tuple[Epoch, ...]
-    stopped: str | None = None
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why training ended before its last epoch, if so."""
+        return why_stop(self.config, self.curve)
 
     @property
     def score(self) -> float:
         """Score of the model on the held-out examples."""
         return measured_score(self.task, self.config, self.model)
+
+
+def why_stop(config: TaskConfig, curve: Sequence[Epoch]) -> Stopped | None:
+    """The reason to stop before the last epoch, or None."""
+    if not curve or len(curve) == config.epochs:
+        return None
+    if config.stop_at is not None and curve[-1].test_score >= config.stop_at:
+        return Stopped(by="score", limit=config.stop_at, epoch=curve[-1].epoch)
+    best = min(curve, key=lambda one: one.loss)
+    if config.patience is not None and curve[-1].epoch - best.epoch >= config.patience:
+        return Stopped(by="patience", limit=config.patience, epoch=best.epoch)
+    return None
 
 
 def measured_score(task: Task[Any], config: TaskConfig, model: nn.Module) -> float:
@@ -78,7 +95,8 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> Path:
     """The path, after it holds the weights in float32 and what they are."""
     tensors = {name: value.detach().float() for name, value in trained.model.state_dict().items()}
     about = _about(MODEL_FORMAT, trained.task, trained.config, trained.curve)
-    return _save(path, tensors, {**about, "stopped": trained.stopped})
+    why = trained.stopped
+    return _save(path, tensors, {**about, "stopped": None if why is None else why.words})
 
 
 def load_trained(
@@ -94,7 +112,7 @@ def load_trained(
     model = initial_model(task, config, dtype=dtype)
     _check_tensors(name, model.state_dict(), tensors)
     model.load_state_dict(tensors)
-    return Trained(task=task, config=config, model=model, curve=curve, stopped=about.get("stopped"))
+    return Trained(task=task, config=config, model=model, curve=curve)
 
 
 def save_state(

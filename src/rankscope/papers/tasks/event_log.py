@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from rankscope.errors import FileError, NotSaved
+from rankscope.findings.train import CURVES
 from rankscope.papers.tasks.checkpoint import Epoch
-from rankscope.papers.tasks.table import CURVES
 from rankscope.results.locks import make_folder
 from rankscope.sources.extras import import_extra
 

@@ -5,6 +5,7 @@
 | `state.safetensors` | weights, optimizer and curve after the last saved epoch; gone when training is done |
 | `model.safetensors` | the trained model, see ``load_trained``                                             |
 | `log.csv`           | one line per epoch                                                                  |
+| `result.json`       | what was found, written by ``rs.train`` when training is done                       |
 | `.lock`             | held by the process that trains here                                                |
 
 Every file is written in one step: after a kill at any moment each is the old one or the new one.
@@ -27,6 +28,7 @@ import torch
 from torch import nn
 
 from rankscope.errors import FileError, NotSaved
+from rankscope.findings.train import FILES, RESULT
 from rankscope.papers.tasks.checkpoint import (
     MODEL_FORMAT,
     STATE_FORMAT,
@@ -41,12 +43,6 @@ from rankscope.papers.tasks.checkpoint import (
 from rankscope.papers.tasks.task import Task, TaskConfig
 from rankscope.results.files import check_output, clear_leftovers, write_atomically
 from rankscope.results.locks import locked
-
-RESULT = "result.json"
-"""The table of the training, which the command line adds."""
-
-FILES = ("state.safetensors", "model.safetensors", "log.csv", RESULT)
-"""All that a training writes into its folder."""
 
 LONGEST = 60
 """Letters of a value in a message."""

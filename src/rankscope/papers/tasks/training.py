@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rankscope.errors import NumericalError
-from rankscope.papers.tasks.checkpoint import Epoch, Trained, initial_model, measured_score
+from rankscope.papers.tasks.checkpoint import Epoch, Trained, initial_model, measured_score, why_stop
 from rankscope.papers.tasks.dropout import dropped
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.run_folder import RunFolder
@@ -20,7 +20,7 @@ from rankscope.papers.tasks.task import TASKS, Batch, Task, TaskConfig
 Tell = Callable[[Epoch], object]
 
 
-def train(
+def train_task(
     task: Task[Any] | str,
     config: TaskConfig | None = None,
     *,
@@ -65,7 +65,6 @@ def train(
             config=config,
             model=model.requires_grad_(requires_grad=False).eval(),
             curve=tuple(curve),
-            stopped=why_stop(config, curve),
         )
         if place is not None:
             place.finish(trained)
@@ -90,18 +89,6 @@ def learning_rate(config: TaskConfig, step: int) -> float:
         epoch = step // config.steps_per_epoch
         falling = config.factor ** sum(epoch >= milestone for milestone in config.milestones)
     return config.learning_rate * rising * falling
-
-
-def why_stop(config: TaskConfig, curve: Sequence[Epoch]) -> str | None:
-    """The reason to stop before the last epoch, or None."""
-    if not curve or len(curve) == config.epochs:
-        return None
-    if config.stop_at is not None and curve[-1].test_score >= config.stop_at:
-        return f"the test score reached {config.stop_at} in epoch {curve[-1].epoch}"
-    best = min(curve, key=lambda one: one.loss)
-    if config.patience is not None and curve[-1].epoch - best.epoch >= config.patience:
-        return f"no smaller loss in {config.patience} epochs after epoch {best.epoch}"
-    return None
 
 
 def _epoch(

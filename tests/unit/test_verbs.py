@@ -1,0 +1,66 @@
+"""Every command is a function of the package: whatever was imported before, its name is no module."""
+
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import rankscope
+from rankscope.cli.app import COMMANDS
+
+VERBS = (
+    *("collapse", "rate", "scan", "compare", "ablate", "paths"),
+    *("certify", "predict", "claims", "equilibria", "train", "reproduce"),
+)
+
+DRIVER = """
+import importlib, json, pkgutil, sys
+import rankscope as rs
+names = [one.name for one in pkgutil.walk_packages(rs.__path__, "rankscope.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+verbs = json.loads(sys.argv[1])
+found = {verb: getattr(rs, verb, None) for verb in verbs}
+print(json.dumps([len(names), {verb: None if one is None else [type(one).__name__, callable(one)]
+                               for verb, one in found.items()}]))
+"""
+"""A process of its own: other tests may have imported some modules, and none of them all."""
+
+
+def test_commands_are_the_verbs() -> None:
+    assert set(COMMANDS) - {"list"} == set(VERBS)
+
+
+@pytest.fixture(scope="module")
+def after_every_import() -> dict[str, list[object] | None]:
+    """What each name is once every module of ours was imported: its type, and whether it can be called."""
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-W", "ignore", "-c", DRIVER, json.dumps(VERBS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    many, found = json.loads(done.stdout)
+    assert many > 300
+    return dict(found)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_a_function_after_every_module_was_imported(
+    verb: str, after_every_import: dict[str, list[object] | None]
+) -> None:
+    found = after_every_import[verb]
+    if found is None and verb not in rankscope.__all__:
+        pytest.skip(f"rankscope.{verb} does not exist yet")
+    assert found == ["function", True]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_public_and_no_module(verb: str) -> None:
+    found = getattr(rankscope, verb, None)
+    assert not isinstance(found, ModuleType)
+    assert (found is not None) == (verb in rankscope.__all__)
