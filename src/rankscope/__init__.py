@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.findings.ablate import AblateConfig as AblateConfig
+    from rankscope.findings.ablate import AblateFinding as AblateFinding
     from rankscope.findings.base import Finding as Finding
     from rankscope.findings.claims import ClaimsConfig as ClaimsConfig
     from rankscope.findings.claims import ClaimsFinding as ClaimsFinding
@@ -63,18 +65,17 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
-    from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import CertifyConfig as CertifyConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import PredictConfig as PredictConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
-    from rankscope.studies import ablate as ablate
     from rankscope.studies import certify as certify
     from rankscope.studies import decompose as decompose
     from rankscope.studies import predict as predict
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
+    from rankscope.studies.ablate import ablate as ablate
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.equilibria import equilibria as equilibria
@@ -90,6 +91,7 @@ _HOME = {
         *("only_in", "paper_variant", "variant", "with_branch_scale", "with_mask", "with_placement"),
         *("with_skip_scale", "with_temperature", "without"),
     ),
+    "findings.ablate": ("AblateConfig", "AblateFinding"),
     "findings.base": ("Finding",),
     "findings.claims": ("ClaimsConfig", "ClaimsFinding"),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
@@ -99,7 +101,8 @@ _HOME = {
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
-    "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
+    "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
+    "studies.collapse": ("collapse",),
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
     "studies.rate": ("rate",),
@@ -108,12 +111,11 @@ _HOME = {
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
         *(
-            "AblateConfig",
             "CertifyConfig",
             "PathsConfig",
             "PredictConfig",
         ),
-        *("Scan", "ScanConfig", "ablate", "certify"),
+        *("Scan", "ScanConfig", "certify"),
         *("decompose", "predict", "scan", "scan_states"),
     ),
     "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
@@ -131,6 +133,7 @@ __all__ = [
     "MEASURES",
     "TASKS",
     "AblateConfig",
+    "AblateFinding",
     "Batch",
     "CertifyConfig",
     "ClaimsConfig",

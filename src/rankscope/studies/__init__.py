@@ -7,8 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankscope.studies.ablate_config import AblateConfig as AblateConfig
-    from rankscope.studies.ablate_study import ablate as ablate
     from rankscope.studies.certify_config import CertifyConfig as CertifyConfig
     from rankscope.studies.certify_study import certify as certify
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from rankscope.studies.scan_study import scan_states as scan_states
 
 _HOME = {
-    "ablate_config": ("AblateConfig",),
-    "ablate_study": ("ablate",),
     "certify_config": ("CertifyConfig",),
     "certify_study": ("certify",),
     "paths_config": ("PathsConfig",),
@@ -47,7 +43,6 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AblateConfig",
     "CertifyConfig",
     "Partial",
     "PathsConfig",
@@ -55,7 +50,6 @@ __all__ = [
     "Scan",
     "ScanConfig",
     "Verdict",
-    "ablate",
     "certify",
     "decompose",
     "load_loss",

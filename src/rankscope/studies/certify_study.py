@@ -11,7 +11,6 @@ from rankscope.network import Spec
 from rankscope.results import Table
 from rankscope.sources.seen import Call
 from rankscope.studies.ablate_config import feeding
-from rankscope.studies.ablate_study import memory_words
 from rankscope.studies.certify_config import CertifyConfig
 from rankscope.studies.certify_explain import explained, norm_factors
 from rankscope.studies.certify_found import lines_of
@@ -19,7 +18,7 @@ from rankscope.studies.certify_printed import printed_bounds
 from rankscope.studies.certify_table import Found, table_of
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import Given
-from rankscope.studies.subjects import Source, Subject, subjects
+from rankscope.studies.subjects import Source, Subject, memory_words, subjects
 
 Progress = Callable[[int, int | None], None]
 """Told after every text how many are through, and of how many if that is known."""

@@ -13,7 +13,6 @@ from rankscope.results import Table
 from rankscope.results.tree_lines import end_of
 from rankscope.sources.seen import Call
 from rankscope.studies.ablate_config import feeding
-from rankscope.studies.ablate_study import memory_words
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import Given
 from rankscope.studies.paths_config import PathsConfig
@@ -21,7 +20,7 @@ from rankscope.studies.paths_found import Found, found_in
 from rankscope.studies.paths_sections import sections
 from rankscope.studies.paths_words import elsewhere, words
 from rankscope.studies.rows import Rows
-from rankscope.studies.subjects import Source, Subject, subjects
+from rankscope.studies.subjects import Source, Subject, memory_words, subjects
 
 Progress = Callable[[str, int, int | None], None]
 """Told what is being done, how many texts are through, and of how many if that is known."""

@@ -195,6 +195,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
     [
         ("vl_convert", "plots", ("rate", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
+        ("vl_convert", "plots", ("ablate", *SMALL, "--plot", "x.png")),
         ("jinja2", "plots", ("certify", *SMALL, "--format", "html")),
         ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
@@ -210,6 +211,7 @@ def test_a_missing_extra_is_named_before_the_work(
         raise AssertionError("the work has begun")
 
     for name in (
+        "studies.ablate.ablate",
         "studies.collapse.collapse",
         "studies.rate.rate",
         "studies.scan_states",

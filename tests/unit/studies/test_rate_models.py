@@ -12,7 +12,7 @@ from rankscope.errors import ConfigError
 from rankscope.findings.rate import DEFINITION
 from rankscope.results import Table
 from rankscope.sources import translate
-from rankscope.studies import ablate
+from rankscope.studies.ablate import ablate
 from rankscope.studies.rate import deepened, rate
 
 
@@ -62,7 +62,7 @@ def test_the_rows_are_those_of_an_ablation_where_segments_enter() -> None:
         translation, inputs=inputs, variants=("san",), measures=(DEFINITION,), split=True, special="keep"
     )
     assert len(followed) == 2 * (1 + len(translation.network.blocks))
-    assert followed == pytest.approx(_logs(cut), rel=1e-9)
+    assert followed == pytest.approx(_logs(cut.table), rel=1e-9)
     one = {name: value for name, value in inputs.items() if name != "token_type_ids"}
     assert followed != pytest.approx(_logs(rate(translation, inputs=one).table), rel=1e-3)
 
