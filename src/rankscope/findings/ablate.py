@@ -404,7 +404,7 @@ class AblateFinding(Finding):
     @property
     def conclusion(self) -> str:
         """Which cuts collapse and which do not."""
-        if self.definition is None:
+        if self.definition is None or not self.cuts:
             return "No residual ratio of the blocks was measured, so nothing is said of collapse."
         named = [(self.name_of(one), one) for one in self.first_cuts]
         lists = {
@@ -440,7 +440,8 @@ class AblateFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the loader and the readers said, and where floors come from."""
-        said = [sentence(str(one)) for one in self.provenance.get("messages", ())]
+        messages = self.provenance.get("messages")
+        said = [sentence(str(one)) for one in messages] if isinstance(messages, list) else []
         if self.split:
             said.append(
                 "Floors are estimated from a perturbed run; they are not bounds."
@@ -465,18 +466,23 @@ class AblateFinding(Finding):
         title = {"good": "Tokens stay apart", "bad": "Tokens become equal", "look": "Some cuts collapse"}
         subject = "a random network" if self.subject.model == "random" else self.subject.model
         table = self.measured()
-        known = set(table.frame["definition"])
-        means = [mean_by_layer(table, name) for name in self.definitions if name in known]
+        means = [mean_by_layer(table, name) for name in self._measured_names]
         legend = (
             "Mean over texts and seeds, geometric for residuals, ratios and diameters. A star: some text is not above "
             "its floor. A dash: no number (0/0 or overflow)."
         )
         first, *rest = self.subject.facts
         rule = self.provenance.get("measured tokens")
+        shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
+        rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
         return Document(
             title=f"Ablation of {subject}",
             command=self.command,
-            facts=[f"{first}, {self.semantics} semantics", *rest, *([str(rule)] if rule else [])],
+            facts=[
+                f"{first}, {self.semantics} semantics",
+                *filter(None, rest),
+                *([str(rule)] if rule else []),
+            ],
             blocks=some(
                 Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),
                 Notes(self.notes) if self.notes else None,
@@ -515,6 +521,10 @@ class AblateFinding(Finding):
         ]
         return Tabular(columns=[Column(head, kinds.get(head, "number")) for head in heads], rows=rows)
 
+    @property
+    def _measured_names(self) -> list[str]:
+        return [name for name in self.definitions if self.blame is None or name != self.blame.definition]
+
     def measured(self) -> "Table":
         """The rows of measured states, with the skip scale as part of the variant's name wherever scales differ.
 
@@ -522,7 +532,7 @@ class AblateFinding(Finding):
         """
         import polars as pl
 
-        frame = self.table.frame.filter(pl.col("measure") != "blame")
+        frame = self.table.frame.filter(pl.col("definition").is_in(self._measured_names))
         if frame["skip_scale"].n_unique() > 1:
             scale = pl.col("skip_scale").map_elements(lambda value: f"{value:g}", return_dtype=pl.String)
             named = pl.format("{}, skip {}", "variant", scale).fill_null(pl.col("variant"))
@@ -533,10 +543,8 @@ class AblateFinding(Finding):
         """The course of every measure over layers; a panel for each mask where one would hold too many lines."""
         draw, table = split_curves if self.split else curves, self.measured()
         found: list[Panel] = []
-        for definition in self.definitions:
+        for definition in self._measured_names:
             own = table.where(definition=definition)
-            if not len(own):
-                continue
             title = f"{definition.partition('[')[0].replace('_', ' ').capitalize()} over layers"
             lines = own.frame.select("variant", "mask", "site").unique().height
             masks = own.frame["mask"].unique(maintain_order=True).to_list()
@@ -580,6 +588,6 @@ def _factor(log10: float) -> str:
     >>> _factor(math.log10(0.5)), _factor(math.log10(0.9987))
     ('0.5', '0.9987')
     """
-    below = -math.expm1(log10 * LN10)  # one minus the factor, without cancellation
-    digits = 2 if below <= 0 or below > 0.1 else 1 - math.floor(math.log10(below))
+    below = -math.expm1(min(log10 * LN10, 0.0))  # one minus the factor, without cancellation
+    digits = 2 if below == 0 or below > 0.1 else 1 - math.floor(math.log10(below))
     return power(log10 * LN10, digits=digits)

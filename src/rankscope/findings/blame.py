@@ -8,7 +8,7 @@ ratio follows them and not the other tokens, so nobody is named either.
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
-from pydantic import FiniteFloat
+from pydantic import FiniteFloat, model_validator
 
 from rankscope.charts import Line, Panel, Point
 from rankscope.core.words import NOTHING, count, number, percent
@@ -90,6 +90,15 @@ class Sums(Value):
 
     is_dominated: bool
     """Whether massive tokens or one channel make up most of a state before or after."""
+
+    @model_validator(mode="after")
+    def _names_are_kinds(self) -> Self:
+        kinds = self.kinds or {}
+        if {self.most_for, self.most_against} - {None, *kinds}:
+            raise ValueError("most_for and most_against name kinds of parts that kinds lacks")
+        if self.floors is not None and set(self.floors) != set(kinds):
+            raise ValueError("kinds and floors are of different parts")
+        return self
 
     def named(self, sign: Sign) -> str | None:
         """The kind that does most in that direction."""
@@ -175,6 +184,19 @@ class Blame(Sums):
     blocks: tuple[Block, ...]
     """Every block by itself."""
 
+    @model_validator(mode="after")
+    def _blocks_are_numbered(self) -> Self:
+        numbers = [one.block for one in self.blocks]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise ValueError(f"expected blocks 1 to {len(numbers)} in order, got {numbers}")
+        for sign, place in ((-1, self.block_for), (1, self.block_against)):
+            kind = self.most_for if sign < 0 else self.most_against
+            if place is not None and (
+                place not in numbers or kind not in (self.blocks[place - 1].kinds or {})
+            ):
+                raise ValueError(f"block {place} is named, which has no such part")
+        return self
+
     @property
     def words(self) -> str:
         """One sentence: what does most for collapse and what most against it."""
@@ -192,7 +214,8 @@ class Blame(Sums):
         if sums.kinds is None:
             return f"{place}, no text is above the rounding floor in every step{self._hint}."
         if sums.is_dominated:
-            return f"{place}, nothing is ranked: {dominated[0].words}."
+            why = dominated[0].words if dominated else "massive tokens or one channel hold most of the energy"
+            return f"{place}, nothing is ranked: {why}."
         where = f"{place}{self._mean_of(sums.texts)}"
         if sums.floors is None:
             return f"{where}, nothing is ranked: no floor was estimated."

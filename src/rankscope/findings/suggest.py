@@ -1,6 +1,8 @@
 """What would keep tokens apart: what-ifs that were computed by surgery on the weights as they are, ranked."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from rankscope.charts import Bar, Bars
 from rankscope.core.words import NOTHING, count, listed, number
@@ -127,6 +129,13 @@ class Suggestions(Value):
 
     what_ifs: tuple[Suggestion, ...]
     """What was tried, best first."""
+
+    @model_validator(mode="after")
+    def _gains_have_readings(self) -> Self:
+        for one in self.what_ifs:
+            if one.gain is not None and not (self.ranked_by in one.before and self.ranked_by in one.after):
+                raise ValueError(f"{one.name} has a gain, but no {self.ranked_by} before and after")
+        return self
 
     @property
     def best(self) -> Suggestion | None:
