@@ -406,21 +406,25 @@ class AblateFinding(Finding):
         """Which cuts collapse and which do not."""
         if self.definition is None or not self.cuts:
             return "No residual ratio of the blocks was measured, so nothing is said of collapse."
-        named = [(self.name_of(one), one) for one in self.first_cuts]
-        lists = {
-            "collapse": [name for name, one in named if one.collapses],
-            "do not": [name for name, one in named if one.collapses is False],
-            "lost": [name for name, one in named if one.collapses is None],
+        kinds: dict[str, list[str]] = {"down": [], "falling": [], "apart": [], "lost": []}
+        for one in self.first_cuts:
+            if one.collapses:
+                kind = "falling" if one.verdict == "collapsing" and not one.has_arrived else "down"
+            else:
+                kind = "lost" if one.collapses is None else "apart"
+            kinds[kind].append(self.name_of(one))
+        collapse = " collapse" if not kinds["down"] else ""  # said once
+        verbs = {
+            "down": ("collapses", "collapse"),
+            "falling": ("is collapsing", "are collapsing"),
+            "apart": (f"does not{collapse}", f"do not{collapse}"),
         }
-        said = []
-        if lists["collapse"]:
-            verb = "collapses" if len(lists["collapse"]) == 1 else "collapse"
-            said.append(f"{listed(lists['collapse'])} {verb}")
-        if lists["do not"]:
-            verb = "does not" if len(lists["do not"]) == 1 else "do not"
-            said.append(f"{listed(lists['do not'])} {verb}{'' if lists['collapse'] else ' collapse'}")
-        if lists["lost"]:
-            said.append(f"nothing is known of {listed(lists['lost'])}")
+        said = [
+            f"{listed(kinds[kind])} {one if len(kinds[kind]) == 1 else many}"
+            for kind, (one, many) in verbs.items()
+            if kinds[kind]
+        ]
+        said += [f"nothing is known of {listed(kinds['lost'])}"] if kinds["lost"] else []
         return sentence("; ".join(said))
 
     def name_of(self, one: Fate) -> str:

@@ -121,6 +121,7 @@ def test_the_finding_has_the_facts_behind_its_words():
     assert (blank.verdict, blank.collapses, blank.no_number_from) == ("no numbers", None, 2)
 
 
+ON_ITS_WAY = [0.98, 0.65, 0.50, 0.39, 0.23, 0.17, 0.11]
 FALLS, STAYS, LOST = [0.9, 0.5, 0.01], [0.9, 0.5, 0.4], [0.9, 0.8, float("nan")]
 
 
@@ -141,6 +142,11 @@ FALLS, STAYS, LOST = [0.9, 0.5, 0.01], [0.9, 0.5, 0.4], [0.9, 0.8, float("nan")]
             "unknown",
         ),
         ({"san": [FALLS], "san+skip": [STAYS]}, None, "look"),
+        (
+            {"san": [ON_ITS_WAY], "transformer": [STAYS]},
+            "Attention alone (san) is collapsing; the full model (transformer) does not collapse.",
+            "good",
+        ),
         ({"san-norm": [LOST]}, "Nothing is known of san-norm.", "unknown"),
     ],
 )
