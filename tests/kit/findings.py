@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from kit.compare_tables import DEFINITIONS, random_scan
+from rankscope.findings.ablate import AblateFinding
 from rankscope.findings.base import Finding
 from rankscope.findings.claims import ClaimsFinding
 from rankscope.findings.collapse import CollapseFinding
@@ -18,6 +19,16 @@ from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
 from rankscope.findings.train import TrainFinding
 from rankscope.results import Table
 from rankscope.results.origin import provenance
+
+
+@cache
+def ablate() -> AblateFinding:
+    """Two variants with and without half of their skips, who is to blame, and what would help."""
+    from rankscope.studies.ablate import ablate as run
+
+    sizes = {"layers": 2, "heads": 2, "dim": 8, "tokens": 4, "norm": "layer"}
+    cut = {"variants": ("san", "transformer"), "skip_scales": ("own", 0.5)}
+    return run(**sizes, **cut, split=True, blame=True, suggest=True)
 
 
 @cache
@@ -121,6 +132,7 @@ def old() -> OldFinding:
 
 
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
+    AblateFinding: ablate,
     ClaimsFinding: claims,
     CollapseFinding: collapse,
     CompareFinding: compare,

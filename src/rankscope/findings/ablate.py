@@ -13,7 +13,7 @@ from rankscope.core.words import NOTHING, listed, number, power, ranges, sentenc
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import OWN, Either, files_of_masks, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blame import Blame, Headline
 from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
@@ -332,17 +332,14 @@ class AblateFinding(Finding):
 
     command: ClassVar[str] = "ablate"
     shown: ClassVar[tuple[str, ...]] = ("words", "notes")
-    columns: ClassVar[dict[str, str]] = {
+    columns: ClassVar = {
         "skip_scale": "Factor on the input of skips; null: as the model has it.",
         "blocks": "Numbers of the blocks that are changed.",
         "tokens": "Tokens of the text that are measured.",
         "part": "Of rows of the measure blame: the step of the block, which the column layer numbers.",
         "stage": "Of rows of the measure blame: number of the step in its block.",
-        "low": "Lower end of a certified bracket of the number, of measures that have one.",
-        "high": "Upper end of the bracket.",
-        "log10_floor": "Logarithm of the floor to base ten, which goes on where floats end.",
-        "float_value": "The same number of the ordinary pass.",
-        "float_floor": "Floor of the ordinary pass.",
+        **BRACKET_COLUMNS,
+        **SPLIT_COLUMNS,
     }
 
     subject: Subject
