@@ -47,14 +47,16 @@ def bare(tmp_path_factory):
 
 def test_the_page_says_what_was_cut_and_found(folder):
     lines = good(folder, "--text", "the cat sat on a mat", "--text", "it was small").stdout.splitlines()
-    assert lines[:2] == ["Ablation of tiny-bert", "stored weights, float32, clean semantics"]
-    assert re.fullmatch(r"the tree equals the model to \de-\d", lines[2])
-    assert lines[3:5] == [
+    assert lines[:3] == [
+        *("Ablation of tiny-bert", "stored weights, float32, clean semantics", "mask full, norm layer")
+    ]
+    assert re.fullmatch(r"the tree equals the model to \de-\d", lines[3])
+    assert lines[4:6] == [
         "2 texts of 4.5 tokens on average",
         "padding and special tokens are left out, texts are cut to 40 tokens",
     ]
-    assert lines[6].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
-    assert [line.partition(")")[0] for line in lines[7:11]] == [
+    assert lines[7].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
+    assert [line.partition(")")[0] for line in lines[8:12]] == [
         "Attention alone (san",
         "Attention with MLPs (san+mlp",
         "Attention with skips (san+skip",
@@ -69,7 +71,7 @@ def test_untrained_weights_need_a_config_only(bare):
     options = ("--weights", "initial", "--random-tokens", "2x8", "--seeds", 2, "--semantics", "paper")
     result = good(bare, *options)
     assert result.stdout.startswith(
-        "Ablation of bare\ninitial weights, float32, paper semantics\nthe tree equals"
+        "Ablation of bare\ninitial weights, float32, paper semantics\nmask full, norm layer\nthe tree equals"
     )
     assert (
         "2 texts of 8 tokens on average, 2 seeds\nrandom tokens, of which nothing is left out"
