@@ -36,8 +36,8 @@ Advance = Callable[[int, int | None], None]
 """Told after every batch how many of how many passes through a network are done; their number may not be known."""
 
 ADVICE = (
-    "lower --batch-size (1 holds one text at a time) or --max-tokens, leave out --split, or load the model in a "
-    "smaller dtype (--dtype bfloat16)"
+    "ask for a smaller batch size (1 holds one text at a time) or fewer tokens per text, leave out the split pass, or "
+    "load the model in a smaller dtype such as bfloat16"
 )
 
 WANTED = ("residual_ratio[composite,mean]", "residual_ratio[frobenius,mean]")

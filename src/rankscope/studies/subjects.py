@@ -273,7 +273,8 @@ def _random(
     used += [
         name
         for name in ("random_tokens", "vocab", "max_tokens", "max_texts", "stack")
-        if getattr(config, name) is not None
+        if name in config.model_fields_set
+        and getattr(config, name) is not None  # a default was not asked for
     ]
     if isinstance(model, Network):
         yield _of_tree(model, config, seeds[0], given.inputs, [name for name in used if name != "inputs"])
