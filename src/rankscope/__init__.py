@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.findings.ablate import AblateConfig as AblateConfig
+    from rankscope.findings.ablate import AblateFinding as AblateFinding
     from rankscope.findings.base import Finding as Finding
     from rankscope.findings.certify import CertifyConfig as CertifyConfig
     from rankscope.findings.certify import CertifyFinding as CertifyFinding
@@ -67,14 +69,13 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
-    from rankscope.studies import AblateConfig as AblateConfig
     from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
-    from rankscope.studies import ablate as ablate
     from rankscope.studies import decompose as decompose
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
+    from rankscope.studies.ablate import ablate as ablate
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
@@ -92,6 +93,7 @@ _HOME = {
         *("only_in", "paper_variant", "variant", "with_branch_scale", "with_mask", "with_placement"),
         *("with_skip_scale", "with_temperature", "without"),
     ),
+    "findings.ablate": ("AblateConfig", "AblateFinding"),
     "findings.base": ("Finding",),
     "findings.certify": ("CertifyConfig", "CertifyFinding"),
     "findings.claims": ("ClaimsConfig", "ClaimsFinding"),
@@ -103,8 +105,9 @@ _HOME = {
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
+    "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
     "studies.certify": ("certify",),
-    "studies.collapse": ("collapse",),  # from its file: the package has a module of that name
+    "studies.collapse": ("collapse",),
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
     "studies.predict": ("predict",),
@@ -113,11 +116,8 @@ _HOME = {
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *(
-            "AblateConfig",
-            "PathsConfig",
-        ),
-        *("Scan", "ScanConfig", "ablate"),
+        *("PathsConfig",),
+        *("Scan", "ScanConfig"),
         *("decompose", "scan", "scan_states"),
     ),
     "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
@@ -135,6 +135,7 @@ __all__ = [
     "MEASURES",
     "TASKS",
     "AblateConfig",
+    "AblateFinding",
     "Batch",
     "CertifyConfig",
     "CertifyFinding",

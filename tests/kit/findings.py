@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from kit.compare_tables import DEFINITIONS, random_scan
+from rankscope.findings.ablate import AblateFinding
 from rankscope.findings.base import Finding
 from rankscope.findings.certify import CertifyFinding
 from rankscope.findings.claims import ClaimsFinding
@@ -29,6 +30,16 @@ def certify() -> CertifyFinding:
 
     sizes = {"layers": 2, "heads": 2, "dim": 4, "tokens": 4}
     return run(variant="transformer", norm="layer", mask="blocks:2", seeds=2, **sizes)
+
+
+@cache
+def ablate() -> AblateFinding:
+    """Two variants with and without half of their skips, who is to blame, and what would help."""
+    from rankscope.studies.ablate import ablate as run
+
+    sizes = {"layers": 2, "heads": 2, "dim": 8, "tokens": 4, "norm": "layer"}
+    cut = {"variants": ("san", "transformer"), "skip_scales": ("own", 0.5)}
+    return run(**sizes, **cut, split=True, blame=True, suggest=True)
 
 
 @cache
@@ -143,6 +154,7 @@ def old() -> OldFinding:
 
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CertifyFinding: certify,
+    AblateFinding: ablate,
     ClaimsFinding: claims,
     CollapseFinding: collapse,
     CompareFinding: compare,

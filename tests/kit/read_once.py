@@ -3,21 +3,24 @@
 from torch import nn
 
 from rankscope.sources import Batch, Translation, translate
+from rankscope.sources.structure import Blocks
 
 SMALL = 100_000
 """Parameters of a model that is kept; real checkpoints would fill the memory."""
 
-_made: list[tuple[nn.Module, Batch, str | None, Translation]] = []
+_made: list[tuple[nn.Module, Batch, tuple[str | None, Blocks | None], Translation]] = []
 
 
-def read_once(model: nn.Module, batch: Batch, *, stack: str | None = None) -> Translation:
+def read_once(
+    model: nn.Module, batch: Batch, *, stack: str | None = None, blocks: Blocks | None = None
+) -> Translation:
     """As ``translate``, in the place of which tests of studies put it; not for models that a test changes."""
-    for other, known, name, found in _made:
-        if other is model and name == stack and _is_same(batch, known):
+    for other, known, names, found in _made:
+        if other is model and names == (stack, blocks) and _is_same(batch, known):
             return found
-    found = translate(model, batch, stack=stack)
+    found = translate(model, batch, stack=stack, blocks=blocks)
     if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
-        _made.append((model, batch, stack, found))
+        _made.append((model, batch, (stack, blocks), found))
     return found
 
 

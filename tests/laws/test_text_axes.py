@@ -274,7 +274,9 @@ def test_the_axis_is_found_in_coarse_dtypes(dtype: torch.dtype) -> None:
 
 
 STUDIES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
-    "ablate": lambda model, x: rs.ablate(model, inputs=x, batch_size=2, variants=("san", "transformer")),
+    "ablate": lambda model, x: (
+        rs.ablate(model, inputs=x, batch_size=2, variants=("san", "transformer")).table
+    ),
     "certify": lambda model, x: rs.certify(model, inputs=x, variant="san").table,
     "decompose": lambda model, x: rs.decompose(model, inputs=x, mlps="source", seconds=0.0),
     "rate": lambda model, x: rs.rate(model, inputs=x, batch_size=2, layers=6).table,

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from rankscope.papers.figures.dong_curves import published
-from rankscope.studies import ablate
+from rankscope.studies.ablate import ablate
 
 PUBLISHED = published()["init"]
 RATIO = "residual_ratio[composite,mean]"
@@ -30,7 +30,7 @@ ALLOWED = {
 @pytest.mark.slow
 def test_untrained_bert():
     """One test, so that the models are drawn once."""
-    table = ablate(
+    found = ablate(
         "bert-base",
         weights="initial",
         semantics="paper",
@@ -39,8 +39,8 @@ def test_untrained_bert():
         measures=[RATIO],
     )
     for variant in PUBLISHED:
-        check_curve(table, variant)
-    check_plateau(table)
+        check_curve(found.table, variant)
+    check_plateau(found)
 
 
 def curve(table, variant):
@@ -57,24 +57,25 @@ def check_curve(table, variant):
         assert 1 / allowed < quotient < allowed, (variant, layer, measured[layer], theirs)
 
 
-def check_plateau(table):
+def check_plateau(found):
     """Attention alone is below the rounding floor from layer 2 on; the full model is resolved in every layer."""
+    table = found.table
     san = table.where(variant="san").frame
     assert not san.filter(pl.col("layer") >= 3)["resolved"].any()
     assert san.filter(pl.col("layer") <= 1)["resolved"].all()
     assert table.where(variant="transformer").frame["resolved"].all()
-    cuts = {cut["variant"]: cut for cut in table.sections["finding"]["cuts"]}
-    assert cuts["san"]["collapses"]
-    assert cuts["san+mlp"]["collapses"]
-    assert not cuts["transformer"]["collapses"]
-    assert "below the rounding floor from layer 2 on" in cuts["san"]["words"]
+    fates = {one.variant: one for one in found.cuts}
+    assert fates["san"].collapses
+    assert fates["san+mlp"].collapses
+    assert fates["transformer"].collapses is False
+    assert fates["san"].floor_from == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["albert-base", "xlnet-base"])
 def test_the_other_models_of_the_paper_run_from_a_bare_config(name):
     """No numbers are held against these; the shape is: without skips collapse, with skips none."""
-    table = ablate(name, weights="initial", semantics="paper", random_tokens="1x32", measures=[RATIO])
+    table = ablate(name, weights="initial", semantics="paper", random_tokens="1x32", measures=[RATIO]).table
     for variant in ("san", "san+mlp", "san+skip", "transformer"):
         values = curve(table, variant)
         assert len(values) == len(LAYERS)

@@ -8,7 +8,7 @@ torch.manual_seed(14)
 layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 3).double().eval()
 x = torch.randn(2, 9, 16, dtype=torch.float64)
-rows = rs.ablate(model, inputs=x, variants=("san",), measures=("residual[frobenius,mean]",)).frame
+rows = rs.ablate(model, inputs=x, variants=("san",), measures=("residual[frobenius,mean]",)).table.frame
 state = x
 for depth, block in enumerate(model.layers, start=1):
     state = block.norm1(block.self_attn(state, state, state, need_weights=False)[0])

@@ -85,7 +85,7 @@ def without_mlps(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-rows = rs.ablate(seen, variants=["san+skip"], measures=["residual[frobenius,mean]"]).frame
+rows = rs.ablate(seen, variants=["san+skip"], measures=["residual[frobenius,mean]"]).table.frame
 last = rows.filter(layer=2, definition="residual[frobenius,mean]").sort("sample")["value"].to_torch()
 with torch.no_grad():
     x = model.transformer.wte(ids[:, :-1]) + model.transformer.wpe(torch.arange(12))

@@ -51,7 +51,7 @@ STAGES: dict[str, tuple[str, set[str]]] = {
     "monitor": ("import rankscope.monitor", set(LIBRARIES)),
     # figures, tasks and claims of the papers cost as much as everything else; only who asks for them pays
     "studies": (
-        f"import {', '.join(STUDIES)}\nfrom rankscope.studies import Scan, ablate, scan",
+        f"import {', '.join(STUDIES)}\nfrom rankscope.studies import Scan, scan",
         {"transformers", *PAPERS},
     ),
 }

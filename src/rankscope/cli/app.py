@@ -27,7 +27,14 @@ COMMANDS = {
         view="rankscope.findings.compare:CompareView",
     ),
     "ablate": Declared(
-        CAUSE, "Run a model without skips, MLPs or norms; name the part to blame.", ("ablate minilm",)
+        CAUSE,
+        "Run a model without skips, MLPs or norms; name the part to blame.",
+        (
+            "ablate minilm --blame --suggest",
+            "ablate org/name --masks own,causal --skip-scales own,0.5 --only-blocks 3,5-7",
+        ),
+        config="rankscope.findings.ablate:AblateConfig",
+        study="rankscope.studies.ablate:ablate",
     ),
     "paths": Declared(
         CAUSE, "Take the output of a model apart into paths through its heads.", ("paths minilm",)

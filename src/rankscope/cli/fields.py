@@ -71,7 +71,8 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         extra: Any = field.json_schema_extra or {}
         group, kinds = config.home(name).group, _kinds(field.annotation)
         choices = tuple(str(one) for one in kinds if not isinstance(one, type))
-        shape = "|".join(choices) or ("INTEGER" if int in kinds else "NUMBER" if float in kinds else "TEXT")
+        numeric = "INTEGER" if int in kinds else "NUMBER" if float in kinds else ""
+        shape = "|".join(filter(None, [*choices, numeric])) or "TEXT"
         kind = Typed(
             f"{shape}[,...]" if tuple in kinds and int not in kinds and not extra.get("many") else shape,
             choices,

@@ -8,7 +8,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from rankscope.cli.ablate import ablate
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
 from rankscope.cli.paths import paths
@@ -39,7 +38,6 @@ old = typer.Typer(
     pretty_exceptions_enable=False,
 )
 old.command("scan")(scan)
-old.command("ablate")(ablate)
 old.command("paths")(paths)
 old.command("list")(list_names)
 

@@ -273,17 +273,13 @@ EITHER = ("model", "device", "dtype")
 """Options of a model that a random network has too."""
 
 
-class ModelOrRandom(Cut, ModelInputs, RandomNetwork, Seeds):
+class Either(ModelInputs, RandomNetwork, Seeds):
     """A command that takes a model, or the options of a random network in its place."""
 
-    network: ClassVar[dict[str, Any]] = RandomNetwork.network | {
-        "norm": "none",
-        "mask": "full",
-        "variant": "san",
-    }
+    network: ClassVar[dict[str, Any]] = RandomNetwork.network | {"norm": "none"}
 
-    of_model: ClassVar[dict[str, str]] = {"variant": "transformer", "mask": OWN, "norm": OWN}
-    """Which network of a model is taken where the options do not say."""
+    of_model: ClassVar[dict[str, str]] = {"norm": OWN}
+    """What a model is left at where the options do not say, of options that both kinds have."""
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Options of random networks that a model takes too."""
@@ -298,19 +294,22 @@ class ModelOrRandom(Cut, ModelInputs, RandomNetwork, Seeds):
             return f"model: {cls.of_model[name]}, random network: {cls.network[name]}"
         return super().default_text(name)
 
-    def check_kind(self, *, has_model: bool) -> None:
-        """Raise if options of a model are mixed with those of a random network, or if neither was asked for."""
+    def check_kind(self, *, has_model: bool, besides: Sequence[str] = ()) -> None:
+        """Raise if options of a model are mixed with those of a random network, or if neither was asked for.
+
+        ``besides``: options of random networks that this model takes as well.
+        """
         asked = {name: self.home(name) for name in sorted(self.model_fields_set)}
         of_random = [name for name, home in asked.items() if home is RandomNetwork]
         if has_model:
-            wrong = [name for name in of_random if name not in self.shared]
+            wrong = [name for name in of_random if name not in (*self.shared, *besides)]
             said = f"belongs to a random network, but a model was named ({self.model or 'an object'}); leave one out"
         else:
             wrong = [name for name, home in asked.items() if home in (Model, Inputs) and name not in EITHER]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:
             raise ConfigError(f"{', '.join(f'{name}=' for name in wrong)} {said}", *wrong)
-        if not has_model and self.needs_network and not of_random and self.norm is None:
+        if not has_model and self.needs_network and not of_random and "norm" not in asked:
             raise ConfigError(
                 "no model was named; name one (rankscope list models), or ask for a random network: layers=12",
                 "layers",
@@ -319,6 +318,13 @@ class ModelOrRandom(Cut, ModelInputs, RandomNetwork, Seeds):
     def spec(self) -> dict[str, Any]:
         """The fields of the ``Spec`` of the random network."""
         return {name: self.chosen(name) for name in self.network if name != "tokens"}
+
+
+class ModelOrRandom(Cut, Either):
+    """The same for one network made of it."""
+
+    network: ClassVar[dict[str, Any]] = Either.network | {"mask": "full", "variant": "san"}
+    of_model: ClassVar[dict[str, str]] = {"variant": "transformer", "mask": OWN, "norm": OWN}
 
     @property
     def reads(self) -> tuple[str | None, ...]:

@@ -27,7 +27,7 @@ from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10
 from rankscope.findings.collapse import Apart
-from rankscope.findings.subject import Subject
+from rankscope.findings.subject import CutSubject
 
 if TYPE_CHECKING:
     from rankscope.results.outcome import Decision
@@ -532,7 +532,7 @@ class CertifyFinding(Finding):
     shown: ClassVar[tuple[str, ...]] = ("words", "notes")
     columns: ClassVar[Mapping[str, str]] = COLUMNS
 
-    subject: Subject
+    subject: CutSubject
     """What was certified."""
 
     gamma: FiniteFloat

@@ -1,50 +1,101 @@
-"""What a model command ran on: the network, its weights, what it read."""
+"""What a command ran on: the model or the random network, how far its tree was from it, and what it read."""
 
-from rankscope.core.words import count, number
+from pydantic import FiniteFloat
+
+from rankscope.core.words import count, listed, number
 from rankscope.findings.base import Number, Value
 
 
+class Proof(Value):
+    """How far the tree was from the model, relative to the length of a token."""
+
+    coarse: bool
+    """Whether the dtype hides fine differences, such as a small bias that is missing."""
+
+    largest_of_a_block: FiniteFloat
+    """The largest deviation of a block on the model's own state before it."""
+
+    end_to_end: FiniteFloat
+    """The largest deviation of the state after all blocks in a row."""
+
+    last_state: Number
+    """That of the end of the tree from the model's own last state; null where no such state was seen."""
+
+    whole: bool
+    """Whether the end of the tree was seen to be the model's own last state; else the blocks alone are proven."""
+
+    after: tuple[str, ...]
+    """What the model applies to its tokens after the end of the tree."""
+
+    allowed: FiniteFloat
+    """The most that the dtype allows a block."""
+
+    dtype: str
+    """What the model computes in."""
+
+    @property
+    def words(self) -> str:
+        """What was compared with the model, without a full stop."""
+        fine = f" (finer differences do not show in {self.dtype})" if self.coarse else ""
+        if self.whole:
+            return f"the tree equals the model to {number(max(self.end_to_end, self.last_state or 0.0), 1)}{fine}"
+        rest = "whether the model does more to its tokens after that could not be seen"
+        if self.after:
+            rest = f"the model then applies {', then '.join(self.after)}, which the tree leaves out"
+        return f"the blocks of the tree equal the model's to {number(self.end_to_end, 1)}; {rest}{fine}"
+
+
+class Place(Value):
+    """A piece of a model's code that is run as it is, because no part of a tree computes it."""
+
+    where: str
+    """File and line."""
+
+    what: str
+    """What stands there."""
+
+
 class Subject(Value):
-    """One network, cut from a model or drawn, and the texts that it read."""
+    """The model, or the random network."""
 
     model: str
-    """Name of the model; random for a random network, tree for a tree of parts."""
+    """Its name; "random" for a random network, "tree" for a tree of parts."""
 
     family: str
-    """The family by which the model was read."""
+    """How its tree was read."""
+
+    kind: str
+    """Its architecture."""
+
+    weights: str
+    """Where they come from: trained, stored, initial, given or random."""
+
+    parameters: int
+    """How many there are."""
+
+    dtype: str
+    """What it computes in."""
+
+    inputs: str
+    """What was read: a file, a list, the bundled sample, random tokens."""
 
     stack: str | None = None
     """Which run of blocks, of a model with several."""
 
-    weights: str
-    """trained, initial, random, or given."""
-
-    parameters: int
-    """Numbers that the whole model holds."""
-
-    dtype: str
-    """What the network computes in."""
-
-    inputs: str
-    """What was read."""
-
-    variant: str
-    """Which parts the network has."""
-
-    mask: str
-    """Its mask rule."""
-
-    norm: str
-    """Its normalization part."""
+    seeds: int
+    """Models, or draws of tokens."""
 
     texts: int
-    """Texts that every seed read."""
+    """Texts of each seed."""
 
-    seeds: int
-    """Networks that were drawn, or draws of random tokens."""
+    tokens: FiniteFloat
+    """Tokens of a text that are measured, on average."""
 
-    tokens: Number
-    """Tokens of a text, on average."""
+    proof: Proof | None
+    """How far the tree was from the model; null where the network is a tree from the start."""
+
+    as_it_is: tuple[Place, ...] = ()
+    """Pieces that stand where attention stands and are run as they are."""
 
     @property
     def name(self) -> str:
@@ -59,11 +110,37 @@ class Subject(Value):
 
     @property
     def facts(self) -> list[str]:
-        """What stands below the title."""
-        several = self.texts * self.seeds > 1
+        """What it is and what it read, in a few words each."""
+        average = " on average" if self.texts * self.seeds > 1 else ""
         seeds = f", {count(self.seeds, 'seed')}" if self.seeds > 1 else ""
         return [
-            f"{self.variant}, {self.weights} weights",
-            f"{count(self.texts, 'text')} of {number(self.tokens, 2)} tokens{' on average' if several else ''}{seeds}; "
-            f"{self.inputs}",
+            f"{self.weights} weights, {self.dtype}",
+            *([self.proof.words] if self.proof else []),
+            f"{count(self.texts, 'text')} of {number(self.tokens)} tokens{average}{seeds}; {self.inputs}",
         ]
+
+    @property
+    def pieces(self) -> str:
+        """Where the pieces are that are run as they are, the first of them by its line; empty if there are none."""
+        places = [one.where for one in self.as_it_is]
+        more = len(places) - 1
+        return listed([*places[:1], *([f"{more} more"] if more > 0 else [])])
+
+
+class CutSubject(Subject):
+    """One network of a model, or a random one."""
+
+    variant: str
+    """Which parts the network has."""
+
+    mask: str
+    """Its mask rule."""
+
+    norm: str
+    """The norms that it has."""
+
+    @property
+    def facts(self) -> list[str]:
+        """What it is and what it read, in a few words each."""
+        first, *rest = super().facts
+        return [f"{self.variant}, {first}", *rest]

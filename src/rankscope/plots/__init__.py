@@ -5,7 +5,6 @@ of HTML instead, without JavaScript.
 """
 
 from rankscope.plots.backend import Chart as Chart
-from rankscope.plots.blame_chart import blame_chart as blame_chart
 from rankscope.plots.curves import layer_curves as layer_curves
 from rankscope.plots.dynamics_clusters import clusters_chart as clusters_chart
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
@@ -30,7 +29,6 @@ from rankscope.plots.split_curves import split_curves as split_curves
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
-    "blame_chart",
     "clusters_chart",
     "description",
     "effectiveness_chart",

@@ -3,21 +3,6 @@
 from typing import Any
 
 
-def proof_words(proof: dict[str, Any]) -> str:
-    """What was compared with the model, without a full stop.
-
-    >>> proof_words({"end to end": 3e-15, "last state": 2e-16, "whole": True, "after": []})
-    'the tree equals the model to 3e-15'
-    >>> proof_words({"end to end": 3e-15, "last state": 0.8, "whole": False, "after": ["norm (L2)"]})
-    "the blocks of the tree equal the model's to 3e-15; the model then applies norm (L2), which the tree leaves out"
-    """
-    if proof.get("whole"):
-        return f"the tree equals the model to {max(proof['end to end'], proof['last state']):.0e}"
-    return (
-        f"the blocks of the tree equal the model's to {proof['end to end']:.0e}; {_rest(proof.get('after'))}"
-    )
-
-
 def _rest(after: list[str] | None) -> str:
     if after:
         return f"the model then applies {', then '.join(after)}, which the tree leaves out"

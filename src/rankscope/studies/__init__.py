@@ -7,8 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankscope.studies.ablate_config import AblateConfig as AblateConfig
-    from rankscope.studies.ablate_study import ablate as ablate
     from rankscope.studies.paths_config import PathsConfig as PathsConfig
     from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from rankscope.studies.scan_study import scan_states as scan_states
 
 _HOME = {
-    "ablate_config": ("AblateConfig",),
-    "ablate_study": ("ablate",),
     "paths_config": ("PathsConfig",),
     "paths_study": ("decompose",),
     "scan_config": ("ScanConfig",),
@@ -37,13 +33,11 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AblateConfig",
     "Partial",
     "PathsConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
-    "ablate",
     "decompose",
     "load_loss",
     "scan",

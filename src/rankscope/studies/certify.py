@@ -38,7 +38,6 @@ from rankscope.findings.certify import (
     Text,
 )
 from rankscope.findings.collapse import Apart
-from rankscope.findings.subject import Subject as Named
 from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Norm, Part, Spec
 from rankscope.network.mask_notes import reading_graph, self_contained
@@ -48,7 +47,7 @@ from rankscope.split.run import in_float64
 from rankscope.studies.cuts import Cut, one_cut
 from rankscope.studies.inputs import Given, verb_asked
 from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import Source, Subject, memory_words, subjects
+from rankscope.studies.subjects import Source, Subject, memory_words, subjects, told_of_cut
 
 Advance = Callable[[int, int | None], None]
 
@@ -442,7 +441,7 @@ def _method(layer: LayerBounds, place: Tensor | None, bound: float) -> str | Non
 
 
 def found_of(
-    found: Sequence[Found], about: Mapping[str, Any], cut: Cut, config: CertifyConfig, warnings: Sequence[str]
+    found: Sequence[Found], about: dict[str, Any], cut: Cut, config: CertifyConfig, warnings: Sequence[str]
 ) -> CertifyFinding:
     """The finding: rows of every text, what is proven of each of them, and of all together."""
     rows = Rows()
@@ -454,15 +453,8 @@ def found_of(
     shown = {name: one.printed for name, one in found[0].printed.items() if one.printed is not None}
     layers = sorted({line.layer for line in found[0].lines})
     return CertifyFinding(
-        subject=Named(
-            **{name: about[name] for name in ("model", "family", "weights", "parameters", "dtype", "inputs")},
-            stack=about.get("stack"),
-            variant=cut.variant,
-            mask=cut.mask,
-            norm=cut.norm,
-            texts=len(found) // seeds,
-            seeds=seeds,
-            tokens=sum(one.tokens for one in found) / len(found),
+        subject=told_of_cut(
+            about, cut, seeds=seeds, texts=len(found), tokens=sum(one.tokens for one in found)
         ),
         gamma=config.gamma,
         standings={name: standing_of([one.of(name) for one in found]) for name in names},

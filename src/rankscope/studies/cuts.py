@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from rankscope.errors import ConfigError
 from rankscope.findings import asked
+from rankscope.findings.asked import OWN
 from rankscope.masks import parse_mask
 from rankscope.network import (
     Attention,
@@ -25,7 +27,6 @@ from rankscope.network import (
 from rankscope.network.parts import leaves
 from rankscope.network.rewrites import only_in, paper_variant
 from rankscope.network.surgery import check_variant
-from rankscope.studies.ablate_config import OWN, AblateConfig
 
 NORMS: dict[type[Norm], str] = {LayerNorm: "layer", RMSNorm: "rms", Sphere: "sphere"}
 
@@ -42,24 +43,46 @@ class Cut:
     """None: as the model has it, or nothing to scale."""
 
 
-def cuts(network: Network, config: AblateConfig, kind: str) -> Iterator[Cut]:
-    """The product of masks, variants and skip scales; a variant without skips stands in it once, whatever the scales.
+class Product(Protocol):
+    """What is cut: the product of masks, variants and skip scales, with norms (own) or without (none)."""
 
-    Only the blocks that ``config`` names are changed. With ``paper`` semantics ``kind`` says whose code to follow.
+    @property
+    def variants(self) -> tuple[str, ...]: ...
+
+    @property
+    def masks(self) -> tuple[str, ...]: ...
+
+    @property
+    def skip_scales(self) -> tuple[float | str, ...]: ...
+
+    @property
+    def norm(self) -> str: ...
+
+    @property
+    def semantics(self) -> str: ...
+
+    def numbers(self, layers: int) -> tuple[int, ...] | None:
+        """The blocks that are changed, from 1, of a network with that many; None for all."""
+
+
+def cuts(network: Network, product: Product, kind: str) -> Iterator[Cut]:
+    """All networks of the product; a variant without skips stands in it once, whatever the scales.
+
+    With ``paper`` semantics ``kind`` says whose code to follow.
     """
-    blocks = config.numbers(len(network.blocks))
-    for mask in config.masks:
+    blocks = product.numbers(len(network.blocks))
+    for mask in product.masks:
         masked = network if mask == OWN else with_mask(network, parse_mask(mask))
-        for name in config.variants:
-            cut = variant(masked, name) if config.semantics == "clean" else paper_variant(masked, name, kind)
-            cut = without(cut, "norm") if config.norm == "none" else cut
-            for scale in config.skip_scales if _has_skips(cut) else (OWN,):
+        for name in product.variants:
+            cut = variant(masked, name) if product.semantics == "clean" else paper_variant(masked, name, kind)
+            cut = without(cut, "norm") if product.norm == "none" else cut
+            for scale in product.skip_scales if _has_skips(cut) else (OWN,):
                 changed = cut if isinstance(scale, str) else with_skip_scale(cut, scale)
-                changed = changed if config.blocks is None else only_in(network, changed, blocks)
+                changed = changed if blocks is None else only_in(network, changed, blocks)
                 yield Cut(
                     network=changed,
                     variant=name,
-                    mask=mask if mask != OWN and config.blocks is None else mask_text(changed),
+                    mask=mask if mask != OWN and blocks is None else mask_text(changed),
                     norm=norm_text(changed),
                     skip_scale=None if isinstance(scale, str) else scale,
                 )

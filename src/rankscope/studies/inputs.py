@@ -89,8 +89,9 @@ def verb_asked(
             f"{names} was given beside a configuration, which says everything; put it into the {kind.__name__}"
         )
     model = config.model if first is None or named else first
-    if isinstance(config, asked.ModelOrRandom) and not isinstance(model, Spec):
-        config.check_kind(has_model=model is not None)
+    if isinstance(config, asked.Either):
+        besides = ("tokens",) if isinstance(model, Spec) else ()  # a Spec says everything but that
+        config.check_kind(has_model=model is not None, besides=besides)
     elif model is None:
         raise ConfigError("no model was named; name one (rankscope list models)")
     read: object = config  # a verb may load a model and feed it nothing

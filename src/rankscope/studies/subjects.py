@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError, OutOfMemory, is_out_of_memory
+from rankscope.findings import subject as told
 from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
@@ -25,6 +26,7 @@ from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
+from rankscope.studies.cuts import Cut
 from rankscope.studies.inputs import Given, asked_of, chosen_inputs, found_layout, recording_of
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
@@ -118,6 +120,50 @@ def subjects(
         yield _live(ready, known, config, given, seed)
 
 
+def told_of(about: dict[str, Any], *, seeds: int, texts: int, tokens: int) -> told.Subject:
+    """What a finding keeps of a subject that was run; ``texts`` and ``tokens`` are those of all seeds."""
+    proof = about["proof"]
+    names = ("model", "family", "kind", "weights", "parameters", "dtype", "inputs")
+    return told.Subject(
+        **{name: about[name] for name in names},
+        stack=about.get("stack"),
+        seeds=seeds,
+        texts=texts // seeds,
+        tokens=tokens / texts,
+        proof=None if proof is None else told.Proof(**{_name(key): value for key, value in proof.items()}),
+        as_it_is=tuple(told.Place(**one) for one in about.get("run as it is", ())),
+    )
+
+
+def told_of_cut(about: dict[str, Any], cut: Cut, *, seeds: int, texts: int, tokens: int) -> told.CutSubject:
+    """The same of one network of a subject."""
+    whole = told_of(about, seeds=seeds, texts=texts, tokens=tokens)
+    return told.CutSubject(**dict(whole), variant=cut.variant, mask=cut.mask, norm=cut.norm)
+
+
+def origin_of(about: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """What the provenance keeps of the inputs: their source, which tokens are measured, and what the readers said."""
+    names = {"inputs": "inputs", "special rule": "measured tokens", "text axes": "text axes"}
+    names |= {"random tokens": "random tokens", "decoder inputs": "decoder inputs", "network": "network"}
+    kept = {new: about[old] for old, new in names.items() if about.get(old) is not None}
+    return kept | {"messages": list(notes)}
+
+
+def _name(key: str) -> str:
+    return key.replace(" ", "_")
+
+
+@contextmanager
+def memory_words(what: str, advice: str) -> Iterator[None]:
+    """Running out of memory becomes an error that says what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
+
+
 def tree_dtype(network: Network) -> torch.dtype:
     """The floating-point type of a tree's weights; float64 if it has none."""
     found = (p.dtype for p in network.parameters() if p.is_floating_point())
@@ -153,8 +199,8 @@ def _trained(model: Model, config: ModelInputs) -> Loaded:
 def _run_as_it_is(network: Network) -> dict[str, list[dict[str, str]]]:
     """The pieces of a tree that stay where attention stays and are not recognised; nothing where there are none."""
     pieces = [one for one in network.modules() if isinstance(one, Opaque) and one.site == "attention"]
-    told = dict.fromkeys((one.where, one.what) for one in pieces)
-    return {"run as it is": [{"where": where, "what": what} for where, what in told]} if told else {}
+    places = dict.fromkeys((one.where, one.what) for one in pieces)
+    return {"run as it is": [{"where": where, "what": what} for where, what in places]} if places else {}
 
 
 def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: Given, seed: int) -> Subject:
@@ -235,7 +281,8 @@ def _random(
     used += [
         name
         for name in ("random_tokens", "vocab", "max_tokens", "max_texts", "stack")
-        if getattr(config, name) is not None
+        if name in config.model_fields_set
+        and getattr(config, name) is not None  # a default was not asked for
     ]
     if isinstance(model, Network):
         yield _of_tree(model, config, seeds[0], given.inputs, [name for name in used if name != "inputs"])
@@ -307,14 +354,3 @@ def short(dtype: torch.dtype) -> str:
     'float32'
     """
     return str(dtype).removeprefix("torch.")
-
-
-@contextmanager
-def memory_words(what: str, advice: str) -> Iterator[None]:
-    """Running out of memory becomes an error that says what to lower."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error

@@ -1,75 +1,190 @@
 """What would keep tokens apart: what-ifs that surgery can compute, each run through the tree, ranked.
 
 Every what-if uses the weights of the unchanged network. It predicts the geometry of the tokens in the last layer, not
-how well a network trained that way would do. ``tried`` runs them on a batch and keeps a few numbers of each text;
-``ranked`` compares them over all batches, of one network or of networks of one shape.
+how well a network trained that way would do. ``what_ifs`` lists the changes that differ from what a network already
+is; ``tried`` runs them on a batch and keeps a few numbers of each text; ``ranked`` compares them over all batches, of
+one network or of networks of one shape.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, RankscopeError
+from rankscope.findings.blame import Headline
+from rankscope.findings.suggest import RANKED_BY, Declined, Kind, Reading, Suggestion, Suggestions
+from rankscope.masks import MaskRule, parse_mask
 from rankscope.measures import evaluate, evaluate_padded, find_measure
-from rankscope.network import Context, Network
+from rankscope.network import (
+    Attention,
+    Context,
+    CrossAttention,
+    Fixed,
+    Network,
+    Norm,
+    Skip,
+    Softmax,
+    with_mask,
+    with_skip_scale,
+)
+from rankscope.network.foreign import Foreign
+from rankscope.network.parts import leaves
+from rankscope.network.placement import PLACEMENTS, placement_of, with_placement
+from rankscope.network.rewrites import with_branch_scale, with_temperature
 from rankscope.results import FACTORS
-from rankscope.studies.blame import measured_tokens
-from rankscope.studies.what_ifs import WhatIf, what_ifs
-
-RANKED_BY = "residual_ratio[frobenius,mean,unit]"
-"""On tokens of length one: a massive token can hide collapse, or fake its absence, in the plain ratio."""
+from rankscope.studies.blame import log_error, measured_tokens
 
 MEASURES = ("residual_ratio[frobenius,mean]", RANKED_BY)
 
+SKIP_SCALES = (0.5, 0.9, 1.1, 1.5, 2.0)
+TEMPERATURES = (0.5, 0.7, 1.4, 2.0)
+WINDOWS = (1, 4, 16, 64, 256)
+
+BRANCH_SCALES: dict[str, Callable[[int, int], float]] = {
+    "1/sqrt(2L)": lambda block, layers: 1 / math.sqrt(2 * layers),
+    "1/sqrt(l)": lambda block, layers: 1 / math.sqrt(block),
+    "1/L": lambda block, layers: 1 / layers,
+}
+"""Factors on the branches by depth, from the number of the block l and the number of blocks L."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """A measure of the last layer, mean over texts (geometric of residuals, ratios and diameters).
+class WhatIf:
+    """A change to a network, made on demand; without ``make`` the kind has no place here, as ``declined`` says.
 
-    A text that is not above its rounding floor counts with the larger of value and floor; then the mean is not
-    resolved: the measure is at most this. None where it is not finite in every text.
+    One that ``is_moot`` says nothing on texts so short, but may on others: a window wider than they are, or a mask that
+    allows the same as the network's own. In the latter case there is nothing to make.
     """
 
-    value: float | None
-    resolved: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suggestion:
-    """One what-if beside the unchanged network.
-
-    Args:
-        kind: skip-scale, mask, placement, temperature or branch-scale.
-        setting: what it is set to; None for a kind that this network has nothing for.
-        before: readings of the unchanged network, by definition.
-        after: readings of the changed one, over the same texts; empty if it could not be made.
-        texts: how many texts are compared: those that have a number in the unchanged network.
-        left_out: how many are not, because it overflows on them or ends with a token of length zero.
-        gain: mean over texts of ``ln(after / before)`` of the measure that ranks; above zero the tokens stay further
-            apart.
-        is_bound: the network itself is collapsed to its rounding floor in some text, so the gain is at least this. It
-            is less than the truth by the same amount for every what-if, which leaves their order as it is.
-        reason: why there is no gain.
-    """
-
-    kind: str
-    setting: str | None
-    before: dict[str, Reading]
-    after: dict[str, Reading]
-    texts: int
-    left_out: int
-    gain: float | None = None
-    is_bound: bool = False
-    reason: str | None = None
+    kind: Kind
+    setting: str | None = None
+    make: Callable[[], Network] | None = None
+    is_moot: bool = False
+    declined: Declined | None = None
+    block: int | None = None
+    obstacle: str = ""
 
     @property
-    def name(self) -> str:
-        """Kind and setting, such as ``skip-scale 0.5``."""
-        return self.kind if self.setting is None else f"{self.kind} {self.setting}"
+    def is_same(self) -> bool:
+        """Whether the network stays what it is on these texts."""
+        return self.is_moot and self.make is None
+
+
+def what_ifs(network: Network, tokens: int) -> Iterator[WhatIf]:
+    """Every what-if for ``network``; those that are moot on texts of up to ``tokens`` tokens say so."""
+    yield from _skip_scales(network)
+    yield from _masks(network, tokens)
+    yield from _placements(network)
+    yield from _temperatures(network)
+    yield from _branch_scales(network)
+
+
+def _skip_scales(network: Network) -> Iterator[WhatIf]:
+    scales = [part.scale for part in network.blocks.modules() if isinstance(part, Skip)]
+    if not scales:
+        yield WhatIf(kind="skip-scale", declined="no skips")
+        return
+    for scale in SKIP_SCALES:
+        if any(isinstance(own, Tensor) or own != scale for own in scales):
+            yield WhatIf(
+                kind="skip-scale", setting=f"{scale:g}", make=partial(with_skip_scale, network, scale)
+            )
+
+
+def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
+    mixers = [part.mixer for part in network.blocks.modules() if isinstance(part, Attention)]
+    rules = {mixer.rule for mixer in mixers}
+    unknown = next((part for part in network.blocks.modules() if _mixes_unseen(part)), None)
+    if unknown is not None:
+        yield WhatIf(kind="mask", declined="unknown mixing", obstacle=unknown.words)
+        return
+    if not rules:
+        yield WhatIf(kind="mask", declined="no attention")
+        return
+    own = [rule.matrix(tokens) for rule in rules]
+    is_causal = all(not np.triu(mask, k=1).any() for mask in own)
+    name = "causal-window" if is_causal else "window"
+    widths: dict[str, int] = {"causal": 0} | {f"{name}:{width}": width for width in WINDOWS}
+    for text, width in widths.items():
+        rule = parse_mask(text)
+        is_present = _is_present(rule, own, tokens)
+        yield WhatIf(
+            kind="mask",
+            setting=rule.text,
+            make=None if is_present else partial(with_mask, network, rule),
+            obstacle="fixed maps" if any(isinstance(mixer, Fixed) for mixer in mixers) else "",
+            is_moot=is_present or (width > 0 and width >= tokens - 1),
+        )
+
+
+def _mixes_unseen(part: nn.Module) -> TypeGuard[Foreign]:
+    return isinstance(part, Foreign) and not part.tokenwise
+
+
+def _is_present(rule: MaskRule, own: list[np.ndarray], tokens: int) -> bool:
+    """Whether all masks of the network allow the same as ``rule``."""
+    return all(np.array_equal(rule.matrix(tokens), mask) for mask in own)
+
+
+def _placements(network: Network) -> Iterator[WhatIf]:
+    if not any(isinstance(leaf, Norm) for block in network.blocks for leaf in leaves(block)):
+        yield WhatIf(kind="placement", declined="no norms")
+        return
+    try:
+        present = placement_of(network)
+    except ConfigError:
+        yield WhatIf(kind="placement", declined="norms elsewhere", block=_first_odd_block(network))
+        return
+    for placement in PLACEMENTS:
+        if placement != present:
+            yield WhatIf(
+                kind="placement", setting=placement, make=partial(with_placement, network, placement)
+            )
+
+
+def _first_odd_block(network: Network) -> int | None:
+    """The first block whose norms stand where placement cannot move them."""
+    for number, block in enumerate(network.blocks, start=1):
+        if any(isinstance(leaf, Norm) for leaf in leaves(block)):
+            try:
+                placement_of(Network([block]))
+            except ConfigError:
+                return number
+    return None
+
+
+def _temperatures(network: Network) -> Iterator[WhatIf]:
+    held = network.blocks.modules()
+    mixers = [part.mixer for part in held if isinstance(part, Attention | CrossAttention)]
+    if not any(isinstance(mixer, Softmax) for mixer in mixers):
+        yield WhatIf(kind="temperature", declined="no softmax")
+        return
+    for temperature in TEMPERATURES:
+        make = partial(with_temperature, network, temperature)
+        yield WhatIf(kind="temperature", setting=f"{temperature:g}", make=make)
+
+
+def _branch_scales(network: Network) -> Iterator[WhatIf]:
+    if not any(isinstance(part, Skip) for part in network.blocks.modules()):
+        yield WhatIf(kind="branch-scale", declined="no skips")
+        return
+    for setting, factor in BRANCH_SCALES.items():
+        factors = partial(_factor, factor, len(network.blocks))
+        yield WhatIf(kind="branch-scale", setting=setting, make=partial(with_branch_scale, network, factors))
+
+
+def _factor(rule: Callable[[int, int], float], layers: int, block: int) -> float:
+    return rule(block, layers)
+
+
+# -------------------------------------------------------------------------------------------------- run and compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -91,7 +206,8 @@ class Outcome:
 
     what_if: WhatIf
     numbers: dict[str, Numbers] | None
-    reason: str | None = None
+    declined: Declined | None = None
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -112,7 +228,7 @@ def suggest(
     is_token: Tensor | None = None,
     measures: Sequence[str] = MEASURES,
     advance: Callable[[int, int], None] | None = None,
-) -> list[Suggestion]:
+) -> Suggestions:
     """Every what-if for this network, the largest gain in token diversity first; those without a gain last, with why.
 
     ``is_token`` says which tokens are measured; by default all but the padding of ``context``. ``advance`` is told
@@ -152,19 +268,14 @@ def tried(
     return Tried(before=before, outcomes=tuple(found), longest=longest)
 
 
-def ranked(batches: Sequence[Tried]) -> list[Suggestion]:
+def ranked(batches: Sequence[Tried], network: Headline | None = None) -> Suggestions:
     """The what-ifs over the texts of all batches, the largest gain first; what is moot on all of them is left out."""
     if not batches:
         raise ConfigError("no batch of texts was tried; what-ifs are compared on at least one")
     before = _joined([batch.before for batch in batches])
     most = before[RANKED_BY].most()
     is_used = torch.isfinite(most) & (most > 0)
-    told = partial(
-        Suggestion,
-        before=_readings(before, is_used),
-        texts=int(is_used.sum()),
-        left_out=int((~is_used).sum()),
-    )
+    own, longest = _readings(before, is_used), max(batch.longest for batch in batches)
     keys = dict.fromkeys(
         (one.what_if.kind, one.what_if.setting) for batch in batches for one in batch.outcomes
     )
@@ -177,41 +288,19 @@ def ranked(batches: Sequence[Tried]) -> list[Suggestion]:
             if (one.what_if.kind, one.what_if.setting) == (kind, setting)
         ]
         if not all(one.what_if.is_moot for one in same):
-            make = partial(told, kind=kind, setting=setting)
-            found.append(_compared(make, same, before, is_used, is_whole=len(same) == len(batches)))
+            made = partial(Suggestion, kind=kind, setting=setting, before=own)
+            found.append(_compared(made, same, before, is_used, is_whole=len(same) == len(batches)))
     if not any(one.kind == "mask" for one in found):
-        longest = max(batch.longest for batch in batches)
-        found.append(told(kind="mask", setting=None, after={}, reason=f"no other mask fits {longest} tokens"))
-    return sorted(found, key=_rank)
-
-
-def best_in_words(found: Sequence[Suggestion]) -> str:
-    """One sentence on the best what-if, and on what it does not say."""
-    best = next((one for one in found if one.gain is not None), None)
-    if best is None:
-        return "No what-if could be compared with the network as it is; the reasons are listed."
-    before, after = best.before[RANKED_BY].value, best.after[RANKED_BY].value
-    if best.gain is None or best.gain <= 0:
-        return (
-            "No what-if keeps the tokens further apart in the last layer than the network as it is"
-            f"{_mean_of(best)}."
+        found.append(
+            Suggestion(kind="mask", setting=None, gain=None, before=own, after={}, declined="no other mask")
         )
-    return (
-        f"{best.name} keeps the tokens furthest apart: {RANKED_BY} of the last layer goes from "
-        f"{'at most ' if best.is_bound else ''}{before:.3g} to {after:.3g}{_mean_of(best)}; the weights are those "
-        "of the unchanged network, so this predicts the geometry of the tokens, not accuracy."
-    )
-
-
-def _mean_of(one: Suggestion) -> str:
-    """How many texts, if there are several."""
-    if one.texts + one.left_out == 1:
-        return ""
-    if not one.left_out:
-        return f" (geometric mean of {one.texts} texts)"
-    return (
-        f" (geometric mean of {one.texts} of {one.texts + one.left_out} texts; on the others the network overflows, or "
-        "ends with a token of length zero)"
+    return Suggestions(
+        network=network or Headline.unchanged(),
+        ranked_by=RANKED_BY,
+        texts=int(is_used.sum()),
+        left_out=int((~is_used).sum()),
+        longest=longest,
+        what_ifs=tuple(sorted(found, key=_rank)),
     )
 
 
@@ -221,42 +310,52 @@ def _outcome(
     if one.is_same:
         return Outcome(what_if=one, numbers=before)
     if one.make is None:
-        return Outcome(what_if=one, numbers=None, reason=one.reason)
+        return Outcome(what_if=one, numbers=None, declined=one.declined, obstacle=one.obstacle)
     try:
         return Outcome(what_if=one, numbers=read(one.make()))
     except RankscopeError as error:
-        return Outcome(what_if=one, numbers=None, reason=str(error))
+        obstacle = one.obstacle or type(error).__name__
+        return Outcome(what_if=one, numbers=None, declined="refused", obstacle=obstacle)
 
 
 def _compared(
-    told: Callable[..., Suggestion],
+    made: Callable[..., Suggestion],
     outcomes: Sequence[Outcome],
     before: dict[str, Numbers],
     is_used: Tensor,
     *,
     is_whole: bool,
 ) -> Suggestion:
-    """The suggestion that ``told`` makes from the outcomes of one what-if on all batches."""
-    reasons = [one.reason for one in outcomes if one.reason is not None]
-    if reasons:
-        return told(after={}, reason=reasons[0])
+    """The suggestion that ``made`` makes from the outcomes of one what-if on all batches."""
+    refused = next((one for one in outcomes if one.declined is not None), None)
+    if refused is not None:
+        what = {"declined": refused.declined, "block": refused.what_if.block, "obstacle": refused.obstacle}
+        return made(gain=None, after={}, **what)
     if not is_whole:
-        return told(after={}, reason="it has a place in some of the networks only")
+        return made(gain=None, after={}, declined="some networks")
     numbers = _joined([one.numbers for one in outcomes if one.numbers is not None])
-    told, count = partial(told, after=_readings(numbers, is_used)), int(is_used.sum())
-    if not count:
-        return told(reason="the unchanged network overflows, or ends with a token of length zero")
-    own, new = before[RANKED_BY], numbers[RANKED_BY]
-    overflown = int((~torch.isfinite(new.value[is_used])).sum())
+    made = partial(made, after=_readings(numbers, is_used))
+    if not bool(is_used.any()):
+        return made(gain=None, declined="network overflows")
+    own, new = (_chosen(one[RANKED_BY], is_used) for one in (before, numbers))
+    overflown = int((~torch.isfinite(new.value)).sum())
     if overflown:
-        return told(
-            reason=f"in {overflown} of {count} texts the last state overflows, or holds a token of length zero"
-        )
-    equal = int((~new.resolved[is_used]).sum())
+        return made(gain=None, declined="overflow", failed_texts=overflown)
+    equal = int((~new.resolved).sum())
     if equal:
-        return told(reason=f"in {equal} of {count} texts the tokens are equal up to rounding")
-    gain = (new.value[is_used].log() - own.most()[is_used].log()).mean()
-    return told(gain=float(gain), is_bound=not bool(own.resolved[is_used].all()))
+        return made(gain=None, declined="equal tokens", failed_texts=equal)
+    gain = (new.value.log() - own.most().log()).mean()
+    # Where the network itself is at its floor, the gain is a lower bound: the floor stands for its ratio, exactly.
+    errors = log_error(new.floor / new.value) + torch.where(
+        own.resolved, log_error(own.floor / own.value), 0.0
+    )
+    return made(gain=float(gain), floor=float(errors.mean()), is_bound=not bool(own.resolved.all()))
+
+
+def _chosen(numbers: Numbers, is_used: Tensor) -> Numbers:
+    return Numbers(
+        value=numbers.value[is_used], floor=numbers.floor[is_used], resolved=numbers.resolved[is_used]
+    )
 
 
 def _rank(one: Suggestion) -> tuple[int, float]:

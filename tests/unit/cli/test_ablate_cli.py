@@ -10,7 +10,7 @@ from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer, writ
 from kit.html_reader import Reader
 from rankscope.cli import app
 from rankscope.errors import FileError
-from rankscope.results import Table
+from rankscope.findings.ablate import AblateFinding
 
 
 def run(*arguments):
@@ -45,51 +45,54 @@ def bare(tmp_path_factory):
     return path
 
 
-def test_the_table_says_what_was_cut_and_found(folder):
+def test_the_page_says_what_was_cut_and_found(folder):
     lines = good(folder, "--text", "the cat sat on a mat", "--text", "it was small").stdout.splitlines()
-    assert re.fullmatch(
-        r"tiny-bert: stored weights, clean semantics, float32; the tree equals the model to \de-\d\d",
-        lines[0],
-    )
-    assert (
-        lines[1]
-        == "2 texts of 4 tokens on average; padding and special tokens are left out, texts are cut to 40 tokens"
-    )
-    assert [line.partition(")")[0] for line in lines[3:7]] == [
-        "attention alone (san",
-        "attention with MLPs (san+mlp",
-        "attention with skips (san+skip",
-        "the full model (transformer",
+    assert lines[:3] == [
+        *("Ablation of tiny-bert", "stored weights, float32, clean semantics", "mask full, norm layer")
+    ]
+    assert re.fullmatch(r"the tree equals the model to \de-\d", lines[3])
+    assert lines[4:6] == [
+        "2 texts of 4.5 tokens on average",
+        "padding and special tokens are left out, texts are cut to 40 tokens",
+    ]
+    assert lines[7].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
+    assert [line.partition(")")[0] for line in lines[8:12]] == [
+        "Attention alone (san",
+        "Attention with MLPs (san+mlp",
+        "Attention with skips (san+skip",
+        "The full model (transformer",
     ]
     table = lines[lines.index("residual_ratio[composite,mean]") :]
-    assert table[1].split() == ["variant", "mask", "0", "1", "2"]
-    assert [line.split()[:2] for line in table[3:7]] == [
-        [variant, "full"] for variant in ("san", "san+mlp", "san+skip", "transformer")
-    ]
+    assert table[1].split() == ["variant", "0", "1", "2"]
+    assert [line.split()[0] for line in table[3:7]] == ["san", "san+mlp", "san+skip", "transformer"]
 
 
 def test_untrained_weights_need_a_config_only(bare):
     options = ("--weights", "initial", "--random-tokens", "2x8", "--seeds", 2, "--semantics", "paper")
     result = good(bare, *options)
     assert result.stdout.startswith(
-        "bare: initial weights, paper semantics, float32; the tree equals the model"
+        "Ablation of bare\ninitial weights, float32, paper semantics\nmask full, norm layer\nthe tree equals"
     )
     assert (
-        "2 texts of 8 tokens on average, 2 seeds; random tokens, of which nothing is left out"
+        "2 texts of 8 tokens on average, 2 seeds\nrandom tokens, of which nothing is left out"
         in result.stdout
     )
     assert good(bare, *options).stdout == result.stdout
 
 
-def test_json_is_one_object_with_sections(folder, tmp_path):
+def test_json_is_one_object_that_loads_again(folder, tmp_path):
     target = tmp_path / "ablate.json"
-    result = good(folder, "--text", "the cat sat", "--blame", "--suggest", "--output", target)
+    good(folder, "--text", "the cat sat", "--blame", "--suggest", "--output", target)
     found = json.loads(target.read_text())
-    assert (found["schema"], found["command"]) == ("rankscope/1", "ablate")
-    assert {"rows", "provenance", "ablate", "finding", "blame", "suggest", "definitions"} <= set(found)
-    assert found["finding"]["cuts"][0]["words"] in result.stderr
-    assert Table.load(target).frame.height == len(found["rows"])
+    assert (found["schema"], found["command"]) == ("rankscope/2", "ablate")
+    assert {"rows", "provenance", "subject", "cuts", "blame", "suggest", "definitions", "words"} <= set(found)
     assert {"skip_scale", "blocks", "tokens"} <= set(found["rows"][0])
+    again = AblateFinding.load(target)
+    assert list(again.words) == found["words"]
+    assert len(again.table.frame) == len(found["rows"])
+    assert {one["kind"] for one in found["suggest"]["what_ifs"]} >= {"mask", "skip-scale"}
+    assert found["blame"]["most_for"] in (*found["blame"]["kinds"], None)
+    assert found["provenance"]["inputs"] == "a list"
 
 
 @pytest.mark.parametrize("ending", ["csv", "html", "parquet", "txt"])
@@ -99,60 +102,83 @@ def test_other_formats_are_written(folder, tmp_path, ending):
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("--blame",), ("--split",), ("--split", "--blame"), ("--skip-scale", "own,0.5")]
+    "more",
+    [(), ("--blame",), ("--split",), ("--split", "--blame", "--suggest"), ("--skip-scales", "own,0.5")],
 )
 def test_a_picture_is_drawn(folder, tmp_path, more):
-    good(folder, "--text", "the cat sat", "--plot", tmp_path / "out.json", *more)
-    chart = (tmp_path / "out.json").read_text()
-    assert ("change of ln residual_ratio" in chart) == ("--blame" in more)
-    assert ("split pass" in chart) == ("--split" in more)
+    good(folder, "--text", "the cat sat", "--plot", tmp_path / "out.svg", *more)
+    chart = (tmp_path / "out.svg").read_text()
+    assert ("change of ln residual ratio" in chart) == ("--blame" in more)
+    assert ("ordinary arithmetic" in chart) == ("--split" in more)
     assert ("transformer, skip 0.5" in chart) == ("own,0.5" in more)
+    assert ("further apart" in chart) == ("--suggest" in more)
 
 
 def test_the_page_shows_blame_and_suggestions(folder, tmp_path):
     good(folder, "--text", "the cat sat", "--blame", "--suggest", "--output", tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
-    assert "attention alone (san)" in text
-    assert "does most for collapse" in text or "nothing works for collapse" in text
-    assert '<th scope="col">what if</th>' in text
+    assert "Attention alone (san)" in text
+    assert "for collapse" in text
+    assert "what if" in text
     assert "<script" not in text
     assert Reader(text).handlers == []
 
 
 def test_blame_and_suggestions_stand_below_the_table(folder):
-    text = good(folder, "--text", "the cat sat", "--blame", "--suggest", "--measure", "residual_ratio").stdout
+    text = good(
+        folder, "--text", "the cat sat", "--blame", "--suggest", "--measures", "residual_ratio"
+    ).stdout
     full = "the full model (transformer)"
-    assert text.index(f"\nblame of {full}\n") < text.index(f"\nwhat would help {full}\n")
+    assert text.index(f"\nBlame of {full}\n") < text.index(f"\nWhat would help {full}\n")
     assert re.search(r"^block +attention +skip +norm +mlp +sum$", text, flags=re.MULTILINE)
     assert re.search(r"^skip-scale 0.5 ", text, flags=re.MULTILINE)
 
 
 def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path):
-    options = (folder, "--text", "the cat sat", "--blame", "--suggest", "--blocks", "2", "--mask", "causal")
+    options = (folder, "--text", "the cat sat", "--blame", "--suggest")
+    options += ("--only-blocks", "2", "--masks", "causal")
     text = good(*options).stdout
     named = "the full model (transformer), mask causal, changed in block 2"
-    assert f"\nblame of {named}\n" in text
-    assert f"\nwhat would help {named}\n" in text
+    assert f"\nBlame of {named}\n" in text
+    assert f"\nWhat would help {named}\n" in text
     good(*options, "--output", tmp_path / "out.html")
-    page = (tmp_path / "out.html").read_text()
-    assert f"<h3>Blame of {named}</h3>" in page
-    assert f"<h3>What would help {named}</h3>" in page
+    assert f"Blame of {named}" in (tmp_path / "out.html").read_text()
 
 
 def test_random_networks_in_place_of_a_model():
-    text = good("--layers", 3, "--norm", "layer", "--mask", "own,causal", "--sites", "block,final").stdout
-    assert text.startswith("random: random weights, clean semantics, float64\n")
-    assert "(san), mask causal, " in text
+    text = good("--layers", 3, "--norm", "layer", "--masks", "own,causal", "--sites", "block,final").stdout
+    assert text.startswith("Ablation of a random network\nrandom weights, float64, clean semantics\n")
+    assert "(san) with mask causal " in text
     assert re.search(r"^variant +mask +site +0 +1 +2 +3$", text, flags=re.MULTILINE)
 
 
-def test_deep_models_show_some_layers(tmp_path):
+def test_former_names_of_options_still_work():
+    small = ("--layers", 2, "--dim", 8, "--heads", 2, "--tokens", 4)
+    old = ("--variant", "san+skip", "--mask", "causal", "--skip-scale", "0.5", "--measure", "residual_ratio")
+    new = (
+        "--variants",
+        "san+skip",
+        "--masks",
+        "causal",
+        "--skip-scales",
+        "0.5",
+        "--measures",
+        "residual_ratio",
+    )
+    assert good(*small, *old).stdout == good(*small, *new).stdout
+    shown = run("--help").stdout
+    assert "--variants" in shown
+    assert "--variant " not in shown
+
+
+def test_deep_models_show_some_layers():
     text = good(
-        "--layers", 40, "--dim", 16, "--heads", 2, "--tokens", 4, "--measure", "residual_ratio"
+        "--layers", 40, "--dim", 16, "--heads", 2, "--tokens", 4, "--measures", "residual_ratio"
     ).stdout
     header = next(line for line in text.splitlines() if line.startswith("variant"))
-    assert header.split()[2:] == [*(str(layer) for layer in range(0, 40, 3)), "40"]
-    assert "some layers; " in text
+    layers = [int(one) for one in header.split()[1:]]
+    assert (layers[0], layers[-1]) == (0, 40)
+    assert len(layers) < 20
 
 
 @pytest.mark.parametrize(
@@ -162,13 +188,14 @@ def test_deep_models_show_some_layers(tmp_path):
         (("bert-base", "--weights", "trained"), "use --weights initial"),
         (("{folder}", "--layers", "3"), "--layers belongs to a random network"),
         (("{folder}", "--texts", "a.txt", "--text", "b"), "not both"),
-        (("{folder}", "--blocks", "99"), "block 99 does not exist: the model has blocks 1 to 2"),
-        (("{folder}", "--skip-scale", "x"), "skip scale 'x'"),
+        (("{folder}", "--only-blocks", "99"), "block 99 does not exist: the model has blocks 1 to 2"),
+        (("{folder}", "--blocks", "1,2"), "to change these blocks only, ask for --only-blocks 1,2"),
+        (("{folder}", "--skip-scales", "x"), "--skip-scales x: expected a finite number"),
         (("{folder}", "--random-tokens", "8"), "expected TxN"),
-        (("{folder}", "--norm", "layer"), "unknown norm 'layer'"),
+        (("{folder}", "--norm", "layer"), "--norm layer is of random networks"),
         (("{folder}", "--weights", "initail"), "did you mean 'initial'"),
         (("{folder}", "--seeds", "2", "--seed", "1"), "not both"),
-        (("{folder}", "--mask", "window:x"), "must be a whole number"),
+        (("{folder}", "--masks", "window:x"), "must be a whole number"),
         (("{folder}", "--semantics", "paper", "--norm", "none"), "the paper's code always keeps the norms"),
         (("{bare}", "--weights", "initial"), "use --random-tokens"),
         (("{bare}", "--weights", "initial", "--random-tokens", "2x99"), "positions for 40 tokens"),
@@ -196,7 +223,7 @@ def test_an_unknown_architecture_is_run_as_it_is_and_said_so(tmp_path):
         ),
         tmp_path,
     )
-    assert "what is run as it is: modeling_funnel.py:" in good(tmp_path, "--random-tokens", "1x6").stdout
+    assert "what is run as it is (modeling_funnel.py:" in good(tmp_path, "--random-tokens", "1x6").stdout
 
 
 def test_results_are_not_lost_when_they_cannot_be_written(monkeypatch, tmp_path):
@@ -206,7 +233,7 @@ def test_results_are_not_lost_when_they_cannot_be_written(monkeypatch, tmp_path)
     monkeypatch.setattr("rankscope.results.write_atomically", broken)
     words = failed("--layers", "2", "--output", tmp_path / "a.json")
     kept = re.search(r"the disk is full; the results are in (\S+)", words)
-    assert Table.load(kept[1]).command == "ablate"
+    assert AblateFinding.load(kept[1]).command == "ablate"
 
 
 def test_untrained_names_are_listed():

@@ -74,7 +74,7 @@ def test_an_architecture_that_no_family_knows_is_read_from_what_runs(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--sites", "mlp", "--variant", "san", "--blocks", "1-2"), "no variant among san has an MLP"),
+        (("--sites", "mlp", "--variant", "san", "--only-blocks", "1-2"), "no variant among san has an MLP"),
         (("--norm", "none", "--variant", "san,san-norm"), "san and san-norm are the same network"),
         (("--skip-scale", "0.5", "--variant", "san"), "no variant among san has a skip to scale"),
         (("--semantics", "paper", "--norm", "none"), "the paper's code always keeps the norms"),
@@ -85,10 +85,10 @@ def test_options_that_come_to_nothing(options: tuple[str, ...], words: str, fold
 
 
 def test_the_words_know_that_only_some_blocks_are_cut(folder: Path) -> None:
-    options = ("--random-tokens", "2x8", "--blocks", "2", "--variant", "san", "--mask", "causal")
+    options = ("--random-tokens", "2x8", "--only-blocks", "2", "--variant", "san", "--mask", "causal")
     result = CliRunner().invoke(app, ["ablate", str(folder), *options, "--format", "json"])
     found = json.loads(result.stdout)
-    assert found["finding"]["words"].startswith("the model with block 2 as san ")
+    assert found["words"][1].startswith("The model with block 2 as san ")
     assert {row["mask"] for row in found["rows"]} == {"full / causal"}
 
 

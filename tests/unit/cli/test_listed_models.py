@@ -93,7 +93,7 @@ def test_other_commands_do_the_same(command):
 @pytest.mark.usefixtures("small")
 def test_it_is_said_of_an_ablation():
     done = run("ablate", "gpt2", "--random-tokens", "1x5")
-    assert done.output.startswith("gpt2: initial weights, ")
+    assert done.output.startswith("Ablation of gpt2\ninitial weights, ")
     assert done.output.count(NOTE) == 1
     assert "(the trained ones are openai-community/gpt2 on the Hub)" in done.output
 

@@ -196,6 +196,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
         ("vl_convert", "plots", ("rate", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("certify", *SMALL, "--plot", "x.png")),
+        ("vl_convert", "plots", ("ablate", *SMALL, "--plot", "x.png")),
         ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
@@ -211,6 +212,7 @@ def test_a_missing_extra_is_named_before_the_work(
 
     for name in (
         "studies.certify.certify",
+        "studies.ablate.ablate",
         "studies.collapse.collapse",
         "studies.rate.rate",
         "studies.scan_states",

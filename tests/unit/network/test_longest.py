@@ -31,7 +31,8 @@ from rankscope.pathways import Path, attribute, run_path, spectrum, top_paths, w
 from rankscope.split import predict_rate, split_states
 from rankscope.split.run import stream_near
 from rankscope.split.state import split_tokens
-from rankscope.studies import ablate, decompose
+from rankscope.studies import decompose
+from rankscope.studies.ablate import ablate
 from rankscope.studies.blame import blame
 from rankscope.studies.certify import certify as certify_study
 from rankscope.studies.suggest import suggest

@@ -13,7 +13,8 @@ from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.sources import BUILTINS, load_model, translate
-from rankscope.studies import ablate, scan
+from rankscope.studies import scan
+from rankscope.studies.ablate import ablate
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
@@ -38,7 +39,8 @@ def bare(tmp_path_factory):
     return folder
 
 
-def values(table, **where):
+def values(found, **where):
+    table = getattr(found, "table", found)
     return table.where(**where).frame.sort("definition", "sample", "layer", "site")["value"].to_list()
 
 
@@ -56,7 +58,8 @@ def test_the_uncut_model_is_what_a_scan_sees(tiny, special):
         # tree and model round differently in float32
         assert values(found, definition=definition) == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     assert (
-        found.frame["tokens"].unique().sort().to_list() == expected.frame["tokens"].unique().sort().to_list()
+        found.table.frame["tokens"].unique().sort().to_list()
+        == expected.frame["tokens"].unique().sort().to_list()
     )
 
 
@@ -103,12 +106,15 @@ def test_random_networks_are_those_of_collapse():
     shape = {"layers": 4, "heads": 2, "dim": 16}
     for norm in ("none", "layer"):
         found = ablate(Spec(**shape, norm=norm), tokens=8, seeds=range(3), masks=["own", "causal"])
-        options = {"variants": found.frame["variant"].unique(maintain_order=True).to_list(), "norms": [norm]}
+        options = {
+            "variants": found.table.frame["variant"].unique(maintain_order=True).to_list(),
+            "norms": [norm],
+        }
         expected = collapse(
             CollapseConfig(**shape, tokens=8, seeds=range(3), masks=["full", "causal"], **options)
         )
         keys = ["variant", "mask", "seed", "layer", "definition"]
-        ours, theirs = found.frame.sort(keys), expected.table.frame.sort(keys)
+        ours, theirs = found.table.frame.sort(keys), expected.table.frame.sort(keys)
         assert ours.select(keys).equals(theirs.select(keys))
         resolved = theirs["resolved"]
         assert ours.filter(resolved)["value"].to_list() == pytest.approx(
@@ -138,12 +144,12 @@ def test_a_translation_is_taken_as_it_is(tiny):
 
 def test_all_cuts_stand_side_by_side(tiny):
     found = ablate(tiny, TEXTS[:2], masks=["own", "causal"], skip_scales=["own", 0.5], measures=[RATIO])
-    cells = found.frame.select("variant", "mask", "skip_scale").unique(maintain_order=True).rows()
+    cells = found.table.frame.select("variant", "mask", "skip_scale").unique(maintain_order=True).rows()
     each = [("san", None), ("san+mlp", None), ("san+skip", None), ("san+skip", 0.5)]
     each += [("transformer", None), ("transformer", 0.5)]
     assert cells == [(variant, mask, scale) for mask in ("full", "causal") for variant, scale in each]
-    assert found.frame.height == 12 * 4 * 2
-    row = found.frame.row(0, named=True)
+    assert found.table.frame.height == 12 * 4 * 2
+    row = found.table.frame.row(0, named=True)
     assert (row["model"], row["semantics"], row["norm"], row["blocks"]) == (
         "BertModel",
         "clean",
@@ -162,27 +168,33 @@ def test_a_skip_scale_of_zero_is_no_skip(tiny):
 
 
 def test_only_the_named_blocks_are_changed(tiny):
-    whole = ablate(tiny, TEXTS, variants=["transformer"], measures=[RATIO]).frame
-    cut = ablate(tiny, TEXTS, variants=["san"], blocks="2", measures=[RATIO]).frame
+    whole = ablate(tiny, TEXTS, variants=["transformer"], measures=[RATIO]).table.frame
+    cut = ablate(tiny, TEXTS, variants=["san"], only_blocks="2", measures=[RATIO]).table.frame
     for layer, same in ((0, True), (1, True), (2, False), (3, False)):
         pair = [frame.filter(layer=layer)["value"].to_list() for frame in (whole, cut)]
         assert (pair[0] == pair[1]) == same, layer
     assert cut["blocks"].unique().to_list() == ["2"]
-    everything = ablate(tiny, TEXTS, variants=["san"], blocks="1-3", measures=[RATIO]).frame
-    assert everything["value"].equals(ablate(tiny, TEXTS, variants=["san"], measures=[RATIO]).frame["value"])
+    everything = ablate(tiny, TEXTS, variants=["san"], only_blocks="1-3", measures=[RATIO]).table.frame
+    assert everything["value"].equals(
+        ablate(tiny, TEXTS, variants=["san"], measures=[RATIO]).table.frame["value"]
+    )
 
 
 def test_norms_can_be_taken_out(tiny):
     none = ablate(tiny, TEXTS, variants=["san"], norm="none", measures=[RATIO])
     minus = ablate(tiny, TEXTS, variants=["san-norm"], measures=[RATIO])
     assert values(none) == values(minus)
-    assert none.frame["norm"].unique().to_list() == minus.frame["norm"].unique().to_list() == ["none"]
-    both = ablate(tiny, TEXTS[:1], variants=["san", "san-norm"], measures=[RATIO]).frame
+    assert (
+        none.table.frame["norm"].unique().to_list()
+        == minus.table.frame["norm"].unique().to_list()
+        == ["none"]
+    )
+    both = ablate(tiny, TEXTS[:1], variants=["san", "san-norm"], measures=[RATIO]).table.frame
     assert both.select("variant", "norm").unique(maintain_order=True).rows() == [
         ("san", "layer"),
         ("san-norm", "none"),
     ]
-    some = ablate(tiny, TEXTS[:1], variants=["san-norm"], blocks="2", measures=[RATIO]).frame
+    some = ablate(tiny, TEXTS[:1], variants=["san-norm"], only_blocks="2", measures=[RATIO]).table.frame
     assert some["norm"].unique().to_list() == ["layer"]  # of the blocks that are left whole
     assert values(minus) != values(ablate(tiny, TEXTS, variants=["san"], measures=[RATIO]))
 
@@ -202,11 +214,11 @@ def test_paper_semantics_keep_the_skip_of_the_mlp(tiny):
 def test_every_seed_draws_a_model_and_tokens(bare):
     options = {"weights": "initial", "random_tokens": "2x6", "variants": ["transformer"], "measures": [RATIO]}
     found, again = (ablate(bare, seeds=[0, 3], **options) for _ in range(2))
-    assert found.frame.equals(again.frame)
+    assert found.table.frame.equals(again.table.frame)
     assert values(found, seed=0) != values(found, seed=3)
     assert values(found, seed=3) == values(ablate(bare, seeds=[3], **options))
-    about = found.sections["ablate"]
-    assert (about["weights"], about["dtype"], about["seeds"], about["texts"]) == ("initial", "float32", 2, 2)
+    about = found.subject
+    assert (about.weights, about.dtype, about.seeds, about.texts) == ("initial", "float32", 2, 2)
     assert found.provenance["config"]["model"] == "bare"
 
 
@@ -220,22 +232,23 @@ def test_trained_weights_with_seeds_draw_tokens_only(tiny):
 def test_batches_do_not_matter(tiny):
     one, two = (ablate(tiny, TEXTS, batch_size=size, variants=["san"]) for size in (1, 2))
     assert values(one) == pytest.approx(values(two), rel=1e-4, abs=1e-6)
-    assert two.frame["sample"].unique().sort().to_list() == [0, 1, 2]
+    assert two.table.frame["sample"].unique().sort().to_list() == [0, 1, 2]
 
 
 def test_progress_is_told(tiny):
     told = []
     ablate(
-        tiny, TEXTS, batch_size=2, variants=["san", "transformer"], progress=lambda *step: told.append(step)
+        tiny, TEXTS, batch_size=2, variants=["san", "transformer"], advance=lambda *step: told.append(step)
     )
     assert told == [(2, 6), (4, 6), (5, 6), (6, 6)]
 
 
 def test_proof_and_rule_are_told(tiny):
-    about = ablate(tiny, TEXTS, variants=["san"]).sections["ablate"]
-    assert 0 < about["proof"]["end to end"] < about["proof"]["allowed"] == 2e-4
-    assert about["special rule"].startswith("padding and special tokens are left out")
-    assert (about["family"], about["kind"], about["parameters"]) == ("bert-like", "bert", tiny.parameters)
+    found = ablate(tiny, TEXTS, variants=["san"])
+    about = found.subject
+    assert 0 < about.proof.end_to_end < about.proof.allowed == 2e-4
+    assert found.provenance["measured tokens"].startswith("padding and special tokens are left out")
+    assert (about.family, about.kind, about.parameters) == ("bert-like", "bert", tiny.parameters)
 
 
 @pytest.mark.checkpoint
@@ -251,6 +264,5 @@ def test_proof_and_rule_are_told(tiny):
 )
 def test_real_models_collapse_without_skips_and_not_as_they_are(name):
     found = ablate(name, max_texts=4, max_tokens=64, split=True, variants=["san", "transformer"])
-    cuts = {cut["variant"]: cut for cut in found.sections["finding"]["cuts"]}
-    assert cuts["san"]["collapses"], cuts["san"]["words"]
-    assert not cuts["transformer"]["collapses"], cuts["transformer"]["words"]
+    fates = {one.variant: one.collapses for one in found.cuts}
+    assert fates == {"san": True, "transformer": False}, found.words

@@ -8,15 +8,14 @@ import torch
 
 from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer
 from kit.read_once import read_once
-from rankscope.cli.ablate_text import ablate_text
 from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.findings.ablate import AblateConfig, AblateFinding, block_text, parse_blocks
+from rankscope.findings.subject import Subject
 from rankscope.network import Spec
 from rankscope.results import Table, pivot
 from rankscope.sources import load_model
 from rankscope.sources.initial import initial_model
-from rankscope.studies import AblateConfig, ablate
-from rankscope.studies.ablate_config import block_text, parse_blocks
-from rankscope.studies.ablate_words import finding
+from rankscope.studies.ablate import ablate, judged
 
 RATIO = "residual_ratio[composite,mean]"
 TEXTS = ["the cat sat on the mat", "a dog"]
@@ -63,6 +62,16 @@ def curve_table(curves, floor=1e-6):
     )
 
 
+def told(curves, floor=1e-6, **more):
+    """The finding of curves that are made up."""
+    about = {"family": "random", "kind": "random", "weights": "random", "parameters": 0, "dtype": "float64"}
+    subject = Subject(model="random", seeds=1, texts=1, tokens=4.0, proof=None, **about)
+    table = curve_table(curves, floor)
+    definition, cuts = judged(table)
+    given = {"semantics": "clean", "only_blocks": None, "definitions": {RATIO: "a ratio"}} | more
+    return AblateFinding(subject=subject, definition=definition, cuts=cuts, table=table, **given)
+
+
 @pytest.mark.parametrize(
     ("texts", "floor", "words"),
     [
@@ -92,44 +101,108 @@ def curve_table(curves, floor=1e-6):
     ],
 )
 def test_the_finding_rests_on_resolved_numbers(texts, floor, words):
-    found = finding(curve_table({"san": texts}, floor))
-    assert found["words"].startswith("attention alone (san) ")
-    assert words in found["words"]
+    said = told({"san": texts}, floor).words[1]
+    assert said.startswith("Attention alone (san) ")
+    assert words in said
 
 
 def test_the_finding_has_the_facts_behind_its_words():
     curve = [0.98, 0.65, 0.50, 0.39, 0.23, 0.17, 0.11]
-    cut = finding(curve_table({"san": [curve]}))["cuts"][0]
-    assert (cut["verdict"], cut["collapses"], cut["starts"], cut["layer"]) == ("collapsing", True, 1, 6)
-    assert cut["value"] == pytest.approx(0.11)
-    assert cut["rate"] == pytest.approx((0.11 / 0.98) ** (1 / 6))
-    assert cut["pace"] == pytest.approx((0.11 / 0.39) ** (1 / 3))
-    assert cut["leads_to"]["layer"] == 12
-    assert cut["leads_to"]["value"] == pytest.approx(0.11 * (0.11 / 0.39) ** 2)
-    lost = finding(curve_table({"san": [[0.9, 0.8, 0.2]]}, 0.3))["cuts"][0]
-    assert (lost["verdict"], lost["collapses"], lost["would_decide"]) == ("undecided", None, "float32")
-    blank = finding(curve_table({"san": [[0.9, 0.8, float("nan")]]}))["cuts"][0]
-    assert (blank["verdict"], blank["collapses"], blank["no_number_from"]) == ("no numbers", None, 2)
+    cut = told({"san": [curve]}).cuts[0]
+    assert (cut.verdict, cut.collapses, cut.starts, cut.layer) == ("collapsing", True, 1, 6)
+    assert cut.value == pytest.approx(0.11)
+    assert cut.rate == pytest.approx((0.11 / 0.98) ** (1 / 6))
+    assert cut.pace == pytest.approx((0.11 / 0.39) ** (1 / 3))
+    assert cut.leads_to.layer == 12
+    assert cut.leads_to.value == pytest.approx(0.11 * (0.11 / 0.39) ** 2)
+    lost = told({"san": [[0.9, 0.8, 0.2]]}, 0.3).cuts[0]
+    assert (lost.verdict, lost.collapses, lost.would_decide) == ("undecided", None, "float32")
+    blank = told({"san": [[0.9, 0.8, float("nan")]]}).cuts[0]
+    assert (blank.verdict, blank.collapses, blank.no_number_from) == ("no numbers", None, 2)
+
+
+ON_ITS_WAY = [0.98, 0.65, 0.50, 0.39, 0.23, 0.17, 0.11]
+FALLS, STAYS, LOST = [0.9, 0.5, 0.01], [0.9, 0.5, 0.4], [0.9, 0.8, float("nan")]
+
+
+@pytest.mark.parametrize(
+    ("curves", "words", "tone"),
+    [
+        (
+            {"san": [FALLS], "san+mlp": [FALLS], "san+skip": [STAYS], "transformer": [STAYS]},
+            "Attention alone (san) and attention with MLPs (san+mlp) collapse; attention with skips (san+skip) and the "
+            "full model (transformer) do not.",
+            "good",
+        ),
+        ({"san": [STAYS]}, "Attention alone (san) does not collapse.", "good"),
+        ({"transformer": [FALLS]}, "The full model (transformer) collapses.", "bad"),
+        (
+            {"san": [FALLS], "transformer": [LOST]},
+            "Attention alone (san) collapses; nothing is known of the full model (transformer).",
+            "unknown",
+        ),
+        ({"san": [FALLS], "san+skip": [STAYS]}, None, "look"),
+        (
+            {"san": [ON_ITS_WAY], "transformer": [STAYS]},
+            "Attention alone (san) is collapsing; the full model (transformer) does not collapse.",
+            "good",
+        ),
+        ({"san-norm": [LOST]}, "Nothing is known of san-norm.", "unknown"),
+    ],
+)
+def test_the_conclusion_says_which_cuts_collapse(curves, words, tone):
+    found = told(curves)
+    assert words in (None, found.words[0])
+    assert found.tone == tone
+    assert found.words[0] in str(found)
+
+
+def test_a_slow_fall_is_never_a_factor_of_one():
+    """Three hundred layers that fall by 0.4 percent each."""
+    curve = [0.9 * 0.996**layer for layer in range(700)]
+    found = told({"transformer": [curve]})
+    assert found.cuts[0].verdict == "collapsing"
+    assert "by a factor 0.996 per layer" in found.words[1]
+
+
+def test_many_cuts_are_a_table_and_not_a_wall_of_sentences():
+    spec = Spec(layers=1, heads=1, dim=4)
+    found = ablate(spec, tokens=3, masks=["own", "causal", "window:1"], skip_scales=["own", 0.5])
+    assert len(found.cuts) == 18
+    assert len(found.words) == 5  # the conclusion, and the four variants of the first mask
+    text = str(found)
+    cuts = text[text.index("\nCuts\n") : text.index("\nBy layer\n")]
+    assert cuts.count("window:1") == 6
+    assert {one.mask for one in found.first_cuts} == {"full"}
+    assert {one.skip_scale for one in found.first_cuts} == {None}
+    scaled = ablate(spec, tokens=3, skip_scales=[0.5, 2.0], measures=[RATIO])
+    assert [(one.variant, one.skip_scale) for one in scaled.first_cuts] == [
+        *[("san", None), ("san+mlp", None), ("san+skip", 0.5), ("transformer", 0.5)]
+    ]
+    lines = [line.split("  ")[0] for line in str(scaled).splitlines()]
+    assert {"san+skip, skip 0.5", "san+skip, skip 2"} <= set(lines)
 
 
 def test_both_passes_print_the_same_mean_under_its_name():
     spec = Spec(layers=3, heads=2, dim=16)
     options = {"tokens": 8, "seeds": (0, 1, 2, 3), "variants": ("san",), "masks": ("causal",)}
     plain, split = (ablate(spec, **options, split=split) for split in (False, True))
-    values = plain.frame.filter((plain.frame["definition"] == RATIO) & (plain.frame["layer"] == 3))["value"]
+    frame = plain.table.frame
+    values = frame.filter((frame["definition"] == RATIO) & (frame["layer"] == 3))["value"]
     geometric = values.log().mean()
-    for table in (plain, split):
-        cut = table.sections["finding"]["cuts"][0]
-        assert table.sections["finding"]["mean"] == "geometric"
-        assert math.log(cut["value"]) == pytest.approx(geometric, abs=1e-9)
-        assert f"{cut['value']:.2g} at layer 3 (geometric mean of 4)" in cut["words"]
-        assert pivot(table.where(definition=RATIO))["3"].to_list() == [f"{math.exp(geometric):.1e}"]
-        assert "geometric mean of residuals, ratios and diameters" in ablate_text(table)
+    for found in (plain, split):
+        cut = found.cuts[0]
+        assert math.log(cut.value) == pytest.approx(geometric, abs=1e-9)
+        assert f"{cut.value:.2g} at layer 3 (geometric mean of 4)" in found.words[1]
+        assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [f"{math.exp(geometric):.1e}"]
+        assert "geometric for residuals, ratios and diameters" in str(found)
 
 
 def test_the_finding_without_a_ratio_is_empty():
-    table = ablate(Spec(layers=1, heads=1, dim=4), tokens=3, measures=["diameter[l2]"])
-    assert table.sections["finding"] == {"words": "", "definition": None, "cuts": []}
+    found = ablate(Spec(layers=1, heads=1, dim=4), tokens=3, measures=["diameter[l2]"])
+    assert (found.definition, found.cuts, found.tone) == (None, (), "unknown")
+    assert found.words == ("No residual ratio of the blocks was measured, so nothing is said of collapse.",)
+    assert "<svg" in found.to_html()
 
 
 # options
@@ -138,18 +211,20 @@ def test_the_finding_without_a_ratio_is_empty():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"blocks": "0"}, "'0' is not a block or a range"),
-        ({"blocks": "5-3"}, "'5-3' is not a block or a range"),
-        ({"blocks": "1,,2"}, "'' is not a block"),
-        ({"skip_scales": ["x"]}, "skip scale 'x': expected a number"),
+        ({"only_blocks": "0"}, "only_blocks='0': '0' is not a block or a range"),
+        ({"only_blocks": "5-3"}, "'5-3' is not a block or a range"),
+        ({"only_blocks": "1,,2"}, "'' is not a block"),
+        ({"only_blocks": "9" * 30}, "is not a block or a range"),
+        ({"blocks": "3,5-7"}, "expected module paths .* ask for only_blocks='3,5-7'"),
+        ({"blocks": ("3", "5")}, "ask for only_blocks='3,5'"),
+        ({"blocks": "2"}, "ask for only_blocks='2'"),
+        ({"skip_scales": ["x"]}, "skip_scales='x': expected a finite number"),
         ({"skip_scales": ["nan"]}, "finite number"),
-        ({"variants": ["sann"]}, "did you mean 'san'"),
-        ({"masks": ["window"]}, "expected 1"),
-        ({"measures": ["dobrushin"]}, "measures attention maps"),
         ({"sites": ["blok"]}, "did you mean 'block'"),
-        ({"seeds": [-1]}, "seeds are integers"),
+        ({"seeds": []}, "seeds"),
         ({"semantics": "papr"}, "did you mean 'paper'"),
         ({"weigths": "initial"}, "did you mean 'weights'"),
+        ({"variants": ()}, "variants: an empty list was given"),
     ],
 )
 def test_wrong_options_are_clear(options, match):
@@ -157,22 +232,34 @@ def test_wrong_options_are_clear(options, match):
         AblateConfig.of(**options)
 
 
+def test_paths_of_blocks_are_no_numbers():
+    for blocks in ("model.layers", ("blocks.0", "blocks.1"), "h"):
+        assert AblateConfig(blocks=blocks).blocks == blocks
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
+        ({"variants": ["sann"]}, "did you mean 'san'"),
+        ({"masks": ["window"]}, "expected 1"),
+        ({"measures": ["dobrushin"]}, "measures attention maps"),
         ({"split": True, "sites": ["attention"]}, "split pass measures the site block alone"),
         ({"split": True, "measures": ["cosine"]}, "cannot be read off a split state"),
+        ({"no_error": True}, "no_error leaves out the perturbed run of the split pass"),
         ({"sites": ["mlp"], "variants": ["san", "san+skip"]}, "has an MLP to measure"),
-        ({"blocks": "4"}, "block 4 does not exist: the model has blocks 1 to 3"),
+        ({"skip_scales": [0.5], "variants": ["san"]}, "has a skip to scale"),
+        ({"only_blocks": "4"}, "block 4 does not exist: the model has blocks 1 to 3"),
         ({"dtype": "float64"}, "is in float32, but float64 was asked for"),
-        ({"tokens": 5}, "belongs to random networks"),
+        ({"tokens": 5}, "tokens= belongs to a random network"),
+        ({"norm": "layer"}, "norm='layer' is of random networks"),
         ({"weights": "initial"}, "drawn for a name or a folder"),
         ({"stack": "decoder"}, "no stack 'decoder'"),
         (
             {"semantics": "paper", "norm": "none"},
-            "the paper's code always keeps the norms, so norm none has no",
+            "the paper's code always keeps the norms, so norm='none' has no",
         ),
         ({"semantics": "paper", "variants": ["san-norm"]}, "the paper's code always keeps the norms"),
+        ({"norm": "none", "variants": ["san", "san-norm"]}, "are the same network"),
     ],
 )
 def test_options_that_contradict_the_model_are_clear(tiny, options, match):
@@ -183,7 +270,7 @@ def test_options_that_contradict_the_model_are_clear(tiny, options, match):
 def test_blocks_are_written_as_they_are_read():
     assert parse_blocks(" 7, 1-3,2") == (1, 2, 3, 7)
     assert block_text(parse_blocks("7,1-3,2")) == "1-3,7"
-    assert AblateConfig(blocks="7,1-3,2").blocks == "1-3,7"
+    assert AblateConfig(only_blocks="7,1-3,2").only_blocks == "1-3,7"
 
 
 def test_weights_that_are_not_there_are_told(bare, tmp_path):
@@ -195,10 +282,10 @@ def test_weights_that_are_not_there_are_told(bare, tmp_path):
         ConfigError, match=r"'bert-base' is listed with initial weights only .*use --weights initial"
     ):
         ablate("bert-base", weights="trained")
-    with pytest.raises(ConfigError, match="use --random-tokens"):
+    with pytest.raises(ConfigError, match="use random_tokens="):
         ablate(bare, weights="initial")
     folder = save(bert(), tmp_path / "whole", tokenizer=word_tokenizer())
-    assert ablate(folder, TEXTS, variants=["san"]).frame.height == 2 * 3 * 2
+    assert ablate(folder, TEXTS, variants=["san"]).table.frame.height == 2 * 3 * 2
 
 
 def test_random_networks_refuse_what_belongs_to_models():
@@ -206,7 +293,8 @@ def test_random_networks_refuse_what_belongs_to_models():
     for options, match in (
         ({"texts": ["a"]}, "texts belongs to a model"),
         ({"random_tokens": "2x4"}, "random_tokens belongs to a model"),
-        ({"weights": "initial"}, "leave out --weights"),
+        ({"weights": "initial"}, "leave out weights="),
+        ({"layers": 3}, "layers= belongs to a random network, but a model was named"),
     ):
         with pytest.raises(ConfigError, match=match):
             ablate(spec, **options)
@@ -220,9 +308,9 @@ def test_only_a_listed_checkpoint_is_called_trained(tmp_path):
     model = torch.nn.TransformerEncoder(
         torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1
     ).eval()
-    table = ablate(model, inputs=torch.randn(2, 4, 8), variants=["transformer"])
-    assert table.sections["ablate"]["weights"] == "given"
-    assert "trained" not in ablate_text(table)
+    found = ablate(model, inputs=torch.randn(2, 4, 8), variants=["transformer"])
+    assert found.subject.weights == "given"
+    assert "trained" not in str(found)
     folder = save(bert(seed=1, num_hidden_layers=1), tmp_path / "stored")
     assert load_model(folder).weights == "stored"
     assert initial_model(folder).weights == "initial"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kit.trees import DIM, Draws, attention, mlp, networks, norm, paddings
 from rankscope.errors import ConfigError, NotUnderstood, ShapeError
+from rankscope.findings.blame import Headline
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import (
     Attention,
@@ -31,8 +32,7 @@ from rankscope.network import (
 )
 from rankscope.network.stages import stages
 from rankscope.split import split_states
-from rankscope.studies.blame import blame, shapley
-from rankscope.studies.blame_passes import log_error
+from rankscope.studies.blame import blame, log_error, shapley, summed
 from reference import blame_loops, network_loops
 
 ZERO = np.zeros(64)
@@ -193,7 +193,7 @@ def test_equal_tokens_and_zero_states_are_null(split: bool) -> None:
     found = blame(Network([attention(draw), mlp(draw)]), equal, split=split)
     assert [change.resolved for change in found.changes] == [(False,), (False,)]
     assert found.totals == (None,)
-    assert "no text is above the rounding floor in every step" in found.in_words()
+    assert "no text is above the rounding floor in every step" in summed(found, Headline.unchanged()).words
     vanished = blame(Network([Scale(0.0), attention(draw)]), draw(4, DIM), split=split)
     assert [change.values for change in vanished.changes] == [(None,), (None,)]
     empty = blame(Network([Sum(())]), draw(4, DIM), split=split)

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.trees import DIM, Draws, attention, mlp, norm
+from rankscope.document.blocks import text_of
 from rankscope.errors import ConfigError
+from rankscope.findings.blame import ROUNDING, Blame, Headline, strongest
 from rankscope.network import Chain, Network, Scale, Skip, Spec, build
 from rankscope.results import Table
-from rankscope.results.ablate_lines import blame_lines
-from rankscope.studies.ablate_explain import joined
-from rankscope.studies.blame import Blame, Change, blame, blame_rows
+from rankscope.studies.blame import Change, Changes, blame, blame_rows, joined, summed
 from rankscope.studies.rows import Rows
 
 
@@ -26,15 +28,31 @@ def change(values: list[float], known: list[bool] | None = None, **about: object
     return Change(**given | about, values=tuple(values), known=tuple(known or [True] * len(values)))
 
 
-def found_of(*changes: Change, split: bool = False) -> Blame:
+def changes_of(*changes: Change, split: bool = False) -> Changes:
     columns = list(zip(*(one.values for one in changes), strict=True))
     blocks = max(one.block for one in changes)
-    return Blame(
+    return Changes(
         changes=changes, totals=tuple(map(math.fsum, columns)), blocks=blocks, texts=len(columns), split=split
     )
 
 
-MIXED = found_of(
+def sums(found: Changes) -> Blame:
+    return summed(found, Headline.unchanged())
+
+
+def found_of(*changes: Change) -> Blame:
+    return sums(changes_of(*changes))
+
+
+def named(found: Blame) -> tuple[str | None, str | None]:
+    return found.most_for, found.most_against
+
+
+def cells(found: Blame) -> list[list[str]]:
+    return [[text_of(cell) for cell in row] for row in found.tabular().rows]
+
+
+MIXED = changes_of(
     change([-1.0, -2.0, -4.0], kind="attention", name="attention"),
     change([0.5, 0.25, 9.0], [True, True, False], kind="skip", name="skip", stage=2),
     change([-1.0, 7.0, 8.0], [True, False, False], kind="attention", name="attention", block=2),
@@ -44,51 +62,52 @@ MIXED = found_of(
 
 
 def test_kinds_add_up_to_the_total_whatever_is_unresolved() -> None:
-    whole, first, second = MIXED.sums(), MIXED.sums(1), MIXED.sums(2)
-    assert (whole.texts, first.texts, second.texts) == (1, 2, 1)
+    whole = sums(MIXED)
+    first, second = whole.blocks
+    assert (whole.texts, whole.all_texts, first.texts, second.texts) == (1, 3, 2, 1)
     assert whole.kinds == {"attention": -2.0, "skip": 0.625}
     assert whole.total == -1.375 == MIXED.totals[0]
     assert first.kinds == {"attention": -1.5, "skip": 0.375}
     assert (first.total, second.total) == (-1.125, -0.875)
-    summary = MIXED.summary()
-    for part in (summary, *summary["blocks"]):
-        assert math.fsum(part["kinds"].values()) == part["total"]
-    assert (summary["texts"], summary["all texts"]) == (1, 3)
-    assert [part["texts"] for part in summary["blocks"]] == [2, 1]
+    for part in (whole, first, second):
+        assert math.fsum(part.kinds.values()) == part.total
 
 
 def test_texts_that_are_left_out_are_told() -> None:
-    assert MIXED.in_words().startswith(
-        "Over 2 blocks (mean of 1 of 3 texts; the others are not above the rounding floor in every step: --split "
-        "carries the residual below it), attention does most for collapse (-2 in ln"
+    whole = sums(MIXED)
+    assert whole.words.startswith(
+        "Over 2 blocks (mean of 1 of 3 texts; the others are not above the rounding floor in every step: the split "
+        "pass carries the residual below it), attention does most for collapse (-2 in ln"
     )
-    assert "--split" not in replace(MIXED, split=True).in_words()
-    header, rows = blame_lines(MIXED.summary())
-    assert header == ["block", "attention", "skip", "sum", "texts"]
-    assert rows == [
+    assert "the split pass" not in sums(replace(MIXED, split=True)).words
+    assert [column.name for column in whole.tabular().columns] == [
+        *("block", "attention", "skip", "sum", "texts")
+    ]
+    assert cells(whole) == [
         ["1", "-1.500", "+0.375", "-1.125", "2"],
         ["2", "-1.000", "+0.125", "-0.875", "1"],
         ["all", "-2.000", "+0.625", "-1.375", "1"],
     ]
+    assert whole.block_for is None  # the blocks are means over other texts than the whole
 
 
 def test_without_a_text_that_is_known_throughout_the_total_is_null() -> None:
     found = found_of(
         change([-1.0, -2.0], [True, False], kind="attention"), change([1.0, 2.0], [False, True], block=2)
     )
-    summary = found.summary()
-    assert (summary["total"], summary["kinds"], summary["texts"]) == (None, None, 0)
-    assert summary["reason"] == (
-        "no text is above the rounding floor in every step: --split carries the residual below it"
+    assert (found.total, found.kinds, found.floors, found.texts) == (None, None, None, 0)
+    assert found.words == (
+        "Over 2 blocks, no text is above the rounding floor in every step: the split pass carries the residual below "
+        "it."
     )
-    assert summary["sentence"] == f"Over 2 blocks, {summary['reason']}."
-    assert [part["total"] for part in summary["blocks"]] == [-1.0, 2.0]
-    assert blame_lines(summary)[1] == [
+    assert [part.total for part in found.blocks] == [-1.0, 2.0]
+    assert cells(found) == [
         ["1", "-1.000", "-", "-1.000", "1"],
         ["2", "-", "+2.000", "+2.000", "1"],
         ["all", "-", "-", "-", "0"],
     ]
-    assert found.strongest() == (None, None)
+    assert named(found) == (None, None)
+    assert not found.decided_for
 
 
 def test_real_texts_that_fall_below_the_floor_leave_the_mean() -> None:
@@ -97,12 +116,12 @@ def test_real_texts_that_fall_below_the_floor_leave_the_mean() -> None:
     x[1] = 1.0 + 1e-14 * x[1]
     net = build(Spec(layers=2, heads=2, dim=8, variant="san+mlp"), torch.Generator().manual_seed(3))
     both, one = blame(net, x), blame(net, x[0])
-    assert both.sums().texts == 1
-    assert both.sums().kinds == pytest.approx(one.sums().kinds, rel=1e-12)
-    assert both.sums().total == pytest.approx(one.totals[0], rel=1e-12)
+    assert sums(both).texts == 1
+    assert sums(both).kinds == pytest.approx(sums(one).kinds, rel=1e-12)
+    assert sums(both).total == pytest.approx(one.totals[0], rel=1e-12)
     together = joined([one, blame(net, x[1])])
-    assert together.sums().kinds == pytest.approx(one.sums().kinds, rel=1e-12)
-    assert blame(net, x, split=True).sums().texts == 2
+    assert sums(together).kinds == pytest.approx(sums(one).kinds, rel=1e-12)
+    assert sums(blame(net, x, split=True)).texts == 2
 
 
 # errors
@@ -113,40 +132,84 @@ def test_a_row_is_resolved_above_its_error_or_at_zero() -> None:
         [0.02, 0.01, -0.02, 0.005, 0.0, -0.5], [True, True, True, True, True, False], floors=(0.01,) * 6
     )
     assert found.resolved == (True, False, True, False, True, False)
-    assert found_of(found).unresolved() == 3
-    assert found_of(found).sums().texts == 5  # small changes count in sums
-    rows = next(iter(blame_rows(found_of(found), {})))
+    assert found_of(found).unresolved == 3
+    assert found_of(found).texts == 5  # small changes count in sums
+    rows = next(iter(blame_rows(changes_of(found), {})))
     assert rows["resolved"] == list(found.resolved)
 
 
 def test_errors_of_a_sum_add_up() -> None:
     small = [change([-0.015], block=block, kind="attention") for block in (1, 2, 3)]
-    assert found_of(*small).sums().floors == pytest.approx({"attention": 0.03})
-    assert found_of(*small).strongest() == ("attention", None)
-    unsure = [replace(one, floors=(0.02,)) for one in small]
-    assert found_of(*unsure).strongest() == (None, None)
-    assert (
-        found_of(*unsure)
-        .in_words()
-        .endswith("what does most for collapse is lost in rounding and nothing works against it.")
+    assert found_of(*small).floors == pytest.approx({"attention": 0.03})
+    assert named(found_of(*small)) == ("attention", None)
+    assert found_of(*small).block_for is None  # the blocks do the same
+    unsure = found_of(*(replace(one, floors=(0.02,)) for one in small))
+    assert named(unsure) == (None, None)
+    assert unsure.words.endswith(
+        "what does most for collapse is lost in rounding and what does most against it is lost in rounding."
     )
 
 
 def test_nobody_is_named_beside_a_larger_sum_that_may_be_rounding() -> None:
     large = change([-5.0], kind="attention", floors=(6.0,))
     small = change([-0.1], kind="norm", stage=2)
-    assert found_of(large, small).strongest() == (None, None)
-    assert found_of(replace(large, floors=(4.0,)), small).strongest() == ("attention", None)
+    assert named(found_of(large, small)) == (None, None)
+    assert named(found_of(replace(large, floors=(4.0,)), small)) == ("attention", None)
+
+
+def test_of_two_that_rounding_does_not_tell_apart_neither_is_named() -> None:
+    first = change([-1.0], kind="attention", floors=(0.1,))
+    near, far = (change([size], kind="mlp", stage=2, floors=(0.1,)) for size in (-0.85, -0.75))
+    assert named(found_of(first, near)) == (None, None)
+    assert not found_of(first, near).decided_for
+    assert "lost in rounding" in found_of(first, near).words
+    assert named(found_of(first, far)) == ("attention", None)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1)), min_size=1, max_size=5),
+    st.sampled_from([-1, 1]),
+    st.data(),
+)
+def test_whoever_is_named_does_most_whatever_rounding_did(sides, sign, data) -> None:
+    """The true changes lie anywhere within their floors: the kind that is named is first in all of them."""
+    kinds = {str(at): one[0] for at, one in enumerate(sides)}
+    floors = {str(at): one[1] for at, one in enumerate(sides)}
+    name, is_decided = strongest(kinds, floors, sign)
+    true = {
+        kind: data.draw(st.floats(kinds[kind] - floors[kind], kinds[kind] + floors[kind])) for kind in kinds
+    }
+    if name is not None:
+        assert is_decided
+        assert sign * true[name] > 0
+        assert all(sign * true[name] > sign * true[other] for other in true if other != name)
+    elif is_decided:
+        assert all(sign * one <= ROUNDING * (1 + 1e-9) for one in true.values())
+
+
+def test_the_block_is_named_where_it_stands_out() -> None:
+    """Attention pulls in every block, most in the second; the skip works against it in the third alone."""
+    pulls = [
+        change([size], block=block, kind="attention") for block, size in enumerate((-1.0, -2.0, -0.5), 1)
+    ]
+    found = found_of(*pulls, change([0.75], block=3, stage=2, kind="skip", name="skip"))
+    assert (found.block_for, found.block_against) == (2, 3)
+    assert found.words == (
+        "Over 3 blocks, attention does most for collapse (-3.5 in ln residual_ratio[frobenius,mean], of which -2 in "
+        "block 2) and skip does most against it (+0.75, of which +0.75 in block 3)."
+    )
 
 
 def test_coarse_numbers_name_nobody() -> None:
     """In bfloat16 a step of a log ratio may be a fifth off; summed over blocks nothing is left."""
     net, x = network("post").to(torch.bfloat16), Draws(5)(6, 8).to(torch.bfloat16)
-    found = blame(net, x)
-    kinds, floors = found.sums().kinds, found.sums().floors
-    assert kinds is not None
-    assert all(abs(kinds[kind]) < floors[kind] for kind in ("norm", "mlp"))
-    assert not {"norm", "mlp"} & set(found.strongest())
+    found = sums(blame(net, x))
+    assert found.kinds is not None
+    assert all(abs(found.kinds[kind]) < found.floors[kind] for kind in ("norm", "mlp"))
+    assert not {"norm", "mlp"} & set(named(found))
+    stars = [cell for row in cells(found) for cell in row if cell.endswith("*")]
+    assert stars
+    assert any(point.hollow for line in found.panel().lines for point in line.points)
 
 
 # words
@@ -160,37 +223,35 @@ def test_scales_and_idle_blocks_change_nothing() -> None:
         *[(2, "scale"), (2, "attention"), (2, "skip"), (2, "norm")]
     ]
     assert found.changes[0].values[0] == pytest.approx(0.0, abs=1e-14)
-    assert found.in_words(1) == "In block 1, nothing works for collapse and nothing works against it."
-    assert (found.sums(1).kinds, found.sums(1).total) == ({}, 0.0)
-    scaled = blame(Network([Scale(0.3)]), draw(5, DIM))
-    assert scaled.strongest() == (None, None)  # a rounding error is nobody's fault
-    assert "nothing works for collapse and nothing works against it" in scaled.in_words()
+    whole = sums(found)
+    assert whole.words_of(1) == "In block 1, nothing works for collapse and nothing works against it."
+    assert (whole.blocks[0].kinds, whole.blocks[0].total) == ({}, 0.0)
+    scaled = sums(blame(Network([Scale(0.3)]), draw(5, DIM)))
+    assert named(scaled) == (None, None)  # a rounding error is nobody's fault
+    assert "nothing works for collapse and nothing works against it" in scaled.words
 
 
 def test_who_does_most_in_words_in_total_and_by_block() -> None:
-    found = blame(network("pre"), Draws(5)(2, 6, 8))
-    kinds = found.by_kind()
-    assert (
-        found.strongest() == (min(kinds, key=kinds.get), max(kinds, key=kinds.get)) == ("attention", "skip")
-    )
-    assert found.in_words() == (
+    walked = blame(network("pre"), Draws(5)(2, 6, 8))
+    found = sums(walked)
+    kinds = found.kinds
+    assert named(found) == (min(kinds, key=kinds.get), max(kinds, key=kinds.get)) == ("attention", "skip")
+    assert found.words.startswith(
         f"Over 3 blocks (mean of 2 texts), attention does most for collapse ({kinds['attention']:+.3g} in ln "
-        f"residual_ratio[frobenius,mean]) and skip most against it ({kinds['skip']:+.3g})."
+        "residual_ratio[frobenius,mean], of which "
     )
-    assert found.in_words(2).startswith("In block 2 (mean of 2 texts), attention does most for collapse (")
-    assert math.fsum(kinds.values()) == found.sums().total
-    assert found.sums().total == pytest.approx(math.fsum(found.totals) / 2, abs=1e-12)
-    by_block = [found.by_kind(block) for block in (1, 2, 3)]
+    assert f"skip does most against it ({kinds['skip']:+.3g}, of which " in found.words
+    assert found.words_of(2).startswith("In block 2 (mean of 2 texts), attention does most for collapse (")
+    assert math.fsum(kinds.values()) == found.total
+    assert found.total == pytest.approx(math.fsum(walked.totals) / 2, abs=1e-12)
     for kind, value in kinds.items():
-        assert math.fsum(part[kind] for part in by_block) == pytest.approx(value, abs=1e-12)
-    summary = found.summary()
-    assert [part["block"] for part in summary["blocks"]] == [1, 2, 3]
-    assert (summary["most_for"], summary["most_against"]) == ("attention", "skip")
+        assert math.fsum(part.kinds[kind] for part in found.blocks) == pytest.approx(value, abs=1e-12)
+    assert [part.block for part in found.blocks] == [1, 2, 3]
     with pytest.raises(ConfigError, match="the network has blocks 1 to 3"):
-        found.by_kind(4)
+        walked.of(4)
 
 
-def table(found: Blame) -> Table:
+def table(found: Changes) -> Table:
     rows = Rows()
     for columns in blame_rows(found, {"model": "random", "variant": "transformer"}):
         rows.add(found.texts, columns)

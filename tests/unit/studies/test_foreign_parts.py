@@ -5,10 +5,12 @@ import torch
 
 from kit.trees import DIM, MEMORY_DIM, WHERE, Draws, attention, cross, mlp, observed, opaque
 from rankscope.errors import NotUnderstood, ShapeError
+from rankscope.findings.blame import Headline
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
-from rankscope.studies import ablate, decompose
-from rankscope.studies.blame import blame
+from rankscope.studies import decompose
+from rankscope.studies.ablate import ablate
+from rankscope.studies.blame import blame, summed
 from rankscope.studies.certify import certify
 from rankscope.studies.cuts import mask_text
 from rankscope.studies.suggest import suggest
@@ -24,7 +26,7 @@ def hybrid() -> Network:
 
 
 def test_ablations_run_the_region_and_cut_what_they_know() -> None:
-    table = ablate(hybrid(), inputs=X, variants=["transformer", "san+skip"])
+    table = ablate(hybrid(), inputs=X, variants=["transformer", "san+skip"]).table
     frame = table.frame.filter(table.frame["measure"] == "residual_ratio")
     assert set(frame["variant"]) == {"transformer", "san+skip"}
     assert set(frame["mask"]) == {"unknown / full"}
@@ -57,14 +59,14 @@ def test_certify_refuses_by_name_and_line(net: Network) -> None:
 
 def test_a_region_of_one_shape_refuses_a_text_alone() -> None:
     net = Network([Skip(opaque(shape=(2, 5)))])
-    assert ablate(net, inputs=X, variants=["transformer"]).frame.height > 0
+    assert ablate(net, inputs=X, variants=["transformer"]).table.frame.height > 0
     with pytest.raises(ShapeError, match="was seen for 2 texts of 5 tokens"):
         decompose(net, inputs=X, top=0)
 
 
 def test_blame_names_the_region_and_its_kind() -> None:
     found = blame(hybrid(), X)
-    kinds = found.summary()["kinds"]
+    kinds = summed(found, Headline.unchanged()).kinds
     assert set(kinds) == {"norm", "opaque", "skip", "mlp", "attention"}
     assert kinds["opaque"] < 0, "a running mean brings tokens together"
     assert ("ssm", "opaque") in {(change.name, change.kind) for change in found.changes}
@@ -72,10 +74,9 @@ def test_blame_names_the_region_and_its_kind() -> None:
 
 def test_what_ifs_of_masks_say_why_there_are_none() -> None:
     told = suggest(hybrid(), X)
-    masks = [one for one in told if one.kind == "mask"]
-    assert [one.reason for one in masks] == [
-        f"tokens mix in a way that is not known: a running mean at {WHERE}"
-    ]
+    masks = [one for one in told.what_ifs if one.kind == "mask"]
+    assert [one.declined for one in masks] == ["unknown mixing"]
+    assert masks[0].obstacle == f"a running mean at {WHERE}"
 
 
 def test_the_mask_of_what_is_not_known_is_unknown() -> None:

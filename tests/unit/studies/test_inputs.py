@@ -13,7 +13,7 @@ from rankscope.findings.rate import RateConfig
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
 from rankscope.studies import inputs as chosen
-from rankscope.studies.ablate_study import ablate
+from rankscope.studies.ablate import ablate
 from rankscope.studies.rate import rate
 from rankscope.studies.scan_study import scan
 
@@ -48,7 +48,7 @@ def test_what_a_decoder_reads_is_said(halves: torch.nn.Module) -> None:
     assert same["special rule"].endswith("; the decoder reads the same tokens as the encoder")
     own = scan(halves, inputs={"input_ids": ids, "decoder_input_ids": ids[:, :4]}).table.sections["scan"]
     assert own["decoder inputs"] == "inputs of its own"
-    drawn = ablate(halves, random_tokens="1x6", variants=("san",)).sections["ablate"]
+    drawn = ablate(halves, random_tokens="1x6", variants=("san",)).provenance
     assert drawn["decoder inputs"] == "the same tokens as the encoder"
     assert drawn["random tokens"] == "1x6"
 

@@ -10,9 +10,10 @@ from kit.models import MODELS
 from kit.translations import CASES as XLNETS
 from rankscope.errors import ConfigError
 from rankscope.findings.rate import DEFINITION
+from rankscope.network import Spec, build
 from rankscope.results import Table
 from rankscope.sources import translate
-from rankscope.studies import ablate
+from rankscope.studies.ablate import ablate
 from rankscope.studies.rate import deepened, rate
 
 
@@ -62,7 +63,7 @@ def test_the_rows_are_those_of_an_ablation_where_segments_enter() -> None:
         translation, inputs=inputs, variants=("san",), measures=(DEFINITION,), split=True, special="keep"
     )
     assert len(followed) == 2 * (1 + len(translation.network.blocks))
-    assert followed == pytest.approx(_logs(cut), rel=1e-9)
+    assert followed == pytest.approx(_logs(cut.table), rel=1e-9)
     one = {name: value for name, value in inputs.items() if name != "token_type_ids"}
     assert followed != pytest.approx(_logs(rate(translation, inputs=one).table), rel=1e-3)
 
@@ -82,3 +83,14 @@ def _logs(table: Table) -> dict[tuple[int, int], float]:
 def test_wrong_use(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         rate(MODELS["bert"].model(), random_tokens="1x8", **options)
+
+
+def test_a_tree_and_a_spec_are_followed_too() -> None:
+    """Defaults of options that belong to a model are not what somebody asked of a random network."""
+    spec = Spec(layers=17, heads=1, dim=4, mask="causal")
+    drawn = rate(spec, tokens=5)
+    assert drawn.layers == 17
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert rate(build(spec, torch.Generator().manual_seed(0)), inputs=x).layers == 17
+    with pytest.raises(ConfigError, match="max_texts belongs to a model"):
+        rate(spec, max_texts=2)

@@ -1,6 +1,7 @@
 """What-ifs: each re-run equals the same surgery by hand, ranked, and those that say nothing come last with why."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from kit.trees import DIM, Draws, attention, mlp, norm, values
 from rankscope.core.numerics import relative_floor
+from rankscope.findings.suggest import RANKED_BY, Suggestion, Suggestions
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import (
@@ -27,8 +29,7 @@ from rankscope.network import (
     with_skip_scale,
     with_temperature,
 )
-from rankscope.studies.suggest import RANKED_BY, Suggestion, best_in_words, suggest
-from rankscope.studies.what_ifs import what_ifs
+from rankscope.studies.suggest import suggest, what_ifs
 
 PLAIN = "residual_ratio[frobenius,mean]"
 DRAW = Draws(0)
@@ -47,8 +48,12 @@ def network(**fields: object) -> Network:
     return build(Spec.of(**given | fields), torch.Generator().manual_seed(0))
 
 
-def named(found: list[Suggestion]) -> dict[str, Suggestion]:
-    return {one.name: one for one in found}
+def named(found: Suggestions) -> dict[str, Suggestion]:
+    return {one.name: one for one in found.what_ifs}
+
+
+def why(found: Suggestions, name: str) -> str:
+    return named(found)[name].why(found.texts, found.longest)
 
 
 def unit_ratio(x: Tensor) -> float:
@@ -79,23 +84,23 @@ def test_every_what_if_is_the_same_surgery_run_by_hand() -> None:
         assert found[name].after[RANKED_BY].value == pytest.approx(after, rel=1e-12)
         assert found[name].gain == pytest.approx(math.log(after / before), abs=1e-11)
         assert set(found[name].after) == {PLAIN, RANKED_BY}
-        assert found[name].reason is None
+        assert found[name].declined is None
+        assert 0 < found[name].floor < 1e-10  # float64
 
 
 def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
     found = suggest(network(), X)
-    gains = [one.gain for one in found]
+    gains = [one.gain for one in found.what_ifs]
     assert gains == sorted(gains, reverse=True)
-    best = found[0]
-    words = best_in_words(found)
+    best = found.what_ifs[0]
+    words = found.words
     before, after = best.before[RANKED_BY].value, best.after[RANKED_BY].value
     assert words.startswith(
         f"{best.name} keeps the tokens furthest apart: {RANKED_BY} of the last layer goes from "
     )
     assert f"from {before:.3g} to {after:.3g} (geometric mean of 2 texts);" in words
-    assert f"to {suggest(network(), X[0])[0].after[RANKED_BY].value:.3g};" in best_in_words(
-        suggest(network(), X[0])
-    )
+    alone = suggest(network(), X[0])
+    assert f"to {alone.what_ifs[0].after[RANKED_BY].value:.3g};" in alone.words
     assert "the weights are those of the unchanged network" in words
     assert words.endswith("not accuracy.")
 
@@ -103,7 +108,8 @@ def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
 def test_a_massive_token_does_not_decide() -> None:
     x = X.clone()
     x[:, 0] *= 1e3
-    found = [one for one in suggest(network(norm="none", variant="san+skip"), x) if one.gain is not None]
+    every = suggest(network(norm="none", variant="san+skip"), x).what_ifs
+    found = [one for one in every if one.gain is not None]
     ranked, plain = ([one.after[name].value for one in found] for name in (RANKED_BY, PLAIN))
     assert ranked == sorted(ranked, reverse=True)
     assert plain != sorted(plain, reverse=True)
@@ -132,19 +138,20 @@ def test_only_what_differs_from_the_network() -> None:
 
 def test_a_kind_without_a_place_says_why_and_comes_last() -> None:
     found = suggest(network(norm="none", variant="san"), X)
-    reasons = {one.name: one.reason for one in found[-3:]}
-    assert reasons["skip-scale"] == reasons["branch-scale"] == "the network has no skips"
-    assert "no norms to move" in reasons["placement"]
-    assert all(one.setting is None and not one.after for one in found[-3:])
-    bare = named(suggest(Network([mlp(DRAW)]), X))
-    assert bare["mask"].reason == "the network has no attention"
-    assert bare["temperature"].reason == "the network has no softmax attention"
-    assert best_in_words(list(bare.values())).startswith("No what-if could be compared")
+    last = found.what_ifs[-3:]
+    assert {one.name: one.declined for one in last} == {
+        **dict.fromkeys(("skip-scale", "branch-scale"), "no skips"),
+        "placement": "no norms",
+    }
+    assert all(one.setting is None and not one.after for one in last)
+    bare = suggest(Network([mlp(DRAW)]), X)
+    assert named(bare)["mask"].declined == "no attention"
+    assert why(bare, "temperature") == "the network has no softmax attention"
+    assert bare.words.startswith("No what-if could be compared")
     even = Network([Attention(Uniform(heads=2), values(DRAW))])
-    assert named(suggest(even, X))["temperature"].reason == "the network has no softmax attention"
-    assert named(suggest(Network([attention(DRAW, rule="causal")]), X[:, :2]))["mask"].reason == (
-        "no other mask fits 2 tokens"
-    )
+    assert named(suggest(even, X))["temperature"].declined == "no softmax"
+    short = suggest(Network([attention(DRAW, rule="causal")]), X[:, :2])
+    assert why(short, "mask") == "no other mask fits 2 tokens"
 
 
 def test_what_surgery_refuses_is_listed_with_its_reason() -> None:
@@ -159,14 +166,17 @@ def test_what_surgery_refuses_is_listed_with_its_reason() -> None:
         ]
     )
     found = named(suggest(net, X))
-    assert "fixed maps cannot take the mask causal" in str(found["mask causal"].reason)
-    assert "a norm in the middle of a branch" in str(found["placement"].reason)
+    assert (found["mask causal"].declined, found["mask causal"].obstacle) == ("refused", "fixed maps")
+    assert (found["placement"].declined, found["placement"].block) == ("norms elsewhere", 1)
     assert found["skip-scale 2"].gain is not None
+    odd = named(suggest(Network([*network().blocks[:2], *net.blocks]), X))["placement"]
+    assert (odd.declined, odd.block) == ("norms elsewhere", 3)
 
 
 def test_a_collapsed_network_has_gains_of_at_least_so_much() -> None:
     net = build(Spec(layers=8, heads=2, dim=DIM), torch.Generator().manual_seed(0))
-    found = suggest(net, X)
+    every = suggest(net, X)
+    found = every.what_ifs
     best, before = found[0], found[0].before[RANKED_BY]
     assert best.name == "mask window:1"
     assert best.is_bound
@@ -175,25 +185,21 @@ def test_a_collapsed_network_has_gains_of_at_least_so_much() -> None:
         find_measure(RANKED_BY).floor(X[0], relative_floor(8, X.dtype)).item()
     )
     assert best.gain == pytest.approx(math.log(best.after[RANKED_BY].value / before.value))
-    assert f"goes from at most {before.value:.3g} to" in best_in_words(found)
+    # the floor of float64 after eight layers is about 2e-14, which is written without zeros in its exponent
+    assert re.search(r"goes from at most \de-14 to|goes from at most \d\.\d+e-14 to", every.words)
     colder = [one for one in found if one.kind == "temperature"]
-    assert {one.reason for one in colder} == {"in 2 of 2 texts the tokens are equal up to rounding"}
+    assert {(one.declined, one.failed_texts) for one in colder} == {("equal tokens", 2)}
+    assert why(every, "temperature 2") == "in 2 of 2 texts the tokens are equal up to rounding"
     assert found.index(colder[0]) > max(found.index(one) for one in found if one.gain is not None)
 
 
 def test_overflow_is_a_reason_and_not_a_number() -> None:
     net = Network([Skip(Scale(1e5)) for _ in range(9)]).to(torch.float32)
     found = named(suggest(net, X.float()))
-    assert (
-        found["branch-scale 1/L"].reason
-        == "the unchanged network overflows, or ends with a token of length zero"
-    )
+    assert found["branch-scale 1/L"].declined == "network overflows"
     hot = Network([Skip(Scale(torch.ones(1)), 1e-3) for _ in range(120)])
     after = named(suggest(hot, X.float()))["skip-scale 2"]
-    assert (after.gain, after.reason) == (
-        None,
-        "in 2 of 2 texts the last state overflows, or holds a token of length zero",
-    )
+    assert (after.gain, after.declined, after.failed_texts) == (None, "overflow", 2)
     assert after.after[RANKED_BY].value is None
 
 
@@ -213,5 +219,5 @@ def test_padding_and_special_tokens_are_not_measured_but_run() -> None:
 def test_other_measures_are_reported_too_and_progress_is_told() -> None:
     steps: list[tuple[int, int]] = []
     found = suggest(network(), X, measures=["cosine"], advance=lambda done, of: steps.append((done, of)))
-    assert list(found[0].after) == ["cosine[off_diagonal]", RANKED_BY]
+    assert list(found.what_ifs[0].after) == ["cosine[off_diagonal]", RANKED_BY]
     assert steps == [(i, 17) for i in range(1, 18)]

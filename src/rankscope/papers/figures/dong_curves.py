@@ -14,6 +14,7 @@ from torch import Tensor
 from rankscope.core.numerics import relative_floor, threads_for
 from rankscope.errors import ConfigError
 from rankscope.measures import find_measure
+from rankscope.measures.norms import composite_norm
 from rankscope.network.rewrites import paper_variant
 from rankscope.sources import Batch, Loaded, batch_of_texts, load_model, sample_texts, text_batches
 from rankscope.sources.builtin import BUILTINS
@@ -291,12 +292,7 @@ def curves(
 
 def composite_ratio(x: Tensor) -> Tensor:
     """``residual_ratio[composite,mean]`` in the arithmetic of ``x``: the published code computes it in float32."""
-
-    def composite(y: Tensor) -> Tensor:
-        size = y.abs()
-        return (size.sum(dim=-2).amax(dim=-1) * size.sum(dim=-1).amax(dim=-1)).sqrt()
-
-    return composite(x - x.mean(dim=-2, keepdim=True)) / composite(x)
+    return composite_norm(x - x.mean(dim=-2, keepdim=True)) / composite_norm(x)
 
 
 def _extend(into: list[list[float]], found: Sequence[Tensor]) -> None:

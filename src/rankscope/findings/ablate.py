@@ -1,0 +1,594 @@
+"""``rankscope ablate``: what keeps the tokens of a model apart, its skips, its MLPs, its norms or its mask."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from pydantic import FiniteFloat, field_validator
+
+from rankscope.charts import Chart, Panel, Picture
+from rankscope.core.words import NOTHING, listed, number, power, ranges, sentence
+from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
+from rankscope.errors import ConfigError
+from rankscope.findings.asked import OWN, Either, files_of_masks, option
+from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
+from rankscope.findings.blame import Blame, Headline
+from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
+from rankscope.findings.collapse import DEFAULT_MEASURES, Site
+from rankscope.findings.subject import Subject
+from rankscope.findings.suggest import Suggestions
+
+if TYPE_CHECKING:
+    from rankscope.results import Table
+
+DEFAULT_VARIANTS = ("san", "san+mlp", "san+skip", "transformer")
+
+MOST_SENTENCES = 8
+"""Cuts that get a sentence each; of more, only those of the first mask and skip scale."""
+
+MOST_LINES = 6
+"""Lines of one panel; of more, every mask has one."""
+
+RANGE = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*")
+
+Fall = Literal["collapsing", "collapsed", "not collapsing", "undecided", "no numbers"]
+"""The verdict of a scan on a curve of residual ratios: falling, equal from the start, neither, or not known."""
+
+FALLS: tuple[Fall, ...] = get_args(Fall)
+
+NAMES = {
+    "san": "attention alone",
+    "san+mlp": "attention with MLPs",
+    "san+skip": "attention with skips",
+    "transformer": "the full model",
+}
+
+
+class AblateConfig(Either):
+    """Cut a model and see what keeps its tokens apart: its skips, its MLPs, its norms or its mask.
+
+    The model is rewritten as a tree of parts, which is compared with the model itself before anything is cut. All cuts
+    share their weights and read the same texts. Measured are the same tokens as in a scan; numbers that are not above
+    their rounding floor are marked. With --split the residual itself is carried, far below the rounding of the states.
+    """
+
+    group = "What is cut"
+    variants: tuple[str, ...] = option(
+        DEFAULT_VARIANTS,
+        "san, san+mlp, san+skip, transformer; -norm drops norms.",
+        min_length=1,
+        old=("variant",),
+    )
+    masks: tuple[str, ...] = option(
+        (OWN,), "own, or mask rules, see 'rankscope list masks'.", min_length=1, old=("mask",)
+    )
+    skip_scales: tuple[float | Literal["own"], ...] = option(
+        (OWN,),
+        "Factors on the input of skips: own (unchanged), or numbers such as 0.5,1.",
+        min_length=1,
+        old=("skip-scale",),
+    )
+    norm: Literal["own", "none", "layer", "rms", "sphere"] | None = option(
+        None, "Of a model: own or none. Of a random network: none, layer, rms, sphere."
+    )
+    only_blocks: str | None = option(None, "Change these blocks only, counted from 1: 3,5-7.", shown="all")
+    semantics: Literal["clean", "paper"] = option(
+        "clean", "clean, or paper: what the code of Dong et al. does (BERT, ALBERT, XLNet)."
+    )
+    measures: tuple[str, ...] = option(
+        DEFAULT_MEASURES, "See 'rankscope list measures'.", min_length=1, old=("measure",)
+    )
+    sites: tuple[Site, ...] = option(
+        ("block",), "Where to measure: block, attention, mlp, final.", min_length=1
+    )
+    split: bool = option(False, "Carry the residual itself, far below rounding.")
+    no_error: bool = option(False, "With --split: leave out the perturbed run that estimates floors; faster.")
+    blame: bool = option(False, "Say what each norm, attention, skip and MLP does for or against collapse.")
+    suggest: bool = option(False, "Compute changes that would keep tokens further apart, best first.")
+
+    @field_validator("variants", "masks", "measures", "sites")
+    @classmethod
+    def _each_once(cls, items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(items))
+
+    @field_validator("skip_scales", mode="before")
+    @classmethod
+    def _scales_are_numbers(cls, scales: Any) -> Any:
+        return tuple(dict.fromkeys(map(_scale, scales))) if isinstance(scales, list | tuple) else scales
+
+    @field_validator("only_blocks")
+    @classmethod
+    def _blocks_parse(cls, text: str | None) -> str | None:
+        return None if text is None else block_text(parse_blocks(text))
+
+    @field_validator("blocks")
+    @classmethod
+    def _blocks_are_paths(cls, blocks: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        """Former versions took numbers here."""
+        pieces = [blocks] if isinstance(blocks, str) else blocks or ()
+        if pieces and all(RANGE.fullmatch(one) for piece in pieces for one in piece.split(",")):
+            asked = ",".join(pieces)
+            raise ConfigError(
+                f"blocks={asked!r}: expected module paths such as model.layers; to change these blocks only, ask for "
+                f"only_blocks={asked!r}",
+                *("blocks", "only_blocks"),
+            )
+        return blocks
+
+    @property
+    def reads(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (*super().reads, *files_of_masks(self.masks))
+
+
+def parse_blocks(text: str) -> tuple[int, ...]:
+    """The numbers of blocks that a list with ranges names, sorted, each once.
+
+    >>> parse_blocks("5-7, 3")
+    (3, 5, 6, 7)
+    """
+    found: set[int] = set()
+    for piece in text.split(","):
+        match = RANGE.fullmatch(piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last < first + 1_000_000:
+            raise ConfigError(
+                f"only_blocks={text!r}: {piece.strip()!r} is not a block or a range; write 3,5-7, counted from 1",
+                "only_blocks",
+            )
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def block_text(blocks: Sequence[int]) -> str:
+    """The shortest list with ranges.
+
+    >>> block_text((3, 5, 6, 7))
+    '3,5-7'
+    """
+    return ranges(blocks).replace(", ", ",")
+
+
+def _scale(value: Any) -> float | str:
+    if value == OWN:
+        return OWN
+    try:
+        scale = float(value)
+    except (TypeError, ValueError):
+        scale = math.nan
+    if not math.isfinite(scale):
+        raise ConfigError(
+            f"skip_scales={value!r}: expected a finite number such as 0.5, or own", "skip_scales"
+        )
+    return scale
+
+
+class Leads(Value):
+    """Where the pace of the last layers leads."""
+
+    layer: int
+    """After as many layers again."""
+
+    value: FiniteFloat
+    """The ratio there; zero below the smallest float."""
+
+    log10_value: FiniteFloat
+    """Its logarithm."""
+
+
+class Dip(Value):
+    """A ratio that falls and comes back."""
+
+    layer: int
+    """The lowest layer."""
+
+    value: Number
+    """The ratio there; null where it is not above its floor."""
+
+    log10_value: Number
+    """Its logarithm."""
+
+    at_most: FiniteFloat
+    """What it is at most."""
+
+    recovered: int
+    """The layer at which it is back."""
+
+
+class Fate(Value):
+    """What becomes of the tokens of one cut: the verdict of a scan on its residual ratios, and what that rests on.
+
+    Ratios are geometric means over texts and seeds. Where some text is below its rounding floor, the number is not
+    used; the last layer at which all texts are above it stands in its place.
+    """
+
+    variant: str
+    """Which parts the network has."""
+
+    mask: str
+    """The mask rule."""
+
+    skip_scale: Number
+    """Factor on the input of skips; null: as the model has it, or no skip."""
+
+    verdict: Fall
+    """What the curve amounts to."""
+
+    collapses: bool | None
+    """Whether tokens become equal, or are; null where that is not known."""
+
+    has_arrived: bool
+    """Whether the last number that is known is low enough to call tokens equal, or is followed by the floor."""
+
+    start: Number
+    """The ratio of what enters the first block."""
+
+    layer: int | None
+    """The last layer at which every text is above its floor."""
+
+    value: Number
+    """The ratio there; zero below the smallest float."""
+
+    log10_value: Number
+    """Its logarithm."""
+
+    floor_from: int | None
+    """From which layer on some text is not above its floor."""
+
+    all_texts: bool
+    """Whether none is from there on."""
+
+    no_number_from: int | None
+    """From which layer on some text has no number (overflow, 0/0)."""
+
+    at_most: Number
+    """What the ratio of the last layer is at most, where it is not above its floor."""
+
+    texts: int
+    """Texts, over all seeds, that the means are over."""
+
+    starts: int | None
+    """First layer of the fall."""
+
+    rate: Number
+    """Mean factor per layer of the fall."""
+
+    log10_rate: Number
+    """Its logarithm."""
+
+    rate_is_bound: bool
+    """Whether no layer of the fall is above its floor, so that the factor is at most this."""
+
+    equal_from: int | None
+    """First layer of those at the end that are below a floor low enough to call their tokens equal."""
+
+    pace: Number
+    """Factor per layer of the last steps, if all of them fall."""
+
+    log10_pace: Number
+    """Its logarithm."""
+
+    leads_to: Leads | None
+    """Where that pace leads."""
+
+    dip: Dip | None
+    """The deepest dip of a curve that comes back."""
+
+    would_decide: str | None
+    """The dtype that would decide, where the verdict is undecided."""
+
+    def words(self, name: str) -> str:
+        """One sentence about the network of that name."""
+        if self.verdict == "collapsed":
+            said = "has equal tokens at every layer, up to the rounding floor; where they became equal is not seen"
+        elif self.log10_value is None:
+            said = "gives no number above the rounding floor"
+        else:
+            said = f"{self._verb}: {self._value}{self._course}"
+        finer = "" if self.would_decide is None else f"; run it in {self.would_decide} to decide"
+        return sentence(f"{name} {said}{finer}")
+
+    @property
+    def _verb(self) -> str:
+        if self.verdict == "collapsing":
+            return "collapses" if self.has_arrived else "is collapsing"
+        return "does not collapse" if self.verdict == "not collapsing" else "is lost in rounding"
+
+    @property
+    def _value(self) -> str:
+        said = f"residual ratio {_size(self.log10_value)} at layer {self.layer}"
+        if self.texts > 1:
+            said += f" (geometric mean of {self.texts})"
+        some_ = "" if self.all_texts else "in some texts "
+        if self.no_number_from is not None:
+            said += f", {some_}no number (overflow or 0/0) from layer {self.no_number_from} on"
+        elif self.floor_from is not None:
+            said += f", {some_}below the rounding floor from layer {self.floor_from} on"
+        return said
+
+    @property
+    def _course(self) -> str:
+        """How the curve goes on from the last number that is resolved: its factor, where it leads, a dip."""
+        said = ""
+        if self.verdict == "collapsing" and self.log10_rate is not None:
+            less = " or less" if self.rate_is_bound else ""
+            said += f", by a factor {_factor(self.log10_rate)}{less} per layer from layer {self.starts} on"
+        elif self.verdict == "not collapsing" and self.log10_pace is not None:
+            said += f", falling by a factor {_factor(self.log10_pace)} per layer in the last layers"
+        if self.leads_to is not None and not self.has_arrived:
+            to = _size(self.leads_to.log10_value)
+            said += f"; at the pace of its last layers {to} at layer {self.leads_to.layer}"
+        if self.dip is not None:
+            known = self.dip.log10_value is not None
+            depth = f"to {_size(self.dip.log10_value)}" if known else "below the rounding floor"
+            said += f"; it dips {depth} at layer {self.dip.layer} and is back at layer {self.dip.recovered}"
+        return said
+
+
+class AblateFinding(Finding):
+    """Cuts of one model side by side, and what becomes of their tokens."""
+
+    command: ClassVar[str] = "ablate"
+    shown: ClassVar[tuple[str, ...]] = ("words", "notes")
+    columns: ClassVar = {
+        "skip_scale": "Factor on the input of skips; null: as the model has it.",
+        "blocks": "Numbers of the blocks that are changed.",
+        "tokens": "Tokens of the text that are measured.",
+        "part": "Of rows of the measure blame: the step of the block, which the column layer numbers.",
+        "stage": "Of rows of the measure blame: number of the step in its block.",
+        **BRACKET_COLUMNS,
+        **SPLIT_COLUMNS,
+    }
+
+    subject: Subject
+    """What was cut, and what it read."""
+
+    semantics: Literal["clean", "paper"]
+    """What a cut means: the same for every model, or what the code of Dong et al. does."""
+
+    only_blocks: str | None
+    """The blocks that are changed; null: all."""
+
+    definition: str | None
+    """The residual ratio that verdicts rest on; null where none was measured."""
+
+    cuts: tuple[Fate, ...]
+    """What becomes of every cut, in the order of masks, variants and skip scales."""
+
+    definitions: dict[str, str]
+    """What was measured, as a formula."""
+
+    split: bool = False
+    """Whether the residual itself was carried."""
+
+    has_error: bool = True
+    """With the split pass: whether floors were estimated from a perturbed run."""
+
+    blame: Blame | None = None
+    """What each kind of part does for and against collapse, where it was asked for."""
+
+    suggest: Suggestions | None = None
+    """What would keep tokens further apart, where it was asked for."""
+
+    # ------------------------------------------------------------------------------------------------ sentences
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Which cuts collapse, a sentence on each, who is to blame, and what would help."""
+        said = [self.conclusion]
+        shown = self.cuts if len(self.cuts) <= MOST_SENTENCES else self.first_cuts[:MOST_SENTENCES]
+        said += [one.words(self.name_of(one)) for one in shown]
+        said += [one.words for one in (self.blame, self.suggest) if one is not None]
+        return tuple(said)
+
+    @property
+    def first_cuts(self) -> tuple[Fate, ...]:
+        """The cuts of the first mask and, where it has skips, the first skip scale."""
+        scales = [one.skip_scale for one in self.cuts if self._has_skips(one)]
+        first = scales[0] if scales else None
+        return tuple(
+            one
+            for one in self.cuts
+            if one.mask == self.cuts[0].mask and (one.skip_scale == first or not self._has_skips(one))
+        )
+
+    @staticmethod
+    def _has_skips(one: Fate) -> bool:
+        return one.variant.removesuffix("-norm") in ("san+skip", "transformer")
+
+    @property
+    def conclusion(self) -> str:
+        """Which cuts collapse and which do not."""
+        if self.definition is None or not self.cuts:
+            return "No residual ratio of the blocks was measured, so nothing is said of collapse."
+        kinds: dict[str, list[str]] = {"down": [], "falling": [], "apart": [], "lost": []}
+        for one in self.first_cuts:
+            if one.collapses:
+                kind = "falling" if one.verdict == "collapsing" and not one.has_arrived else "down"
+            else:
+                kind = "lost" if one.collapses is None else "apart"
+            kinds[kind].append(self.name_of(one))
+        collapse = " collapse" if not kinds["down"] else ""  # said once
+        verbs = {
+            "down": ("collapses", "collapse"),
+            "falling": ("is collapsing", "are collapsing"),
+            "apart": (f"does not{collapse}", f"do not{collapse}"),
+        }
+        said = [
+            f"{listed(kinds[kind])} {one if len(kinds[kind]) == 1 else many}"
+            for kind, (one, many) in verbs.items()
+            if kinds[kind]
+        ]
+        said += [f"nothing is known of {listed(kinds['lost'])}"] if kinds["lost"] else []
+        return sentence("; ".join(said))
+
+    def name_of(self, one: Fate) -> str:
+        """A cut in a few words: its parts, and the mask and skip scale where these differ."""
+        name = f"{NAMES[one.variant]} ({one.variant})" if one.variant in NAMES else one.variant
+        if self.subject.as_it_is and name.startswith("attention"):
+            rest = name.removeprefix("attention alone").removeprefix("attention")
+            name = f"attention{rest} and what is run as it is ({self.subject.pieces})"
+        if self.only_blocks is not None:
+            name = f"the model with {_blocks(self.only_blocks)} as {one.variant}"
+        extra = [] if len({cut.mask for cut in self.cuts}) == 1 else [f"mask {one.mask}"]
+        if len({cut.skip_scale for cut in self.cuts if self._has_skips(cut)}) > 1 and self._has_skips(one):
+            own = one.skip_scale is None
+            extra.append("its own skips" if own else f"skip scale {number(one.skip_scale)}")
+        return f"{name} with {listed(extra)}" if extra else name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the loader and the readers said, and where floors come from."""
+        messages = self.provenance.get("messages")
+        said = [sentence(str(one)) for one in messages] if isinstance(messages, list) else []
+        if self.split:
+            said.append(
+                "Floors are estimated from a perturbed run; they are not bounds."
+                if self.has_error
+                else "Run without an error estimate: no number of the split pass has a floor or counts as resolved."
+            )
+        return tuple(said)
+
+    # --------------------------------------------------------------------------------------------------- page
+
+    @property
+    def tone(self) -> Tone:
+        """What becomes of the full model; without it, whether anything collapses."""
+        full = [one for one in self.first_cuts if one.variant == "transformer"] if self.cuts else []
+        fates = [one.collapses for one in full or self.cuts]
+        if not fates or None in fates:
+            return "unknown"
+        return "good" if not any(fates) else "bad" if full else "look"
+
+    def document(self) -> Document:
+        """The conclusion, the curves, the means of every layer, who is to blame and what would help."""
+        title = {"good": "Tokens stay apart", "bad": "Tokens become equal", "look": "Some cuts collapse"}
+        subject = "a random network" if self.subject.model == "random" else self.subject.model
+        table = self.measured()
+        means = [mean_by_layer(table, name) for name in self._measured_names]
+        legend = (
+            "Mean over texts and seeds, geometric for residuals, ratios and diameters. A star: some text is not above "
+            "its floor. A dash: no number (0/0 or overflow)."
+        )
+        first, *rest = self.subject.facts
+        rule = self.provenance.get("measured tokens")
+        shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
+        rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
+        return Document(
+            title=f"Ablation of {subject}",
+            command=self.command,
+            facts=[
+                f"{first}, {self.semantics} semantics",
+                *filter(None, rest),
+                *([str(rule)] if rule else []),
+            ],
+            blocks=some(
+                Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),
+                Notes(self.notes) if self.notes else None,
+                Section("Curves", [Figure(one) for one in self.panels()], only="html"),
+                len(self.cuts) > MOST_SENTENCES and Section("Cuts", [self._cuts()]),
+                Section("By layer", means, note=legend),
+                self.blame is not None and self._blame(self.blame),
+                self.suggest is not None and self._suggest(self.suggest),
+            ),
+            definitions=list(self.definitions.items()),
+            origin=self.provenance,
+        )
+
+    def _blame(self, blame: Blame) -> Section:
+        name = headline_name(blame.network)
+        return Section(f"Blame of {name}", [blame.tabular(), Figure(blame.panel())])
+
+    def _suggest(self, suggest: Suggestions) -> Section:
+        name = headline_name(suggest.network)
+        return Section(f"What would help {name}", [suggest.tabular(), Figure(suggest.bars())])
+
+    def _cuts(self) -> Tabular:
+        heads = ("variant", "mask", "skip scale", "verdict", "ratio", "at layer", "factor per layer")
+        kinds: dict[str, Literal["name", "words"]] = {"variant": "name", "mask": "name", "verdict": "words"}
+        rows = [
+            [
+                one.variant,
+                one.mask,
+                OWN if one.skip_scale is None else number(one.skip_scale),
+                one.verdict,
+                _size(one.log10_value),
+                NOTHING if one.layer is None else str(one.layer),
+                NOTHING if one.log10_rate is None else _factor(one.log10_rate),
+            ]
+            for one in self.cuts
+        ]
+        return Tabular(columns=[Column(head, kinds.get(head, "number")) for head in heads], rows=rows)
+
+    @property
+    def _measured_names(self) -> list[str]:
+        return [name for name in self.definitions if self.blame is None or name != self.blame.definition]
+
+    def measured(self) -> "Table":
+        """The rows of measured states, with the skip scale as part of the variant's name wherever scales differ.
+
+        Whoever groups rows by the fixed columns then keeps cuts apart that differ in the scale alone.
+        """
+        import polars as pl
+
+        frame = self.table.frame.filter(pl.col("definition").is_in(self._measured_names))
+        if frame["skip_scale"].n_unique() > 1:
+            scale = pl.col("skip_scale").map_elements(lambda value: f"{value:g}", return_dtype=pl.String)
+            named = pl.format("{}, skip {}", "variant", scale).fill_null(pl.col("variant"))
+            frame = frame.with_columns(named.alias("variant"))
+        return replace(self.table, frame=frame)
+
+    def panels(self) -> list[Panel]:
+        """The course of every measure over layers; a panel for each mask where one would hold too many lines."""
+        draw, table = split_curves if self.split else curves, self.measured()
+        found: list[Panel] = []
+        for definition in self._measured_names:
+            own = table.where(definition=definition)
+            title = f"{definition.partition('[')[0].replace('_', ' ').capitalize()} over layers"
+            lines = own.frame.select("variant", "mask", "site").unique().height
+            masks = own.frame["mask"].unique(maintain_order=True).to_list()
+            if lines <= MOST_LINES or len(masks) == 1:
+                found.append(draw(own, definition, title=title))
+                continue
+            each = [draw(own.where(mask=mask), definition, title=f"{title}: {mask}") for mask in masks]
+            found += on_one_axis(each)
+        return found
+
+    def chart(self) -> Chart:
+        """The curves; below them what each part is to blame for, and what would help, where these were asked for."""
+        pictures: list[Picture] = list(self.panels())
+        pictures += [] if self.blame is None else [self.blame.panel()]
+        pictures += [] if self.suggest is None else [self.suggest.bars()]
+        return Chart(pictures)
+
+
+def headline_name(network: Headline) -> str:
+    """The network that blame and what-ifs are about, in a few words."""
+    extra = [] if network.asked_mask is None else [f"mask {network.asked_mask}"]
+    extra += [] if network.skip_scale is None else [f"skip scale {number(network.skip_scale)}"]
+    extra += ["without norms"] if network.without_norms else []
+    extra += [] if network.blocks == "all" else [f"changed in {_blocks(network.blocks)}"]
+    name = f"{NAMES[network.variant]} ({network.variant})" if network.variant in NAMES else network.variant
+    return ", ".join([name, *extra])
+
+
+def _blocks(text: str) -> str:
+    return f"block{'s' if ',' in text or '-' in text else ''} {text}"
+
+
+def _size(log10: float | None) -> str:
+    """The number of that logarithm with two digits, also far below the smallest float."""
+    return power(None if log10 is None else log10 * LN10, digits=2)
+
+
+def _factor(log10: float) -> str:
+    """A factor per layer with digits enough to tell it from one.
+
+    >>> _factor(math.log10(0.5)), _factor(math.log10(0.9987))
+    ('0.5', '0.9987')
+    """
+    below = -math.expm1(min(log10 * LN10, 0.0))  # one minus the factor, without cancellation
+    digits = 2 if below == 0 or below > 0.1 else 1 - math.floor(math.log10(below))
+    return power(log10 * LN10, digits=digits)

@@ -1,0 +1,228 @@
+"""What would keep tokens apart: what-ifs that were computed by surgery on the weights as they are, ranked."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from rankscope.charts import Bar, Bars
+from rankscope.core.words import NOTHING, count, listed, number
+from rankscope.document import Column, Tabular
+from rankscope.findings.base import Number, Value
+from rankscope.findings.blame import Headline, signed
+
+RANKED_BY = "residual_ratio[frobenius,mean,unit]"
+"""On tokens of length one: a massive token can hide collapse, or fake its absence, in the plain ratio."""
+
+MOST_LEVEL = 3
+"""What-ifs that a sentence names besides the best one, where rounding does not tell them apart."""
+
+Kind = Literal["skip-scale", "mask", "placement", "temperature", "branch-scale"]
+
+Declined = Literal[
+    "no skips",
+    "no attention",
+    "no softmax",
+    "no norms",
+    "norms elsewhere",
+    "unknown mixing",
+    "no other mask",
+    "refused",
+    "some networks",
+    "network overflows",
+    "overflow",
+    "equal tokens",
+]
+"""Why a what-if has no gain."""
+
+
+class Reading(Value):
+    """A measure of the last layer, mean over texts (geometric of residuals, ratios and diameters)."""
+
+    value: Number
+    """The mean; a text that is not above its floor counts with the larger of value and floor. Null: not finite."""
+
+    resolved: bool
+    """Whether every text is above its floor; otherwise the measure is at most the value."""
+
+
+class Suggestion(Value):
+    """One what-if beside the unchanged network."""
+
+    kind: Kind
+    """What is changed."""
+
+    setting: str | None
+    """What it is set to; null for a kind that this network has nothing for."""
+
+    gain: Number
+    """Mean over texts of ln(after / before) of the measure that ranks; above zero the tokens stay further apart."""
+
+    floor: Number = None
+    """What rounding may add to or take from the gain."""
+
+    is_bound: bool = False
+    """Whether the network itself is collapsed to its rounding floor in some text, so that the gain is at least this.
+
+    It is less than the truth by the same amount for every what-if, which leaves their order as it is."""
+
+    before: dict[str, Reading]
+    """Of the unchanged network, by definition."""
+
+    after: dict[str, Reading]
+    """Of the changed one, over the same texts; empty if it could not be made."""
+
+    declined: Declined | None = None
+    """Why there is no gain."""
+
+    failed_texts: int = 0
+    """In how many texts the changed network overflows, or has equal tokens, where that is why."""
+
+    block: int | None = None
+    """The first block that stands in the way, where one does."""
+
+    obstacle: str = ""
+    """The part, the line of the model's code or the kind of error that stands in the way, by its name."""
+
+    @property
+    def name(self) -> str:
+        """Kind and setting, such as ``skip-scale 0.5``."""
+        return self.kind if self.setting is None else f"{self.kind} {self.setting}"
+
+    def why(self, texts: int, longest: int) -> str:
+        """Why there is no gain, without a full stop; empty if there is one."""
+        lost = f"in {self.failed_texts} of {count(texts, 'text')}"
+        return {
+            None: "",
+            "no skips": "the network has no skips",
+            "no attention": "the network has no attention",
+            "no softmax": "the network has no softmax attention",
+            "no norms": "the blocks of the network have no norms to move",
+            "norms elsewhere": f"the norms of block {self.block} cannot be moved: placement knows blocks of skips with "
+            "a norm first, or first and last, inside them, or directly after them",
+            "unknown mixing": f"tokens mix in a way that is not known: {self.obstacle}",
+            "no other mask": f"no other mask fits {count(longest, 'token')}",
+            "refused": f"the network cannot be changed like this ({self.obstacle})",
+            "some networks": "it has a place in some of the networks only",
+            "network overflows": "the unchanged network overflows, or ends with a token of length zero",
+            "overflow": f"{lost} the last state overflows, or holds a token of length zero",
+            "equal tokens": f"{lost} the tokens are equal up to rounding",
+        }[self.declined]
+
+
+class Suggestions(Value):
+    """Every what-if, the largest gain first; those without a gain last."""
+
+    network: Headline
+    """The network this is about."""
+
+    ranked_by: str
+    """The measure of the last layer that ranks."""
+
+    texts: int
+    """Texts that are compared: those that have a number in the unchanged network."""
+
+    left_out: int
+    """Texts that are not, because it overflows on them or ends with a token of length zero."""
+
+    longest: int
+    """Tokens of the longest text."""
+
+    what_ifs: tuple[Suggestion, ...]
+    """What was tried, best first."""
+
+    @model_validator(mode="after")
+    def _gains_have_readings(self) -> Self:
+        for one in self.what_ifs:
+            if one.gain is not None and not (self.ranked_by in one.before and self.ranked_by in one.after):
+                raise ValueError(f"{one.name} has a gain, but no {self.ranked_by} before and after")
+        return self
+
+    @property
+    def best(self) -> Suggestion | None:
+        """The what-if with the largest gain; none where no gain is known."""
+        return next((one for one in self.what_ifs if one.gain is not None), None)
+
+    @property
+    def words(self) -> str:
+        """One sentence on the best what-if, and on what it does not say."""
+        best = self.best
+        if best is None or best.gain is None:
+            return "No what-if could be compared with the network as it is; the reasons are listed."
+        if best.gain <= (best.floor or 0.0):
+            return (
+                "No what-if keeps the tokens further apart in the last layer than the network as it is, beyond "
+                f"rounding{self._mean_of}."
+            )
+        before, after = best.before[self.ranked_by].value, best.after[self.ranked_by].value
+        near = [one.name for one in self._level(best)]
+        level = f" (and {listed(near[:MOST_LEVEL])}, which rounding does not tell from it)" if near else ""
+        return (
+            f"{best.name}{level} keeps the tokens furthest apart: {self.ranked_by} of the last layer goes from "
+            f"{'at most ' if best.is_bound else ''}{number(before)} to {number(after)}{self._mean_of}; the weights are "
+            "those of the unchanged network, so this predicts the geometry of the tokens, not accuracy."
+        )
+
+    def _level(self, best: Suggestion) -> list[Suggestion]:
+        """Other what-ifs whose gain may be as large as the best one."""
+        least = (best.gain or 0.0) - (best.floor or 0.0)
+        known = [one for one in self.what_ifs if one is not best and one.gain is not None]
+        return [one for one in known if (one.gain or 0.0) + (one.floor or 0.0) >= least]
+
+    @property
+    def _mean_of(self) -> str:
+        """How many texts, if there are several."""
+        together = self.texts + self.left_out
+        if together == 1:
+            return ""
+        if not self.left_out:
+            return f" (geometric mean of {self.texts} texts)"
+        return (
+            f" (geometric mean of {self.texts} of {together} texts; on the others the network overflows, or ends with "
+            "a token of length zero)"
+        )
+
+    def tabular(self) -> Tabular:
+        """One line per what-if: the ratio of the last layer before and after, the gain, or why there is none."""
+        heads = ("what if", "before", "after", "gain", "no gain because")
+        kinds = {"what if": "name", "no gain because": "words"}
+        columns = [
+            Column(head, kinds.get(head, "number"), optional=head == heads[-1])  # type: ignore[arg-type]
+            for head in heads
+        ]
+        rows = [
+            [
+                one.name,
+                _read(one.before.get(self.ranked_by)),
+                _read(one.after.get(self.ranked_by)),
+                NOTHING if one.gain is None else f"{'>= ' if one.is_bound else ''}{one.gain:+.3f}",
+                one.why(self.texts, self.longest) or NOTHING,
+            ]
+            for one in self.what_ifs
+        ]
+        return Tabular(
+            columns=columns, rows=rows, note=f"Before and after: {self.ranked_by} of the last layer."
+        )
+
+    def bars(self) -> Bars:
+        """The gain of every what-if that has one."""
+        known = [one for one in self.what_ifs if one.gain is not None]
+        return Bars(
+            title="What would keep tokens further apart",
+            bars=[
+                Bar(
+                    one.name,
+                    one.gain,
+                    f"{'at least ' if one.is_bound else ''}{signed(one.gain or 0.0)}",
+                    faint=(one.gain or 0.0) <= 0,
+                )
+                for one in known
+            ],
+            value=f"mean change of ln {self.ranked_by}",
+            notes=["The weights are those of the unchanged network: geometry of the tokens, not accuracy."],
+        )
+
+
+def _read(reading: Reading | None) -> str:
+    if reading is None or reading.value is None:
+        return NOTHING
+    return f"{'' if reading.resolved else '<= '}{number(reading.value)}"
