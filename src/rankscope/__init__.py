@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.old import OldFinding as OldFinding
+    from rankscope.findings.paths import PathsConfig as PathsConfig
+    from rankscope.findings.paths import PathsFinding as PathsFinding
     from rankscope.findings.predict import PredictConfig as PredictConfig
     from rankscope.findings.predict import PredictFinding as PredictFinding
     from rankscope.findings.rate import RateConfig as RateConfig
@@ -68,17 +70,17 @@ if TYPE_CHECKING:
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
     from rankscope.studies import AblateConfig as AblateConfig
-    from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
     from rankscope.studies import ablate as ablate
-    from rankscope.studies import decompose as decompose
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.equilibria import equilibria as equilibria
+    from rankscope.studies.paths import decompose as decompose
+    from rankscope.studies.paths import paths as paths
     from rankscope.studies.predict import predict as predict
     from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
@@ -100,6 +102,7 @@ _HOME = {
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.predict": ("PredictConfig", "PredictFinding"),
+    "findings.paths": ("PathsConfig", "PathsFinding"),
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
@@ -108,6 +111,7 @@ _HOME = {
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
     "studies.predict": ("predict",),
+    "studies.paths": ("decompose", "paths"),
     "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
@@ -115,10 +119,9 @@ _HOME = {
     "studies": (
         *(
             "AblateConfig",
-            "PathsConfig",
         ),
         *("Scan", "ScanConfig", "ablate"),
-        *("decompose", "scan", "scan_states"),
+        *("scan", "scan_states"),
     ),
     "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
     "papers.figures": ("FIGURES", "reproduce"),
@@ -156,6 +159,7 @@ __all__ = [
     "Network",
     "OldFinding",
     "PathsConfig",
+    "PathsFinding",
     "PredictConfig",
     "PredictFinding",
     "RateConfig",
@@ -190,6 +194,7 @@ __all__ = [
     "only_in",
     "paper_variant",
     "parse_mask",
+    "paths",
     "predict",
     "rate",
     "record",

@@ -30,7 +30,14 @@ COMMANDS = {
         CAUSE, "Run a model without skips, MLPs or norms; name the part to blame.", ("ablate minilm",)
     ),
     "paths": Declared(
-        CAUSE, "Take the output of a model apart into paths through its heads.", ("paths minilm",)
+        CAUSE,
+        "Take the output of a model apart into paths through its heads.",
+        (
+            "paths minilm --pairs --output paths.html",
+            "paths --layers 12 --heads 12 --dim 96 --variant san+skip",
+        ),
+        config="rankscope.findings.paths:PathsConfig",
+        study="rankscope.studies.paths:paths",
     ),
     "certify": Declared(
         PROVE,

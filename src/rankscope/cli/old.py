@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from rankscope.cli.ablate import ablate
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
-from rankscope.cli.paths import paths
 from rankscope.cli.scan import scan
 
 
@@ -40,7 +39,6 @@ old = typer.Typer(
 )
 old.command("scan")(scan)
 old.command("ablate")(ablate)
-old.command("paths")(paths)
 old.command("list")(list_names)
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rankscope.studies.ablate_config import AblateConfig as AblateConfig
     from rankscope.studies.ablate_study import ablate as ablate
-    from rankscope.studies.paths_config import PathsConfig as PathsConfig
-    from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
     from rankscope.studies.scan_partial import Partial as Partial
     from rankscope.studies.scan_study import Scan as Scan
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 _HOME = {
     "ablate_config": ("AblateConfig",),
     "ablate_study": ("ablate",),
-    "paths_config": ("PathsConfig",),
-    "paths_study": ("decompose",),
     "scan_config": ("ScanConfig",),
     "scan_partial": ("Partial",),
     "scan_study": (
@@ -39,12 +35,10 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "AblateConfig",
     "Partial",
-    "PathsConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
     "ablate",
-    "decompose",
     "load_loss",
     "scan",
     "scan_states",
