@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.old import OldFinding as OldFinding
+    from rankscope.findings.paths import PathsConfig as PathsConfig
+    from rankscope.findings.paths import PathsFinding as PathsFinding
     from rankscope.findings.predict import PredictConfig as PredictConfig
     from rankscope.findings.predict import PredictFinding as PredictFinding
     from rankscope.findings.rate import RateConfig as RateConfig
@@ -69,10 +71,8 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
-    from rankscope.studies import PathsConfig as PathsConfig
     from rankscope.studies import Scan as Scan
     from rankscope.studies import ScanConfig as ScanConfig
-    from rankscope.studies import decompose as decompose
     from rankscope.studies import scan as scan
     from rankscope.studies import scan_states as scan_states
     from rankscope.studies.ablate import ablate as ablate
@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.equilibria import equilibria as equilibria
+    from rankscope.studies.paths import decompose as decompose
+    from rankscope.studies.paths import paths as paths
     from rankscope.studies.predict import predict as predict
     from rankscope.studies.rate import rate as rate
     from rankscope.verdict import Thresholds as Thresholds
@@ -102,6 +104,7 @@ _HOME = {
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.old": ("OldFinding",),
     "findings.predict": ("PredictConfig", "PredictFinding"),
+    "findings.paths": ("PathsConfig", "PathsFinding"),
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
@@ -111,14 +114,14 @@ _HOME = {
     "studies.compare": ("compare",),
     "studies.equilibria": ("equilibria",),
     "studies.predict": ("predict",),
+    "studies.paths": ("decompose", "paths"),
     "studies.rate": ("rate",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
     "studies": (
-        *("PathsConfig",),
         *("Scan", "ScanConfig"),
-        *("decompose", "scan", "scan_states"),
+        *("scan", "scan_states"),
     ),
     "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
     "papers.figures": ("FIGURES", "reproduce"),
@@ -157,6 +160,7 @@ __all__ = [
     "Network",
     "OldFinding",
     "PathsConfig",
+    "PathsFinding",
     "PredictConfig",
     "PredictFinding",
     "RateConfig",
@@ -191,6 +195,7 @@ __all__ = [
     "only_in",
     "paper_variant",
     "parse_mask",
+    "paths",
     "predict",
     "rate",
     "record",

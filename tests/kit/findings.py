@@ -15,6 +15,7 @@ from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.old import OldFinding
+from rankscope.findings.paths import PathsFinding
 from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
 from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
@@ -97,6 +98,15 @@ def predict() -> PredictFinding:
 
 
 @cache
+def paths() -> PathsFinding:
+    """A small transformer with everything that can be asked."""
+    from rankscope.studies.paths import paths as run
+
+    sizes = {"layers": 2, "heads": 2, "dim": 4, "tokens": 3, "variant": "transformer", "norm": "layer"}
+    return run(pairs=True, count_mlps=True, sample=2, prune=True, top=3, **sizes)
+
+
+@cache
 def rate() -> RateFinding:
     """Two short random networks, of which one can fit no rate."""
     from rankscope.studies.rate import rate as run
@@ -160,6 +170,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CompareFinding: compare,
     EquilibriaFinding: equilibria,
     PredictFinding: predict,
+    PathsFinding: paths,
     RateFinding: rate,
     ReproduceFinding: reproduce,
     TrainFinding: train,

@@ -68,7 +68,10 @@ def test_rows_are_kept_by_every_format(kind: type[Finding], tmp_path) -> None:
     found = EXAMPLES[kind]()
     for ending in ("parquet", "csv"):
         found.save(tmp_path / f"a.{ending}")
-        assert Table.load(tmp_path / f"a.{ending}").frame.equals(found.table.frame)
+        frame = Table.load(tmp_path / f"a.{ending}").frame
+        if ending == "csv":  # it holds no types: a column of texts that are all digits is read as numbers
+            frame = frame.cast(dict(found.table.frame.schema))
+        assert frame.equals(found.table.frame)
 
 
 def refused(token: str) -> float:

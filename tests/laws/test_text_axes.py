@@ -278,7 +278,7 @@ STUDIES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
         rs.ablate(model, inputs=x, batch_size=2, variants=("san", "transformer")).table
     ),
     "certify": lambda model, x: rs.certify(model, inputs=x, variant="san").table,
-    "decompose": lambda model, x: rs.decompose(model, inputs=x, mlps="source", seconds=0.0),
+    "paths": lambda model, x: rs.paths(model, inputs=x, mlps="source", seconds=0.0).table,
     "rate": lambda model, x: rs.rate(model, inputs=x, batch_size=2, layers=6).table,
 }
 

@@ -15,7 +15,7 @@ layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 encoder = torch.nn.TransformerEncoder(layer, 2)
 model, x = torch.nn.Sequential(encoder, L1Norm()).double().eval(), torch.randn(1, 5, 8, dtype=torch.float64)
 assert (encoder(x) - model(x)).abs().max() > 0.5
-found = rs.decompose(model, inputs=x, top=0)
-words = " ".join(found.sections["finding"]["words"])
+found = rs.paths(model, inputs=x, top=0)
+words = " ".join(found.words)
 assert "is the output" not in words
 assert "L1Norm" in words

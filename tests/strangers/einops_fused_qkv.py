@@ -50,5 +50,5 @@ with rs.record(model) as other:
 truth = states.copy()
 for ours, theirs in zip(found.network.states(*found.embed(other.batches[0])), truth, strict=True):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
-rows = rs.decompose(seen).frame.filter(kind="length", definition="share[residual]", sample=0)
+rows = rs.paths(seen).table.frame.filter(kind="length", definition="share[residual]", sample=0)
 assert abs(rows["value"].sum() - 1) < 1e-9

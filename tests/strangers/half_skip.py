@@ -23,7 +23,7 @@ assert (net(x) - before).norm() > 0.1
 for call in (
     lambda: rs.split_states(net, x),
     lambda: rs.certify(net, inputs=x),
-    lambda: rs.decompose(net, inputs=x),
+    lambda: rs.paths(net, inputs=x),
 ):
     with pytest.raises(RankscopeError, match="HalfSkip"):
         call()

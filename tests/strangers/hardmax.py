@@ -25,7 +25,7 @@ assert (net(x) - soft).norm() > 0.1  # it runs, and is another network
 for call in (
     lambda: rs.split_states(net, x),
     lambda: rs.certify(net, inputs=x),
-    lambda: rs.decompose(net, inputs=x),
+    lambda: rs.paths(net, inputs=x),
 ):
     with pytest.raises(RankscopeError, match="Hardmax"):
         call()

@@ -37,7 +37,14 @@ COMMANDS = {
         study="rankscope.studies.ablate:ablate",
     ),
     "paths": Declared(
-        CAUSE, "Take the output of a model apart into paths through its heads.", ("paths minilm",)
+        CAUSE,
+        "Take the output of a model apart into paths through its heads.",
+        (
+            "paths minilm --pairs --output paths.html",
+            "paths --layers 12 --heads 12 --dim 96 --variant san+skip",
+        ),
+        config="rankscope.findings.paths:PathsConfig",
+        study="rankscope.studies.paths:paths",
     ),
     "certify": Declared(
         PROVE,

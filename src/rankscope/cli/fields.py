@@ -91,9 +91,9 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         names = flag(name)
         if bool not in kinds:
             more |= {"type": kind, "metavar": kind.name, "multiple": bool(extra.get("many"))}
-        elif field.default is True:  # what is on is switched off by --no-NAME
+        elif field.default is not False:  # what is on, or may be, is switched off by --no-NAME
             names = f"{flag(name)}/{flag(f'no_{name}')}"
-            more |= {"help": words}
+            more |= {"help": words} if field.default else {}
         else:
             more |= {"is_flag": True, "flag_value": "true"}
         found.append(Grouped([names, name], **more))

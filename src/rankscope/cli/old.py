@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
-from rankscope.cli.paths import paths
 from rankscope.cli.scan import scan
 
 
@@ -38,7 +37,6 @@ old = typer.Typer(
     pretty_exceptions_enable=False,
 )
 old.command("scan")(scan)
-old.command("paths")(paths)
 old.command("list")(list_names)
 
 

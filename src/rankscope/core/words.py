@@ -99,6 +99,15 @@ def count(many: int, what: str, plural: str | None = None) -> str:
     return f"{many:,} {what if many == 1 else plural or what + 's'}"
 
 
+def whole(many: int) -> str:
+    """A whole number of any size: in full, or as a power of ten where it has too many digits to be read.
+
+    >>> whole(23298085122481), whole(97**96)
+    ('23,298,085,122,481', '5.4e190')
+    """
+    return f"{many:,}" if abs(many) < 10**15 else f"{Decimal(many):.1e}".replace("e+", "e")
+
+
 def span(values: Sequence[float], digits: int = 3) -> str:
     """The smallest and the largest of some numbers.
 

@@ -14,14 +14,8 @@ from rankscope.plots.files import svg as svg
 from rankscope.plots.mask_graph import mask_graph as mask_graph
 from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
 from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
-from rankscope.plots.paths_chart import paths_chart as paths_chart
-from rankscope.plots.paths_chart import paths_charts as paths_charts
 from rankscope.plots.paths_effect import effectiveness_chart as effectiveness_chart
-from rankscope.plots.paths_heads import heads_map as heads_map
 from rankscope.plots.paths_lengths import length_distribution_chart as length_distribution_chart
-from rankscope.plots.paths_pairs import pairs_chart as pairs_chart
-from rankscope.plots.paths_routes import routes_chart as routes_chart
-from rankscope.plots.paths_spectrum import spectrum_chart as spectrum_chart
 from rankscope.plots.scan_curves import scan_curves as scan_curves
 from rankscope.plots.scan_heat import scan_heat as scan_heat
 from rankscope.plots.split_curves import split_curves as split_curves
@@ -32,20 +26,14 @@ __all__ = [
     "clusters_chart",
     "description",
     "effectiveness_chart",
-    "heads_map",
     "layer_curves",
     "length_distribution_chart",
     "mask_graph",
     "mask_matrix",
     "mask_sheet",
-    "pairs_chart",
-    "paths_chart",
-    "paths_charts",
-    "routes_chart",
     "save_figure",
     "scan_curves",
     "scan_heat",
-    "spectrum_chart",
     "split_curves",
     "svg",
 ]

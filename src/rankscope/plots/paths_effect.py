@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from rankscope.core.words import whole
 from rankscope.plots.axes import log_axis, log_ticks
 from rankscope.plots.backend import Chart, alt
 from rankscope.plots.curve_marks import lines_of
@@ -28,7 +29,7 @@ from rankscope.plots.paths_marks import (
     legend_on_top,
     rows_chart,
 )
-from rankscope.plots.paths_words import count_words, percent
+from rankscope.plots.paths_words import percent
 from rankscope.plots.scan_entries import clipped, full_label, number
 from rankscope.plots.style import GRAY, Look, look
 from rankscope.results import Table
@@ -231,7 +232,7 @@ def _counts(counts: dict[int, int], setup: Setup) -> Any:
     """Faint bars: how many paths of each length there are, on a logarithmic axis."""
     # math.log10 takes an integer of any size, a float would overflow.
     rows: list[Row] = [
-        {"x": length, "at": math.log10(count), "zero": BELOW_ONE, "text": count_words(count)}
+        {"x": length, "at": math.log10(count), "zero": BELOW_ONE, "text": whole(count)}
         for length, count in counts.items()
         if count > 0
     ]

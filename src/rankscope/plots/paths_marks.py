@@ -1,14 +1,10 @@
-"""What the figures of paths share: the axis of lengths, notes, legends, and figures put under each other."""
+"""What figures share: rows as data, legends, and figures put under each other."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankscope.plots.backend import Chart, alt
-from rankscope.plots.paths_sections import Length
-from rankscope.plots.paths_words import count_words, percent
-from rankscope.plots.scan_entries import number
 from rankscope.plots.style import configured
 
 Row = dict[str, Any]
@@ -17,15 +13,6 @@ MOST_LABELS = 25
 """With more lengths than this, only every few are named on the axis."""
 
 LENGTH_TITLE = "path length: heads on the path"
-
-TOLD = {
-    "share": "share of the output",
-    "paths": "paths",
-    "norm": "norm",
-    "residual": "residual",
-    "cosine": "token cosine",
-    "resolved": "above the rounding floor",
-}
 
 
 def finished(chart: Any) -> Chart:
@@ -47,29 +34,6 @@ def inline(rows: Sequence[Row]) -> Any:
 def rows_chart(rows: Sequence[Row]) -> Any:
     """A chart over those rows."""
     return alt.Chart(inline(rows))
-
-
-def told(one: Length) -> dict[str, str]:
-    """What a note about the length says, by the names of ``TOLD``."""
-    return {
-        "share_text": percent(one.share, 3),
-        "paths_text": f"{count_words(one.paths)} ({percent(one.path_share)})",
-        **{f"{name}_text": number(getattr(one, name)) for name in ("norm", "residual", "cosine")},
-        "resolved_text": "yes" if one.resolved else "no",
-    }
-
-
-def tips() -> list[Any]:
-    """The note about a length, from the fields of ``told``."""
-    texts = [alt.Tooltip(f"{field}_text:N", title=name) for field, name in TOLD.items()]
-    return [alt.Tooltip("length:O", title="path length"), *texts]
-
-
-def length_axis(names: Sequence[int], title: str | None) -> Any:
-    """Lengths as they are, each with a place of its own."""
-    shown = names[:: math.ceil(len(names) / MOST_LABELS)]
-    axis = alt.Axis(title=title, values=list(shown), labelAngle=0, grid=False, labelOverlap=False)
-    return alt.X("length:O", axis=axis, scale=alt.Scale(domain=list(names)))
 
 
 def dashed(base: Any, field: str, dashes: Mapping[str, list[int]]) -> list[Any]:

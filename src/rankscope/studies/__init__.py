@@ -7,8 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankscope.studies.paths_config import PathsConfig as PathsConfig
-    from rankscope.studies.paths_study import decompose as decompose
     from rankscope.studies.scan_config import ScanConfig as ScanConfig
     from rankscope.studies.scan_partial import Partial as Partial
     from rankscope.studies.scan_study import Scan as Scan
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from rankscope.studies.scan_study import scan_states as scan_states
 
 _HOME = {
-    "paths_config": ("PathsConfig",),
-    "paths_study": ("decompose",),
     "scan_config": ("ScanConfig",),
     "scan_partial": ("Partial",),
     "scan_study": (
@@ -34,11 +30,9 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Partial",
-    "PathsConfig",
     "Scan",
     "ScanConfig",
     "Verdict",
-    "decompose",
     "load_loss",
     "scan",
     "scan_states",

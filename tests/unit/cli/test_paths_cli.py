@@ -7,13 +7,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import rankscope as rs
 from kit.checkpoint_folders import bert, save, word_tokenizer
 from kit.html_reader import Reader
 from rankscope.cli import app
-from rankscope.errors import FileError
+from rankscope.errors import ConfigError, FileError
+from rankscope.findings.base import Finding
+from rankscope.findings.paths import PathsFinding
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.pathways import spectrum
-from rankscope.results import Table
 
 RANDOM = ("--layers", 3, "--heads", 2, "--dim", 8, "--tokens", 6)
 
@@ -42,13 +44,13 @@ def folder(tmp_path_factory):
     return save(bert(seed=1, initializer_range=0.4), path, tokenizer=word_tokenizer())
 
 
-def test_the_sections_of_a_random_network_are_those_of_the_library():
+def test_the_numbers_of_a_random_network_are_those_of_the_library():
     told = json.loads(good(*RANDOM, "--variant", "san+skip", "--seed", 3, "--format", "json").stdout)
     weights, for_tokens = generators(3)
     whole = build(Spec(layers=3, heads=2, dim=8, variant="san+skip"), weights)
     found = spectrum(whole, gaussian_tokens(6, 8, generator=for_tokens))
     reading = found.read()
-    assert told["schema"] == "rankscope/1"
+    assert told["schema"] == "rankscope/2"
     assert told["command"] == "paths"
     assert told["identity"]["relative_error"] < 1e-14
     assert told["identity"]["paths"] == 27
@@ -90,8 +92,8 @@ def test_scores_that_are_rounding_have_no_rank_and_prove_nothing():
     ]
     text = good(*asked).stdout
     assert "the scores of all 4 that were found are rounding, which has no order" in text
-    assert "not proven; - where the score is rounding" in text
-    assert "proven)" not in text
+    assert "The list is not proven complete: scores are rounding, which has no order." in text
+    assert "is proven complete" not in text
 
 
 def test_a_model_on_a_text_with_everything_asked_for(folder):
@@ -118,15 +120,17 @@ def test_a_model_on_a_text_with_everything_asked_for(folder):
     assert told["pairs"][0]["first"]["layer"] <= told["pairs"][0]["second"]["layer"]
     text = good(folder, *asked, "--seconds", 5).stdout
     for heading in (
-        "all paths of each length",
-        "all paths through a head",
-        "all paths from a source",
-        "strongest single paths from the input by norm",
-        "all paths through two heads",
-        "single paths, in the decomposition and re-run alone",
-        "heads the output needs least",
+        "All paths of each length",
+        "Shares by length and number of MLPs",
+        "All paths through a head",
+        "Strongest single paths from the input by norm",
+        "All paths through two heads",
+        "All paths from a source",
+        "Residual ratio of a single path",
+        "Change of the output when this many heads are removed",
     ):
         assert heading in text
+        text = text[text.index(heading) :]  # in this order
 
 
 def test_several_texts_are_averaged_and_keep_rows_of_their_own(folder):
@@ -149,10 +153,10 @@ def test_several_texts_are_averaged_and_keep_rows_of_their_own(folder):
 
 def test_files_pictures_and_a_report(folder, tmp_path):
     asked = (folder, "--text", "the cat sat", "--seconds", 5, "--pairs")
-    good(*asked, "--output", tmp_path / "a.parquet", "--plot", tmp_path / "a.png")
-    table = Table.load(tmp_path / "a.parquet")
-    assert table.command == "paths"
-    assert table.sections["identity"]["holds"]
+    good(*asked, "--output", tmp_path / "a.json", "--plot", tmp_path / "a.png")
+    found = PathsFinding.load(tmp_path / "a.json")
+    assert found.identity.holds
+    assert found.table.command == "paths"
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     page = good(*asked, "--format", "html").stdout
     Reader(page)  # well-formed
@@ -162,8 +166,7 @@ def test_files_pictures_and_a_report(folder, tmp_path):
 
 def test_a_network_without_skips_has_one_length():
     text = good(*RANDOM).stdout
-    assert "All paths have length 3: without skips every path takes a head of every layer." in text
-    assert re.search(r"^8 paths", text, re.M)
+    assert "All 8 paths have length 3: no skip leads past a head." in text
 
 
 def test_float32_is_allowed_its_rounding(folder):
@@ -183,6 +186,9 @@ def test_float32_is_allowed_its_rounding(folder):
         ((*RANDOM, "--score", "loudness"), "unknown score 'loudness'"),
         ((*RANDOM, "--mlps", "around"), "unknown mlps 'around'"),
         ((*RANDOM, "--variant", "sam"), "unknown variant 'sam'"),
+        ((*RANDOM, "--mask", "windw:2"), "windw"),
+        ((*RANDOM, "--sample", 1), "--sample 1: an interval needs at least two paths"),
+        ((*RANDOM, "--seconds", -1), "--seconds -1"),
         ((*RANDOM, "--text", "a"), "belongs to a model"),
         ((*RANDOM, "--top", -1), "--top -1"),
         (("no-such-folder/x", "--text", "a", "--layers", 3), "belongs to a random network"),
@@ -200,17 +206,79 @@ def test_a_full_disk_loses_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("rankscope.results.write_atomically", full)
     words = failed(folder, "--text", "the cat sat", "--top", 0, "--output", tmp_path / "a.json")
     place = re.search(r"the results are in (\S+)", words).group(1)
-    assert Table.load(place).command == "paths"
+    assert Finding.load(place).command == "paths"
 
 
-def test_a_path_of_a_tree_that_the_user_passes():
-    from rankscope import decompose
+def tree(**spec):
+    network = build(Spec(layers=2, heads=2, dim=8, **spec), torch.Generator().manual_seed(0))
+    return network, gaussian_tokens(5, 8, generator=torch.Generator().manual_seed(1))
 
-    network = build(Spec(layers=2, heads=2, dim=8, variant="transformer"), torch.Generator().manual_seed(0))
-    x = gaussian_tokens(5, 8, generator=torch.Generator().manual_seed(1))
-    table = decompose(network, inputs=x, top=3, score="residual")
-    assert table.sections["identity"]["paths"] == 9
-    assert table.sections["search"]["score"] == "residual"
+
+def test_a_tree_that_the_user_passes():
+    network, x = tree(variant="transformer")
+    found = rs.paths(network, inputs=x, top=3, score="residual")
+    assert found.identity.paths == 9
+    assert found.search.score == "residual"
+    assert found.subject.model == "tree"
+    with pytest.raises(ConfigError, match="layers= belongs to a random network, but a model was named"):
+        rs.paths(network, inputs=x, layers=3)
+
+
+def test_the_verb_takes_fields_a_configuration_or_a_spec():
+    fields = {
+        "layers": 2,
+        "heads": 2,
+        "dim": 8,
+        "tokens": 5,
+        "variant": "san+skip",
+        "mask": "causal",
+        "top": 0,
+    }
+    first = rs.paths(**fields)
+    again = rs.paths(rs.PathsConfig(**fields))
+    spec = rs.paths(Spec(layers=2, heads=2, dim=8, variant="san+skip", mask="causal"), tokens=5, top=0)
+    values = [one.table.frame["value"].to_list() for one in (first, again, spec)]
+    assert values[0] == values[1] == values[2]
+    assert [one.subject.variant for one in (first, again, spec)] == ["san+skip"] * 3
+    assert [one.subject.mask for one in (first, again, spec)] == ["causal"] * 3
+    assert spec.provenance["config"]["heads"] == first.provenance["config"]["heads"] == 2
+    with pytest.raises(ConfigError, match="top= was given beside a configuration"):
+        rs.paths(rs.PathsConfig(**fields), top=1)
+
+
+def test_the_former_name_warns_and_knows_its_former_options():
+    network, x = tree(variant="transformer", norm="layer", placement="pre")
+    with pytest.warns(DeprecationWarning, match=r"rs\.decompose is now called rs\.paths"):
+        found = rs.decompose(network, inputs=x, top=0, final_norm=False, load={"trust_remote_code": False})
+    assert found.identity.end == "before the final norm"
+    assert found.top == ()
+
+
+def test_what_is_being_computed_is_said_with_the_number_of_texts():
+    network, x = tree()
+    steps = []
+    rs.paths(
+        network,
+        inputs=torch.stack([x, x]),
+        pairs=True,
+        prune=True,
+        sample=2,
+        advance=lambda *a: steps.append(a),
+    )
+    assert steps[:6] == [
+        (0, 2, what) for what in ("lengths", "heads", "pairs", "top paths", "pruning", "samples")
+    ]
+    assert steps[6:] == [(1, 2, what) for what in ("lengths", "heads", "pairs")]
+
+
+def test_norms_of_heads_can_be_left_out():
+    asked = (*RANDOM, "--top", 0, "--format", "json")
+    bare = json.loads(good(*asked, "--no-vectors").stdout)
+    full = json.loads(good(*asked, "--vectors").stdout)
+    assert {entry["norm"] for entry in bare["heads"]} == {None}
+    assert None not in {entry["norm"] for entry in full["heads"]}
+    assert [entry["share"] for entry in bare["heads"]] == [entry["share"] for entry in full["heads"]]
+    assert all(entry["share_floor"] > 0 for entry in bare["heads"])
 
 
 def test_a_mixture_of_experts_needs_its_outputs_as_sources(tmp_path):

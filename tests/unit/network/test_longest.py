@@ -31,10 +31,10 @@ from rankscope.pathways import Path, attribute, run_path, spectrum, top_paths, w
 from rankscope.split import predict_rate, split_states
 from rankscope.split.run import stream_near
 from rankscope.split.state import split_tokens
-from rankscope.studies import decompose
 from rankscope.studies.ablate import ablate
 from rankscope.studies.blame import blame
 from rankscope.studies.certify import certify as certify_study
+from rankscope.studies.paths import paths
 from rankscope.studies.suggest import suggest
 
 SPEC = Spec(layers=2, heads=2, dim=8, variant="transformer", norm="layer", placement="pre")
@@ -59,7 +59,7 @@ RAN: dict[str, Callable[[Network, torch.Tensor], object]] = {
     "blame": blame,
     "suggest": suggest,
     "ablate": lambda net, x: ablate(net, inputs=x.unsqueeze(0)),
-    "decompose": lambda net, x: decompose(net, inputs=x.unsqueeze(0), top=0),
+    "paths, as a study": lambda net, x: paths(net, inputs=x.unsqueeze(0), top=0),
     "certify, as a study": lambda net, x: certify_study(net, inputs=x.unsqueeze(0)),
 }  # fmt: skip
 KEPT: dict[str, Callable[[Network], Network]] = {

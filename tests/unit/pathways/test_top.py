@@ -17,6 +17,7 @@ from kit.top_trees import BLOCKS, CONSENSUS, DIM, heads, plain, small
 from kit.trees import DIM as TREE_DIM
 from kit.trees import Draws, mlp, networks, norm
 from rankscope.errors import ConfigError
+from rankscope.findings.paths import PathsConfig
 from rankscope.network import Attention, Chain, Context, Fixed, Network, Skip, Spec, Sum, Values, build, stack
 from rankscope.pathways import futures, search
 from rankscope.pathways.drawing import every_path
@@ -24,7 +25,6 @@ from rankscope.pathways.freeze import freeze
 from rankscope.pathways.path import Path
 from rankscope.pathways.term import path_term
 from rankscope.pathways.top import Score, Top, problem_of, top_paths
-from rankscope.studies.paths_config import PathsConfig
 from reference import path_terms as loops
 
 SCORES: tuple[Score, ...] = ("norm", "residual")

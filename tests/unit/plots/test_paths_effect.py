@@ -152,7 +152,7 @@ def test_tables_of_something_else_are_refused() -> None:
     with pytest.raises(
         ConfigError, match="needs rows with length and mode, and the table has no column 'length'"
     ):
-        effectiveness_chart(paths_tables.small())
+        effectiveness_chart(Table(frame=paths_tables.effect().frame.drop("length")))
     empty = paths_tables.effect().where(mode="nothing")
     with pytest.raises(ConfigError, match="no row of the table has a length, a mode and a value"):
         effectiveness_chart(empty)

@@ -284,7 +284,7 @@ def test_calls_are_read_as_they_are_asked_for(gpt: Gpt) -> None:
     assert len(drawn) <= 4
 
 
-@pytest.mark.parametrize("verb", [rs.ablate, rs.decompose, rs.certify, rs.rate])
+@pytest.mark.parametrize("verb", [rs.ablate, rs.paths, rs.certify, rs.rate])
 def test_every_study_takes_recordings_inputs_and_calls(verb: Any) -> None:
     torch.manual_seed(0)
     model = nn.TransformerEncoder(

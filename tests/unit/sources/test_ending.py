@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rankscope.report.paths_page import paths_page
 from rankscope.sources import (
     Batch,
     Translation,
     translate,
 )
 from rankscope.studies.ablate import ablate
-from rankscope.studies.paths_study import decompose
+from rankscope.studies.paths import paths
 
 DIM, TEXTS, TOKENS = 8, 2, 5
 
@@ -199,18 +198,16 @@ def test_paths_do_not_call_a_sum_the_output_where_the_model_goes_on() -> None:
     left_out = translated(LookalikeRMSNorm())
     assert left_out.proof.after == ("norm (LookalikeRMSNorm)",)
     x = batch().inputs["src"]
-    table = decompose(left_out, inputs={"src": x}, top=0)
-    identity = table.sections["identity"]
-    assert (identity["end"], identity["after"]) == ("after the last block", ["norm (LookalikeRMSNorm)"])
-    first, second = table.sections["finding"]["words"][:2]
-    assert "sum over lengths is the state after the last block to" in first
-    assert second == (
+    found = paths(left_out, inputs={"src": x}, top=0)
+    identity = found.identity
+    assert (identity.end, identity.after) == ("after the last block", ("norm (LookalikeRMSNorm)",))
+    second, third = found.words[1:3]
+    assert "paths is the state after the last block to a relative error" in second
+    assert third == (
         "The model then applies norm (LookalikeRMSNorm), which the tree leaves out: below, output means the state "
         "after the last block."
     )
-    assert "then the state after the last block is the sum over all paths" in paths_page(
-        table, title="", command=""
-    )
+    assert "add up to the state after the last block" in found.to_html()
     ablated = ablate(left_out, inputs={"src": x}, variants=("san",))
     said = (
         "the blocks of the tree equal the model's to \\de-\\d+; the model then applies norm (LookalikeRMSNorm), "
@@ -225,9 +222,7 @@ def test_paths_before_the_final_norm_do_not_sum_to_the_output() -> None:
     whole = translated(ScaleNorm())
     x = batch().inputs["src"]
     named = {
-        with_norm: decompose(whole, inputs={"src": x}, top=0, final_norm=with_norm).sections["identity"][
-            "end"
-        ]
-        for with_norm in (True, False)
+        before: paths(whole, inputs={"src": x}, top=0, before_final_norm=before).identity.end
+        for before in (False, True)
     }
-    assert named == {True: "output", False: "before the final norm"}
+    assert named == {False: "output", True: "before the final norm"}

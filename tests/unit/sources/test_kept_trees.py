@@ -70,7 +70,7 @@ def equals(tree: Translation, model: Encoder) -> None:
 def test_verbs_read_the_model_of_a_recording_once(reads: list[int]) -> None:
     _, seen = recorded()
     rs.ablate(seen)
-    rs.decompose(seen)
+    rs.paths(seen)
     rs.certify(seen)
     rs.scan(seen, tree=True, spectra=False)
     assert len(reads) == 1

@@ -437,9 +437,7 @@ def test_a_recording_is_used_after_its_block_and_alone(gpt: Gpt) -> None:
     assert repr(seen) == "Seen(Gpt: 1 call)"
 
 
-@pytest.mark.parametrize(
-    "verb", [rs.scan, rs.ablate, rs.decompose, rs.certify, rs.rate, rs.record, rs.translate]
-)
+@pytest.mark.parametrize("verb", [rs.scan, rs.ablate, rs.paths, rs.certify, rs.rate, rs.record, rs.translate])
 def test_what_is_no_model_is_named_with_what_to_give(verb: Any) -> None:
     def build() -> Gpt:
         return Gpt()

@@ -8,11 +8,11 @@ from rankscope.errors import NotUnderstood, ShapeError
 from rankscope.findings.blame import Headline
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
-from rankscope.studies import decompose
 from rankscope.studies.ablate import ablate
 from rankscope.studies.blame import blame, summed
 from rankscope.studies.certify import certify
 from rankscope.studies.cuts import mask_text
+from rankscope.studies.paths import paths
 from rankscope.studies.suggest import suggest
 
 X = Draws(0)(2, 5, DIM)
@@ -34,21 +34,21 @@ def test_ablations_run_the_region_and_cut_what_they_know() -> None:
 
 
 def test_a_decomposition_says_what_no_path_crosses_and_on_which_line() -> None:
-    table = decompose(hybrid(), inputs=X, top=0)
-    assert [one["layer"] for one in table.sections["uncrossed"]] == [1, 3]
-    assert {one["where"] for one in table.sections["uncrossed"]} == {WHERE}
-    said = [words for words in table.sections["finding"]["words"] if "crosses" in words]
+    found = paths(hybrid(), inputs=X, top=0)
+    assert [one.layer for one in found.uncrossed] == [1, 3]
+    assert {one.where for one in found.uncrossed} == {WHERE}
+    said = [words for words in found.words if "crosses" in words]
     assert said == [
         f"No path crosses a running mean at {WHERE} (layers 1, 3); paths begin at what it puts out."
     ]
-    assert f"opaque ssm ({WHERE})" in {one["source"] for one in table.sections["sources"]}
-    assert table.sections["identity"]["holds"]
+    assert f"opaque ssm ({WHERE})" in {one.source for one in found.sources}
+    assert found.identity.holds
 
 
 def test_a_tree_without_such_parts_says_nothing_of_them() -> None:
-    table = decompose(Network([Skip(attention(Draws(2)))]), inputs=X, top=0)
-    assert "uncrossed" not in table.sections
-    assert not any("crosses" in words for words in table.sections["finding"]["words"])
+    found = paths(Network([Skip(attention(Draws(2)))]), inputs=X, top=0)
+    assert found.uncrossed == ()
+    assert not any("crosses" in words for words in found.words)
 
 
 @pytest.mark.parametrize("net", [hybrid(), Network([observed(Draws(3))])], ids=["opaque", "observed"])
@@ -61,7 +61,7 @@ def test_a_region_of_one_shape_refuses_a_text_alone() -> None:
     net = Network([Skip(opaque(shape=(2, 5)))])
     assert ablate(net, inputs=X, variants=["transformer"]).table.frame.height > 0
     with pytest.raises(ShapeError, match="was seen for 2 texts of 5 tokens"):
-        decompose(net, inputs=X, top=0)
+        paths(net, inputs=X, top=0)
 
 
 def test_blame_names_the_region_and_its_kind() -> None:

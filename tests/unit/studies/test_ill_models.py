@@ -62,7 +62,7 @@ def test_weights_outside_of_the_blocks_and_buffers_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "study", [rs.ablate, rs.certify, rs.decompose, rs.rate], ids=["ablate", "certify", "decompose", "rate"]
+    "study", [rs.ablate, rs.certify, rs.paths, rs.rate], ids=["ablate", "certify", "paths", "rate"]
 )
 def test_what_needs_a_tree_refuses_and_names_the_weight(study) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(

@@ -1,0 +1,397 @@
+"""What a decomposition into paths is asked, and what it found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from pydantic import field_validator
+
+from rankscope.charts import Chart, Picture
+from rankscope.core.words import clipped, count, number, percent, whole
+from rankscope.document import Block, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
+from rankscope.errors import ConfigError
+from rankscope.findings.asked import ModelOrRandom, option
+from rankscope.findings.base import Finding
+from rankscope.findings.paths import page
+from rankscope.findings.paths.values import (
+    Dtype,
+    Elsewhere,
+    HeadTerm,
+    Identity,
+    Length,
+    LengthAndMlps,
+    Mlps,
+    Pair,
+    Pruning,
+    Sampled,
+    Score,
+    Search,
+    Site,
+    SourceTerm,
+    TopPath,
+    Uncrossed,
+    elsewhere,
+    heads_words,
+    part_of,
+    uncrossed_words,
+)
+from rankscope.findings.subject import CutSubject
+
+DEFAULT_TOP = 20
+
+ENOUGH = 0.9
+"""The shortest paths that together carry this share of the output are named."""
+
+CANCELS = 2.0
+"""From this ratio of the sum of norms to the norm of the sum on, words speak of cancellation."""
+
+DEFINITIONS = {
+    "norm[frobenius]": "size of a term Z: its Frobenius norm",
+    "residual[frobenius,mean]": "how far the tokens of a term are from their mean: |J Z|_F",
+    "cosine[off_diagonal]": "mean cosine between two tokens of a term",
+    "share[residual]": "signed part of the residual of the output Y: <J Z, J Y> / |J Y|^2; over all lengths, and over "
+    "all sources, shares add up to one",
+    "cosine_to_output[residual]": "cosine of the angle between J Z and J Y",
+}
+
+
+class PathsConfig(ModelOrRandom):
+    """Take the output of a model apart into paths: by length, by head, by where they start, and one by one.
+
+    Attention maps, scales of norms and gates of MLPs are held at their values on the input. With these held fixed the
+    network is affine, and its output is the sum over all sequences of heads, exactly. Sums over lengths, heads and
+    sources cost a few passes, however many sequences there are. Single paths are searched best first; the list says
+    whether it is proven complete.
+    """
+
+    group = "Paths"
+    top: int | None = option(None, "How many single paths; 0 for none.", ge=0, shown="20, or all")
+    score: Score = option("norm", "Rank single paths by norm or residual.")
+    seconds: float = option(3.0, "Time for proving the list of single paths complete.", ge=0)
+    pairs: bool = option(False, "Also all paths through every two heads.")
+    count_mlps: bool = option(False, "Also tell lengths apart by the number of MLPs.")
+    sample: int = option(
+        0, "Single paths drawn per length, in the decomposition and run again alone; 0 for none.", ge=0
+    )
+    prune: bool = option(False, "Rank heads by what the output loses without their paths, and remove them.")
+    vectors: bool | None = option(
+        None,
+        "Also the norm (not only the share) of all paths through each head.",
+        shown="where that takes about a minute at most",
+    )
+    mlps: Mlps = option(
+        "through", "through: paths cross MLPs, their gates held; source: paths begin at them."
+    )
+    before_final_norm: bool = option(False, "Decompose the last state before the final norm.")
+    batch_size: int = option(1, "Texts that are embedded together; paths are those of each text alone.", ge=1)
+    dtype: Dtype = option("float64", "Compute paths in this dtype; a model is loaded in its own.")
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _dtype_is_wide(cls, name: object) -> object:
+        if name in ("bfloat16", "float16"):
+            raise ConfigError(
+                f"paths are computed in float64 or float32, not in {name}; a model in {name} is brought to float64 "
+                "block by block: leave out dtype=",
+                "dtype",
+            )
+        return name
+
+    @field_validator("sample")
+    @classmethod
+    def _sample_has_an_interval(cls, paths: int) -> int:
+        if paths == 1:
+            raise ConfigError(
+                "sample=1: an interval needs at least two paths; ask for 2 or more, or 0 for none", "sample"
+            )
+        return paths
+
+
+class PathsFinding(Finding):
+    """What every path length, head, source and single path adds to the output of a network.
+
+    Values of lengths, heads, sources and pairs are means over texts and seeds; the table has a row for each text.
+    Single paths, samples and pruning are those of the first text.
+    """
+
+    command: ClassVar[str] = "paths"
+    shown: ClassVar[tuple[str, ...]] = ("words", "definitions", "elsewhere")
+    columns: ClassVar[Mapping[str, str]] = {
+        "tokens": "Tokens of the text that are measured.",
+        "kind": "Which paths the number is of: length, length and mlps, head, source or path.",
+        "length": "Heads on the path.",
+        "mlps": "MLPs on the path.",
+        "paths": "How many such paths lead from the input to the output, as text: they exceed any integer column.",
+        "source": "Where the paths start.",
+        "path": "A single path: one head, or -, for every attention part.",
+    }
+
+    subject: CutSubject
+    """What was decomposed."""
+
+    identity: Identity
+    """Whether the paths add up, and to what."""
+
+    spectrum: tuple[Length, ...]
+    """All paths of every length, the shortest first."""
+
+    heads: tuple[HeadTerm, ...]
+    """All paths through every head, the first layer first."""
+
+    sources: tuple[SourceTerm, ...]
+    """All paths from every place where paths start."""
+
+    sites: tuple[Site, ...]
+    """The attention parts that a path passes, in order."""
+
+    uncrossed: tuple[Uncrossed, ...] = ()
+    """Parts that no path crosses."""
+
+    mlps: tuple[LengthAndMlps, ...] = ()
+    """Lengths told apart by the number of MLPs, where that was asked for."""
+
+    top: tuple[TopPath, ...] = ()
+    """The strongest single paths."""
+
+    search: Search | None = None
+    """How these were found; null if none were asked for."""
+
+    pairs: tuple[Pair, ...] | None = None
+    """The strongest pairs of heads; null if none were asked for."""
+
+    samples: tuple[Sampled, ...] = ()
+    """Residual ratios of single paths drawn at random, where that was asked for."""
+
+    gaps: tuple[Sampled, ...] = ()
+    """How far paths that are run again are from their terms, relative to these."""
+
+    pruning: Pruning | None = None
+    """What is lost without heads, where that was asked for."""
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """What each number is, as a formula."""
+        return DEFINITIONS
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """What paths carry that do not start at the input; null where that is nothing above rounding."""
+        return elsewhere(self.sources)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Which lengths carry the output, whether paths add up, which heads, sources and single paths matter."""
+        other = self.elsewhere
+        said = [
+            self._conclusion(),
+            self.identity.words if self.identity.holds else "",
+            self.identity.end_words,
+            uncrossed_words(self.uncrossed),
+            heads_words(self.heads) if self.identity.holds else "",
+            other.words if other and self.identity.holds else "",
+            self._cancellation(),
+            self._strongest(),
+        ]
+        return tuple(dict.fromkeys(one for one in said if one))
+
+    def _conclusion(self) -> str:
+        """Which lengths carry the output, or why that cannot be said."""
+        identity, having = self.identity, [one for one in self.spectrum if one.paths]
+        if not identity.holds:
+            return (
+                f"The paths do not add up: their sum differs from {identity.name} by "
+                f"{identity.error}, more than the {number(identity.allowed, 1)} that rounding "
+                "explains, so no share can be trusted."
+            )
+        if not having:
+            return identity.words
+        if all(one.share is None for one in self.spectrum):
+            return "The tokens of the output are equal up to rounding, so no path has a share in what tells them apart."
+        if len(having) == 1:
+            only = having[0]
+            if not self.sites:
+                return "The network has no heads, so its paths all have length 0."
+            reason = ": no skip leads past a head" if only.length == len(self.sites) else ""
+            number_of = (
+                "The only path has" if identity.paths == 1 else f"All {whole(identity.paths)} paths have"
+            )
+            return f"{number_of} length {only.length}{reason}."
+        known = [one for one in having if one.has_share]
+        if not known:
+            return "No length carries a share of the output that is above rounding."
+        largest = max(known, key=lambda one: abs(one.share or 0.0))
+        sign = "" if (largest.share or 0.0) >= 0 else " of either sign"
+        said = (
+            f"Paths of length {largest.length} carry the largest share{sign} of the output's residual, "
+            f"{percent(largest.share)}, and are {part_of(largest.paths, identity.paths)} of all "
+            f"{whole(identity.paths)} paths"
+        )
+        reached, paths = 0.0, 0
+        for one in known:
+            reached, paths = reached + (one.share or 0.0), paths + one.paths
+            if reached >= ENOUGH:
+                if one.length in (largest.length, known[-1].length):
+                    break
+                part = part_of(paths, identity.paths)
+                return f"{said}; lengths up to {one.length} carry {percent(reached)} and are {part}."
+        return f"{said}."
+
+    def _cancellation(self) -> str:
+        ratio = self.spectrum[-1].cancellation_ratio if self.spectrum else None
+        if ratio is None or ratio < CANCELS or not self.identity.holds:
+            return ""
+        sums = f"{number(ratio, 2)} times the norm of the output"
+        return f"Lengths cancel each other: the norms of what they add sum to {sums}."
+
+    def _strongest(self) -> str:
+        """The strongest single path, and how sure the list is."""
+        if self.search is None or not self.top:
+            return ""
+        where = "" if self.identity.texts == 1 else " (of the first text)"
+        if not self.search.ranked:
+            return (
+                f"No single path from the input is the strongest by {self.search.score}{where}: the scores of all "
+                f"{len(self.top)} that were found are rounding, which has no order."
+            )
+        best = self.top[0]
+        route = f"passes {best.route(self.sites)}" if best.length else "passes by every head"
+        share = f" and carries {percent(best.share)} of the output's residual" if best.has_share else ""
+        listed = f"the list of {len(self.top)} is {self.search.sure(len(self.top))}"
+        return (
+            f"The strongest single path from the input by {self.search.score}{where} {route}{share}; {listed}. "
+            f"{self.search.more}"
+        ).rstrip()
+
+    @property
+    def tone(self) -> Tone:
+        """Green where paths add up to the output, red where they do not."""
+        if not self.identity.holds:
+            return "bad"
+        return "good" if any(one.has_share for one in self.spectrum) else "unknown"
+
+    @property
+    def title(self) -> str:
+        """What was checked first of all."""
+        if self.tone == "unknown":
+            if not self.identity.paths:
+                return "No path"
+            is_equal = all(one.share is None for one in self.spectrum)
+            return "The tokens of the output are equal" if is_equal else "No share is above rounding"
+        return f"The paths {'do not ' * (self.tone == 'bad')}add up to {self.identity.name}"
+
+    def document(self) -> Document:
+        """The conclusion, then lengths, heads, single paths, pairs, sources, samples, pruning."""
+        heads = (
+            f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
+        )
+        messages = self._messages()
+        return Document(
+            title=f"Paths through {clipped(self.subject.name, 160)}",
+            command=self.command,
+            facts=[*self.subject.facts, *self._rule(), f"{heads}, paths computed in {self.identity.dtype}"],
+            blocks=some(
+                Verdict(self.title, self.words, self.tone),
+                Facts(self._facts()),
+                bool(messages) and Notes(messages),
+                *self._sections(),
+                Notes([page.LEGEND]),
+            ),
+            definitions=list(self.definitions.items()),
+            origin=self.provenance,
+        )
+
+    def _sections(self) -> Iterator[Section]:
+        first = "" if self.identity.texts == 1 else " Of the first text."
+        by_mlps = [page.mlps_table(self.mlps)] if self.mlps else []
+        yield _section(
+            "Lengths", LENGTHS, self._length_pictures(), [page.lengths_table(self.spectrum), *by_mlps]
+        )
+        if self.heads:
+            yield _section("Heads", HEADS, self._head_pictures(), [page.heads_table(self.heads)])
+        if self.search is not None and self.top:
+            sure = f"The list is {self.search.sure(len(self.top))}.{first}"
+            yield _section("Strongest paths", sure, [], [page.top_table(self.top, self.search, self.sites)])
+        if self.pairs:
+            yield _section("Pairs of heads", PAIRS, self._pair_pictures(), [page.pairs_table(self.pairs)])
+        elif self.pairs is not None:
+            yield _section("Pairs of heads", PAIRS, [], [Notes(["No head comes after another."])])
+        yield _section("Sources", SOURCES, [], self._source_tables())
+        if self.samples:
+            table = page.samples_table(self.samples, self.gaps)
+            yield _section("Sampled paths", SAMPLES + first, [page.samples_panel(self.samples)], [table])
+        if self.pruning is not None:
+            curves = [page.pruning_panel(self.pruning)]
+            yield _section("Pruning", PRUNING + first, curves, [page.pruning_table(self.pruning)])
+
+    def chart(self) -> Chart:
+        """Shares and sizes by length, heads, and what else was asked for."""
+        return Chart(
+            [
+                *self._length_pictures(),
+                *self._head_pictures(),
+                *self._pair_pictures(),
+                *([page.samples_panel(self.samples)] if self.samples else []),
+                *([page.pruning_panel(self.pruning)] if self.pruning is not None else []),
+            ]
+        )
+
+    def _length_pictures(self) -> list[Picture]:
+        return [page.share_panel(self.spectrum), page.size_panel(self.spectrum)]
+
+    def _head_pictures(self) -> list[Picture]:
+        return [page.heads_grid(self.heads, self.sites)] if self.heads else []
+
+    def _pair_pictures(self) -> list[Picture]:
+        return [page.pairs_grid(self.pairs)] if self.pairs else []
+
+    def _source_tables(self) -> list[Tabular]:
+        kinds = len({one.source for one in self.sources})
+        return [
+            *([page.source_sums(self.sources)] if 1 < kinds < len(self.sources) else []),
+            page.sources_table(self.sources),
+        ]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        identity = self.identity
+        carried = [one.length * one.share for one in self.spectrum if one.share is not None and one.has_share]
+        longest = max((one.length for one in self.spectrum if one.paths), default=0)
+        return [
+            ("paths", whole(identity.paths)),
+            ("mean length by number", f"{number(identity.mean_length)} of at most {longest}"),
+            ("mean length weighted by share", number(sum(carried) if carried else None)),
+            (
+                "relative error of the sum",
+                f"{identity.error} (allowed {number(identity.allowed, 1)})",
+            ),
+        ]
+
+    def _rule(self) -> list[str]:
+        """Which tokens are measured."""
+        about = self.provenance.get("subject")
+        rule = about.get("special rule") if isinstance(about, dict) else None
+        return [str(rule)] if rule else []
+
+    def _messages(self) -> list[str]:
+        """What readers of models and texts had to say."""
+        found = self.provenance.get("warnings")
+        return [str(one) for one in found] if isinstance(found, list | tuple) else []
+
+
+LENGTHS = (
+    "A path takes one head, or none, at every attention part; its length is the number of heads on it. Shares are "
+    "parts of what tells the tokens of the output apart."
+)
+HEADS = (
+    "What runs through a head on any path, everything else held: the output would lose it without the head. A path "
+    "with heads in several layers counts in each of them."
+)
+PAIRS = "What runs through both heads of a pair on any path; the strongest pairs."
+SOURCES = "Where paths start: at the input, or at a bias on the way. Shares of all sources add up to one."
+SAMPLES = (
+    "Single paths drawn at random. frozen: a term of the decomposition; isolated: the network run again with nothing "
+    "but the path; official: the same as the code published with the paper does it."
+)
+PRUNING = "Heads are removed in the order in which each method takes them to matter least."
+
+
+def _section(title: str, note: str, pictures: Sequence[Picture], tables: Sequence[Block]) -> Section:
+    return Section(title, [*map(Figure, pictures), *tables], note)
