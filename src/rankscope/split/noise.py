@@ -1,4 +1,4 @@
-"""Small random factors for the second of two runs: what rounding could have done, made visible."""
+"""Small random factors for perturbed runs: what rounding could have done, made visible."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ takes away. Much more than this is no longer a small change where logits are lar
 
 
 class Noise:
-    """Factors ``1 + SIZE xi`` for every entry of the second of two stacked tensors; xi is up to one, at least a half.
+    """Factors ``1 + SIZE xi`` for every entry of stacked tensors but the first; xi is up to one, at least a half.
 
     The sign of xi is random too. A smaller xi could round to no change at all, and where one number decides, such as a
     row of one channel that cancels against a bias, its error would stay invisible.
@@ -24,16 +24,17 @@ class Noise:
         self._draws = torch.Generator().manual_seed(seed)
         self._table = torch.empty(0, dtype=torch.float64)
 
-    def disturb(self, pair: Tensor) -> Tensor:
-        """``pair`` (two runs stacked along the first axis, contiguous) with the second one disturbed in place."""
-        twin, count = pair[1], pair[1].numel()
-        if 2 * count > len(self._table) or self._table.device != pair.device:
+    def disturb(self, runs: Tensor) -> Tensor:
+        """``runs`` (stacked along the first axis, contiguous) with all but the first disturbed in place."""
+        twins = runs[1:]
+        count = twins.numel()
+        if 2 * count > len(self._table) or self._table.device != runs.device:
             length = max(4 * count, 1 << 14)
             table = torch.empty(length, dtype=torch.float64).uniform_(
                 -SIZE / 2, SIZE / 2, generator=self._draws
             )
             table = table + torch.where(table < 0, -SIZE / 2, SIZE / 2)
-            self._table = (1 + table).to(pair.device)
+            self._table = (1 + table).to(runs.device)
         start = int(torch.randint(len(self._table) - count + 1, (), generator=self._draws))
-        twin.mul_(self._table[start : start + count].view(twin.shape))
-        return pair
+        twins.mul_(self._table[start : start + count].view(twins.shape))
+        return runs
