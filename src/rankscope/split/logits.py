@@ -438,7 +438,8 @@ def _differences(
 ) -> tuple[SplitLogits, Tensor, Tensor]:
     """A bias relative to the first token's row and to a key that all may read; its column there, less the first, too.
 
-    What does not vary cancels exactly.
+    What does not vary cancels exactly. A table may be nearly linear in the distance: then rows agree but for the last
+    digits of its entries, and what differences are rounded by is kept and added in the end.
     """
     logits = bias.table
     if keys is None:
@@ -446,9 +447,10 @@ def _differences(
     else:  # a bias may be the same for all texts
         logits = logits.expand(torch.broadcast_shapes(logits.shape, keys.shape))
         base = logits.gather(-1, keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1))
-    rows = logits - base
+    rows, rounded = _difference(logits, base)
     shared = first_row(rows, state)
-    rest = rows - shared
+    rest, more = _difference(rows, shared)
+    rest = rest + (more + (rounded - first_row(rounded, state)))
     rest = rest if allowed is None else rest.masked_fill(~allowed, 0.0)
     if state.is_token is not None:
         rest = rest * state.is_token[..., None, :, None]
@@ -460,6 +462,13 @@ def _differences(
         shared=bias.times(shared), rest=rest * largest.sign(), log_scale=log_scale.expand(shape)
     )
     return split, bias.times(base), bias.times(base - first_row(base, state))
+
+
+def _difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """``a - b`` rounded, and what it was rounded by: both together are the difference exactly (Knuth)."""
+    value = a - b
+    of_b = value - a
+    return value, (a - (value - of_b)) - (b + of_b)
 
 
 def _combined(a: SplitLogits, b: SplitLogits) -> SplitLogits:

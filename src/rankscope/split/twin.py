@@ -1,6 +1,6 @@
 """A run and its perturbed twins, joined to go through a network as texts of one batch, and taken apart again."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -22,23 +22,23 @@ it would cost as much as the first, and there is just one.
 
 def paired(state: Split, noise: Noise | None = None) -> Split:
     """Run and twins stacked along the first axis; a state without twins begins some, disturbed as after any part."""
-    noise = Noise() if noise is None else noise
     twins = state.twins or (state,) * twins_of(state)
-    runs = (state, *twins)
-
-    def stacked(of: Callable[[Split], Tensor]) -> Tensor:
-        return torch.stack([of(run) for run in runs])
-
-    pair = Split(
-        common=stacked(lambda run: run.common),
-        residual=stacked(lambda run: run.residual),
-        log_scale=stacked(lambda run: run.log_scale),
-        is_token=state.is_token,
-        direct=None if all(run.direct is None for run in runs) else stacked(Split.tokens),
-        lost=None if all(run.lost is None for run in runs) else stacked(_lost),
-        noise=noise,
-    )
+    pair = replace(stacked([state, *twins]), noise=Noise() if noise is None else noise)
     return pair if state.twins else pair.disturbed()
+
+
+def stacked(runs: Sequence[Split]) -> Split:
+    """Runs of the same tokens as one state, along a new first axis."""
+    return Split(
+        common=torch.stack([run.common for run in runs]),
+        residual=torch.stack([run.residual for run in runs]),
+        log_scale=torch.stack([run.log_scale for run in runs]),
+        is_token=runs[0].is_token,
+        direct=None
+        if all(run.direct is None for run in runs)
+        else torch.stack([run.tokens() for run in runs]),
+        lost=None if all(run.lost is None for run in runs) else torch.stack([_lost(run) for run in runs]),
+    )
 
 
 def twins_of(state: Split) -> int:

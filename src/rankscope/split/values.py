@@ -11,6 +11,7 @@ from rankscope.errors import ConfigError
 from rankscope.measures import Bracket, Measure, find_measure, matrix_norm
 from rankscope.split.floors import log_floor
 from rankscope.split.state import Split
+from rankscope.split.twin import stacked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +95,7 @@ def _log_measure(measure: Measure, state: Split) -> LogValue:
         norm = measure.definition.partition("[")[2].partition(",")[0]
         size = matrix_norm(state.tokens(), norm=norm).log()
         low, high = low - size, high - size
-    floors = [log_floor(measure, state, twin, high) for twin in state.twins]
-    floor = torch.stack(floors).amax(dim=0) if floors else None
+    floor = log_floor(measure, state, stacked(state.twins), high) if state.twins else None
     return LogValue(log=high, low=low, log_floor=floor)
 
 
