@@ -97,6 +97,8 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
         opened = activation_value(part.activation, at)
         opened_change = activation_quotient(part.activation, at, at_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
+    for numbers in (inner, change):  # as between the two products of attention
+        state.disturb(numbers)
     common = row_through(state, inner, part.down, part.down_bias).squeeze(-2)
     out = state.moved(common, change @ part.down, state.log_scale)
     return _with_direct(part, state, _in_tail(part, state, out, at, at_change), context)
@@ -136,8 +138,11 @@ def _attention(part: Attention, state: Split, context: Context) -> Split:
         (weights == 0).any()
     ):  # in the scale of the others a head that is nothing may have left the floats
         each = torch.where(weights[..., None, None] > 0, each, 0.0)
+    # Between two products too: where the terms of the second cancel, it enlarges the rounding of the first.
+    state.disturb(each)
     rest = join_heads(each) @ held.out
     row = row_through(state, state.common.unsqueeze(-2), held.value, held.value_bias)
+    state.disturb(row)
     row = join_heads(repeat_groups(split_heads(row, held.value_heads), held.heads))
     row = row_through(state, row, held.out, held.out_bias)
     common = (row + state.scale * (join_heads(torch.cat(moved, dim=-3)) @ held.out)).squeeze(-2)

@@ -230,6 +230,12 @@ ONCE_UNCOVERED = (
     ("deep-bare", 117),  # log1p(x) / x of a subnormal x
     ("scales", 136),  # a common row that underflowed
     ("integers", 1115),  # a common row that a bias cancels
+    ("far-positions", 920041),  # soft-caps of logits of 1e5
+    ("linear-tables", 3003),  # differences of differences of a table
+    ("low-rank", 6134),  # tokens that are multiples of one row, which is a sum that cancels
+    ("deep-bare", 920088),  # this one and the next two: a twin that is next to the run by chance
+    ("two-tokens", 910018),
+    ("offsets", 739937001),
 )
 ONCE_REFUSED = (("common", 103), ("one-hot", 117), ("biases", 116), ("huge-logits", 141), ("scales", 303))
 """Maps that are one-hot to e^-709 and beyond made infinity times zero."""

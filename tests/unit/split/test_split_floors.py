@@ -29,7 +29,7 @@ from rankscope.network import (
     stack,
 )
 from rankscope.split import Split, can_measure, floors, log_measure, of_measured, split_states, split_tokens
-from rankscope.split.noise import SIZE
+from rankscope.split.noise import SIZE, Noise
 from rankscope.split.twin import paired, parted
 
 OFFERED = [measure for measure in MEASURES.values() if can_measure(measure)]
@@ -111,6 +111,31 @@ def test_disturbances_differ_from_entry_to_entry_and_are_small() -> None:
     assert float(changed.abs().max()) <= 2 * SIZE
     assert torch.equal(pair.residual[0], torch.ones(3, 4, dtype=torch.float64))
     assert all(float(twin.log_scale) == -math.inf for twin in parted(pair).twins)  # and zero stays zero
+
+
+def test_neighbours_that_move_together_in_one_twin_come_apart_in_the_other() -> None:
+    """LayerNorm takes away what two channels share: were they to move alike in both twins, nothing would be seen."""
+    runs = Noise(3).disturb(torch.ones(3, 5, 8, dtype=torch.float64))
+    assert bool((runs[0] == 1).all())
+    first, second = (one.flatten().sign() for one in runs[1:] - 1)
+    assert bool((first[1:] * first[:-1] == -second[1:] * second[:-1]).all())
+    assert not torch.equal((runs[1] - 1).abs(), (runs[2] - 1).abs()), "sizes are drawn for each"
+
+
+@pytest.mark.parametrize(("tokens", "dim", "count"), [(2, 1, 2), (16, 32, 2), (128, 64, 1), (512, 2, 1)])
+def test_small_states_have_two_twins(tokens: int, dim: int, count: int) -> None:
+    start = split_tokens(Draws(0)(tokens, dim))
+    assert len(parted(paired(start)).twins) == count
+
+
+@pytest.mark.parametrize("far", [0, 1])
+def test_the_twin_that_is_farther_off_gives_the_floor(far: int) -> None:
+    one = state(0.0, 1e-14)
+    other = replace(one.twins[0], log_scale=torch.tensor(1e-6, dtype=torch.float64))
+    both = (one.twins[0], other) if far else (other, one.twins[0])
+    found = log_measure(FROBENIUS, replace(one, twins=both))
+    assert float(found.log_floor) == float(log_measure(FROBENIUS, replace(one, twins=(other,))).log_floor)
+    assert float(found.log_floor) > float(log_measure(FROBENIUS, one).log_floor) + 10
 
 
 def state(log: float, twin: float, **fields: object) -> Split:
