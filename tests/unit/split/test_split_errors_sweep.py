@@ -257,6 +257,6 @@ def test_trees_that_were_once_refused_have_numbers() -> None:
 def test_floors_cover_the_errors_of_six_thousand_trees() -> None:
     first = int(os.environ.get("RANKSCOPE_SWEEP_SEED", 1_000 * date.today().toordinal()))
     found = sweep(corpus(first, TREES))
-    print(f"seeds from {first} on:\n{found}")  # shown by pytest -s: how near it was
+    print(f"seeds from {first} on:\n{found}")  # noqa: T201  # for pytest -s: how near it was
     report = judged(found, trees=TREES, lost=0.015)
     assert found.share_uncovered <= 0.001, f"seeds from {first} on: {report}"
