@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from exact_specs import describe, plain
 from mpmath import mp
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.exact_specs import describe, plain
 from kit.trees import Draws
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
