@@ -4,6 +4,7 @@ A kind is a function from random draws to a network and its tokens. All numbers 
 exact. Maps of fixed mixers are multiples of 1/64, so that their rows sum to one exactly.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -793,6 +794,135 @@ def saturated(draw: Draws) -> Made:
     order, cap = draw.pick("none", "none", "pre"), draw.pick(None, None, 1.0, 30.0)
     network, x = _plain(draw, order=order, mlp=True, activation=draw.pick(*SMOOTH), softcap=cap)[:2]
     return network, x * draw.power(1, 6)
+
+
+@kind
+def capped_positions(draw: Draws) -> Made:
+    """Small soft-caps over position rules of every size: logits that saturate on both sides, and side by side."""
+    place = draw.pick("alibi", "alibi", "relative", "clipped", "seen", "transformer-xl")
+    cap, logit = draw.power(-1, 2), draw.power(-2, 2)
+    builder = Builder(
+        draw,
+        Recipe(place=place, width=2, softcap=cap, mixer="softmax", logit=logit, layers=draw.between(1, 3)),
+    )
+    network = builder.network()
+    with torch.no_grad():
+        for part in network.modules():
+            if isinstance(part, Alibi):
+                part.slopes.mul_(draw.power(-3, 2) * draw.pick(1.0, -1.0))
+            if isinstance(part, RelativeBias | SeenBias):
+                part.table.mul_(draw.power(-3, 3))
+    reach = draw.pick(20, 1_000, 100_000)
+    places = torch.tensor(sorted(draw.choices.sample(range(reach), builder.tokens)))
+    x = builder.x() * draw.power(-4, 1) + draw.pick(0.0, 1.0) * draw(builder.dim)
+    return network, x, Context(positions=None if place in ("seen", "transformer-xl") else places)
+
+
+@kind
+def linear_tables(draw: Draws) -> Made:
+    """Biases by distance that are linear but for rounding, or for a little: the rows of a map nearly agree."""
+    mask, logit = draw.pick("full", "full", "causal", "prefix:1"), draw.power(-6, 0)
+    builder = Builder(draw, Recipe(mask=mask, place="none", mixer="softmax", qk_norm=False, logit=logit))
+    steps = torch.arange(-builder.tokens, builder.tokens + 1, dtype=torch.float64)[:, None]
+
+    def part() -> Attention:
+        table = draw(1, builder.heads) * steps * draw.pick(1.0, 0.1, 7.3) + draw(1, builder.heads)
+        table = table + draw.pick(0.0, draw.power(-16, -2)) * draw(*table.shape)
+        return builder.attention(position=RelativeBias(table, ClippedBuckets(max_distance=builder.tokens)))
+
+    blocks = [Chain(builder.sublayer(part())) for _ in range(builder.layers)]
+    return Network(blocks), builder.x() * draw.power(-8, 0) + draw.pick(0.0, 1.0) * draw(builder.dim)
+
+
+@kind
+def hidden_columns(draw: Draws) -> Made:
+    """Biases that agree from query to query but for a little, and for a key that nobody reads."""
+    mask, logit = draw.pick("full", "full", "prefix:2"), draw.power(-6, 0)
+    recipe = Recipe(
+        mask=mask, place="none", mixer="softmax", qk_norm=False, logit=logit, tokens=draw.between(3, 5)
+    )
+    builder = Builder(draw, recipe)
+    heads, tokens = builder.heads, builder.tokens
+
+    def part() -> Attention:
+        table = draw(heads, 1, tokens) + 3 * draw(heads, tokens, 1)
+        table = table + draw.pick(0.0, draw.power(-16, -2)) * draw(heads, tokens, tokens)
+        table[..., draw.pick(0, 0, 1)] = -draw.power(2, 3.5) + draw(heads, tokens)
+        return builder.attention(position=SeenBias(table))
+
+    blocks = [Chain(builder.sublayer(part())) for _ in range(builder.layers)]
+    return Network(blocks), builder.x() * draw.power(-8, 0) + draw.pick(0.0, 1.0) * draw(builder.dim)
+
+
+@kind
+def opposite(draw: Draws) -> Made:
+    """Two branches that are the same but for the sign and a little."""
+    builder = Builder(draw, Recipe(order="none"))
+    blocks = []
+    for _ in range(builder.layers):
+        one = builder.attention()
+        other, little = copy.deepcopy(one), draw.pick(0.0, draw.power(-14, -1))
+        with torch.no_grad():
+            other.values.out.mul_(-1.0).add_(little * draw(*other.values.out.shape))
+            if other.values.out_bias is not None:
+                other.values.out_bias.mul_(-1.0)
+        beside = [Scale(draw.pick(1.0, 1e-8))] if draw.chance(0.6) else []
+        blocks.append(Sum([one, other, *beside]))
+    return Network(blocks), builder.x()
+
+
+@kind
+def antipodal(draw: Draws) -> Made:
+    """Tokens whose mean is zero, exactly or nearly."""
+    network, x = _plain(draw, tokens=2 * draw.between(1, 3), bias=draw.pick(0.0, None))[:2]
+    half = len(x) // 2
+    x[half:] = -x[:half]
+    return network, (x + draw.pick(0.0, draw.power(-18, -2)) * draw(x.shape[-1])) * draw.power(-3, 2)
+
+
+@kind
+def last_digits(draw: Draws) -> Made:
+    """Tokens that differ in their last digits."""
+    network, x = _plain(draw)[:2]
+    row = draw(x.shape[-1]) * draw.power(-1, 1)
+    steps = torch.tensor([[draw.between(-3, 3) for _ in range(x.shape[-1])] for _ in range(len(x))])
+    return network, row * (1 + steps * 2.0**-52)
+
+
+@kind
+def low_rank(draw: Draws) -> Made:
+    """Values of rank one or without a diagonal, and units that all read the same."""
+    network, x = _plain(draw)[:2]
+    with torch.no_grad():
+        for part in network.modules():
+            if isinstance(part, Values):
+                if draw.chance(0.5):
+                    part.value.copy_(draw(part.value.shape[0], 1) * draw(part.value.shape[1]))
+                else:
+                    part.out.copy_(torch.triu(part.out, 1))
+            if isinstance(part, Mlp) and draw.chance(0.5):
+                part.up.copy_(draw(part.up.shape[0], 1) * draw(part.up.shape[1]))
+    return network, x
+
+
+@kind
+def uneven(draw: Draws) -> Made:
+    """Channels of very different size, and gains that differ as much."""
+    builder = Builder(draw, Recipe(order=draw.pick("pre", "post", "sandwich")))
+    network = builder.network()
+
+    def powers(low: float, high: float, count: int) -> Tensor:
+        return torch.tensor([draw.power(low, high) for _ in range(count)], dtype=torch.float64)
+
+    with torch.no_grad():
+        for part in network.modules():
+            if isinstance(part, Norm) and part.weight is not None:
+                part.weight.mul_(powers(-8, 3, part.weight.numel()))
+    blocks = [
+        Chain([Scale(powers(-10, 4, builder.dim)), block]) if draw.chance(0.5) else block
+        for block in network.blocks
+    ]
+    return Network(blocks), builder.x() * powers(-6, 6, builder.dim)
 
 
 def corpus(first: int, count: int, kinds: tuple[str, ...] = ()) -> list[tuple[str, int]]:

@@ -1,6 +1,6 @@
-"""Floors of measures of a split state, estimated from its perturbed twin.
+"""Floors of measures of a split state, estimated from its perturbed twins, the largest of each.
 
-With R and s the residual and log scale of the run, R' and s' those of the twin, ``D = exp(s' - s) R' - R`` is how far
+With R and s the residual and log scale of the run, R' and s' those of a twin, ``D = exp(s' - s) R' - R`` is how far
 the disturbances moved the residual, in units of ``exp(s)``. It is a matrix, not the difference of two norms, which may
 be small by chance. A seminorm m moves by at most ``m(D)``, so every measure gets its floor from the same D:
 
@@ -52,11 +52,17 @@ UNSURE = 2.02
 """How many linf radii apart two centers can be that are both within one percent of the best."""
 
 
-def log_floor(measure: Measure, state: Split, twin: Split, log: PerMatrix) -> PerMatrix:
+def log_floor(measure: Measure, state: Split, twins: Split, log: PerMatrix) -> PerMatrix:
     """Natural log of the floor of ``measure``, whose natural log is ``log``; plus infinity where nothing is known.
 
-    The texts of ``state`` have no padding.
+    ``twins`` are stacked along a first axis; the largest floor that one of them gives counts. The texts of ``state``
+    have no padding.
     """
+    return _by_twin(measure, state, twins, log).amax(dim=0)
+
+
+def _by_twin(measure: Measure, state: Split, twin: Split, log: PerMatrix) -> PerMatrix:
+    """The same by each twin, along a first axis."""
     known, both_zero = _known(state, twin)
     usable = known & ~both_zero
     moved = (twin.log_scale - state.log_scale)[..., None, None].exp() * twin.residual - state.residual

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.network import Context, Norm, Rotary, Softmax
+from rankscope.network import Alibi, Context, Norm, Rotary, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
+from rankscope.network.positions.base import distances
 from rankscope.split.normed import norm_quotient, short_change
 from rankscope.split.quotients import damp, expm1_ratio, tanh_difference_ratio
 from rankscope.split.state import SHORT, Split, power
@@ -62,6 +63,35 @@ class _Sides:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bias:
+    """What a position rule adds to the logits: ``factor * table``.
+
+    Of ALiBi the table holds distances, which are integers: their differences are exact, where those of 1e5 slopes
+    would be rounded to 1e-11.
+    """
+
+    table: Tensor  # *batch heads tokens tokens, or one for all heads
+    factor: Tensor | None  # *seeds heads 1 1
+
+    @classmethod
+    def of_rule(cls, mixer: Softmax, query: Tensor, context: Context) -> "_Bias | None":
+        if isinstance(mixer.position, Alibi):
+            apart = -distances(query, context).abs().to(query.dtype)
+            apart = apart if apart.ndim > 2 else apart.unsqueeze(0)
+            return cls(table=apart, factor=mixer.position.slopes[..., None, None].to(query.dtype))
+        table = mixer.position.bias(query, context, mixer.scale)
+        return None if table is None else cls(table=table, factor=None)
+
+    def of(self, heads: slice) -> "_Bias":
+        table = self.table if self.table.shape[-3] == 1 else self.table[..., heads, :, :]
+        return _Bias(table=table, factor=None if self.factor is None else self.factor[..., heads, :, :])
+
+    def times(self, numbers: Tensor) -> Tensor:
+        """Entries of the table, or their differences, times the factor."""
+        return numbers if self.factor is None else self.factor * numbers
+
+
 def split_logits(
     mixer: Softmax, state: Split, context: Context, keys: Tensor | None, allowed: Tensor | None
 ) -> Iterator[SplitLogits]:
@@ -71,7 +101,7 @@ def split_logits(
     """
     sides, bias = _sides(mixer, state, context, keys)
     for heads in head_groups(state, mixer.heads):
-        own = bias if bias is None or bias.shape[-3] == 1 else bias[..., heads, :, :]
+        own = None if bias is None else bias.of(heads)
         logits = _logits(sides.of(heads), own, mixer.softcap, state, keys, allowed)
         state.disturb(logits.shared)
         if bias is not None:  # which the disturbance of queries and keys does not reach
@@ -89,7 +119,7 @@ def head_groups(state: Split, heads: int) -> Iterator[slice]:
 
 def _sides(
     mixer: Softmax, state: Split, context: Context, keys: Tensor | None
-) -> tuple[_Sides, Tensor | None]:
+) -> tuple[_Sides, _Bias | None]:
     """Queries and keys of all heads, and what the position rule adds to their products."""
     query, queries = _projected(
         mixer.query, mixer.query_bias, mixer.heads, mixer.query_norm, mixer.normed, state
@@ -107,7 +137,7 @@ def _sides(
         key, offered = _turned(mixer.position, turns, key, offered, scale)
         scale = torch.ones_like(scale)
     else:
-        bias = mixer.position.bias(query + scale * queries, context, mixer.scale)
+        bias = _Bias.of_rule(mixer, query + scale * queries, context)
     # The key that the shared query reads most, among those that all may read.
     products = query @ offered.mT
     peak = (products if keys is None else products.masked_fill(~keys, -torch.inf)).argmax(dim=-1)
@@ -234,7 +264,7 @@ def _turned(
 
 def _logits(
     sides: _Sides,
-    bias: Tensor | None,
+    bias: _Bias | None,
     cap: float | None,
     state: Split,
     keys: Tensor | None,
@@ -247,17 +277,24 @@ def _logits(
     if cap is None:
         return logits if bias is None else _combined(logits, _differences(bias, state, keys, allowed)[0])
     level, by_query = sides.query @ sides.key.mT, sides.queries @ sides.key.mT
+    of_query, of_key = level + scale * by_query, level + scale * by_key
+    content = of_query + scale * by_key + scale.square() * both
     if bias is None:
-        return _capped(level, by_query, by_key, both, scale, log_scale, cap, allowed)
-    biased, base = _differences(bias, state, keys, allowed)
-    logits = _combined(logits, biased)
-    of_first = first_row(base, state)
-    both = power(logits.log_scale)[..., None, None] * logits.rest
+        corners = _Corners(level=level, by_query=of_query, by_key=of_key, whole=content)
+        return _capped(corners, by_query, by_key, both, scale, log_scale, cap, allowed)
+    biased, base, beyond = _differences(bias, state, keys, allowed)
+    logits, added = _combined(logits, biased), bias.times(bias.table)
+    corners = _Corners(
+        level=level + first_row(base, state),
+        by_query=of_query + base,
+        by_key=of_key + first_row(added, state),
+        whole=content + added,
+    )
     return _capped(
-        level + of_first,
-        scale * by_query + (base - of_first),
+        corners,
+        scale * by_query + beyond,
         logits.shared,
-        both,
+        power(logits.log_scale)[..., None, None] * logits.rest,
         torch.ones_like(scale),
         torch.zeros_like(logits.log_scale),
         cap,
@@ -265,8 +302,22 @@ def _logits(
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Corners:
+    """Logits over the cap: those of the shared row and key, of one of the two, and of every query and key.
+
+    As sums of a level and of differences from it they would be known to a unit of the largest only. ALiBi of 1e5
+    makes differences of 1e5 between tokens that stand side by side, whose logits are of order one.
+    """
+
+    level: Tensor  # *batch heads 1 1
+    by_query: Tensor  # *batch heads tokens 1
+    by_key: Tensor  # *batch heads 1 tokens
+    whole: Tensor  # *batch heads tokens tokens
+
+
 def _capped(
-    level: Tensor,
+    corners: _Corners,
     by_query: Tensor,
     by_key: Tensor,
     both: Tensor,
@@ -280,66 +331,144 @@ def _capped(
     The logits are ``level + s by_query_i + s by_key_j + s^2 both_ij``. Divided by the cap let the four be x, a, b, c.
     Shared is ``tanh(x + b) - tanh(x)``, a constant per query is ``tanh(x + a)``, and what is left is the mixed
     difference ``tanh(x+a+b) - tanh(x+a) - tanh(x+b) + tanh(x)``, which is
-    ``- sinh a sinh b sinh(2x + a + b) / (cosh x cosh(x+a) cosh(x+b) cosh(x+a+b))``, plus what c adds,
+    ``- sinh a sinh b sinh y / (cosh x cosh(x+a) cosh(x+b) cosh(x+a+b))`` with ``y = 2x + a + b``, plus what c adds,
     ``tanh(x+a+b+c) - tanh(x+a+b) = sinh c / (cosh(x+a+b) cosh(x+a+b+c))``. The exponents of all factors are added
     before anything is raised to them, and the largest sum goes to the scale: a saturated tanh leaves e^-1000 as it
     leaves 0.1.
+
+    The sum of the exponents of the mixed difference is ``A + |b| + |y| - |p| - |q| - |r| - |t|`` with ``A = |a|`` and
+    p, q, r, t the arguments of the four cosines in their order. Since ``|v| + |w| = max(|v + w|, |v - w|)``, let
+    ``U = |p + q|`` and ``V = |r + t|``: then ``|p| + |q| = max(U, A)``, ``|r| + |t| = max(V, A)``, and
+    ``|b| + |y| = max(U, V)``, because ``y + b = r + t`` and ``y - b = p + q``. The sum is
+    ``A + max(U, V) - max(U, A) - max(V, A)``: zero if A lies between U and V, and otherwise minus its distance from
+    the nearer of the two. ``A - U`` is plus or minus ``2 min(|p|, |q|)``, positive if the signs of p and q differ. So
+    the sum is zero if an odd number of the four is negative, and otherwise minus twice the smallest of their sizes. No
+    large numbers are subtracted. For y the smaller of the two pairs ``p + t = q + r`` is added.
     """
-    x, a_hat, b_hat, c_hat = level / cap, by_query / cap, by_key / cap, both / cap
+    x, x_a, x_b, whole = (
+        one / cap for one in (corners.level, corners.by_query, corners.by_key, corners.whole)
+    )
+    a_hat, b_hat, c_hat = by_query / cap, by_key / cap, both / cap
     a, b, c = scale * a_hat, scale * b_hat, scale.square() * c_hat
-    shared = cap * b * tanh_difference_ratio(x, b)
-    y, corner = 2 * x + a + b, x + a + b
-    by_both = a.abs() + b.abs() + y.abs() - x.abs() - (x + a).abs() - (x + b).abs() - corner.abs()
-    by_product = c.abs() - corner.abs() - (corner + c).abs()
+    shared = cap * b * tanh_difference_ratio(x, b, x_b)
+    corner = whole - c
+    odd = x.sign() * x_a.sign() * x_b.sign() * corner.sign() < 0
+    outer = torch.minimum(x.abs(), corner.abs())
+    inner = torch.minimum(x_a.abs(), x_b.abs())
+    by_both = torch.where(odd, 0.0, -2 * torch.minimum(outer, inner))
+    y = torch.where(x.abs() + corner.abs() < x_a.abs() + x_b.abs(), x + corner, x_a + x_b)
+    by_product = torch.where(
+        corner.sign() == whole.sign(), -2 * torch.minimum(corner.abs(), whole.abs()), 0.0
+    )
     far = c.abs() > 1.0  # there x + a + b is no logit that occurs, and the two terms may cancel
-    signs, corners = torch.zeros_like(c), list[tuple[float, Tensor]]()
-    if any_far := bool(far.any()):
-        corners = [(1.0, corner + c), (-1.0, x + a), (-1.0, x + b), (1.0, x)]
-        for sign, at in corners:
-            signs = signs + sign * at.sign()
-        reach = torch.stack([(-2 * at.abs()).expand_as(c) for _, at in corners]).amax(dim=0)
-        reach = torch.where(signs != 0, 0.0, reach)
-        by_both, by_product = torch.where(far, reach, by_both), torch.where(far, reach, by_product)
+    any_far = bool(far.any())
+    if any_far:
+        steps = _Steps.between(x, x_a, x_b, whole, a, b, c)
+        by_both, by_product = (torch.where(far, steps.exponent(), one) for one in (by_both, by_product))
     if allowed is not None:
         by_both, by_product = (one.masked_fill(~allowed, -torch.inf) for one in (by_both, by_product))
     top = torch.maximum(by_both, by_product).amax(dim=(-2, -1), keepdim=True)
     mixed = -8 * a_hat * b_hat * expm1_ratio(-2 * a.abs()) * expm1_ratio(-2 * b.abs())
     mixed = mixed * y.sign() * -torch.expm1(-2 * y.abs()) * (by_both - top).exp()
-    mixed = mixed / (damp(x) * damp(x + a) * damp(x + b) * damp(corner))
+    mixed = mixed / (damp(x) * damp(x_a) * damp(x_b) * damp(corner))
     product = 4 * c_hat * expm1_ratio(-2 * c.abs()) * (by_product - top).exp()
-    rest = mixed + product / (damp(corner) * damp(corner + c))
-    if any_far:  # tanh x = sign(x) (1 - 2 e^-2|x| / (1 + e^-2|x|)): ones are counted, tails subtracted
-        plain = torch.where(signs != 0, signs * (-top).clamp(max=700.0).exp(), 0.0)
-        for sign, at in corners:
-            plain = plain - sign * at.sign() * 2 * (-2 * at.abs() - top).clamp(max=700.0).exp() / damp(at)
-        plain = plain / torch.where(scale > 0, scale, 1.0).square()
+    rest = mixed + product / (damp(corner) * damp(whole))
+    if any_far:
+        plain = steps.difference(top) / torch.where(scale > 0, scale, 1.0).square()
         plain = plain if allowed is None else plain.masked_fill(~allowed, 0.0)
         rest = torch.where(far, plain, rest)
     return SplitLogits(shared=shared, rest=cap * rest, log_scale=log_scale + top[..., 0, 0])
 
 
-def _differences(
-    logits: Tensor, state: Split, keys: Tensor | None, allowed: Tensor | None
-) -> tuple[SplitLogits, Tensor]:
-    """Logits of order one relative to the first token's row and to a key that all may read, and their value there.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Steps:
+    """Two steps of tanh, from ``start`` by ``step`` to ``end``, and the one less the other, for steps far apart.
 
-    What does not vary cancels exactly.
+    Of the four logits x, x + a, x + b, x + a + b + c two differ by a and two by a + c; or two by b and two by b + c.
+    The smaller of a and b is taken for the step: as a difference of two tails it would have no digits.
+
+    With ``tanh v = sgn(v) (1 - t(v))``, ``t(v) = 2 e^-2|v| / (1 + e^-2|v|)``, a step across zero is plus or minus two
+    less both tails. Twos are counted apart from tails, beside which they would hide them. A step on one side of zero is
+    a difference of tails, ``sinh d / (cosh v cosh(v + d))``. Either way the larger tail gives the exponent.
     """
+
+    first: tuple[Tensor, Tensor, Tensor]
+    second: tuple[Tensor, Tensor, Tensor]
+
+    @classmethod
+    def between(
+        cls, x: Tensor, x_a: Tensor, x_b: Tensor, whole: Tensor, a: Tensor, b: Tensor, c: Tensor
+    ) -> "_Steps":
+        by_a = a.abs() <= b.abs()
+        step = torch.where(by_a, a, b)
+        first = (x, step, torch.where(by_a, x_a, x_b))
+        return cls(first=first, second=(torch.where(by_a, x_b, x_a), step + c, whole))
+
+    def exponent(self) -> Tensor:
+        """The largest exponent of what is left: zero where a two is."""
+        (start, _, end), (other, _, last) = self.first, self.second
+        least = torch.minimum(torch.minimum(start.abs(), end.abs()), torch.minimum(other.abs(), last.abs()))
+        return torch.where(_twos(other, last) == _twos(start, end), -2 * least, 0.0)
+
+    def difference(self, top: Tensor) -> Tensor:
+        """The second step less the first, over ``exp(top)``."""
+        (start, _, end), (other, _, last) = self.first, self.second
+        twos = _twos(other, last) - _twos(start, end)
+        found = torch.where(twos != 0, twos * (-top).clamp(max=700.0).exp(), 0.0)
+        return found + _tails(*self.second, top) - _tails(*self.first, top)
+
+
+def _twos(start: Tensor, end: Tensor) -> Tensor:
+    """How far a step goes that is saturated at both ends: 2, 0 or -2."""
+    return 2.0 * (end >= 0) - 2.0 * (start >= 0)
+
+
+def _tails(start: Tensor, step: Tensor, end: Tensor, top: Tensor) -> Tensor:
+    """What a step is beyond ``_twos``, over ``exp(top)``."""
+    nearer = torch.minimum(start.abs(), end.abs())
+    beside = 2 * step.sign() * -torch.expm1(-2 * step.abs()) * (-2 * nearer - top).clamp(max=700.0).exp()
+    beside = beside / (damp(start) * damp(end))
+    tail, other = (2 * (-2 * at.abs() - top).clamp(max=700.0).exp() / damp(at) for at in (start, end))
+    across = torch.where(end >= 0, -1.0, 1.0) * (tail + other)
+    return torch.where((start >= 0) == (end >= 0), beside, across)
+
+
+def _differences(
+    bias: _Bias, state: Split, keys: Tensor | None, allowed: Tensor | None
+) -> tuple[SplitLogits, Tensor, Tensor]:
+    """A bias relative to the first token's row and to a key that all may read; its column there, less the first, too.
+
+    What does not vary cancels exactly. A table may be nearly linear in the distance: then rows agree but for the last
+    digits of its entries, and what differences are rounded by is kept and added in the end.
+    """
+    logits = bias.table
     if keys is None:
         base = logits[..., :1]
     else:  # a bias may be the same for all texts
         logits = logits.expand(torch.broadcast_shapes(logits.shape, keys.shape))
         base = logits.gather(-1, keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1))
-    rows = logits - base
+    rows, rounded = _difference(logits, base)
     shared = first_row(rows, state)
-    rest = rows - shared
+    rest, more = _difference(rows, shared)
+    rest = rest + (more + (rounded - first_row(rounded, state)))
     rest = rest if allowed is None else rest.masked_fill(~allowed, 0.0)
     if state.is_token is not None:
         rest = rest * state.is_token[..., None, :, None]
-    largest = rest.abs().amax(dim=(-2, -1))
-    rest = rest / torch.where(largest > 0, largest, 1.0)[..., None, None]
-    shape = torch.broadcast_shapes(rest.shape[:-2], (*state.log_scale.shape, rest.shape[-3]))
-    return SplitLogits(shared=shared, rest=rest, log_scale=largest.log().expand(shape)), base
+    largest = rest.abs().amax(dim=(-2, -1), keepdim=True)
+    rest, largest = rest / torch.where(largest > 0, largest, 1.0), bias.times(largest)
+    log_scale = largest.abs().log()[..., 0, 0]
+    shape = torch.broadcast_shapes(log_scale.shape, (*state.log_scale.shape, log_scale.shape[-1]))
+    split = SplitLogits(
+        shared=bias.times(shared), rest=rest * largest.sign(), log_scale=log_scale.expand(shape)
+    )
+    return split, bias.times(base), bias.times(base - first_row(base, state))
+
+
+def _difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """``a - b`` rounded, and what it was rounded by: both together are the difference exactly (Knuth)."""
+    value = a - b
+    of_b = value - a
+    return value, (a - (value - of_b)) - (b + of_b)
 
 
 def _combined(a: SplitLogits, b: SplitLogits) -> SplitLogits:

@@ -24,8 +24,8 @@ def of_measured(split: Split, keep: Tensor | None, layer: int) -> tuple[Split, T
     if keep is None or _is_all(keep, split):
         return split, none
     own = normalized(replace(split, is_token=keep))
-    if split.twin is not None:
-        own = replace(own, twin=normalized(replace(split.twin, is_token=keep)))
+    twins = tuple(normalized(replace(twin, is_token=keep)) for twin in split.twins)
+    own = replace(own, twins=twins)
     share = (split.log_scale - own.log_scale).exp() * relative_floor(layer, torch.float64)
     return own, torch.where(split.log_scale == -torch.inf, none, share)
 

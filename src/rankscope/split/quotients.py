@@ -40,14 +40,15 @@ def _ratio(value: Tensor, x: Tensor) -> Tensor:
     return value.div_(x).masked_fill_(x.abs() < 1e-100, 1.0)
 
 
-def tanh_difference_ratio(x: Tensor, d: Tensor) -> Tensor:
+def tanh_difference_ratio(x: Tensor, d: Tensor, after: Tensor | None = None) -> Tensor:
     """``(tanh(x + d) - tanh(x)) / d = sinh(d) / (d cosh(x) cosh(x + d))``, right to all digits in both tails.
 
     ``sinh |d| = e^|d| (1 - e^-2|d|) / 2`` and ``cosh x = e^|x| (1 + e^-2|x|) / 2``; exponents are added before anything
     is raised to them. Their sum ``|d| - |x| - |x + d|`` is zero where x and x + d lie on different sides of zero, and
-    minus twice the smaller of the two elsewhere.
+    minus twice the smaller of the two elsewhere. ``after`` is x + d where more digits of it are known
+    than the sum has.
     """
-    after = x + d
+    after = x + d if after is None else after
     nearer = torch.where(x.sign() == after.sign(), torch.minimum(x.abs(), after.abs()), 0.0)
     top = expm1_ratio(-2 * d.abs()) * (-2 * nearer).exp()
     return 4 * top / (damp(x) * damp(after))

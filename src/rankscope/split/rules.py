@@ -88,6 +88,7 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
     state.disturb(
         up
     )  # with a large bias, which no disturbance of the tokens reaches, tails enlarge its rounding
+    factors = (up, up)
     if part.gate is None:
         inner = activation_value(part.activation, up)
         change = activation_quotient(part.activation, up, up_change, scale)
@@ -95,11 +96,30 @@ def _mlp(part: Mlp, state: Split, context: Context) -> Split:
         at, at_change = row_through(state, row, part.gate, part.gate_bias), state.residual @ part.gate
         state.disturb(at)
         opened = activation_value(part.activation, at)
+        factors = (opened, up)
         opened_change = activation_quotient(part.activation, at, at_change, scale)
         inner, change = opened * up, opened_change * (up + scale * up_change) + opened * up_change
+    for numbers in (inner, change):  # as between the two products of attention
+        state.disturb(numbers)
     common = row_through(state, inner, part.down, part.down_bias).squeeze(-2)
     out = state.moved(common, change @ part.down, state.log_scale)
+    out = _underflown(part, factors, inner, out)
     return _with_direct(part, state, _in_tail(part, state, out, at, at_change), context)
+
+
+def _underflown(part: Mlp, factors: tuple[Tensor, Tensor], inner: Tensor, out: Split) -> Split:
+    """``out``, lost where units of the common row are zero as products of numbers that are not.
+
+    Only a gate and a square multiply. What is missing counts where neither the row nor the residual is larger.
+    """
+    if part.gate is None and part.activation.name != "relu2":
+        return out
+    small = (out.log_scale < math.log(FAINT_SUM)) & (out.common.abs().amax(dim=-1) < FAINT_SUM)
+    if not bool(small.any()):
+        return out
+    one, other = factors if part.gate is not None else (torch.relu(factors[0]),) * 2
+    gone = (inner == 0) & (one != 0) & (other != 0)
+    return out.with_lost(small & gone.any(dim=(-2, -1)))
 
 
 def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) -> Split:
@@ -136,8 +156,11 @@ def _attention(part: Attention, state: Split, context: Context) -> Split:
         (weights == 0).any()
     ):  # in the scale of the others a head that is nothing may have left the floats
         each = torch.where(weights[..., None, None] > 0, each, 0.0)
+    # Between two products too: where the terms of the second cancel, it enlarges the rounding of the first.
+    state.disturb(each)
     rest = join_heads(each) @ held.out
     row = row_through(state, state.common.unsqueeze(-2), held.value, held.value_bias)
+    state.disturb(row)
     row = join_heads(repeat_groups(split_heads(row, held.value_heads), held.heads))
     row = row_through(state, row, held.out, held.out_bias)
     common = (row + state.scale * (join_heads(torch.cat(moved, dim=-3)) @ held.out)).squeeze(-2)

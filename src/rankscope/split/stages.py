@@ -24,9 +24,9 @@ class SplitStage:
 def split_stages(block: Part, state: Split, context: Context) -> list[SplitStage]:
     """The split states after every step of ``block``; the last is that of ``block`` as a whole.
 
-    A state with a twin takes it along. Weights must be float64, as ``rankscope.split.run.in_float64`` makes them.
+    A state with twins takes them along. Weights must be float64, as ``rankscope.split.run.in_float64`` makes them.
     """
-    if state.twin is None:
+    if not state.twins:
         return _walk(block, state, context)
     return [
         replace(one, state=parted(one.state), branches=tuple(map(parted, one.branches)))

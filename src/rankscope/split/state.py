@@ -44,8 +44,8 @@ class Split:
         is_token: False on padding, or None.
         direct: ``*batch tokens dim``, the tokens themselves, where one of them is short; None elsewhere.
         lost: ``*batch``, True where numbers left the range of floats on the way, so that nothing is known; or None.
-        twin: the same state of the perturbed run, from which errors are estimated; None without one.
-        noise: set only while a run and its twin go through a network together, stacked along the first axis.
+        twins: the same state of perturbed runs, from which errors are estimated; none without an error.
+        noise: set only while a run and its twins go through a network together, stacked along the first axis.
     """
 
     common: Tensor
@@ -54,7 +54,7 @@ class Split:
     is_token: IsToken | None = None
     direct: Tensor | None = None
     lost: Tensor | None = None
-    twin: "Split | None" = None
+    twins: "tuple[Split, ...]" = ()
     noise: Noise | None = None
 
     @property
@@ -101,7 +101,7 @@ class Split:
         A mantissa that has shrunk to the end of the floats has lost digits on its way there, and so has a common row
         that nothing larger hides. The twin would not show it: both runs are rounded to the same few numbers.
         """
-        raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None, twin=None)
+        raw = replace(self, common=common, residual=mantissa, log_scale=log_scale, direct=None, twins=())
         state, peak = _normalized(raw)
         row = state.common.abs().amax(dim=-1)
         faint = (row > 0) & (row < FAINT) & (state.log_scale < math.log(FAINT_SUM))
@@ -110,12 +110,12 @@ class Split:
         return state.with_lost(faint | gone)
 
     def disturb(self, numbers: Tensor) -> None:
-        """Disturbs those of the second run in place, where there are two; ``numbers`` must belong to nobody else."""
+        """Disturbs those of the twins in place, where there are any; ``numbers`` must belong to nobody else."""
         if self.noise is not None:
             self.noise.disturb(numbers)
 
     def disturbed(self) -> "Split":
-        """The same with its second run disturbed, where there are two; numbers are changed in place."""
+        """The same with its twins disturbed, where there are any; numbers are changed in place."""
         for numbers in (self.common, self.residual, self.log_scale, self.direct):
             if numbers is not None:
                 self.disturb(numbers)
@@ -183,9 +183,9 @@ def _first_token(x: Tensor, is_token: IsToken) -> Tensor:
 
 def added(states: Sequence[Split]) -> Split:
     """The split of the sum of token matrices, their scales brought to the largest before adding."""
-    twins = [state.twin for state in states if state.twin is not None]
-    if len(twins) == len(states):
-        return replace(_added(states), twin=_added(twins))
+    if all(state.twins for state in states):
+        twins = zip(*(state.twins for state in states), strict=True)
+        return replace(_added(states), twins=tuple(map(_added, twins)))
     return _added(states)
 
 

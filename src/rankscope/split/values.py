@@ -11,6 +11,7 @@ from rankscope.errors import ConfigError
 from rankscope.measures import Bracket, Measure, find_measure, matrix_norm
 from rankscope.split.floors import log_floor
 from rankscope.split.state import Split
+from rankscope.split.twin import stacked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +65,7 @@ def is_of_residual(measure: Measure) -> bool:
 
 
 def log_measure(measure: Measure, state: Split) -> LogValue:
-    """Natural log of ``measure`` on every token matrix of a split batch, and of its floor if the state has a twin.
+    """Natural log of ``measure`` on every token matrix of a split batch, and of its floor if the state has twins.
 
     Padding is dropped first.
     """
@@ -94,7 +95,7 @@ def _log_measure(measure: Measure, state: Split) -> LogValue:
         norm = measure.definition.partition("[")[2].partition(",")[0]
         size = matrix_norm(state.tokens(), norm=norm).log()
         low, high = low - size, high - size
-    floor = None if state.twin is None else log_floor(measure, state, state.twin, high)
+    floor = log_floor(measure, state, stacked(state.twins), high) if state.twins else None
     return LogValue(log=high, low=low, log_floor=floor)
 
 
@@ -124,5 +125,5 @@ def _text(state: Split, row: int, kept: Tensor) -> Split:
         log_scale=cut(state.log_scale, 0),
         direct=None if state.direct is None else cut(state.direct, 2),
         lost=None if state.lost is None else cut(state.lost, 0),
-        twin=None if state.twin is None else _text(state.twin, row, kept),
+        twins=tuple(_text(twin, row, kept) for twin in state.twins),
     )

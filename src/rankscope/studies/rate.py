@@ -136,9 +136,10 @@ def _is_known(state: Split) -> bool:
     A residual that every layer cubes may be unknown while its logarithm, in which the order shows, is known well.
     """
     found = log_measure(find_measure(DEFINITION), state)
-    if state.twin is None or found.log_floor is None or float(state.log_scale) == -math.inf:
+    if not state.twins or found.log_floor is None or float(state.log_scale) == -math.inf:
         return True
-    size, off = abs(float(found.log)), abs(float(state.twin.log_scale - state.log_scale))
+    size = abs(float(found.log))
+    off = max(abs(float(twin.log_scale - state.log_scale)) for twin in state.twins)
     error = SAFETY * off + min(math.exp(min(float(found.log_floor - found.log), 0.0)), 1.0)
     absolute, relative = LOG_ERROR
     return float(found.log_floor) < math.inf and error <= max(absolute, relative * size)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact_specs import Tables, describe, plain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.exact_specs import Tables, describe, plain
 from kit.trees import DIM, HEADS, POSITIONS, RULES, Draws, attention, in_range, mlp, networks, norm, values
 from rankscope.network import (
     ACTIVATIONS,

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 import torch
-from exact_specs import describe, plain
 from torch import Tensor
 
+from kit.exact_specs import describe, plain
 from kit.trees import Draws, attention, mlp
 from rankscope.network import (
     Attention,

@@ -29,7 +29,7 @@ from rankscope.network import (
     stack,
 )
 from rankscope.split import Split, can_measure, floors, log_measure, of_measured, split_states, split_tokens
-from rankscope.split.noise import SIZE
+from rankscope.split.noise import SIZE, Noise
 from rankscope.split.twin import paired, parted
 
 OFFERED = [measure for measure in MEASURES.values() if can_measure(measure)]
@@ -52,7 +52,7 @@ def test_a_floor_covers_the_distance_to_the_twin(measure: Measure, monkeypatch: 
         draw = Draws(seed)
         x = draw(2 + seed % 5, 1 + seed % 4) + (seed % 3) * draw(1 + seed % 4)
         y = x + 10.0 ** (-(seed % 5)) * draw(*x.shape) + draw(x.shape[-1]) * 10.0 ** (-(seed % 4))
-        found = log_measure(measure, replace(split_tokens(x), twin=split_tokens(y)))
+        found = log_measure(measure, replace(split_tokens(x), twins=(split_tokens(y),)))
         (low, high), (least, most) = ends(measure, x), ends(measure, y)
         floor = float(found.log_floor.exp())
         assert least - high <= floor * (1 + 1e-9), (
@@ -69,7 +69,7 @@ def test_the_composite_norm_has_a_floor_although_it_is_no_norm(monkeypatch: pyte
     moved = torch.tensor([[1.0, 0, 0, 0], [1, 0, 0, 0], [-1, 0, 0, 0], [-1, 0, 0, 0]], dtype=torch.float64)
     apart = float(measure(x + moved)) - float(measure(x))
     assert apart > float(measure(moved)) * 0.5
-    found = log_measure(measure, replace(split_tokens(x), twin=split_tokens(x + moved)))
+    found = log_measure(measure, replace(split_tokens(x), twins=(split_tokens(x + moved),)))
     assert float(found.log_floor.exp()) >= apart
 
 
@@ -89,8 +89,8 @@ def test_the_twin_leaves_the_run_alone() -> None:
     for one, other in zip(split_states(net, x), split_states(net, x, error=False), strict=True):
         assert_close(one.log_scale, other.log_scale, rtol=1e-13, atol=1e-13)
         assert_close(one.residual, other.residual, rtol=1e-11, atol=1e-13)
-        assert one.twin is not None
-        assert other.twin is None
+        assert one.twins
+        assert not other.twins
         assert log_measure(FROBENIUS, other).log_floor is None
         assert not bool(log_measure(FROBENIUS, other).resolved)
 
@@ -110,7 +110,32 @@ def test_disturbances_differ_from_entry_to_entry_and_are_small() -> None:
     assert len(set(changed.flatten().tolist())) > 4, "equal rows come apart"
     assert float(changed.abs().max()) <= 2 * SIZE
     assert torch.equal(pair.residual[0], torch.ones(3, 4, dtype=torch.float64))
-    assert float(parted(pair).twin.log_scale) == -math.inf  # and zero stays zero
+    assert all(float(twin.log_scale) == -math.inf for twin in parted(pair).twins)  # and zero stays zero
+
+
+def test_neighbours_that_move_together_in_one_twin_come_apart_in_the_other() -> None:
+    """LayerNorm takes away what two channels share: were they to move alike in both twins, nothing would be seen."""
+    runs = Noise(3).disturb(torch.ones(3, 5, 8, dtype=torch.float64))
+    assert bool((runs[0] == 1).all())
+    first, second = (one.flatten().sign() for one in runs[1:] - 1)
+    assert bool((first[1:] * first[:-1] == -second[1:] * second[:-1]).all())
+    assert not torch.equal((runs[1] - 1).abs(), (runs[2] - 1).abs()), "sizes are drawn for each"
+
+
+@pytest.mark.parametrize(("tokens", "dim", "count"), [(2, 1, 2), (16, 32, 2), (128, 64, 1), (512, 2, 1)])
+def test_small_states_have_two_twins(tokens: int, dim: int, count: int) -> None:
+    start = split_tokens(Draws(0)(tokens, dim))
+    assert len(parted(paired(start)).twins) == count
+
+
+@pytest.mark.parametrize("far", [0, 1])
+def test_the_twin_that_is_farther_off_gives_the_floor(far: int) -> None:
+    one = state(0.0, 1e-14)
+    other = replace(one.twins[0], log_scale=torch.tensor(1e-6, dtype=torch.float64))
+    both = (one.twins[0], other) if far else (other, one.twins[0])
+    found = log_measure(FROBENIUS, replace(one, twins=both))
+    assert float(found.log_floor) == float(log_measure(FROBENIUS, replace(one, twins=(other,))).log_floor)
+    assert float(found.log_floor) > float(log_measure(FROBENIUS, one).log_floor) + 10
 
 
 def state(log: float, twin: float, **fields: object) -> Split:
@@ -120,7 +145,7 @@ def state(log: float, twin: float, **fields: object) -> Split:
         residual=residual,
         log_scale=torch.tensor(log, dtype=torch.float64),
     )
-    return replace(base, twin=replace(base, log_scale=torch.tensor(twin, dtype=torch.float64)), **fields)
+    return replace(base, twins=(replace(base, log_scale=torch.tensor(twin, dtype=torch.float64)),), **fields)
 
 
 @pytest.mark.parametrize("twin", [math.nan, math.inf, -math.inf])

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from exact_specs import describe, plain
 from mpmath import mp
 from torch import Tensor
 from torch.testing import assert_close
 
+from kit.exact_specs import describe, plain
 from kit.trees import Draws
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
@@ -19,13 +19,16 @@ from rankscope.network import (
     Alibi,
     Attention,
     Chain,
+    ClippedBuckets,
     Context,
     LayerNorm,
     Mlp,
     Network,
     Norm,
+    RelativeBias,
     RMSNorm,
     Rotary,
+    SeenBias,
     Softmax,
     Spec,
     Sphere,
@@ -35,9 +38,10 @@ from rankscope.network import (
     generators,
 )
 from rankscope.split import Split, log_measure, split_states
+from rankscope.split.logits import split_logits
 from rankscope.split.quotients import activation_quotient, expm1_ratio, log1p_ratio
 from rankscope.split.rules import split_part
-from rankscope.split.state import normalized
+from rankscope.split.state import normalized, split_tokens
 from reference.exact_network import _activated, log10_norm, relative_error, residuals
 
 EYE = torch.eye(4, dtype=torch.float64)
@@ -161,6 +165,62 @@ def test_soft_caps_that_saturate(size: float, near: float) -> None:
     row = size * torch.ones(4, dtype=torch.float64)
     # the exponent of what is left is twice the logit, whose rounding is 1e-16 of it; tokens hold 1e-16 / near
     assert off(Network([part]), row + near * draw(5, 4), digits=400) < 1e-15 * (1 + size**2) / near
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_soft_caps_of_logits_of_every_size(seed: int) -> None:
+    """The four terms of a logit of 1e-6 to 200 each, on both sides of zero, under a cap of one.
+
+    What is left beyond shared row and column is a difference of four numbers near one, and may be e^-400.
+    """
+    draw, cpu = Draws(seed), torch.Generator().manual_seed(seed)
+
+    def term(*shape: int) -> Tensor:
+        return draw(*shape) * 10 ** (8.3 * torch.rand(*shape, generator=cpu, dtype=torch.float64) - 6)
+
+    both = term(4, 4) * (torch.rand(4, 4, generator=cpu) < 0.5)
+    table = term(1, 1) + term(4, 1) + term(1, 4) + both
+    nothing = torch.zeros(4, 4, dtype=torch.float64)
+    mixer = Softmax(nothing, nothing, heads=1, position=SeenBias(table[None]), softcap=1.0)
+    (found,) = split_logits(mixer, split_tokens(draw(4, 4)), Context(), None, None)
+    with mp.workdps(500):
+        capped = [[mp.tanh(mp.mpf(entry)) for entry in row] for row in table.tolist()]
+        for key, value in enumerate(found.shared[0, 0].tolist()):
+            true = capped[0][key] - capped[0][0]
+            assert abs(value - true) <= 1e-13 * abs(true) + mp.mpf("1e-290")
+        apart = [
+            [capped[i][j] - capped[i][0] - capped[0][j] + capped[0][0] for j in range(4)] for i in range(4)
+        ]
+        largest = max(abs(entry) for row in apart for entry in row)
+        scale = mp.exp(mp.mpf(float(found.log_scale)))
+        # A unit of rounding of a logit of 200 is 200 units of what it leaves, e^-400.
+        for row, wanted in zip(found.rest[0].tolist(), apart, strict=True):
+            assert all(abs(scale * a - b) <= 1e-13 * largest for a, b in zip(row, wanted, strict=True))
+
+
+def test_far_tokens_side_by_side_under_a_soft_cap() -> None:
+    """Logits differ by 1e5 between far tokens, of which a cap leaves nothing, and by four between neighbours."""
+    draw = Draws(11)
+    slope = Alibi(torch.tensor([4.1], dtype=torch.float64))
+    part = Attention(
+        Softmax(draw(4, 4), draw(4, 4), heads=1, position=slope, softcap=2.0),
+        Values(draw(4, 4), EYE, heads=1),
+    )
+    x, places = draw(4, 4), torch.tensor([0, 70_001, 70_002, 160_000])
+    net = Network([part])
+    exact = residuals(describe(net, 4, tables="exact", positions=places), plain(x), 60)
+    split = split_states(net, x, Context(positions=places))[-1]
+    assert relative_error(plain(split.residual), float(split.log_scale), exact[-1]) < 1e-14
+
+
+def test_tables_that_are_linear_but_for_their_last_digits() -> None:
+    """A bias that is linear in the distance, signed, adds the same to every row: what is left are rounded entries."""
+    draw = Draws(12)
+    table = 0.1 * torch.arange(-5, 6, dtype=torch.float64)[:, None]
+    position = RelativeBias(table, ClippedBuckets(max_distance=5))
+    part = Attention(Softmax(EYE, EYE, heads=1, position=position), Values(draw(4, 4), EYE, heads=1))
+    row = draw(4)
+    assert off(Network([part]), row + 2.0**-40 * draw(5, 4).round()) < 1e-12
 
 
 SCALES = (1e-20, 1e-9, 1e-4, 0.03, 0.3, 30.0)
