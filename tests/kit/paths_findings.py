@@ -7,7 +7,7 @@ from typing import Any
 from kit.paths_tables import counts_of, wave
 from rankscope.findings.paths import PathsFinding
 from rankscope.findings.paths import values as v
-from rankscope.findings.subject import Subject
+from rankscope.findings.subject import CutSubject
 from rankscope.results import Table
 
 HOSTILE = "</style><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202e\x1b[2J" + "model" * 30
@@ -43,8 +43,8 @@ def made(heads: Sequence[int], /, **changes: Any) -> PathsFinding:
     total = sum(counts)
     sites = tuple(v.Site(layer=at, site="attention", heads=many) for at, many in enumerate(heads, start=1))
     fields: dict[str, Any] = {
-        "subject": Subject(
-            model="gpt2", family="gpt2", weights="trained", parameters=10, dtype="float32",
+        "subject": CutSubject(
+            model="gpt2", family="gpt2", kind="gpt2", proof=None, weights="trained", parameters=10, dtype="float32",
             inputs="a list", variant="transformer", mask="causal",
             norm="layer", seeds=1, texts=1, tokens=8.0,
         ),

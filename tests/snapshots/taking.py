@@ -17,6 +17,7 @@ import contextlib
 import difflib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -35,6 +36,9 @@ NUMBERS, TEXTS = HOME / "numbers", HOME / "texts"
 
 FLOORS = {"value": "floor", "float_value": "float_floor"}
 """Columns that have a floor of their own; other numbers are compared relative to their size."""
+
+FLOOR_FACTOR = 1.5
+"""Floors that come from a perturbed run: rounding is a hundredth of its noise, and what it does is a sample."""
 
 RELATIVE = 1e-9
 """What other BLAS kernels change in sums of a few hundred float64 products, with room for a condition of a thousand."""
@@ -113,13 +117,17 @@ def differences(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> It
         for name, value in old.items():
             if not is_real and name in ("value", "log10_value", "low", "high"):
                 continue
-            if not _agree(value, new[name], old.get(FLOORS.get(name, ""))):
+            if not _agree(name, value, new[name], old.get(FLOORS.get(name, ""))):
                 yield f"row {place}, {name}: {value!r} in the snapshot, {new[name]!r} now ({_about(old)})"
 
 
-def _agree(old: Any, new: Any, floor: float | None) -> bool:
+def _agree(name: str, old: Any, new: Any, floor: float | None) -> bool:
     if not isinstance(old, float) or not isinstance(new, float):
         return bool(old == new)
+    if name == "log10_floor":
+        return abs(old - new) <= math.log10(FLOOR_FACTOR)
+    if name.endswith("floor"):
+        return min(old, new) * FLOOR_FACTOR >= max(old, new)
     return abs(old - new) <= (floor or 0.0) + RELATIVE * max(abs(old), abs(new))
 
 

@@ -53,6 +53,8 @@ def row(value: float, floor: float = 1e-15, **more) -> dict:
         (row(1e-8, 1e-9), row(0.5e-9 + 1e-8, 1e-9), False),
         (row(1e-17), row(3e-16), False),  # neither is above its floor
         (row(1e-17), row(0.5), True),  # one is now
+        (row(0.5, 1e-15), row(0.5, 1.3e-15), False),
+        (row(0.5, 1e-15), row(0.5, 1e-14), True),
         (row(0.5, definition="a"), row(0.5, definition="b"), True),
         (row(0.5, extra=1.0), row(0.5), True),
         (row(0.5), row(0.5, extra=1.0), False),

@@ -21,7 +21,7 @@ from rankscope.bounds.theorem import Theorem
 from rankscope.bounds.theorems import PRINTED, THEOREMS
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError
-from rankscope.findings.asked import OWN, RandomNetwork
+from rankscope.findings.asked import OWN
 from rankscope.findings.certify import (
     CLOSE,
     COLLAPSED,
@@ -122,10 +122,6 @@ def _drawn(source: Any, config: CertifyConfig) -> tuple[Any, CertifyConfig]:
     if source is None:
         spec = Spec.of(**config.spec() | {"variant": "transformer", "mask": "full"})
         return spec, config.model_copy(update={"variant": config.chosen("variant"), "norm": None})
-    beside = config.model_fields_set & (set(RandomNetwork.model_fields) - {"tokens"})
-    if isinstance(source, Spec) and beside:
-        names = ", ".join(f"{name}=" for name in sorted(beside))
-        raise ConfigError(f"{names} was given beside a Spec, which says it; change the Spec")
     return source, config
 
 

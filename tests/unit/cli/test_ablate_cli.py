@@ -52,7 +52,7 @@ def test_the_page_says_what_was_cut_and_found(folder):
     ]
     assert re.fullmatch(r"the tree equals the model to \de-\d", lines[3])
     assert lines[4:6] == [
-        "2 texts of 4.5 tokens on average",
+        "2 texts of 4.5 tokens on average; a list",
         "padding and special tokens are left out, texts are cut to 40 tokens",
     ]
     assert lines[7].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
@@ -74,7 +74,7 @@ def test_untrained_weights_need_a_config_only(bare):
         "Ablation of bare\ninitial weights, float32, paper semantics\nmask full, norm layer\nthe tree equals"
     )
     assert (
-        "2 texts of 8 tokens on average, 2 seeds\nrandom tokens, of which nothing is left out"
+        "2 texts of 8 tokens on average, 2 seeds; random tokens 2x8\nrandom tokens, of which nothing is left out"
         in result.stdout
     )
     assert good(bare, *options).stdout == result.stdout

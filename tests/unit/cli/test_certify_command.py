@@ -62,7 +62,8 @@ def test_json_is_the_finding_of_the_library(tmp_path):
 
 def test_the_conclusion_comes_first_then_bounds_and_what_failed():
     text = good(*RANDOM, "--explain").stdout
-    head = "What is proven of a random network\nsan, random weights\n1 text of 6 tokens; Gaussian tokens\n\nProven: "
+    about = "What is proven of a random network\nsan, random weights, float64\n1 text of 6 tokens; Gaussian tokens\n"
+    head = f"{about}\nProven: "
     assert text.startswith(head)
     for name in (F, "diameter[l2]", "printed bound: dong-2.3: Dong, Cordonnier, Loukas"):
         assert re.search(rf"^{re.escape(name)}", text, re.M)

@@ -32,7 +32,10 @@ def test_it_is_written_to_a_file(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("schema",), "'rankscope list schema NAME', with one of: claims, collapse, compare"),
+        (
+            ("schema",),
+            "'rankscope list schema NAME', with one of: ablate, certify, claims, collapse, compare",
+        ),
         (("schema", "colapse"), "unknown result 'colapse'; did you mean 'collapse'?"),
         (("schema", "compare", "--format", "csv"), "a schema is JSON, not csv"),
         (("schema", "compare", "--tokens", "3"), "go with 'rankscope list masks'"),

@@ -486,7 +486,7 @@ def test_wrong_input_says_what_was_found():
     assert certify(network, inputs=x, definitions="frobenius").standings.keys() == {F}
     with pytest.raises(ConfigError, match="no model was named"):
         certify(None)
-    with pytest.raises(ConfigError, match="layers= was given beside a Spec"):
+    with pytest.raises(ConfigError, match="layers= belongs to a random network"):
         certify(Spec(layers=2, heads=1, dim=4), layers=3)
     with pytest.raises(ConfigError, match="tokens= belongs to a random network"):
         certify(network, inputs=x, tokens=4)
