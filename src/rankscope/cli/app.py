@@ -117,7 +117,10 @@ COMMANDS = {
         study="rankscope.papers.tasks.study:train",
     ),
     "list": Declared(
-        LIST, "List what can be named: models, measures, masks, figures, claims.", ("list masks",)
+        LIST,
+        "List what can be named: models, measures, masks, figures, claims.",
+        ("list masks", "list masks --tokens 12 --masks causal,window:2 --plot masks.png"),
+        command="rankscope.cli.list:list_command",
     ),
 }
 

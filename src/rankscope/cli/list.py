@@ -1,15 +1,20 @@
 """``rankscope list``: names and definitions of everything that has a name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
+import click
 
-from rankscope.cli.options import Format, listed, mask_files
-from rankscope.cli.output import emit, names_text, note, prepared
+from rankscope.cli.body import Command, Output
+from rankscope.cli.fields import options_of, values_of
+from rankscope.cli.output import emit, names_text, note
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
+from rankscope.findings.asked import Asked, files_of_masks, option
+
+if TYPE_CHECKING:
+    from rankscope.cli.program import Declared
 
 Row = dict[str, Any]
 
@@ -25,51 +30,65 @@ EXAMPLES = (
 """One mask of every kind, for ``rankscope list masks --tokens N``."""
 
 
-def list_names(
-    what: Annotated[
-        str,
-        Argument(
-            help="measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, "
-            "claims, theorems, figures, tasks, objectives or schema."
-        ),
-    ],
-    name: Annotated[
-        str | None, Argument(help="For schema: the command whose result is described.", show_default=False)
-    ] = None,
-    tokens: Annotated[
-        int | None, Option(help="For masks: centers, radius and rate on this many tokens.")
-    ] = None,
-    mask: Annotated[str | None, Option(help="With --tokens: these mask rules; comma list.")] = None,
-    plot: Annotated[
-        Path | None,
-        Option(help="Masks with --tokens, or path lengths of architectures (.png, .svg, .html, .json)."),
-    ] = None,
-    format_: Annotated[
-        Format | None, Option("--format", help="table, json or csv.", show_default="table")
-    ] = None,
-    output: Annotated[Path | None, Option(help="Write there instead of stdout.")] = None,
-) -> None:
+class ListConfig(Asked):
     """Print names and definitions of everything that has a name."""
-    wanted = prepared(format_, output, plot, reads=mask_files(mask))
+
+    group = "What is listed"
+    what: str | None = option(
+        None,
+        "measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, claims, "
+        "theorems, figures, tasks, objectives or schema.",
+        positional=True,
+    )
+    name: str | None = option(None, "For schema: the command whose result is described.", positional=True)
+    tokens: int | None = option(None, "For masks: centers, radius and rate on this many tokens.", ge=1)
+    masks: tuple[str, ...] = option((), "With --tokens: these mask rules; --plot draws them.", old=("mask",))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Files that masks are read from."""
+        return files_of_masks(self.masks)
+
+
+def list_command(declared: "Declared") -> click.Command:
+    """The command, with options from its fields as others have."""
+
+    def run(**given: Any) -> None:
+        out = Output.of(**values_of(Output, given))
+        _list(ListConfig.of(**values_of(ListConfig, given)), out)
+
+    params = [*options_of(ListConfig), *options_of(Output)]
+    return Command("list", params=params, help=ListConfig.__doc__, callback=run, examples=declared.examples)
+
+
+def _list(asked: ListConfig, out: Output) -> None:
+    what, wanted = asked.what, out.wanted
+    if what is None:
+        raise ConfigError(f"what shall be listed? One of: {', '.join((*_LISTINGS, SCHEMA))}")
     if what not in (*_LISTINGS, SCHEMA):
         raise unknown_name("listing", what, (*_LISTINGS, SCHEMA))
-    if name is not None and what != SCHEMA:
-        raise ConfigError(f"'rankscope list {what}' takes no second name, got {name!r}")
-    if what != "masks" and (tokens is not None or mask is not None):
-        raise ConfigError("--tokens and --mask go with 'rankscope list masks'")
-    if plot is not None and what not in ("masks", "architectures"):
+    out.check(asked)
+    if asked.name is not None and what != SCHEMA:
+        raise ConfigError(f"'rankscope list {what}' takes no second name, got {asked.name!r}")
+    if what != "masks" and (asked.tokens is not None or asked.masks):
+        raise ConfigError("--tokens and --masks go with 'rankscope list masks'")
+    if out.plot is not None and what not in ("masks", "architectures"):
         raise ConfigError("--plot goes with 'rankscope list masks' and 'rankscope list architectures'")
-    if what == "masks" and tokens is None and (mask is not None or plot is not None):
-        raise ConfigError("--mask and --plot need --tokens N: a mask is drawn for a number of tokens")
+    if what == "masks" and asked.tokens is None and (asked.masks or out.plot is not None):
+        raise ConfigError("--masks and --plot need --tokens N: a mask is drawn for a number of tokens")
     if what == SCHEMA:
-        if wanted not in (Format.TABLE, Format.JSON):
-            raise ConfigError(f"a schema is JSON, not {wanted.value}; leave --format out")
-        emit(_schema(name), output)
+        if wanted not in ("table", "json"):
+            raise ConfigError(f"a schema is JSON, not {wanted}; leave --format out")
+        emit(_schema(asked.name), out.output)
         return
-    rows = _LISTINGS[what]() if tokens is None else _described_masks(tokens, mask, plot)
-    if what == "architectures" and plot is not None:
-        _draw_lengths(plot)
-    emit(names_text(what, rows, wanted), output)
+    if out.plot is not None:
+        import rankscope.plots  # noqa: F401 - a missing extra names itself now
+    rows = (
+        _LISTINGS[what]() if asked.tokens is None else _described_masks(asked.tokens, asked.masks, out.plot)
+    )
+    if what == "architectures" and out.plot is not None:
+        _draw_lengths(out.plot)
+    emit(names_text(what, rows, wanted), out.output)
 
 
 def _schema(name: str | None) -> str:
@@ -111,12 +130,10 @@ def _masks() -> list[Row]:
     ]
 
 
-def _described_masks(tokens: int, mask: str | None, plot: Path | None) -> list[Row]:
+def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> list[Row]:
     from rankscope.masks import describe, parse_mask
 
-    texts = [text for text in EXAMPLES if tokens > 1 or text != "blocks:2"] if mask is None else listed(mask)
-    if not texts:
-        raise ConfigError("--mask names nothing; give at least one rule, for example causal")
+    texts = masks or [text for text in EXAMPLES if tokens > 1 or text != "blocks:2"]
     if tokens > MOST_TOKENS:
         raise ConfigError(f"--tokens {tokens}: masks are described up to {MOST_TOKENS} tokens")
     rules = [parse_mask(text) for text in texts]

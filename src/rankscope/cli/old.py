@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.guard import guarded
-from rankscope.cli.list import list_names
 from rankscope.cli.scan import scan
 
 
@@ -37,7 +36,6 @@ old = typer.Typer(
     pretty_exceptions_enable=False,
 )
 old.command("scan")(scan)
-old.command("list")(list_names)
 
 
 @cache

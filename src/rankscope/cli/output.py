@@ -217,26 +217,26 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: Format, command: str = "list") -> str:
+def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: str, command: str = "list") -> str:
     """Rows of a listing as text, JSON or CSV."""
     header = list(rows[0]) if rows else []
     cells = [["" if row[name] is None else _flat(row[name]) for name in header] for row in rows]
-    if format_ is Format.JSON:
+    if format_ == "json":
         from rankscope.results import provenance
         from rankscope.results.plain import json_of
 
         told = {"schema": SCHEMA, "command": command, "what": what, "rows": rows}
         return json_of(told | {"provenance": provenance({"what": what})}, indent=1)
-    if format_ is Format.CSV:
+    if format_ == "csv":
         import csv
         import io
 
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerows([header, *cells])
         return buffer.getvalue()
-    if format_ is Format.TABLE:
+    if format_ == "table":
         return text_table(header, cells)
-    raise ConfigError(f"a listing has no format {format_.value!r}; use table, json or csv")
+    raise ConfigError(f"a listing has no format {format_!r}; use table, json or csv")
 
 
 def _flat(value: object) -> str:

@@ -21,6 +21,7 @@ class Declared:
         examples: command lines without the word rankscope.
         config, study: where they are, as ``module:name``; none for commands of ``rankscope.cli.old``.
         view: where the options are that change no number, if there are any.
+        command: where a function of this makes the command, if it is none that finds something.
     """
 
     question: str
@@ -29,6 +30,7 @@ class Declared:
     config: str = ""
     study: str = ""
     view: str = "rankscope.findings.asked:View"
+    command: str = ""
 
 
 class Program(click.Group):
@@ -67,6 +69,9 @@ class Program(click.Group):
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise click.UsageError(f"unknown command {cmd_name!r}; {hint}known: {', '.join(self.declared)}")
         one = self.declared[cmd_name]
+        if one.command:
+            made: click.Command = found_at(one.command)(one)
+            return made
         if not one.study:
             return _forwarded(cmd_name)
         from rankscope.cli.body import command_of
