@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ import click
 from pydantic import field_validator
 
 from rankscope.cli.fields import options_of, values_of
+from rankscope.cli.guard import Interrupted
 from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
 from rankscope.core.words import listed
@@ -169,19 +170,28 @@ def command_of(name: str, declared: "Declared") -> click.Command:
     form = FolderOutput if issubclass(config, Foldered) else Output
 
     def run(**given: Any) -> int:
+        try:
+            return answer(given)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(str(stop)) from None
+
+    def answer(given: dict[str, Any]) -> int:
         out, shown = form.of(**values_of(form, given)), view.of(**values_of(view, given))
         asked = shown.asking(config.of(**values_of(config, given)))
         wanted = out.wanted
         out.check(asked)
-        try:
-            with progress(name) as advance:
-                finding = found_at(declared.study)(config=asked, advance=advance, **_folder(out))
-        except KeyboardInterrupt:
-            if not isinstance(out, FolderOutput) or out.output is None:
-                raise
-            note("interrupted; the same command goes on with what is done")
-            return INTERRUPTED
-        _write(finding, shown.document(finding), out, wanted)
+        with found_at(declared.kept)(asked, shown, out.file) if declared.kept else nullcontext({}) as more:
+            try:
+                with progress(name) as advance:
+                    finding = found_at(declared.study)(config=asked, advance=advance, **more, **_folder(out))
+            except KeyboardInterrupt:
+                if not isinstance(out, FolderOutput) or out.output is None:
+                    raise
+                raise KeyboardInterrupt("interrupted; the same command goes on with what is done") from None
+            _write(finding, shown.document(finding), out, wanted)
+        if wanted != "table" or out.output is not None:
+            for line in shown.notes(finding):
+                note(line)
         return _code([*finding.decisions(), *shown.decisions(finding)], getattr(shown, "undecided", None))
 
     params = [*options_of(config), *options_of(view), *options_of(form)]

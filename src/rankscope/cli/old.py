@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from rankscope.cli.guard import guarded
 from rankscope.cli.list import list_names
-from rankscope.cli.scan import scan
 
 
 class OneLineErrors(TyperGroup):
@@ -36,7 +35,6 @@ old = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-old.command("scan")(scan)
 old.command("list")(list_names)
 
 

@@ -21,6 +21,8 @@ class Declared:
         examples: command lines without the word rankscope.
         config, study: where they are, as ``module:name``; none for commands of ``rankscope.cli.old``.
         view: where the options are that change no number, if there are any.
+        kept: where a context manager is that keeps what was found so far, for commands that can go on; it is called
+            with configuration, view and output, and gives arguments of the study.
     """
 
     question: str
@@ -29,6 +31,7 @@ class Declared:
     config: str = ""
     study: str = ""
     view: str = "rankscope.findings.asked:View"
+    kept: str = ""
 
 
 class Program(click.Group):

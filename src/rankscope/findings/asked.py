@@ -346,6 +346,10 @@ class View(Asked):
         """What became of every limit that the user set."""
         return ()
 
+    def notes(self, finding: Any) -> "Sequence[str]":
+        """What is said on stderr where the page itself goes to a file, or is not what was asked for."""
+        return ()
+
     def asking(self, config: A) -> A:
         """The configuration with what the view needs besides, such as measures that a condition names."""
         return config

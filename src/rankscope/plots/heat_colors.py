@@ -1,7 +1,6 @@
 """Colors of heat maps: perceptually uniform, from dark to bright, so that a gray print reads the same."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Ten equally spaced colors of viridis, which its authors put in the public domain.
@@ -12,13 +11,6 @@ VIRIDIS = (
 
 STEPS = 32
 """Colors told apart in a page; a cell names its step, and the style sheet holds the color once."""
-
-TOWARD_ZERO = frozenset({"residual_ratio", "dobrushin", "doeblin"})
-TOWARD_ONE = frozenset({"cosine", "token_share", "channel_share", "sink_share"})
-RANKS = frozenset({"effective_rank", "stable_rank", "participation_ratio", "numerical_rank"})
-
-LOG_BELOW = 0.01
-"""A ratio that falls below this is colored by its logarithm: how small it is would not be seen otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,33 +33,6 @@ class Shade:
         else:
             share = (value - self.dark) / (self.bright - self.dark)
         return min(1.0, max(0.0, share))
-
-
-def shade_toward_collapse(measure: str, values: Sequence[float], *, most: float | None = None) -> Shade:
-    """Ends of the colors of one measure, dark where tokens are alike or one of them holds everything.
-
-    Ratios and shares run over the whole of 0 to 1 whatever the values, so that a healthy model looks healthy. A
-    ratio that falls below 0.01 and all ranks are colored by their logarithm; ``most`` is the largest rank possible.
-    """
-    if measure in TOWARD_ZERO:
-        least = min((value for value in values if value > 0), default=1.0)
-        if least < LOG_BELOW:
-            return Shade(dark=10.0 ** math.floor(math.log10(least)), bright=1.0, is_log=True)
-        return Shade(dark=0.0, bright=1.0)
-    if measure in TOWARD_ONE:
-        return Shade(dark=1.0, bright=0.0)
-    if measure in RANKS:
-        return Shade(dark=1.0, bright=max([2.0, *values, *([most] if most else [])]), is_log=True)
-    return _own_range(values)
-
-
-def shade_plain(measure: str, values: Sequence[float]) -> Shade:
-    """Dark at 0 and bright at 1 for what lies between, dark at the smallest and bright at the largest otherwise."""
-    if measure in TOWARD_ZERO | TOWARD_ONE | {"spectral_gap"}:
-        return Shade(dark=0.0, bright=1.0)
-    if measure == "attention_entropy":
-        return Shade(dark=0.0, bright=max([*values, 0.0]) or 1.0)
-    return _own_range(values)
 
 
 def viridis(share: float) -> str:
@@ -114,11 +79,6 @@ def color_style() -> str:
         f".heat .c{step} {{ background-color: {color}; color: {ink_on(color)}; }}"
         for step, color in enumerate(colors)
     )
-
-
-def _own_range(values: Sequence[float]) -> Shade:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    return Shade(dark=low, bright=high if high > low else low + 1.0)
 
 
 def _channels(color: str) -> tuple[int, int, int]:

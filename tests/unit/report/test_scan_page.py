@@ -3,13 +3,13 @@
 import re
 
 import pytest
+from rankscope.report.scan_page import in_thousands, scan_facts
+from rankscope.report.scan_verdict import kind_of, model_verdict, sentences, stack_verdict
 
 from kit import scan_tables
 from kit.html_reader import Reader
 from rankscope.errors import ConfigError
 from rankscope.report import scan_page, scan_summary_html
-from rankscope.report.scan_page import in_thousands, scan_facts
-from rankscope.report.scan_verdict import kind_of, model_verdict, sentences, stack_verdict
 from rankscope.results import Table
 
 
