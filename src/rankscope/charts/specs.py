@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 WIDTH = 620
 """Width of a picture, in dots. A narrow one keeps its letters legible on a phone, a broad one fills a desk."""
@@ -190,7 +190,8 @@ class Plane:
     squares: Sequence[Square]
     names: Sequence[tuple[str, int | str]] = ()
     notes: Sequence[str] = ()
-    width: int = WIDTH
+
+    width: ClassVar[int] = WIDTH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

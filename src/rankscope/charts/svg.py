@@ -629,8 +629,8 @@ def _(plane: Plane) -> _Drawing:
     legend, top = _legend(plane.names, top)
     parts, tips = [*head, *legend], list[Markup]()
     many = len(plane.squares)
-    side = min(WIDEST_SQUARE, (plane.width - 16 - SQUARE_GAP * (many - 1)) / many)
-    margin = (plane.width - many * side - (many - 1) * SQUARE_GAP) / 2
+    side = min(WIDEST_SQUARE, (WIDTH - 16 - SQUARE_GAP * (many - 1)) / many)
+    margin = (WIDTH - many * side - (many - 1) * SQUARE_GAP) / 2
     letters = side / (LETTER * NOTE_SIZE)
     said = [[*_few(_wrapped(one.name, letters)), *_few(_wrapped(one.note, letters))] for one in plane.squares]
     body = top + ROW * max(map(len, said)) + 2

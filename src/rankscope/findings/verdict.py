@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, computed_field, model_validator
 
 from rankscope.core.config import Config
 from rankscope.core.words import number, percent, ranges
@@ -137,15 +137,6 @@ class Keyed(Value):
 class Said(Keyed):
     """A value with words. JSON repeats them for readers that are not Python; they are computed again on loading."""
 
-    @property
-    def words(self) -> str:
-        """What the fields say, in sentences."""
-        raise NotImplementedError
-
-    @model_serializer(mode="wrap")
-    def _with_words(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**handler(self), "words": self.words}
-
     @model_validator(mode="before")
     @classmethod
     def _without_words(cls, given: Any) -> Any:
@@ -159,10 +150,13 @@ class Weight(Value):
     """The path in the model, the first one where several share it."""
 
     nans: int
+    """Entries that are NaN."""
+
     infinities: int
-    """Of a parameter only: buffers may hold infinities, as masks do."""
+    """Entries that are infinite. Of a parameter only: buffers may hold infinities, as masks do."""
 
     entries: int
+    """All entries."""
 
     @property
     def words(self) -> str:
@@ -185,33 +179,44 @@ def weights_words(found: Sequence[Weight]) -> str:
 
 
 class LayerVerdict(Said):
-    """What one layer shows, and the numbers that say so.
-
-    Args:
-        untold: names that the numbers can neither give nor deny.
-        numbers: what the name rests on; null where a number is not above its floor in most texts.
-        at_most: of numbers that are null, what they are at most.
-        tokens: mean number of tokens of a text; ``dim`` their width.
-        ratio: the residual ratio that was judged, of tokens at unit length, with massive tokens or channels taken out
-            where they distort it; null where it is not above its floor.
-        ratio_at_most: the same, or what it is at most; null where nothing is known of it.
-        has_zero_token: some token is exactly zero and has no direction, while the others are numbers.
-        dtype: the arithmetic whose rounding the floors are, if that can be told.
-        would_decide: of an undecided layer, the dtype whose floors would be low enough.
-    """
+    """What one layer shows, and the numbers that say so."""
 
     layer: int
+    """The layer; 0 is the input of the first block."""
+
     verdict: Name
+    """Its name."""
+
     untold: tuple[Name, ...] = ()
+    """Names that its numbers can neither give nor deny."""
+
     numbers: dict[str, Number] = Field(default_factory=dict)
+    """What the name rests on, by definition; null where a number is not above its floor in most texts."""
+
     at_most: dict[str, Number] = Field(default_factory=dict)
+    """Of the numbers that are null, what they are at most."""
+
     tokens: Number = None
+    """Mean number of tokens of a text."""
+
     dim: int | None = None
+    """Width of a token."""
+
     ratio: Number = None
+    """The residual ratio that was judged: of tokens at unit length, with massive tokens or channels taken out where
+    they distort it. Null where it is not above its floor."""
+
     ratio_at_most: Number = None
+    """The same, or what it is at most; null where nothing is known of it."""
+
     has_zero_token: bool = False
+    """Some token is exactly zero and has no direction, while the others are numbers."""
+
     dtype: str | None = None
+    """The arithmetic whose rounding the floors are, if that can be seen."""
+
     would_decide: str | None = None
+    """Of an undecided layer, the dtype whose floors would be low enough."""
 
     def number(self, definition: str) -> str:
         """A number of this layer as text."""
@@ -249,6 +254,7 @@ class LayerVerdict(Said):
         """The dtype in words."""
         return self.dtype or "this arithmetic"
 
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def words(self) -> str:
         """What the layer shows, without a capital and a full stop; only numbers above their floor are named."""
@@ -329,10 +335,14 @@ class LayerVerdict(Said):
 
 
 class Massive(Keyed):
-    """Tokens that are far longer than the others: how many of how many, and how many times longer."""
+    """Tokens that are far longer than the others."""
 
     tokens: Number
+    """How many; null where that is not above its floor."""
+
     of: Number
+    """Of how many."""
+
     times: Number
     """Length over that of the others, both as root mean squares; null where the others are zero."""
 
@@ -362,73 +372,111 @@ class Massive(Keyed):
 
 
 class Dip(Keyed):
-    """A ratio that falls and comes back: the lowest layer, its ratio there, and where it is back."""
+    """A ratio that falls and comes back."""
 
     layer: int
+    """The lowest layer."""
+
     value: Number
-    """Null where the lowest layer is not above its floor."""
+    """The ratio there; null where it is not above its floor."""
 
     at_most: Number
+    """What it is at most."""
+
     recovered: int
+    """The layer at which the ratio is back."""
 
 
 class LeadsTo(Keyed):
     """Where the pace of the last layers leads, after as many layers again."""
 
     layer: int
+    """That layer."""
+
     value: Number
+    """The ratio there."""
+
     log10_value: Number
+    """Its logarithm to base ten."""
 
 
 class Votes(Keyed):
-    """What texts say one by one: how many were judged, how many collapse, how many end without a number."""
+    """What texts say one by one."""
 
     judged: int
+    """How many were judged alone."""
+
     collapse: int
+    """How many of them collapse."""
+
     without_numbers: int
+    """How many end in NaN, infinity or zeros."""
 
 
 class Hidden(Keyed):
     """A collapse that the residual ratio of the tokens as they are does not show."""
 
     ratio: Number
+    """That ratio, after the last block."""
+
     massive: Massive | None
     """The massive tokens that make it, if there are any."""
 
 
 class StackVerdict(Said):
-    """A name for a run of layers and for each layer of it, and what the curve of its ratios amounts to.
-
-    Args:
-        decides: the layer whose numbers name the stack: where collapse starts, the deepest layer of a dip, the lowest
-            ratio of a healthy stack, the worst layer of a confounder.
-        starts: the first layer of a collapse.
-        rate: factor per layer of its ratio; an upper bound where ``rate_is_bound``.
-        last_resolved: the last layer that is above its floor, ``last_value`` its ratio.
-        equal_from: from here on all tokens are equal to the precision of the arithmetic.
-        pace: factor per layer of the last layers, if every one of them falls.
-        hidden: why the ratio of the tokens as they are does not show a collapse, if it does not.
-        would_decide: of an undecided stack, the dtype whose floors would be low enough.
-        texts: what texts say one by one, where there are several.
-    """
+    """A name for a run of layers and for each layer of it, and what the curve of its ratios amounts to."""
 
     stack: str
+    """Name of the run of blocks."""
+
     verdict: Name
+    """The name."""
+
     decides: int | None = None
+    """The layer whose numbers name the stack: where collapse starts, the deepest layer of a dip, the lowest ratio of a
+    healthy stack, the worst layer of a confounder."""
+
     starts: int | None = None
+    """The first layer of a collapse."""
+
     rate: Number = None
+    """Factor per layer of its ratio."""
+
     rate_is_bound: bool | None = None
+    """The factor is at most that, because no layer of the fall is above its floor."""
+
     last_resolved: int | None = None
+    """The last layer that is above its floor."""
+
     last_value: Number = None
+    """Its ratio."""
+
     equal_from: int | None = None
+    """From here on all tokens are equal to the precision of the arithmetic."""
+
     pace: Number = None
+    """Factor per layer of the last layers, if every one of them falls."""
+
     leads_to: LeadsTo | None = None
+    """Where that pace leads."""
+
     dip: Dip | None = None
+    """The deepest dip of a curve that comes back."""
+
     hidden: Hidden | None = None
+    """Why the ratio of the tokens as they are does not show a collapse, if it does not."""
+
     dtype: str | None = None
+    """The arithmetic whose rounding the floors are, if that can be seen."""
+
     would_decide: str | None = None
+    """Of an undecided stack, the dtype whose floors would be low enough."""
+
     texts: Votes | None = None
+    """What texts say one by one, where there are several."""
+
     layers: tuple[LayerVerdict, ...] = ()
+    """The verdict on every layer."""
 
     @property
     def named(self) -> list[LayerVerdict]:
@@ -440,6 +488,7 @@ class StackVerdict(Said):
         """The layer whose numbers name the stack."""
         return next((one for one in self.layers if one.layer == self.decides), None)
 
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def words(self) -> str:
         """All sentences."""
@@ -472,13 +521,14 @@ class StackVerdict(Said):
             f"{_text(before[-1] if before else self.layers[0].ratio)} of their length before and by "
         )
         if last.ratio is None:
-            known = (
-                "" if self.rate_is_bound else f"{_text(self.last_value)} at layer {self.last_resolved}, and "
-            )
+            known = ""
+            if not self.rate_is_bound and self.last_resolved is not None:
+                known = f"{_text(self.last_value)} at layer {self.last_resolved}, and "
             said = [f"{first}{known}no more than {_text(last.ratio_at_most)} after the last block."]
-            said.append(
-                f"From layer {self.equal_from} on all tokens are equal to the precision of {last.arithmetic}."
-            )
+            if self.equal_from is not None:
+                said.append(
+                    f"From layer {self.equal_from} on all tokens are equal to the precision of {last.arithmetic}."
+                )
         else:
             said = [f"{first}{_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})."]
             if self.leads_to is not None:
@@ -561,17 +611,24 @@ class StackVerdict(Said):
 
 
 class Verdict(Said):
-    """The verdict on a model: the most urgent one of its stacks. It equals its own name: ``verdict == "healthy"``."""
+    """The verdict on a model: the most urgent one of its stacks. It equals its name: ``verdict == "healthy"``."""
 
     verdict: Name
+    """The name."""
+
     stacks: tuple[StackVerdict, ...]
+    """The verdict on every run of blocks."""
+
     thresholds: Thresholds = Thresholds()
+    """The limits it was judged by."""
+
     not_finite: tuple[Weight, ...] = ()
     """Weights that are no numbers, which make the model ill."""
 
     random_tokens: str | None = None
-    """The shape ``TxN`` of random tokens, if that is what was read."""
+    """The shape TxN of random tokens, if that is what was read."""
 
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def words(self) -> str:
         """All sentences."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, FiniteFloat, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from rankscope.charts import Chart
 from rankscope.core.words import NOTHING, clipped, count, number, sentence
@@ -159,7 +159,10 @@ class Condition(Value):
     """As it was named; a bare name means the default definition."""
 
     operator: Literal["<=", ">=", "<", ">"]
+    """How it is compared."""
+
     limit: FiniteFloat
+    """With what."""
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
@@ -234,59 +237,109 @@ class Measured(Value):
     """A measure that was asked for by name: what the name means, and the values that it can take."""
 
     asked: str
+    """The name."""
+
     definition: str
+    """The full id that it means."""
+
     least: Number
+    """No value is below; null where there is no such end."""
+
     most: Number
+    """No value is above."""
 
 
 class Stack(Value):
-    """A run of blocks: mean number of tokens of a text, and their width."""
+    """A run of blocks."""
 
     tokens: FiniteFloat
+    """Mean number of tokens of a text."""
+
     dim: int
+    """Width of a token."""
 
 
 class TextAxes(Value):
-    """Along which axis of every input texts lie, and how that is known."""
+    """Along which axis texts lie in the inputs of a model."""
 
     inputs: dict[str, int | None]
+    """The axis, by the name of the input; null for an input that texts share."""
+
     how: str
+    """How that is known: moved, stated, one by one, assumed."""
 
 
 class StateAxes(Value):
-    """What each axis of hidden states from outside is, and how that is known."""
+    """What each axis of hidden states from outside is."""
 
     axes: tuple[str, ...]
+    """Their names in order."""
+
     how: str
+    """How that is known."""
+
+
+_BLANKS = ConfigDict(
+    alias_generator=lambda name: name.replace("_", " "), populate_by_name=True, serialize_by_alias=True
+)
+"""Keys of JSON that have blanks, as they always had."""
 
 
 class Scanned(Value):
-    """What was scanned. Names with a blank are keys of JSON alone: ``special_rule`` is ``"special rule"``.
+    """What was scanned."""
 
-    ``special_rule`` and ``warnings`` are words of what was read: which tokens are left out, what happened to texts.
-    """
-
-    model_config = ConfigDict(
-        alias_generator=lambda name: name.replace("_", " "), populate_by_name=True, serialize_by_alias=True
-    )
+    model_config = _BLANKS
 
     model: str
+    """Name of the model, or of the file of states."""
+
     texts: int
+    """How many were read."""
+
     tokens: FiniteFloat
+    """Mean number of tokens of a text."""
+
     dims: dict[str, int]
+    """Width of a token, by run of blocks."""
+
     stacks: dict[str, Stack]
+    """Tokens and width, by run of blocks."""
+
     family: str
+    """How blocks were found: the name of a family, by structure, by the user."""
+
     dtype: str
+    """What the model computes in."""
+
     stored_dtype: str | None = None
+    """What hidden states from outside are stored as."""
+
     parameters: int | None = None
+    """Number of parameters of the model."""
+
     inputs: str | None = None
+    """Where the inputs come from."""
+
     random_tokens: str | None = None
+    """The shape TxN of random tokens, if that is what was read."""
+
     decoder_inputs: str | None = None
+    """What the decoder of a model with two halves reads."""
+
     special_rule: str
+    """Which tokens are left out."""
+
     text_axes: TextAxes | None = None
+    """Where texts lie in ready inputs."""
+
     axes: StateAxes | None = None
-    warnings: tuple[str, ...] = ()
+    """What the axes of hidden states are."""
+
+    reported: tuple[str, ...] = Field((), alias="warnings")
+    """What loading the model and reading its inputs reported, in the words of those who did it."""
+
     not_finite: tuple[Weight, ...] = ()
+    """Weights that are no numbers."""
 
     @property
     def facts(self) -> list[str]:
@@ -299,39 +352,70 @@ class Scanned(Value):
 
 
 class TreeBlock(Value):
-    """Equal blocks one after the other: the first and the last, one line per part, the share of weights covered."""
+    """Equal blocks one after the other."""
 
     blocks: tuple[int, int]
+    """The first and the last of them."""
+
     tree: tuple[str, ...]
+    """One line per part; what is inside of another part stands further in."""
+
     covered: Number = None
+    """Share of the weights that recognised parts cover."""
+
     unread: tuple[str, ...] = ()
+    """What is not recognised, with its line of code."""
+
     branches: tuple[str, ...] = ()
+    """Branches of the code that the tree holds for."""
 
 
 class TreeLimits(Value):
     """How far a tree was seen to hold."""
 
-    model_config = Scanned.model_config
+    model_config = _BLANKS
 
     longest: int | None = None
+    """Tokens up to which it was compared with the model."""
+
     fails_at: int | None = None
+    """Tokens at which the model computes something else."""
+
     shape: tuple[int | None, int] | None = None
+    """The one number of texts and of tokens that it holds for; null where it may vary."""
+
     one_length: bool = False
+    """Whether the call can be neither cut nor made longer."""
+
     hooked: tuple[str, ...] = ()
+    """Modules on which forward hooks of others stand."""
+
     fixed: tuple[str, ...] = ()
+    """Arguments of the blocks whose values must stay as they are."""
 
 
 class Tree(Value):
     """The model as a tree of parts, or why there is none."""
 
-    model_config = Scanned.model_config
+    model_config = _BLANKS
 
     family: str | None = None
+    """How it was read."""
+
     blocks: tuple[TreeBlock, ...] = ()
+    """Its blocks."""
+
     final_norm: str | None = None
+    """The norm behind the last block."""
+
     deviation: Number = None
+    """The largest deviation of the tree from the model."""
+
     limits: TreeLimits | None = None
+    """How far it holds."""
+
     refused: str | None = None
+    """Why there is no tree, in the words of who refused it."""
 
     @property
     def lines(self) -> list[str]:
@@ -342,10 +426,13 @@ class Tree(Value):
 
 
 class GradientsOf(Value):
-    """Of which loss gradients were taken, and on how many texts."""
+    """Of what gradients were taken."""
 
     loss: str
+    """Which loss."""
+
     texts: int
+    """On how many texts."""
 
 
 class ScanFinding(Finding):
@@ -355,17 +442,31 @@ class ScanFinding(Finding):
     sections: ClassVar[tuple[str, ...]] = ("scan", "summary", "definitions", "verdict", "gradients", "tree")
     """Fields that stand beside the rows of the table too: comparisons and Parquet files read them there."""
 
+    columns: ClassVar[Mapping[str, str]] = {
+        "stack": "Name of the run of blocks.",
+        "tokens": "Number of tokens of the text that were measured.",
+    }
+
     scan: Scanned
+    """What was scanned."""
+
     summary: tuple[Entry, ...]
     """Means over all texts, per place and definition."""
 
     definitions: dict[str, str]
+    """What was measured, as formulas."""
+
     verdict: Verdict
+    """The verdict on the model, its runs of blocks and every layer."""
+
     measured: tuple[Measured, ...] = ()
     """Measures that were asked for by name."""
 
     gradients: GradientsOf | None = None
+    """Of what gradients were taken, if they were asked for."""
+
     tree: Tree | None = None
+    """The model as a tree of parts, if it was asked for."""
 
     @model_validator(mode="after")
     def _with_sections(self) -> Self:
@@ -483,7 +584,7 @@ class ScanFinding(Finding):
             facts=self.scan.facts,
             blocks=some(
                 Headline(_title(self.verdict.verdict), self.words, self.tone),
-                Notes([sentence(one) for one in self.scan.warnings]) if self.scan.warnings else None,
+                Notes([sentence(one) for one in self.scan.reported]) if self.scan.reported else None,
                 *(one.verdict() for one in views.values()),
                 Section(
                     "Curves by layer",
@@ -537,7 +638,7 @@ class ScanFinding(Finding):
         return Chart([_View(self, one, is_single=len(stacks) == 1).headline(width=620) for one in stacks])
 
     def _about(self) -> list[Block]:
-        scanned = self.scan.model_dump(mode="json", exclude={"warnings"}, exclude_none=True)
+        scanned = self.scan.model_dump(mode="json", exclude={"reported"}, exclude_none=True)
         pairs = [(name, _shown(value)) for name, value in scanned.items() if value not in ([], {})]
         if self.gradients is not None:
             pairs += [

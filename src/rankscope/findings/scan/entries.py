@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from pydantic import FiniteFloat
+
 from rankscope.charts import Cell, Grid, Line, Panel, Point
 from rankscope.charts.specs import Style
 from rankscope.core.words import clipped, number
@@ -66,29 +68,49 @@ SMALL, LARGE, BROAD = 400, 440, 1120
 
 
 class Entry(Value):
-    """One definition at one layer and site of one stack, over all texts; ``head`` for attention maps alone.
-
-    Args:
-        texts: how many were read; ``numbers`` of them gave a number.
-        mean: None where no text gave a number.
-        floor: mean of the floors of the texts.
-        resolved: share of texts above their floor.
-    """
+    """One definition at one layer and site of one stack, over all texts."""
 
     stack: str
+    """Name of the run of blocks."""
+
     layer: int
+    """The layer; 0 is the input of the first block."""
+
     site: str
+    """Where: block, attention, mlp, final."""
+
     head: int | None = None
+    """Of attention maps, which head."""
+
     measure: str
+    """Bare name of the measure."""
+
     definition: str
+    """Its full id."""
+
     texts: int
+    """How many were read."""
+
     mean: Number
+    """Over the texts that gave a number; null where none did."""
+
     std: Number
+    """Standard deviation over them."""
+
     min: Number
+    """The smallest."""
+
     max: Number
+    """The largest."""
+
     numbers: int | None = None
+    """How many texts gave a number."""
+
     floor: Number
-    resolved: float
+    """Mean of their floors."""
+
+    resolved: FiniteFloat
+    """Share of texts that are above their floor."""
 
     @property
     def is_resolved(self) -> bool:
@@ -318,7 +340,7 @@ def _floors(entries: Sequence[Entry], is_log: bool, last: int) -> list[Point]:
     ]
     if not known:
         return []
-    values = [one for entry in known for one in (entry.min, entry.mean, entry.max) if one is not None]
+    values = [one for entry in entries for one in (entry.min, entry.mean, entry.max) if one is not None]
     highest = max(entry.floor for entry in known if entry.floor is not None)
     if is_log:
         reach = DECADES_TO_FLOOR if _vanishes(known[0]) else 0.0
