@@ -61,7 +61,7 @@ ALLOCATORS = (
 )
 """How the reports of torch's allocators begin, where they are bare RuntimeErrors."""
 
-_PLACE = re.compile(r"^\[enforce fail at alloc_cpu\.cpp[^]]*\] [^.]*\. ")
+_PLACE = re.compile(r"^\[enforce fail[^]]*\] (?:[^.:]*\. )?")
 """The place in torch's source that stands before a report, with the check that failed there."""
 
 

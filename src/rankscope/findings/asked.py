@@ -228,6 +228,12 @@ class Inputs(Asked):
         "What each axis of --inputs is, where texts are not the first: tokens,texts or tokens,texts,dim.",
     )
 
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _in_one_text(cls, axes: Any) -> Any:
+        """Names one by one, as Python may give them, are one text."""
+        return ",".join(map(str, axes)) if isinstance(axes, list | tuple) else axes
+
     @property
     def read_files(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""

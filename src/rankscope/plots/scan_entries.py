@@ -1,13 +1,26 @@
 """Labels and numbers of the older pages."""
 
-from rankscope.findings.scan.entries import full_label as full_label
-from rankscope.findings.scan.entries import label as label
+from rankscope.findings.scan import entries
 
 SMALL = 1e-3
 """Numbers below are written with an exponent: 4.5e-4 is shorter than 0.00045."""
 
 LONGEST = 80
 """Letters of a name that a figure shows; the list of definitions holds the whole."""
+
+
+def label(base: str) -> str:
+    """A definition in words, without the tags of the default panel.
+
+    >>> label("residual_ratio[composite,mean]")
+    'residual ratio, composite'
+    """
+    return entries.label(base).replace("Frobenius", "frobenius")
+
+
+def full_label(definition: str) -> str:
+    """The label with what was done to the tokens before measuring."""
+    return entries.full_label(definition).replace("Frobenius", "frobenius")
 
 
 def clipped(text: str, longest: int = LONGEST) -> str:

@@ -281,20 +281,16 @@ def test_a_named_place_has_its_name_in_place_of_a_number() -> None:
 
 
 def test_a_shade_fills_everything_below_its_line() -> None:
-    points = [Point(0, -1.0), Point(1, -2.0)]
-    lines = [
-        Line(name="floor", points=points, shade=True, dots=False),
-        Line(name="a", points=[Point(0, 0.0)]),
-    ]
-    filled = [
-        one.attrib["d"]
-        for one in read(Panel(title="a", lines=lines)).iter(f"{SVG}path")
-        if "fill-opacity" in one.attrib
-    ]
-    assert len(filled) == 1
-    heights = [float(one) for one in re.findall(r"[VL ](\d+\.\d)", filled[0])]
-    assert filled[0].endswith("Z")
-    assert max(heights) == pytest.approx(max(heights[0], heights[-1]))  # it starts and ends at the axis below
+    floor = Line(name="floor", points=[Point(0, -1.0), Point(1, -2.0)], shade=True, dots=False)
+    root = read(Panel(title="a", lines=[floor, Line(name="a", points=[Point(0, 0.0)])]))
+    (way,) = [one.attrib["d"] for one in root.iter(f"{SVG}path") if "fill-opacity" in one.attrib]
+    places = [(float(x), float(y)) for x, y in re.findall(r"(\d+\.\d) (\d+\.\d)", way)]
+    bottom = max(float(y) for y in re.findall(r"V(\d+\.\d)", way))
+    (start, first), *drawn = places
+    assert first == bottom  # from the axis below
+    assert way.endswith(f"V{bottom:.1f}Z")  # and back to it
+    assert start <= drawn[0][0]
+    assert drawn[0][1] < drawn[1][1] < bottom  # the higher floor stands higher
 
 
 def test_many_cells_have_plain_tips_so_that_files_stay_small() -> None:

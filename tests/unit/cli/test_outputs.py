@@ -215,7 +215,7 @@ def test_a_missing_extra_is_named_before_the_work(
         "studies.ablate.ablate",
         "studies.collapse.collapse",
         "studies.rate.rate",
-        "studies.scan_states",
+        "studies.scan.scan_states",
         "papers.figures.run.reproduce",
         "papers.tasks.training._epoch",
     ):

@@ -133,6 +133,7 @@ def test_what_is_no_block_is_an_error() -> None:
 
 
 def test_key_facts_strips_and_folds() -> None:
+    stretches = [Stretch(3, "layers 0-2", "healthy", "good"), Stretch(20, "layers 3-22", "bad", "bad")]
     page = Document(
         title="t",
         command="scan",
@@ -143,15 +144,7 @@ def test_key_facts_strips_and_folds() -> None:
                     Facts([("starts at", "layer 3")], kind="key"),
                     Facts([("cosine", "0.5")], "Numbers", "figures"),
                 ],
-                [
-                    Strip(
-                        "By layer",
-                        [
-                            Stretch(3, "layers 0-2", "healthy", "good"),
-                            Stretch(20, "layers 3-22", "bad", "bad"),
-                        ],
-                    )
-                ],
+                [Strip("By layer", stretches)],
             ),
             Beside([Notes(["for pages alone"])], [], only="html"),
             Section(
