@@ -23,7 +23,7 @@ from rankscope.charts import (
     to_svg,
 )
 from rankscope.charts.axes import linear_axis, log_axis
-from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, WIDTH, thinned
+from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, thinned
 from rankscope.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -197,7 +197,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("certify", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("ablate", *SMALL, "--plot", "x.png")),
-        ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
+        ("vl_convert", "plots", ("scan", "states.npy", "--plot", "x.png")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
         ("vl_convert", "plots", ("train", "sort", "--fast", "--plot", "x.png")),

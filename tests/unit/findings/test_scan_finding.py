@@ -288,8 +288,8 @@ def test_every_stack_has_its_verdict():
     assert "encoder Healthy" in words
     assert "decoder Collapsing" in words
     assert [panel.title for panel in found.chart().pictures] == [
-        "encoder: Residual ratio, Frobenius",
-        "decoder: Residual ratio, Frobenius",
+        "t5-small: encoder: Residual ratio, Frobenius",
+        "t5-small: decoder: Residual ratio, Frobenius",
     ]
     assert found.chart().pictures[1].marks == [(3.0, "starts at layer 3")]
 

@@ -102,7 +102,8 @@ class ScanConfig(ModelInputs):
 
     Hooks reduce every state to numbers where it appears: after attention, after the MLP, after the block and after the
     final norm. Padding and special tokens are left out. Numbers that are not above their rounding floor are marked. In
-    place of a model a .npy or .safetensors file of hidden states may be named.
+    place of a model a .npy or .safetensors file of hidden states may be named; --axes layers,tokens,dim then says what
+    its axes are, where that is not clear.
     """
 
     group = "What is measured"
@@ -125,6 +126,11 @@ class ScanConfig(ModelInputs):
 
     of_states: ClassVar = ("model", "axes", "spectra", "full", "measures", "thresholds")
     """Options that hidden states from outside can use; all others need a live model."""
+
+    @classmethod
+    def default_text(cls, name: str) -> str:
+        """Where other commands take the first run of blocks, a scan looks at all."""
+        return "all" if name == "stack" else super().default_text(name)
 
     @field_validator("measures")
     @classmethod
@@ -635,7 +641,8 @@ class ScanFinding(Finding):
     def chart(self) -> Chart:
         """The residual ratio of every stack by layer, as it is and on unit tokens."""
         stacks = stacks_of(self.summary)
-        return Chart([_View(self, one, is_single=len(stacks) == 1).headline(width=620) for one in stacks])
+        panels = [_View(self, one, is_single=len(stacks) == 1).headline(width=620) for one in stacks]
+        return Chart([replace(one, title=f"{clipped(self.scan.model)}: {one.title}") for one in panels])
 
     def _about(self) -> list[Block]:
         scanned = self.scan.model_dump(mode="json", exclude={"reported"}, exclude_none=True)
