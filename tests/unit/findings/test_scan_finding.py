@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rankscope as rs
@@ -227,6 +227,7 @@ def test_a_condition_on_a_saved_scan_reads_the_saved_numbers(tmp_path):
     )
 
 
+@example(0.9, 0.3, ">", 1.05)  # past the limit with its floor, and past what a cosine can be
 @given(st.floats(-2, 2), st.floats(0, 0.5), st.sampled_from(["<", "<=", ">", ">="]), st.floats(-2, 2))
 def test_a_share_with_its_floor_stays_within_what_a_share_can_be(value, floor, operator, limit):
     """Crossed means that every possible value is past the limit; a cosine is never above one whatever its floor."""
