@@ -19,10 +19,10 @@ from rankscope.findings.paths import PathsFinding
 from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
 from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
+from rankscope.findings.scan import ScanFinding
 from rankscope.findings.train import TrainFinding
 from rankscope.results import Table
 from rankscope.results.origin import provenance
-from rankscope.findings.scan import ScanFinding
 
 
 @cache

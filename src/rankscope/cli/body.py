@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rankscope.findings.base import Finding
     from rankscope.results.outcome import Decision
 
-INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
