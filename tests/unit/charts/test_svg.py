@@ -316,7 +316,10 @@ def test_feet_and_groups_of_a_grid_are_drawn() -> None:
 
 
 def test_pictures_of_several_widths_stand_side_by_side() -> None:
-    text = str(Chart([panel(width=400), panel(width=700)]).svg())
-    assert 'width="1400"' in text
-    assert 'class="chart narrow"' in text
-    assert 'class="chart broad"' in text
+    text = str(Chart([panel(width=400), panel(width=500)]).svg())
+    assert 'width="1000"' in text
+    assert "translate(500 0)" in text
+    assert text.count('class="chart narrow"') == 2
+    below = str(Chart([panel(width=400), panel(width=700)]).svg())  # one that is broad stands alone
+    assert '<svg xmlns="http://www.w3.org/2000/svg" width="700"' in below
+    assert 'class="chart broad"' in below

@@ -106,7 +106,7 @@ def test_states_of_three_axes_are_asked_about(folder, states, tmp_path):
     assert "Axes are (layers, tokens, dim) as given: one text" in result.stdout
     assert "axes 'layers,tokens,dim' are 3" in failed(states, "--axes", "layers,tokens,dim")
     assert "cannot be read" in failed(one, "--axes", "layers,token,dim")
-    assert "names the axes of --inputs" in failed(
+    assert "names the axes of ready inputs" in failed(
         folder, "--random-tokens", "2x8", "--axes", "layers,tokens,dim"
     )
 
