@@ -63,7 +63,7 @@ STYLES: tuple[Style, ...] = ("solid", "dashed", "dotted")
 COLUMNS_BESIDE = 16
 """Columns of one map; further definitions start another one below."""
 
-SMALL, LARGE, BROAD = 400, 480, 1120
+SMALL, LARGE, BROAD = 400, 440, 1120
 """Widths of pictures: three abreast, beside the verdict, over the whole page."""
 
 
