@@ -35,6 +35,7 @@ old = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+old.callback()(lambda: None)  # with a callback a single command stays a command of its own
 old.command("list")(list_names)
 
 
