@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rankscope.findings.rate import RateFinding as RateFinding
     from rankscope.findings.reproduce import ReproduceConfig as ReproduceConfig
     from rankscope.findings.reproduce import ReproduceFinding as ReproduceFinding
+    from rankscope.findings.scan import ScanConfig as ScanConfig
+    from rankscope.findings.scan import ScanFinding as ScanFinding
     from rankscope.findings.train import TrainConfig as TrainConfig
     from rankscope.findings.train import TrainFinding as TrainFinding
     from rankscope.masks import MaskGraph as MaskGraph
@@ -71,10 +73,6 @@ if TYPE_CHECKING:
     from rankscope.split import Split as Split
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
-    from rankscope.studies import Scan as Scan
-    from rankscope.studies import ScanConfig as ScanConfig
-    from rankscope.studies import scan as scan
-    from rankscope.studies import scan_states as scan_states
     from rankscope.studies.ablate import ablate as ablate
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
@@ -84,6 +82,8 @@ if TYPE_CHECKING:
     from rankscope.studies.paths import paths as paths
     from rankscope.studies.predict import predict as predict
     from rankscope.studies.rate import rate as rate
+    from rankscope.studies.scan import scan as scan
+    from rankscope.studies.scan import scan_states as scan_states
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
 
@@ -107,6 +107,7 @@ _HOME = {
     "findings.paths": ("PathsConfig", "PathsFinding"),
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
+    "findings.scan": ("ScanConfig", "ScanFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
     "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
     "studies.certify": ("certify",),
@@ -116,13 +117,10 @@ _HOME = {
     "studies.predict": ("predict",),
     "studies.paths": ("decompose", "paths"),
     "studies.rate": ("rate",),
+    "studies.scan": ("scan", "scan_states"),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
-    "studies": (
-        *("Scan", "ScanConfig"),
-        *("scan", "scan_states"),
-    ),
     "papers.claims.study": ("check_claims", "claims"),  # from its file: the package itself is called claims
     "papers.figures": ("FIGURES", "reproduce"),
     "papers.tasks": ("TASKS", "load_trained", "train"),
@@ -167,8 +165,8 @@ __all__ = [
     "RateFinding",
     "ReproduceConfig",
     "ReproduceFinding",
-    "Scan",
     "ScanConfig",
+    "ScanFinding",
     "Seen",
     "Spec",
     "Split",
@@ -216,7 +214,17 @@ __all__ = [
 ]
 
 
+_RENAMED = {"Scan": "ScanFinding"}
+"""Former names, which still work and warn."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        import warnings
+
+        words = f"rankscope.{name} is called rankscope.{_RENAMED[name]} now"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name in _PACKAGE_OF:
         return getattr(import_module(f"rankscope.{_PACKAGE_OF[name]}"), name)
     raise AttributeError(f"module 'rankscope' has no attribute {name!r}")

@@ -3,6 +3,8 @@
 A message says what was asked, what was found, what would work.
 """
 
+import re
+
 
 class RankscopeError(Exception):
     """Base of all errors below; the command line prints its message on one line and exits with code 2."""
@@ -51,22 +53,27 @@ class OutOfMemory(RankscopeError):  # noqa: N818 - reads as a sentence
     """There is not enough memory; the message says which option reduces it."""
 
 
-ALLOCATIONS = (
-    "out of memory",  # CUDA, MPS, HIP
-    "can't allocate memory",  # torch on Linux
-    "not enough memory: you tried to allocate",  # torch on Windows
-    "unable to allocate",  # numpy
-    "std::bad_alloc",
+ALLOCATORS = (
+    "DefaultCPUAllocator: ",
+    "MPS backend out of memory",
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
 )
-"""What allocators say, in lower case. The word memory alone says nothing: models have memories too."""
+"""How the reports of torch's allocators begin, where they are bare RuntimeErrors."""
+
+_PLACE = re.compile(r"^\[enforce fail[^]]*\] (?:[^.:]*\. )?")
+"""The place in torch's source that stands before a report, with the check that failed there."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that memory ran out; torch reports this as a RuntimeError of many words.
+    """Whether memory ran out: by the type of the error, or because an allocator of torch reports it.
 
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    On the CPU torch has no type for it: the report is a plain RuntimeError, which names the allocator. What else an
+    error says of memory counts for nothing: models have memories too.
+
+    >>> is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't ..."))
     True
-    >>> is_out_of_memory(RuntimeError("the memory tokens do not fit the queries"))
+    >>> is_out_of_memory(RuntimeError("out of memory tokens: 4 queries, 3 slots"))
     False
     """
     if isinstance(error, MemoryError | OutOfMemory):
@@ -75,8 +82,8 @@ def is_out_of_memory(error: BaseException) -> bool:
         kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__
     ):  # of torch, which is not imported
         return True
-    words = str(error).lower()
-    return isinstance(error, RuntimeError) and any(one in words for one in ALLOCATIONS)
+    report = _PLACE.sub("", str(error))
+    return isinstance(error, RuntimeError) and report.startswith(ALLOCATORS)
 
 
 class NotSaved(UserWarning):

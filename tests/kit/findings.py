@@ -19,6 +19,7 @@ from rankscope.findings.paths import PathsFinding
 from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
 from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
+from rankscope.findings.scan import ScanFinding
 from rankscope.findings.train import TrainFinding
 from rankscope.results import Table
 from rankscope.results.origin import provenance
@@ -157,6 +158,20 @@ def reproduce() -> ReproduceFinding:
 
 
 @cache
+def scan() -> ScanFinding:
+    """A small encoder on two texts, with attention maps, a tree and one measure more."""
+    import torch
+
+    from rankscope.studies.scan import scan as run
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return run(model, inputs=x, attention=True, tree=True, measures=("diameter",))
+
+
+@cache
 def old() -> OldFinding:
     """A scan as it was saved before findings had fields."""
     return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
@@ -174,5 +189,6 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     RateFinding: rate,
     ReproduceFinding: reproduce,
     TrainFinding: train,
+    ScanFinding: scan,
     OldFinding: old,
 }

@@ -1,8 +1,11 @@
-"""Tables as a scan returns them, made of formulas: the same numbers on every machine, no model needed."""
+"""Findings as a scan returns them, made of formulas: the same numbers on every machine, no model needed."""
 
 import math
+from dataclasses import replace
 
+from rankscope.findings.scan import ScanFinding
 from rankscope.results import Table
+from rankscope.verdict import judged
 
 UNIT = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
 PANEL = (
@@ -140,40 +143,8 @@ def attention_summary(stack, layers, heads):
     return found
 
 
-def stack_verdict(stack, verdict, words, summary, *, starts=None, rate=None):
-    blocks = [
-        one for one in summary if one["stack"] == stack and one["site"] == "block" and one["head"] is None
-    ]
-    layers = []
-    for layer in sorted({one["layer"] for one in blocks}):
-        here = {one["definition"]: one["mean"] for one in blocks if one["layer"] == layer}
-        name = verdict if starts is None or layer >= starts else "healthy"
-        ratio = here["residual_ratio[frobenius,mean,unit]"]
-        layers.append(
-            {
-                "layer": layer, "verdict": name,
-                "words": f"The residual ratio on unit tokens is {ratio:.3g}.",
-                "numbers": {
-                    key: here[key]
-                    for key in (
-                        "residual_ratio[frobenius,mean]", "residual_ratio[frobenius,mean,unit]",
-                        "cosine[off_diagonal]", "token_share[largest]", "effective_rank[entropy]",
-                    )
-                },
-            }
-        )  # fmt: skip
-    return {
-        "stack": stack,
-        "verdict": verdict,
-        "words": words,
-        "starts": starts,
-        "rate": rate,
-        "layers": layers,
-    }
-
-
-def table_of(summary, stacks, verdict, words, *, model="tiny/model", dtype="float32", **scan):
-    """The table: rows of two texts, and all sections."""
+def finding_of(summary, *, model="tiny/model", dtype="float32", **scan):
+    """The finding: rows of two texts, all sections, and the verdict that the rules give."""
     kept = [one for one in summary if one["head"] is None]
     rows = [(one, sample) for one in kept for sample in range(2)]
     columns = {
@@ -187,15 +158,13 @@ def table_of(summary, stacks, verdict, words, *, model="tiny/model", dtype="floa
         "tokens": TOKENS,
     }
     ids = dict.fromkeys((one["definition"], one["measure"]) for one in summary)
+    stacks = list(dict.fromkeys(one["stack"] for one in summary))
     sections = {
         "summary": summary,
-        "verdict": {
-            "verdict": verdict, "words": words, "stacks": stacks,
-            "thresholds": {"collapse_ratio": 0.05, "healthy_ratio": 0.3, "massive_token_share": 0.5, "rate": 0.85},
-        },
         "scan": {
             "model": model, "family": "found by structure", "dtype": dtype, "parameters": 124_439_808,
-            "texts": TEXTS, "tokens": float(TOKENS), "dims": {one["stack"]: 768 for one in stacks},
+            "texts": TEXTS, "tokens": float(TOKENS), "dims": dict.fromkeys(stacks, 768),
+            "stacks": {one: {"tokens": float(TOKENS), "dim": 768} for one in stacks},
             "special rule": "padding and special tokens are left out", "warnings": [], **scan,
         },
         "definitions": {name: WORDS.get(measure, measure) for name, measure in ids},
@@ -205,26 +174,19 @@ def table_of(summary, stacks, verdict, words, *, model="tiny/model", dtype="floa
         "config": {"model": model, "texts": TEXTS, "dtype": dtype}, "versions": {"torch": "2.13.0"},
     }  # fmt: skip
     frame = Table.from_columns(columns).frame
-    return Table(frame=frame, sections=sections, provenance=origin, command="scan")
+    table = Table(frame=frame, sections=sections, provenance=origin, command="scan")
+    return ScanFinding(**sections, verdict=judged(table), table=table)
 
 
 def healthy(layers=12, **more):
-    words = "No layer collapses. Tokens stay distinct from the first layer to the last."
-    summary = stack_summary("blocks", layers, healthy_ratio)
-    return table_of(
-        summary, [stack_verdict("blocks", "healthy", words, summary)], "healthy", words,
-        **({"model": "bert-base-uncased"} | more),
-    )  # fmt: skip
+    return finding_of(
+        stack_summary("blocks", layers, healthy_ratio), **({"model": "bert-base-uncased"} | more)
+    )
 
 
 def collapsing(layers=16, dtype="float32"):
-    words = (
-        "Tokens collapse from layer 3 on. The residual ratio on unit tokens falls from 0.91 to 1.2e-5, "
-        "by a factor of 0.45 per layer."
-    )
     summary = stack_summary("blocks", layers, collapsing_ratio, dtype=dtype)
-    stack = stack_verdict("blocks", "collapsing", words, summary, starts=3, rate=0.45)
-    return table_of(summary, [stack], "collapsing", words, model="random post-norm", dtype=dtype)
+    return finding_of(summary, model="random post-norm", dtype=dtype)
 
 
 def massive_token(layers=30):
@@ -234,43 +196,21 @@ def massive_token(layers=30):
     def raw(layer, layers):
         return unit(layer, layers) if layer < 3 else 0.985
 
-    words = (
-        "One massive token lifts the residual ratio to 0.99 from layer 3 on. Without its length the other tokens "
-        "read 0.68: they stay distinct."
-    )
     summary = stack_summary("blocks", layers, raw, unit, dtype="bfloat16")
-    stack = stack_verdict("blocks", "massive token", words, summary)
-    return table_of(
-        summary, [stack], "massive token", words, model="SmolLM2-135M", dtype="bfloat16",
+    return finding_of(
+        summary, model="SmolLM2-135M", dtype="bfloat16",
         warnings=["the model ran in bfloat16: ratios below 0.2 cannot be told from zero"],
     )  # fmt: skip
 
 
 def two_stacks(layers=6):
-    summary = stack_summary("encoder", layers, healthy_ratio) + stack_summary(
-        "decoder", layers, collapsing_ratio
-    )
-    stacks = [
-        stack_verdict("encoder", "healthy", "Tokens of the encoder stay distinct.", summary),
-        stack_verdict(
-            "decoder",
-            "collapsing",
-            "Tokens of the decoder collapse from layer 3 on.",
-            summary,
-            starts=3,
-            rate=0.45,
-        ),
-    ]
-    words = "The decoder collapses from layer 3 on. The encoder is healthy."
-    return table_of(summary, stacks, "collapsing", words, model="t5-small")
+    encoder = stack_summary("encoder", layers, healthy_ratio)
+    return finding_of(encoder + stack_summary("decoder", layers, collapsing_ratio), model="t5-small")
 
 
 def with_attention(layers=12, heads=12):
-    table = healthy(layers)
-    summary = table.sections["summary"] + attention_summary("blocks", layers, heads)
-    ids = table.sections["definitions"] | {definition: WORDS[measure] for measure, definition in MAPS}
-    sections = table.sections | {"summary": summary, "definitions": ids}
-    return Table(frame=table.frame, sections=sections, provenance=table.provenance, command=table.command)
+    summary = stack_summary("blocks", layers, healthy_ratio) + attention_summary("blocks", layers, heads)
+    return finding_of(summary, model="bert-base-uncased")
 
 
 HOSTILE = (
@@ -284,7 +224,7 @@ HOSTILE = (
 
 
 def hostile():
-    """Names of model, stacks, definitions, verdicts and warnings that try to leave their place."""
+    """Names of model, stacks, definitions and warnings that try to leave their place."""
     summary = [
         one
         for place, name in enumerate(HOSTILE)
@@ -298,17 +238,14 @@ def hostile():
         if one["site"] == "attention":
             one.update(site=HOSTILE[1])
     summary += attention_summary(HOSTILE[0], 3, 2)
-    stacks = [stack_verdict(name, name, name, summary) for name in HOSTILE]
-    table = table_of(
-        summary, stacks, HOSTILE[1], " ".join(HOSTILE[:5]), model=HOSTILE[5] + "".join(HOSTILE[:4]),
-        warnings=list(HOSTILE), family=HOSTILE[2], **{"special rule": HOSTILE[0]},
+    found = finding_of(
+        summary, model=HOSTILE[5] + "".join(HOSTILE[:4]), warnings=list(HOSTILE), family=HOSTILE[2],
+        **{"special rule": HOSTILE[0]},
     )  # fmt: skip
-    sections = table.sections | {
-        "definitions": {name: name for name in (*HOSTILE, *table.sections["definitions"])},
-        "verdict": table.sections["verdict"] | {"thresholds": {name: name for name in HOSTILE}},
-    }
     origin = {name: name for name in HOSTILE} | {"config": {name: name for name in HOSTILE}, "versions": {}}
-    return Table(frame=table.frame, sections=sections, provenance=origin, command=HOSTILE[0])
+    words = {name: name for name in (*HOSTILE, *found.definitions)}
+    table = replace(found.table, provenance=origin)
+    return found.model_copy(update={"definitions": words, "table": table})
 
 
 def deep(layers=48):

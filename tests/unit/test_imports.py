@@ -7,7 +7,6 @@ from pathlib import Path
 
 import rankscope
 from kit import scan_tables
-from rankscope.report import scan_page
 from rankscope.results import Table
 
 STUDIES = [
@@ -20,27 +19,22 @@ NO_TORCH = {"torch", "pandas", "transformers"}
 PAPERS = {"rankscope.papers"}
 
 STAGES: dict[str, tuple[str, set[str]]] = {
-    "rankscope": ("import rankscope", {"torch", "numpy", "polars", "scipy", "pandas", "typer", *LIBRARIES}),
+    "rankscope": ("import rankscope", {"torch", "numpy", "polars", "scipy", "pandas", *LIBRARIES}),
     "processor": ("import rankscope.core.processor", {"torch", *LIBRARIES}),
     "results": (
         "import rankscope.results.table",
-        {"torch", "altair", "jinja2", "scipy", "pandas", "typer", "pydantic", *LIBRARIES},
+        {"torch", "altair", "jinja2", "scipy", "pandas", "pydantic", *LIBRARIES},
     ),
     "versions": (
         "assert 'torch' in rankscope.results.provenance({})['versions']",
         {"torch", "scipy", "pydantic", *LIBRARIES},
     ),
-    "masks": ("import rankscope.masks", {"torch", "altair", "jinja2", "typer", *LIBRARIES}),
+    "masks": ("import rankscope.masks", {"torch", "altair", "jinja2", *LIBRARIES}),
     "plots": ("import rankscope.plots", {*NO_TORCH, *LIBRARIES}),
-    "report": ("import rankscope.report", {*NO_TORCH, *LIBRARIES}),
     "pages": (
-        "table = rankscope.results.Table.load('scan.json')\n"
-        "text = rankscope.report.scan_page(table, title='t', command='c')\n"
-        "open('page.html', 'w', encoding='utf-8').write(text)\n"
-        "assert 'svg' in rankscope.report.scan_summary_html(table)\n"
-        "curves = rankscope.results.Table.load('curves.json')\n"
-        "charts = [rankscope.plots.layer_curves(curves)]\n"
-        "assert 'san' in rankscope.report.page(curves, charts, title='t', command='c')",
+        "found = rankscope.Finding.load('scan.json')\n"
+        "found.report('page.html')\n"
+        "assert 'svg' in found._repr_html_()",
         NO_TORCH,
     ),
     "sources": (
@@ -51,7 +45,7 @@ STAGES: dict[str, tuple[str, set[str]]] = {
     "monitor": ("import rankscope.monitor", set(LIBRARIES)),
     # figures, tasks and claims of the papers cost as much as everything else; only who asks for them pays
     "studies": (
-        f"import {', '.join(STUDIES)}\nfrom rankscope.studies import Scan, scan",
+        f"import {', '.join(STUDIES)}\nfrom rankscope.studies.scan import scan",
         {"transformers", *PAPERS},
     ),
 }
@@ -81,5 +75,5 @@ def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert dict(map(json.loads, done.stdout.splitlines())) == {stage: [] for stage in STAGES}
-    expected = scan_page(scan_tables.healthy(3), title="t", command="c")
+    expected = scan_tables.healthy(3).to_html()
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == expected

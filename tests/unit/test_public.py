@@ -36,16 +36,6 @@ def test_every_public_name_resolves_and_is_documented() -> None:
         _ = rankscope.absent
 
 
-def test_every_name_of_the_studies_resolves() -> None:
-    from rankscope import studies
-
-    assert sorted(studies.__all__) == sorted(studies._MODULE_OF) == sorted(dir(studies))
-    for name in studies.__all__:
-        assert getattr(studies, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'absent'"):
-        _ = studies.absent
-
-
 CODE = {  # the page and the least number of its blocks
     "README.md": 4,
     "docs/split.md": 1,

@@ -9,8 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from rankscope.charts.markup import Attribute, tag
-from rankscope.charts.specs import Picture
-from rankscope.charts.svg import WIDTH, size_of, to_svg
+from rankscope.charts.specs import WIDTH, Picture
+from rankscope.charts.svg import size_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
 
 CHART_FORMATS = (".svg", ".png")
@@ -48,10 +48,10 @@ class Chart:
         for start in range(0, len(self.pictures), columns):
             row = self.pictures[start : start + columns]
             for at, picture in enumerate(row):
-                place = f"translate({at * WIDTH} {top:g})"
+                place = f"translate({at * wide:g} {top:g})"
                 parts.append(tag("g", to_svg(picture, tips=tips), transform=place))
             top += max(height for _, height in sizes[start : start + columns])
-        size: dict[str, Attribute] = {"width": f"{columns * max(wide, WIDTH):g}", "height": f"{top:g}"}
+        size: dict[str, Attribute] = {"width": f"{columns * wide:g}", "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
         return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size)
 

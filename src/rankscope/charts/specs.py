@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+WIDTH = 620
+"""Width of a picture, in dots. A narrow one keeps its letters legible on a phone, a broad one fills a desk."""
 
 Style = Literal["solid", "dashed", "dotted", "none"]
 Scale = Literal["linear", "log"]
@@ -39,6 +42,7 @@ class Line:
         style: of the stroke; ``none`` leaves the points alone.
         color: which of the colors; None takes the next one that is free, -1 is gray.
         dots: whether points are drawn as dots. A line without dots has no tips.
+        shade: fills the drawing below the line in its color, as below a floor.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Line:
     style: Style = "solid"
     color: int | None = None
     dots: bool = True
+    shade: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +63,7 @@ class Panel:
         inside: values that must be on the axis. Points beyond them then stand at its ends as triangles.
         notes: short sentences below the title.
         marks: places along the layers, each with a word, at which a thin line stands.
+        places: places with a name in place of a number, such as what follows the last layer.
     """
 
     title: str
@@ -68,6 +74,8 @@ class Panel:
     inside: Sequence[float] = ()
     notes: Sequence[str] = ()
     marks: Sequence[tuple[float, str]] = ()
+    places: Sequence[tuple[float, str]] = ()
+    width: int = WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,13 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """Colored cells, row by row; ``ends`` says what the darkest and the brightest color mean."""
+    """Colored cells, row by row.
+
+    Args:
+        ends: what the darkest and the brightest color mean.
+        groups: headings over neighbouring columns, each with how many it covers.
+        feet: lines below the cells, each with a name and a text per column, where columns have ends of their own.
+    """
 
     title: str
     rows: Sequence[str]
@@ -92,6 +106,9 @@ class Grid:
     across: str = ""
     ends: tuple[str, str] = ("", "")
     notes: Sequence[str] = ()
+    groups: Sequence[tuple[str, int]] = ()
+    feet: Sequence[tuple[str, Sequence[str]]] = ()
+    width: int = WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,7 @@ class Bars:
     bars: Sequence[Bar]
     value: str = "value"
     notes: Sequence[str] = ()
+    width: int = WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +191,8 @@ class Plane:
     names: Sequence[tuple[str, int | str]] = ()
     notes: Sequence[str] = ()
 
+    width: ClassVar[int] = WIDTH
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
@@ -186,6 +206,8 @@ class Drawn:
     title: str
     draw: Callable[[], str]
     notes: Sequence[str] = ()
+
+    width: ClassVar[int] = WIDTH
 
 
 Picture = Panel | Grid | Bars | Plane | Drawn

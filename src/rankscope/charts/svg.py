@@ -17,6 +17,7 @@ from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
 from rankscope.charts.markup import Attribute, legal, tag
 from rankscope.charts.specs import (
+    WIDTH,
     Bar,
     Bars,
     Cell,
@@ -32,7 +33,6 @@ from rankscope.charts.specs import (
 )
 from rankscope.core.words import clipped, number
 
-WIDTH = 620
 TOP, BOTTOM = 30, 44
 """Space above and below the drawing: title, names of the axis."""
 
@@ -47,6 +47,10 @@ LONGEST_NAME = 30
 
 MOST_TIPS = 14
 """Lines of one tip; more do not fit beside a chart."""
+
+MOST_BOARDS = 150
+"""Cells of a grid that have a board each, which keys reach too. A board is a thousand letters of markup, and maps of a
+deep model have thousands of cells: those have the plain tip of the browser."""
 
 MOST_NAMES = 40
 """Lines whose names stand at their ends."""
@@ -63,6 +67,9 @@ MOST_SPOTS = 80
 THIN = 0.3
 """A point of a way that is nearer than this to the line without it is left out."""
 
+NEAREST = 26
+"""Dots between the middle of a name below the axis and that of the next number; nearer ones would touch."""
+
 INK, SOFT, GRAY, RULE = "#1c2128", "#59616c", "#8b939d", "#e4e7eb"
 DASHES = {"solid": None, "dashed": "6 4", "dotted": "1.5 3", "none": None}
 
@@ -73,8 +80,9 @@ STYLE = Markup(
 """What makes tips appear; part of every picture."""
 
 PAGE_STYLE = (
-    "svg.chart{display:block;width:100%;height:auto}"
-    "@media screen and (max-width:40rem){svg.chart{min-width:34rem}}"
+    "svg.chart{display:block;width:100%;height:auto}svg.chart.narrow{max-width:36rem}"
+    "@media screen and (max-width:40rem){svg.chart{min-width:34rem}svg.chart.broad{min-width:52rem}"
+    "svg.chart.narrow{min-width:0}}"
     "@media screen and (prefers-color-scheme:dark){"
     ".chart .back,.chart .hole{fill:var(--paper)}.chart .ink{fill:var(--ink)}.chart .soft{fill:var(--soft)}"
     ".chart .rule{stroke:var(--grid)}.chart .board{fill:var(--tint);stroke:var(--line)}"
@@ -101,10 +109,10 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
         back,
         body,
         xmlns="http://www.w3.org/2000/svg",
-        class_="chart",
-        width=WIDTH,
+        class_=f"chart{' narrow' if picture.width < WIDTH else ' broad' if picture.width > WIDTH else ''}",
+        width=picture.width,
         height=f"{drawing.height:g}",
-        viewBox=f"0 0 {WIDTH} {drawing.height:g}",
+        viewBox=f"0 0 {picture.width} {drawing.height:g}",
         role="group",
         aria_label=clipped(". ".join([picture.title, *picture.notes]), 400),
         font_family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
@@ -113,9 +121,9 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
 
 
 def size_of(picture: Picture) -> tuple[float, float]:
-    """Width and height; every picture is ``WIDTH`` wide but those that other code draws."""
+    """Width and height; of a picture that other code draws as that code says."""
     if not isinstance(picture, Drawn):
-        return WIDTH, _drawn(picture).height
+        return picture.width, _drawn(picture).height
     root = re.search(r"<svg\b[^>]*>", picture.draw())
     found = [re.search(rf'\b{name}="([0-9.]+)', root[0] if root else "") for name in ("width", "height")]
     if None in found:
@@ -165,10 +173,10 @@ class _Frame:
 
 @_drawn.register
 def _(panel: Panel) -> _Drawing:
-    head, top = _head(panel.title, panel.notes)
+    head, top = _head(panel)
     lines = [line for line in panel.lines if any(point.y is not None for point in line.points)]
     if not lines:
-        return _empty(head, top, "There is no number to draw.")
+        return _empty(panel, head, top, "There is no number to draw.")
     colors = _colors(panel.lines)
     inks = [color for line, color in zip(panel.lines, colors, strict=True) if line in lines]
     named = lines[:MOST_NAMES]
@@ -183,13 +191,13 @@ def _(panel: Panel) -> _Drawing:
         first=min(places),
         last=max(places),
         left=34 + LETTER * 10.5 * max((len(words) for _, words in axis.ticks), default=1),
-        right=WIDTH - room,
+        right=panel.width - room,
         top=top,
         bottom=top + height,
     )
     parts = [*head, *_ruled(panel, frame)]
     for line, color in zip(lines, inks, strict=True):
-        parts += [*_bands(line, color, frame), *_curves(line, color, frame)]
+        parts += [*_shades(line, color, frame), *_bands(line, color, frame), *_curves(line, color, frame)]
     for line, color in zip(lines, inks, strict=True):
         parts += _dots(line, color, frame, is_small=len(line.points) > 40)
     parts += _names(named, inks, frame)
@@ -229,8 +237,14 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
         place = frame.bottom - (frame.bottom - frame.top) * share
         yield tag("path", class_="rule", stroke=RULE, d=f"M{frame.left:.0f} {place:.1f}H{frame.right:.1f}")
         yield _text(frame.left - 7, place + 3.5, words, anchor="end")
-    for place in count_ticks(frame.first, frame.last):
-        yield _text(frame.x(place), frame.bottom + 16, str(place), anchor="middle")
+    named = dict(panel.places)
+    numbered = [point.x for line in panel.lines for point in line.points if point.x not in named]
+    near = [frame.x(place) for place in named]
+    for place in count_ticks(frame.first, max(numbered, default=frame.last)):
+        if all(abs(frame.x(place) - other) >= NEAREST for other in near):
+            yield _text(frame.x(place), frame.bottom + 16, str(place), anchor="middle")
+    for at, words in named.items():
+        yield _text(frame.x(at), frame.bottom + 16, clipped(words, 12), anchor="middle")
     yield _text(
         (frame.left + frame.right) / 2, frame.bottom + 34, clipped(panel.across), size=11, anchor="middle"
     )
@@ -279,6 +293,25 @@ def _curves(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
             stroke_dasharray=DASHES[line.style],
             d=f"M{way}",
         )
+
+
+def _shades(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
+    """Everything below a line that is shaded, half a place beyond its ends, so that a single point is seen too."""
+    known = [point for point in line.points if point.y is not None]
+    if not line.shade or not known:
+        return
+    half = 0.5 * (frame.right - frame.left) / max(frame.last - frame.first, 1)
+    way = [f"{frame.x(point.x):.1f} {frame.y(point.y):.1f}" for point in known if point.y is not None]
+    start, end = (max(frame.x(known[0].x) - half, frame.left), min(frame.x(known[-1].x) + half, frame.right))
+    first, last = way[0].split()[1], way[-1].split()[1]
+    yield tag(
+        "path",
+        class_=_fill(color, False),
+        fill=_ink(color, False),
+        fill_opacity=0.13,
+        stroke="none",
+        d=f"M{start:.1f} {frame.bottom:.1f}V{first}L{'L'.join(way)}H{end:.1f}V{last}V{frame.bottom:.1f}Z",
+    )
 
 
 def _bands(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
@@ -366,10 +399,11 @@ def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: 
         if len(places) == 1:
             start, end = frame.left, frame.right
         yield _looked_at(
-            f"{panel.across} {place:g}",
+            dict(panel.places).get(place, f"{panel.across} {place:g}"),
             said[place],
             (start, frame.top, end, frame.bottom),
             guide=frame.x(place),
+            width=panel.width,
         )
 
 
@@ -378,25 +412,30 @@ def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: 
 
 @_drawn.register
 def _(grid: Grid) -> _Drawing:
-    head, top = _head(grid.title, grid.notes)
+    head, top = _head(grid)
     if not grid.rows or not grid.columns:
-        return _empty(head, top, "There is no cell to draw.")
+        return _empty(grid, head, top, "There is no cell to draw.")
+    names = [*grid.rows, *(name for name, _ in grid.feet)]
     left = min(
-        max(30.0, 12 + LETTER * NAME_SIZE * max(len(clipped(row, LONGEST_NAME)) for row in grid.rows)), 200.0
+        max(30.0, 12 + LETTER * NAME_SIZE * max(len(clipped(row, LONGEST_NAME)) for row in names)), 200.0
     )
-    across, down = (WIDTH - left - 14) / len(grid.columns), min(20.0, max(6.0, 900 / len(grid.rows)))
+    across, down = (grid.width - left - 14) / len(grid.columns), min(20.0, max(6.0, 900 / len(grid.rows)))
     has_text = all(
         LETTER * 9.5 * len(cell.text) + 3 < across and down >= 12 for row in grid.cells for cell in row
     )
     longest = max(len(clipped(name, 16)) for name in grid.columns)
     turned = LETTER * 10 * longest > across - 2 and len(grid.columns) <= 40
-    body = top + (LETTER * 10 * longest + 8 if turned else 16) + (14 if grid.across else 0)
-    parts, tips = list(head), []
+    parts, tips, body = list(head), list[Markup](), top
     if grid.across:
         parts.append(_text(left, top + 9, clipped(grid.across, 60)))
-    every = (
-        1 if turned else -(-len(grid.columns) // max(1, int((WIDTH - left) // (LETTER * 10 * longest + 8))))
-    )
+        body += 14
+    if grid.groups:
+        headings, high = _groups(grid, left, body, across)
+        parts += headings
+        body += high
+    body += LETTER * 10 * longest + 8 if turned else 16
+    room = max(1, int((grid.width - left) // (LETTER * 10 * longest + 8)))
+    every = 1 if turned else -(-len(grid.columns) // room)
     for at, name in enumerate(grid.columns):
         x = left + (at + 0.5) * across
         if turned:
@@ -404,7 +443,7 @@ def _(grid: Grid) -> _Drawing:
             parts.append(tag("g", words, transform=f"translate({x + 3:.1f} {body - 5:.1f}) rotate(-90)"))
         elif at % every == 0:
             parts.append(_text(x, body - 5, clipped(name, 16), size=10, anchor="middle"))
-    sparse = max(1, math.ceil(11 / down))
+    sparse, has_boards = max(1, math.ceil(11 / down)), len(grid.rows) * len(grid.columns) <= MOST_BOARDS
     for place, (name, row) in enumerate(zip(grid.rows, grid.cells, strict=True)):
         y = body + place * down
         if place % sparse == 0:
@@ -413,42 +452,78 @@ def _(grid: Grid) -> _Drawing:
             )
         for at, cell in enumerate(row):
             box = (left + at * across, y, left + (at + 1) * across, y + down)
-            parts += _cell(cell, box, has_text)
-            said = [(cell.tip or cell.text, -1)]
             where = ", ".join(
                 filter(None, [f"{grid.down} {name}".strip(), f"{grid.across} {grid.columns[at]}".strip()])
             )
-            tips.append(_looked_at(where, said, box))
+            said = cell.tip or cell.text
+            parts += _cell(cell, box, has_text, "" if has_boards else clipped(f"{where}: {said}", 200))
+            if has_boards:
+                tips.append(_looked_at(where, [(said, -1)], box, width=grid.width))
     bottom = body + len(grid.rows) * down
+    for name, texts in grid.feet:
+        bottom += 12
+        parts.append(_text(left - 6, bottom, clipped(name, LONGEST_NAME), size=9, anchor="end"))
+        shown = [clipped(text, max(3, int(across / (LETTER * 9)))) for text in texts]
+        parts += [
+            _text(left + (at + 0.5) * across, bottom, text, size=9, anchor="middle")
+            for at, text in enumerate(shown)
+        ]
     if any(grid.ends):
         parts += _color_bar(grid.ends, left, bottom + 12)
         bottom += 26
     return _Drawing(parts, tips, bottom + 12)
 
 
-def _cell(cell: Cell, box: tuple[float, float, float, float], has_text: bool) -> Iterator[Markup]:
+def _groups(grid: Grid, left: float, top: float, across: float) -> tuple[list[Markup], float]:
+    """Headings over neighbouring columns, each of at most two lines over a thin rule, and how high they are."""
+    ends, at = list[tuple[float, float]](), 0
+    for _, many in grid.groups:
+        ends.append((left + at * across, left + (at + many) * across - 3))
+        at += many
+    lines = [
+        list(_wrapped(name, max(3.0, (end - start) / (LETTER * 10.5))))[:2]
+        for (name, _), (start, end) in zip(grid.groups, ends, strict=True)
+    ]
+    high = 12.0 * max(map(len, lines))
+    parts = list[Markup]()
+    for (start, end), shown in zip(ends, lines, strict=True):
+        for place, words in enumerate(shown):
+            y = top + high - 2 - 12 * (len(shown) - 1 - place)
+            parts.append(_text((start + end) / 2, y, words, size=10, anchor="middle", ink=INK, kind="ink"))
+        parts.append(
+            tag("path", class_="rule", stroke=RULE, d=f"M{start:.1f} {top + high + 2:.1f}H{end:.1f}")
+        )
+    return parts, high + 5
+
+
+def _cell(cell: Cell, box: tuple[float, float, float, float], has_text: bool, title: str) -> Iterator[Markup]:
     left, top, right, bottom = box
     color = "#fff" if cell.share is None else viridis(cell.share)
     size = {"width": f"{right - left - 1:.1f}", "height": f"{bottom - top - 1:.1f}"}
     yield tag(
         "rect",
+        *([tag("title", title)] if title else []),
+        class_="hole" if cell.share is None else None,
         x=f"{left:.1f}",
         y=f"{top:.1f}",
         fill=color,
         stroke=RULE if cell.share is None else None,
         **size,
     )
-    if cell.faint:  # a stroke across: not above its floor
-        yield tag(
-            "path",
-            stroke=ink_on(color),
-            stroke_opacity=0.5,
-            d=f"M{left:.1f} {bottom - 1:.1f}L{right - 1:.1f} {top:.1f}",
+    if cell.faint:  # strokes across: not above its floor
+        steps = [left + 7 * at for at in range(int((right - left - 1 + bottom - top) // 7) + 1)]
+        high = bottom - top - 1
+        way = "".join(
+            f"M{min(one, right - 1):.1f} {top + max(0.0, one - right + 1):.1f}"
+            f"L{max(left, one - high):.1f} {min(bottom - 1, top + one - left):.1f}"
+            for one in steps
         )
+        yield tag("path", class_="hatch", stroke=ink_on(color), stroke_opacity=0.3, d=way)
     if has_text and cell.text:
         middle = (left + right) / 2
+        kind = "soft" if cell.share is None else ""
         yield _text(
-            middle, (top + bottom) / 2 + 3, cell.text, size=9.5, anchor="middle", ink=ink_on(color), kind=""
+            middle, (top + bottom) / 2 + 3, cell.text, size=9.5, anchor="middle", ink=ink_on(color), kind=kind
         )
 
 
@@ -467,10 +542,10 @@ def _color_bar(ends: tuple[str, str], left: float, top: float) -> Iterator[Marku
 
 @_drawn.register
 def _(bars: Bars) -> _Drawing:
-    head, top = _head(bars.title, bars.notes)
+    head, top = _head(bars)
     known = [bar for bar in bars.bars if bar.value is not None]
     if not known:
-        return _empty(head, top, "There is no number to draw.")
+        return _empty(bars, head, top, "There is no number to draw.")
     left = min(
         14 + LETTER * NAME_SIZE * max(len(clipped(bar.name, LONGEST_NAME)) for bar in bars.bars), 220.0
     )
@@ -481,7 +556,7 @@ def _(bars: Bars) -> _Drawing:
     step = 20.0
 
     def x(value: float) -> float:
-        return left + (WIDTH - left - room) * (value - low) / wide
+        return left + (bars.width - left - room) * (value - low) / wide
 
     parts, tips = list(head), []
     for place, bar in enumerate(bars.bars):
@@ -490,13 +565,16 @@ def _(bars: Bars) -> _Drawing:
         parts += _bar(bar, x, y)
         tips.append(
             _looked_at(
-                bar.name, [(bar.tip or bar.text, -1 if bar.faint else 0)], (left, y, WIDTH - 4, y + step)
+                bar.name,
+                [(bar.tip or bar.text, -1 if bar.faint else 0)],
+                (left, y, bars.width - 4, y + step),
+                width=bars.width,
             )
         )
     bottom = top + len(bars.bars) * step
     parts.append(tag("path", class_="rule", stroke=GRAY, d=f"M{x(0.0):.1f} {top:.1f}V{bottom:.1f}"))
     parts.append(
-        _text((left + WIDTH - room) / 2, bottom + 16, clipped(bars.value, 60), size=11, anchor="middle")
+        _text((left + bars.width - room) / 2, bottom + 16, clipped(bars.value, 60), size=11, anchor="middle")
     )
     return _Drawing(parts, tips, bottom + 28)
 
@@ -545,9 +623,9 @@ class _Window:
 
 @_drawn.register
 def _(plane: Plane) -> _Drawing:
-    head, top = _head(plane.title, plane.notes)
+    head, top = _head(plane)
     if not plane.squares:
-        return _empty(head, top, "There is nothing to draw.")
+        return _empty(plane, head, top, "There is nothing to draw.")
     legend, top = _legend(plane.names, top)
     parts, tips = [*head, *legend], list[Markup]()
     many = len(plane.squares)
@@ -703,21 +781,23 @@ def _from_piece(point: tuple[float, float], start: tuple[float, float], end: tup
 # ------------------------------------------------------------------------------------------------- shared by all
 
 
-def _head(title: str, notes: Sequence[str]) -> tuple[list[Markup], float]:
+def _head(picture: Picture) -> tuple[list[Markup], float]:
     """Title and notes, and where the drawing may begin."""
     parts, at = [], 18.0
-    for line in _wrapped(title, (WIDTH - 16) / (LETTER * 15)):  # bold letters are wider
+    for line in _wrapped(picture.title, (picture.width - 16) / (LETTER * 15)):  # bold letters are wider
         parts.append(_text(8, at, line, size=14, ink=INK, bold=True, kind="ink"))
         at += 18
-    for note in notes:
-        for line in _wrapped(note, (WIDTH - 16) / (LETTER * NOTE_SIZE)):
+    for note in picture.notes:
+        for line in _wrapped(note, (picture.width - 16) / (LETTER * NOTE_SIZE)):
             parts.append(_text(8, at, line, size=NOTE_SIZE))
             at += ROW
     return parts, max(at, TOP) + 2
 
 
-def _empty(head: list[Markup], top: float, words: str) -> _Drawing:
-    return _Drawing([*head, _text(WIDTH / 2, top + 30, words, size=12, anchor="middle")], [], top + 56)
+def _empty(picture: Picture, head: list[Markup], top: float, words: str) -> _Drawing:
+    return _Drawing(
+        [*head, _text(picture.width / 2, top + 30, words, size=12, anchor="middle")], [], top + 56
+    )
 
 
 def _wrapped(text: str, letters: float) -> Iterator[str]:
@@ -738,6 +818,7 @@ def _looked_at(
     said: Sequence[tuple[str, int]],
     box: tuple[float, float, float, float],
     guide: float | None = None,
+    width: int = WIDTH,
 ) -> Markup:
     """A region that shows what is said of it when the pointer or the keyboard is on it."""
     left, top, right, bottom = box
@@ -747,7 +828,7 @@ def _looked_at(
     wide = 20 + LETTER * 11 * max(len(where), *(len(words) + 2 for words, _ in shown))
     high = 12 + ROW * (len(shown) + 1)
     middle = (left + right) / 2
-    x = min(max(middle + 10 if middle < WIDTH / 2 else middle - 10 - wide, 2.0), max(2.0, WIDTH - wide - 2))
+    x = min(max(middle + 10 if middle < width / 2 else middle - 10 - wide, 2.0), max(2.0, width - wide - 2))
     y = max(2.0, min(top + 6, bottom - high)) if bottom - top > 60 else max(2.0, top - high - 4)
     rows = [_text(x + 8, y + 15, where, size=11, ink=INK, bold=True, kind="ink")]
     for at, (words, color) in enumerate(shown, start=1):

@@ -13,7 +13,13 @@ RANDOM, PAPERS, LIST = "Random networks", "The papers", "Names"
 
 COMMANDS = {
     "scan": Declared(
-        LOOK, "Measure, layer by layer, whether the tokens of a model become equal.", ("scan minilm",)
+        LOOK,
+        "Measure, layer by layer, whether the tokens of a model become equal.",
+        ("scan minilm", "scan ./my-checkpoint --texts dev.txt --attention --output scan.html"),
+        config="rankscope.findings.scan:ScanConfig",
+        study="rankscope.studies.scan:scan",
+        view="rankscope.findings.scan:ScanView",
+        kept="rankscope.studies.scan:kept",
     ),
     "compare": Declared(
         LOOK,

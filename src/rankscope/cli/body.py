@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ import click
 from pydantic import field_validator
 
 from rankscope.cli.fields import options_of, values_of
+from rankscope.cli.guard import Interrupted
 from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
 from rankscope.core.words import listed
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from rankscope.findings.base import Finding
     from rankscope.results.outcome import Decision
 
-INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
+"""Endings that no format of results has."""
 
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 
@@ -43,15 +46,23 @@ class Output(Asked):
     @property
     def wanted(self) -> str:
         """The format; an ending that contradicts it is an error."""
-        by_ending = ENDINGS.get(self.output.suffix.lower()) if self.output is not None else None
+        ending = "" if self.output is None else self.output.suffix.lower()
+        if ending in PICTURES:
+            raise ConfigError(
+                f"--output {self.output} ends like a picture, but results go there; draw with --plot {self.output}"
+            )
+        by_ending = ENDINGS.get(ending)
         if self.format is None:
             return by_ending or "table"
-        if by_ending is not None and self.format != by_ending:
-            raise ConfigError(
-                f"--output {self.output} ends like {by_ending}, but --format {self.format} was asked for; leave one out"
-            )
         if self.format == "parquet" and self.output is None:
             raise ConfigError("parquet is a binary format; give --output FILE.parquet")
+        # Any text may go into a .txt.
+        if by_ending not in (None, self.format) and not (by_ending == "table" and self.format != "parquet"):
+            right = next(one for one, name in ENDINGS.items() if name == self.format)
+            raise ConfigError(
+                f"--output {self.output} ends like {by_ending}, but --format {self.format} was asked for; leave out "
+                f"--format, or name {Path(self.output or '').with_suffix(right)}"
+            )
         return self.format
 
     @property
@@ -169,19 +180,28 @@ def command_of(name: str, declared: "Declared") -> click.Command:
     form = FolderOutput if issubclass(config, Foldered) else Output
 
     def run(**given: Any) -> int:
+        try:
+            return answer(given)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(str(stop)) from None
+
+    def answer(given: dict[str, Any]) -> int:
         out, shown = form.of(**values_of(form, given)), view.of(**values_of(view, given))
         asked = shown.asking(config.of(**values_of(config, given)))
         wanted = out.wanted
         out.check(asked)
-        try:
-            with progress(name) as advance:
-                finding = found_at(declared.study)(config=asked, advance=advance, **_folder(out))
-        except KeyboardInterrupt:
-            if not isinstance(out, FolderOutput) or out.output is None:
-                raise
-            note("interrupted; the same command goes on with what is done")
-            return INTERRUPTED
-        _write(finding, shown.document(finding), out, wanted)
+        with found_at(declared.kept)(asked, shown, out.file) if declared.kept else nullcontext({}) as more:
+            try:
+                with progress(name) as advance:
+                    finding = found_at(declared.study)(config=asked, advance=advance, **more, **_folder(out))
+            except KeyboardInterrupt:
+                if not isinstance(out, FolderOutput) or out.output is None:
+                    raise
+                raise KeyboardInterrupt("interrupted; the same command goes on with what is done") from None
+            write(finding, shown.document(finding), out, wanted)
+        if wanted != "table" or out.output is not None:
+            for line in shown.notes(finding):
+                note(line)
         return _code([*finding.decisions(), *shown.decisions(finding)], getattr(shown, "undecided", None))
 
     params = [*options_of(config), *options_of(view), *options_of(form)]
@@ -217,7 +237,7 @@ def _folder(out: Output) -> dict[str, Any]:
     return {"folder": folder, "save": save}
 
 
-def _write(finding: "Finding", page: "Document", out: Output, wanted: str) -> None:
+def write(finding: "Finding", page: "Document", out: Output, wanted: str) -> None:
     """Everything that was asked for."""
     from rankscope.document.html import to_html
     from rankscope.document.text import to_text

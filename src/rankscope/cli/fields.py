@@ -58,7 +58,8 @@ def in_options(error: Exception) -> str:
     text = str(error)
     for field in getattr(error, "fields", ()):  # what was typed is text, and needs no quotes
         text = re.sub(rf"\b{field}=(?:'([^']*)'|)", rf"{flag(field)} \1", text)
-        text = text.replace(f"{field}: ", f"{flag(field)}: ").replace(" ,", ",")
+        # Behind a letter, a slash or a colon it is part of what was typed, such as file.py:loader.
+        text = re.sub(rf"(?<![\w:/.]){field}: ", f"{flag(field)}: ", text).replace(" ,", ",")
     return text
 
 

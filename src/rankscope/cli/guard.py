@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from rankscope.cli.output import note, printable
+from rankscope.cli.output import note
+from rankscope.core.words import printable
 from rankscope.errors import ConfigError, NotSaved, RankscopeError, is_out_of_memory
 
 TOO_LARGE = (
@@ -16,9 +17,15 @@ TOO_LARGE = (
 
 TOO_DEEP = "something that was read is nested too deeply: a JSON file of a model, a table, or an argument; name another"
 
+INTERRUPTED = "interrupted; nothing was written"
+
 NOT_WHOLE = (
     "a text, a file name or an argument holds what is no whole character of Unicode ({}); write it as UTF-8"
 )
+
+
+class Interrupted(Exception):  # noqa: N818 - reads as a sentence
+    """The user stopped the program; the message says what became of the work. The option parser would lose it."""
 
 
 def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
@@ -29,8 +36,8 @@ def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
         with _warnings_as_notes():
             result = run()
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        _fail("interrupted; nothing was written", 130)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        _fail(str(stop) or INTERRUPTED, 130)
     except RankscopeError as error:
         from rankscope.cli.fields import in_options
 
@@ -44,7 +51,7 @@ def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
     except Exception as error:
         told = getattr(error, "format_message", None)  # what the option parsers raise
         if type(error).__name__ == "Abort":
-            _fail("interrupted; nothing was written", 130)
+            _fail(INTERRUPTED, 130)
         if callable(told):
             _fail(told(), 2)
         if os.environ.get("RANKSCOPE_DEBUG"):

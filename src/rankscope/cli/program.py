@@ -19,9 +19,11 @@ class Declared:
         question: the heading under which it is listed.
         sentence: what it does.
         examples: command lines without the word rankscope.
-        config, study: where they are, as ``module:name``; none for commands of ``rankscope.cli.old``.
+        config, study: where they are, as ``module:name``.
         view: where the options are that change no number, if there are any.
         command: where a function of this makes the command, if it is none that finds something.
+        kept: where a context manager is that keeps what was found so far, for commands that can go on; it is called
+            with configuration, view and output, and gives arguments of the study.
     """
 
     question: str
@@ -31,6 +33,7 @@ class Declared:
     study: str = ""
     view: str = "rankscope.findings.asked:View"
     command: str = ""
+    kept: str = ""
 
 
 class Program(click.Group):
@@ -72,8 +75,6 @@ class Program(click.Group):
         if one.command:
             made: click.Command = found_at(one.command)(one)
             return made
-        if not one.study:
-            return _forwarded(cmd_name)
         from rankscope.cli.body import command_of
 
         return command_of(cmd_name, one)
@@ -88,23 +89,6 @@ class Program(click.Group):
                     if one.question == question
                 ]
                 formatter.write_dl(rows)
-
-
-def _forwarded(name: str) -> click.Command:
-    """A command that hands what was typed to the older declarations."""
-
-    def run(words: tuple[str, ...]) -> Any:
-        from rankscope.cli.old import command
-
-        return command()([name, *words], standalone_mode=False)
-
-    return click.Command(
-        name,
-        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-        callback=run,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    )
 
 
 def found_at(address: str) -> Any:

@@ -4,30 +4,38 @@ Two writers show it: ``rankscope.document.text`` for a terminal, ``rankscope.doc
 knows no study.
 """
 
+from rankscope.document.blocks import Beside as Beside
 from rankscope.document.blocks import Block as Block
 from rankscope.document.blocks import Cell as Cell
 from rankscope.document.blocks import Column as Column
 from rankscope.document.blocks import Document as Document
 from rankscope.document.blocks import Facts as Facts
 from rankscope.document.blocks import Figure as Figure
+from rankscope.document.blocks import Lines as Lines
 from rankscope.document.blocks import Notes as Notes
 from rankscope.document.blocks import Prose as Prose
 from rankscope.document.blocks import Section as Section
+from rankscope.document.blocks import Stretch as Stretch
+from rankscope.document.blocks import Strip as Strip
 from rankscope.document.blocks import Tabular as Tabular
 from rankscope.document.blocks import Tone as Tone
 from rankscope.document.blocks import Verdict as Verdict
 from rankscope.document.blocks import some as some
 
 __all__ = [
+    "Beside",
     "Block",
     "Cell",
     "Column",
     "Document",
     "Facts",
     "Figure",
+    "Lines",
     "Notes",
     "Prose",
     "Section",
+    "Stretch",
+    "Strip",
     "Tabular",
     "Tone",
     "Verdict",

@@ -24,10 +24,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values."""
+    """Names and values. On a page ``key`` ones are large and side by side, ``figures`` are numbers below each other."""
 
     pairs: Sequence[tuple[str, str]]
     title: str = ""
+    kind: Literal["pairs", "key", "figures"] = "pairs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,11 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One entry of a table. ``faint``: true, but of no weight (vacuous, not above its floor)."""
+    """One entry of a table. ``faint``: true, but of no weight (vacuous, not above its floor). ``tone`` colors it."""
 
     text: str
     faint: bool = False
+    tone: Tone | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +92,59 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of a strip: how many units it covers, what they are called (``layers 3-7``) and what is said of them."""
+
+    many: int
+    where: str
+    words: str
+    tone: Tone = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A bar cut into stretches of different tones, such as the verdict along the layers."""
+
+    title: str
+    stretches: Sequence[Stretch]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Text whose line breaks and indents matter, such as a tree."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Blocks on the left and blocks on the right of a page, below each other on a phone and in text.
+
+    ``only`` names the one reader that is shown them, where they are not for both.
+    """
+
+    left: Sequence["Block"]
+    right: Sequence["Block"]
+    only: Reader | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a heading; ``only`` names the one reader that is shown them, where they are not for both."""
+    """Blocks under a heading.
+
+    Args:
+        only: the one reader that is shown them, where they are not for both.
+        folded: on a page they appear when the heading is opened.
+    """
 
     title: str
     blocks: Sequence["Block"]
     note: str = ""
     only: Reader | None = None
+    folded: bool = False
 
 
-Block = Verdict | Facts | Notes | Prose | Tabular | Figure | Section
+Block = Verdict | Facts | Notes | Prose | Tabular | Figure | Strip | Lines | Beside | Section
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,4 +180,4 @@ def some(*blocks: Block | Literal[False] | None) -> list[Block]:
 
 def for_reader(blocks: Iterable[Block], reader: Reader) -> Iterable[Block]:
     """The blocks that one kind of reader is shown."""
-    return (block for block in blocks if not isinstance(block, Section) or block.only in (None, reader))
+    return (block for block in blocks if getattr(block, "only", None) in (None, reader))

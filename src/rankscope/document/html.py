@@ -14,18 +14,23 @@ from markupsafe import Markup
 
 from rankscope.charts import Drawn, to_svg
 from rankscope.charts.markup import legal, tag, void
+from rankscope.charts.specs import WIDTH
 from rankscope.charts.svg import PAGE_STYLE, size_of
-from rankscope.core.words import clipped
+from rankscope.core.words import clipped, sentence
 from rankscope.document.blocks import (
+    Beside,
     Block,
     Cell,
     Document,
     Facts,
     Figure,
+    Lines,
     Notes,
     Prose,
     Section,
+    Strip,
     Tabular,
+    Tone,
     Verdict,
     for_reader,
     text_of,
@@ -36,11 +41,16 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 LONGEST = 2000
 """Letters of one text on a page; provenance holds it whole."""
 
+WIDE = 0.15
+"""A stretch of a strip that covers this share of it has room for a word."""
+
+_RING = "M22 12a10 10 0 1 1-20 0a10 10 0 1 1 20 0"
+
 _SIGNS = {
-    "good": "M4 12l5 5L20 6",
-    "bad": "M12 4v10M12 19v.5",
-    "look": "M12 4l9 16H3zM12 10v4M12 17v.3",
-    "unknown": "M8 9a4 4 0 1 1 5.5 3.7c-1 .5-1.5 1-1.5 2.3M12 19v.3",
+    "good": f"{_RING}M7.5 12.5l3 3 6-6.5",
+    "bad": "M3 5l6 7 4-3 8 10M21 12.5V19h-6.5",
+    "look": "M12 2.5L22 20.5H2ZM12 9.5v5M12 17.7v.1",
+    "unknown": f"{_RING}M9.2 9.2a2.9 2.9 0 1 1 4.3 2.5c-1 .6-1.5 1.2-1.5 2.3M12 17.3v.1",
 }
 """Strokes of the sign beside a verdict, so that it does not depend on color."""
 
@@ -84,7 +94,9 @@ def to_html(document: Document) -> str:
 
 def to_fragment(document: Document) -> str:
     """Verdict, facts and tables, for a notebook, which brings its own style."""
-    kept = [one for one in document.blocks if isinstance(one, Verdict | Prose | Tabular | Facts | Figure)]
+    kept = [
+        one for one in document.blocks if isinstance(one, Verdict | Prose | Tabular | Facts | Figure | Beside)
+    ]
     found = tag("div", tag("h3", _words(document.title)), _list(document.facts, "facts"), *map(_html, kept))
     return str(legal(found))
 
@@ -102,11 +114,17 @@ def _html(block: Block) -> Markup:
 
 @_html.register
 def _(block: Verdict) -> Markup:
-    sign = tag(
-        "svg", tag("path", d=_SIGNS[block.tone]), class_="sign", viewBox="0 0 24 24", aria_hidden="true"
-    )
-    words = [tag("p", _words(one)) for one in block.sentences]
-    return tag("section", tag("h2", sign, _words(block.title)), *words, class_=f"verdict {block.tone}")
+    # A sentence that begins with the heading, as it must where there is none, need not repeat it here.
+    start = f"{block.title}: "
+    said = [sentence(one.removeprefix(start)) if one.startswith(start) else one for one in block.sentences]
+    words = [tag("p", _words(one)) for one in said]
+    heading = tag("h2", _sign(block.tone), _words(block.title))
+    return tag("section", heading, *words, class_=f"verdict {block.tone}")
+
+
+def _sign(tone: Tone) -> Markup:
+    path = tag("path", d=_SIGNS[tone])
+    return tag("svg", path, class_="sign", viewBox="0 0 24 24", aria_hidden="true")
 
 
 @_html.register
@@ -122,11 +140,49 @@ def _(block: Prose) -> Markup:
 
 @_html.register
 def _(block: Facts) -> Markup:
-    title = tag("h3", _words(block.title)) if block.title else Markup("")
-    pairs = [
-        piece for name, value in block.pairs for piece in (tag("dt", _words(name)), tag("dd", _words(value)))
+    heading = tag("h3", _words(block.title)) if block.kind == "pairs" else _label(block.title)
+    pairs = [(tag("dt", _words(name)), tag("dd", _words(value))) for name, value in block.pairs]
+    pieces = (
+        [tag("div", *pair) for pair in pairs] if block.kind == "key" else [p for pair in pairs for p in pair]
+    )
+    return Markup("").join([heading if block.title else Markup(""), tag("dl", *pieces, class_=block.kind)])
+
+
+def _label(words: str) -> Markup:
+    return tag("p", _words(words), class_="label")
+
+
+@_html.register
+def _(block: Strip) -> Markup:
+    whole = sum(one.many for one in block.stretches)
+    pieces = [
+        tag(
+            "li",
+            *([_sign(one.tone), _words(one.where.split()[-1])] if one.many >= WIDE * whole else []),
+            class_=one.tone,
+            style=f"--w:{one.many}",
+        )
+        for one in block.stretches
     ]
-    return Markup("").join([title, tag("dl", *pairs, class_="pairs")])
+    said = ", ".join(f"{one.where}: {one.words}" for one in block.stretches)
+    return Markup("").join(
+        [
+            _label(block.title),
+            tag("ol", *pieces, class_="strip", aria_hidden="true"),
+            tag("p", _words(said), class_="note"),
+        ]
+    )
+
+
+@_html.register
+def _(block: Lines) -> Markup:
+    return tag("pre", tag("code", "\n".join(block.lines)))
+
+
+@_html.register
+def _(block: Beside) -> Markup:
+    sides = [tag("div", *map(_html, for_reader(side, "html"))) for side in (block.left, block.right)]
+    return tag("section", *sides, class_="beside")
 
 
 @_html.register
@@ -152,7 +208,10 @@ def _(block: Tabular) -> Markup:
 def _cell(cell: Cell | str, kind: str | None) -> Markup:
     faint = isinstance(cell, Cell) and cell.faint
     classes = " ".join(filter(None, [kind, "faint" if faint else None]))
-    return tag("td", _words(text_of(cell)), class_=classes or None)
+    words = _words(text_of(cell))
+    if isinstance(cell, Cell) and cell.tone is not None:
+        words = tag("span", _sign(cell.tone), words, class_=f"pill {cell.tone}")
+    return tag("td", words, class_=classes or None)
 
 
 @_html.register
@@ -169,25 +228,35 @@ def _(block: Figure) -> Markup:
 
 @_html.register
 def _(block: Section) -> Markup:
-    return _section(block, None)
+    """A section inside of another one, or beside others that have no place in the navigation."""
+    if block.folded:
+        return tag("details", tag("summary", _words(block.title)), *_pieces(block))
+    return tag("div", tag("h3", _words(block.title)), *_pieces(block))
 
 
 def _section(block: Section, anchor: str | None) -> Markup:
+    return tag("section", tag("h2", _words(block.title), id=anchor), *_pieces(block))
+
+
+def _pieces(block: Section) -> list[Markup]:
     note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
-    pieces, figures = list[Markup](), list[Markup]()
+    pieces, figures = list[Markup](), list[Figure]()
     for one in for_reader(block.blocks, "html"):
         if isinstance(one, Figure) and not isinstance(one.picture, Drawn):
-            figures.append(_html(one))
+            figures.append(one)
             continue
         pieces += [_side_by_side(figures)] if figures else []
         figures = []
         pieces.append(_html(one))
     pieces += [_side_by_side(figures)] if figures else []
-    return tag("section", tag("h2", _words(block.title), id=anchor), note, *pieces)
+    return [note, *pieces]
 
 
-def _side_by_side(figures: list[Markup]) -> Markup:
-    return tag("div", *figures, class_="charts" if len(figures) > 1 else "single")
+def _side_by_side(figures: list[Figure]) -> Markup:
+    """Narrow pictures three abreast, others two; one that is alone, or broad, over the whole width."""
+    widest = max(one.picture.width for one in figures)
+    kind = "charts" if widest == WIDTH else "charts small" if widest < WIDTH else "broad"
+    return tag("div", *map(_html, figures), class_=kind if len(figures) > 1 or kind != "charts" else "single")
 
 
 def _provenance(document: Document) -> Markup:

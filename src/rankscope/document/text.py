@@ -9,14 +9,17 @@ from textwrap import fill
 
 from rankscope.core.words import printable
 from rankscope.document.blocks import (
+    Beside,
     Block,
     Cell,
     Document,
     Facts,
     Figure,
+    Lines,
     Notes,
     Prose,
     Section,
+    Strip,
     Tabular,
     Verdict,
     for_reader,
@@ -113,6 +116,22 @@ def _(block: Tabular, dims: bool) -> str:
 @_text.register
 def _(block: Figure, dims: bool) -> str:
     return ""
+
+
+@_text.register
+def _(block: Strip, dims: bool) -> str:
+    said = ", ".join(f"{one.where}: {one.words}" for one in block.stretches)
+    return printable(f"{block.title}: {said}") if said else ""
+
+
+@_text.register
+def _(block: Lines, dims: bool) -> str:
+    return printable("\n".join(block.lines))
+
+
+@_text.register
+def _(block: Beside, dims: bool) -> str:
+    return "\n\n".join(_all([*block.left, *block.right], dims))
 
 
 @_text.register

@@ -228,6 +228,12 @@ class Inputs(Asked):
         "What each axis of --inputs is, where texts are not the first: tokens,texts or tokens,texts,dim.",
     )
 
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _in_one_text(cls, axes: Any) -> Any:
+        """Names one by one, as Python may give them, are one text."""
+        return ",".join(map(str, axes)) if isinstance(axes, list | tuple) else axes
+
     @property
     def read_files(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
@@ -344,6 +350,10 @@ class View(Asked):
 
     def decisions(self, finding: Any) -> "Sequence[Decision]":
         """What became of every limit that the user set."""
+        return ()
+
+    def notes(self, finding: Any) -> "Sequence[str]":
+        """What is said on stderr where the page itself goes to a file, or is not what was asked for."""
         return ()
 
     def asking(self, config: A) -> A:

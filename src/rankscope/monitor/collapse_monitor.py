@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from rankscope.errors import (
     NotFiniteWarning,
     RankscopeWarning,
 )
+from rankscope.findings.verdict import Weight
 from rankscope.monitor.headlines import headlines
 from rankscope.monitor.history import History
 from rankscope.monitor.inputs import Probes, fixed_calls
@@ -32,7 +33,7 @@ from rankscope.sources.loaded import dtype_of
 from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks
-from rankscope.sources.weights import NotFinite, not_finite
+from rankscope.sources.weights import not_finite
 from rankscope.verdict import judge
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class CollapseMonitor:
             table = probe(model, self._batches, layout=self._layout, name=self._name, spectra=self.spectra)
         ill = not_finite(model)
         about = {"dtype": str(dtype_of(model)).removeprefix("torch.")} | table.sections["scan"]
-        about["not finite"] = [asdict(one) for one in ill]
+        about["not finite"] = [one.model_dump() for one in ill]
         table = replace(table, sections=table.sections | {"scan": about})
         judged = replace(table, sections=table.sections | {"verdict": judge(table)})
         self._go_back_to(step)
@@ -253,7 +254,7 @@ class CollapseMonitor:
             return None
         return str(free)
 
-    def _warn(self, step: int, ill: tuple[NotFinite, ...]) -> None:
+    def _warn(self, step: int, ill: tuple[Weight, ...]) -> None:
         """Say what is wrong when it begins, and not again before it was over."""
         sections = self.latest.sections
         numbers, verdict = self.numbers, sections["verdict"]
@@ -292,6 +293,6 @@ def _digest(batches: tuple[Batch, ...]) -> str:
     return found.hexdigest()[:16]
 
 
-def _some(ill: tuple[NotFinite, ...]) -> str:
+def _some(ill: tuple[Weight, ...]) -> str:
     more = f", and {len(ill) - 3} more" if len(ill) > 3 else ""
     return ", ".join(one.words for one in ill[:3]) + more

@@ -16,8 +16,6 @@ from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
 from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
 from rankscope.plots.paths_effect import effectiveness_chart as effectiveness_chart
 from rankscope.plots.paths_lengths import length_distribution_chart as length_distribution_chart
-from rankscope.plots.scan_curves import scan_curves as scan_curves
-from rankscope.plots.scan_heat import scan_heat as scan_heat
 from rankscope.plots.split_curves import split_curves as split_curves
 
 __all__ = [
@@ -32,8 +30,6 @@ __all__ = [
     "mask_matrix",
     "mask_sheet",
     "save_figure",
-    "scan_curves",
-    "scan_heat",
     "split_curves",
     "svg",
 ]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankscope.charts.colors import viridis
 from rankscope.charts.svg import thinned
 from rankscope.errors import ConfigError
 from rankscope.plots.axes import log_axis, log_ticks
 from rankscope.plots.backend import Chart, alt
 from rankscope.plots.dynamics_lives import HIGH, WIDE, firsts_part, lives_part, small_title
-from rankscope.plots.heat_colors import viridis
 from rankscope.plots.paths_marks import Row, finished, rows_chart
 from rankscope.plots.style import LETTER_WIDTH
 from rankscope.results import Table

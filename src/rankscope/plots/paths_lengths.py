@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rankscope.charts.colors import viridis
 from rankscope.errors import ConfigError
 from rankscope.plots.backend import Chart, alt
-from rankscope.plots.heat_colors import viridis
 from rankscope.plots.paths_marks import LENGTH_TITLE, Row, finished, rows_chart
 from rankscope.plots.paths_words import percent
 from rankscope.plots.scan_entries import clipped

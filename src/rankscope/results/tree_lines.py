@@ -20,7 +20,7 @@ def tree_lines(tree: dict[str, Any]) -> list[str]:
         Mlp: gelu, width 8
     the tree equals the model to 2e-15; seen to hold up to 128 tokens, longer texts are compared first
     """
-    if "refused" in tree:
+    if tree.get("refused") is not None:
         return [f"no tree: {tree['refused']}"]
     lines = []
     for block in tree["blocks"]:

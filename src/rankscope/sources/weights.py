@@ -1,14 +1,14 @@
 """Whether weights can be trusted: do checkpoint and config belong together, and are they finite numbers."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.errors import FileError, NotTranslated
+from rankscope.findings.verdict import Weight, weights_words
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -61,34 +61,7 @@ def _unused_blocks(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotFinite:
-    """A parameter or buffer that holds numbers no computation can use, and how many of them."""
-
-    name: str
-    """The path in the model, the first one where several share it."""
-
-    nans: int
-    infinities: int
-    """Of a parameter only: buffers may hold infinities, as masks do."""
-
-    entries: int
-
-    @property
-    def words(self) -> str:
-        """The finding as a sentence without its end.
-
-        >>> NotFinite(name="layers.1.weight", nans=3, infinities=0, entries=12).words
-        "'layers.1.weight' holds NaN in 3 of 12 numbers"
-        """
-        found = [("NaN", self.nans)] if self.nans else []
-        found += [("infinity", self.infinities)] if self.infinities else []
-        return f"{self.name!r} holds " + " and ".join(
-            f"{what} in {count} of {self.entries} numbers" for what, count in found
-        )
-
-
-def not_finite(model: nn.Module) -> tuple[NotFinite, ...]:
+def not_finite(model: nn.Module) -> tuple[Weight, ...]:
     """Parameters that hold NaN or infinity and buffers that hold NaN, in the order of the model; usually none.
 
     A pass over the model's own states does not always show them: fused attention can turn NaN into a plain mean.
@@ -107,18 +80,12 @@ def refuse_not_finite(model: nn.Module) -> None:
     found = not_finite(model)
     if found:
         raise NotTranslated(
-            f"{type(model).__name__} is ill: {not_finite_words(found)}; load a checkpoint without them, or 'rankscope "
+            f"{type(model).__name__} is ill: {weights_words(found)}; load a checkpoint without them, or 'rankscope "
             "scan' it to see what is left"
         )
 
 
-def not_finite_words(found: Sequence[NotFinite]) -> str:
-    """The first weight that is not finite, and how many more there are."""
-    more = f" (and {len(found) - 1} more weights are not finite)" if len(found) > 1 else ""
-    return f"the weight {found[0].words}{more}"
-
-
-def _ill(model: nn.Module) -> Iterator[NotFinite]:
+def _ill(model: nn.Module) -> Iterator[Weight]:
     named = [
         *((*one, True) for one in model.named_parameters()),
         *((*one, False) for one in model.named_buffers()),
@@ -129,7 +96,7 @@ def _ill(model: nn.Module) -> Iterator[NotFinite]:
         except (NotImplementedError, RuntimeError, TypeError, ValueError):
             continue  # a kind of tensor that cannot be summed: quantised, sharded, not initialised yet
         if nans or infinities:
-            yield NotFinite(name=name, nans=nans, infinities=infinities, entries=value.numel())
+            yield Weight(name=name, nans=nans, infinities=infinities, entries=value.numel())
 
 
 def _counts(value: Tensor, *, infinite: bool) -> tuple[int, int]:

@@ -124,7 +124,8 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
         )
     if config.inputs is not None and config.loader is not None:
         raise ConfigError(
-            f"inputs={config.inputs!r} and loader={config.loader!r}: give one of them", "inputs", "loader"
+            f"inputs={config.inputs!r} and loader={config.loader!r}: give one of them, not both",
+            *("inputs", "loader"),
         )
     call: Any = None if config.call is None else load_attribute(config.call)
     named = Given(

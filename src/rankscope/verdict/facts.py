@@ -6,22 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.core.numerics import DTYPES, relative_floor
-from rankscope.measures.massive import MASSIVE
+from rankscope.findings.verdict import (
+    COSINE,
+    MASSIVE_CHANNELS,
+    MASSIVE_SHARE,
+    MASSIVE_TOKENS,
+    TOKEN,
+    UNIT,
+)
 from rankscope.measures.norms import turned
 from rankscope.results import Table
 from rankscope.results.outcome import span_of
 
-RAW = "residual_ratio[frobenius,mean]"
-UNIT = "residual_ratio[frobenius,mean,unit]"
-RAW_COMPOSITE = "residual_ratio[composite,mean]"
-UNIT_COMPOSITE = "residual_ratio[composite,mean,unit]"
-COSINE = "cosine[off_diagonal]"
-TOKEN = "token_share[largest]"  # noqa: S105 - a share, not a secret
-MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, MASSIVE_CHANNELS, MASSIVE_CHANNEL_SHARE, OTHER_CHANNELS = MASSIVE
-CHANNEL = "channel_share[largest]"
-UNIT_CHANNEL = "channel_share[largest,unit]"
-RANK = "effective_rank[entropy]"
-CENTERED_RANK = "effective_rank[entropy,centered]"
 SMALLEST = "smallest_singular_value[ratio]"
 
 
@@ -194,15 +190,6 @@ class Precision:
 
     dtype: str | None
     would_decide: str | None
-
-    @property
-    def name(self) -> str:
-        return self.dtype or "this arithmetic"
-
-    @property
-    def advice(self) -> str:
-        """What to do about it, as the end of a sentence."""
-        return "" if self.would_decide is None else f"; run the model in {self.would_decide} to decide"
 
 
 def precision_of(facts: Sequence[Facts], collapsed: float) -> Precision:

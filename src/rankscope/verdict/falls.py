@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rankscope.verdict.thresholds import Thresholds
+from rankscope.findings.verdict import Thresholds
 
 COLLAPSING, COLLAPSED, UNDECIDED = "collapsing", "collapsed", "undecided"
 NOT_COLLAPSING, NO_STATES = "not collapsing", "no numbers"

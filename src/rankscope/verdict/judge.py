@@ -1,19 +1,70 @@
-"""The verdict on a scan: a name and plain words for every layer, every stack and the model."""
+"""The verdict on a scan: a name for every layer, every stack and the model, as typed values that say themselves."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from rankscope.errors import ConfigError
+from rankscope.findings.verdict import (
+    CENTERED_RANK,
+    CHANNEL,
+    COSINE,
+    MASSIVE_CHANNEL_SHARE,
+    MASSIVE_CHANNELS,
+    MASSIVE_SHARE,
+    MASSIVE_TOKENS,
+    OTHER_CHANNELS,
+    OTHERS,
+    RANK,
+    RAW,
+    TOKEN,
+    UNIT,
+    UNIT_CHANNEL,
+    Hidden,
+    LayerVerdict,
+    Massive,
+    Name,
+    StackVerdict,
+    Thresholds,
+    Verdict,
+    Votes,
+)
 from rankscope.results import Table
-from rankscope.verdict.facts import UNIT, Facts, Precision, facts_by_stack, facts_by_text, precision_of
-from rankscope.verdict.falls import EQUAL, NO_STATES, UNDECIDED, Fall
-from rankscope.verdict.rules import ILL, VERDICTS, Layer, StackVerdict, judge_stack
-from rankscope.verdict.thresholds import Thresholds
-from rankscope.verdict.words import EVIDENCE, of_layer, of_stack, of_texts, of_weights
+from rankscope.verdict.facts import Facts, Precision, facts_by_stack, facts_by_text, precision_of
+from rankscope.verdict.falls import COLLAPSED, COLLAPSING, EQUAL, NO_STATES, UNDECIDED, number_of
+from rankscope.verdict.rules import HEALTHY, ILL, VERDICTS, Judged, Layer, judge_stack
+
+EVIDENCE = {
+    COLLAPSING: (UNIT, RAW, COSINE, RANK, CENTERED_RANK),
+    COLLAPSED: (UNIT, RAW, COSINE, CENTERED_RANK),
+    HEALTHY: (UNIT, RAW, COSINE, RANK),
+    UNDECIDED: (UNIT, RAW, COSINE),
+    NO_STATES: (),
+    ILL: (),
+    "massive token": (MASSIVE_TOKENS, MASSIVE_SHARE, OTHERS, TOKEN, RAW, UNIT, RANK, COSINE),
+    "massive channel": (
+        *(MASSIVE_CHANNELS, MASSIVE_CHANNEL_SHARE, CHANNEL, UNIT_CHANNEL),
+        *(OTHER_CHANNELS, COSINE, UNIT, CENTERED_RANK),
+    ),
+    "shared mean": (COSINE, UNIT, CENTERED_RANK, RANK),
+    "clusters": (RANK, CENTERED_RANK, COSINE, UNIT),
+    "cone": (COSINE, UNIT, CENTERED_RANK),
+    "dead directions": (RANK, CENTERED_RANK, COSINE, UNIT),
+}
+"""The numbers that each name rests on."""
+
+HIDES = 3.0
+"""A ratio of the tokens as they are that is so many times the judged one does not show the collapse."""
 
 
 def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
-    """The section ``verdict`` of a scan: for the model, its stacks and their layers, with the numbers.
+    """The section ``verdict`` of a scan as JSON values: for the model, its stacks and their layers, with the words."""
+    return judged(table, thresholds).model_dump(mode="json")
+
+
+def judged(table: Table, thresholds: Thresholds | None = None) -> Verdict:
+    """The verdict on a scan.
 
     The panel must be there in full; tables without the effective ranks are judged without clusters and dead
     directions.
@@ -31,57 +82,34 @@ def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
     if not stacks:
         raise ConfigError(f"the scan holds no {UNIT} of any block, which the verdict is about")
     order = (*VERDICTS, NO_STATES)
-    worst = min(stacks, key=lambda one: order.index(one["verdict"]))
-    words = " ".join(
-        one["words"] if len(stacks) == 1 else f"{one['stack']}: {one['words']}" for one in stacks
+    worst = min(stacks, key=lambda one: order.index(one.verdict))
+    ill = scan.get("not finite") or ()
+    return Verdict(
+        verdict=cast("Name", ILL) if ill else worst.verdict,
+        stacks=tuple(map(_of_ill, stacks)) if ill else tuple(stacks),
+        thresholds=limits,
+        not_finite=tuple(ill),
+        random_tokens=scan.get("random tokens"),
     )
-    if scan.get("not finite"):
-        return {
-            "verdict": ILL,
-            "words": of_weights(scan["not finite"]),
-            "stacks": [_of_ill(one, of_weights(scan["not finite"])) for one in stacks],
-            "thresholds": limits.model_dump(),
-        }
-    drawn = scan.get("random tokens")
-    if drawn is not None:
-        words += (
-            f" This is a verdict on random tokens ({drawn}): on texts, or on random tokens of another length, it may "
-            "be another one."
-        )
-    return {
-        "verdict": worst["verdict"],
-        "words": words,
-        "stacks": stacks,
-        "thresholds": limits.model_dump(),
-    }
 
 
-def _of_ill(stack: dict[str, Any], words: str) -> dict[str, Any]:
+def _of_ill(stack: StackVerdict) -> StackVerdict:
     """A stack of a model whose weights are no numbers: none of its layers is judged by what it shows."""
-    layers = [
-        layer
-        | {
-            "verdict": ILL,
-            "words": "not judged: weights of the model are no numbers",
-            "untold": [],
-            "numbers": {},
-        }
-        for layer in stack["layers"]
-    ]
-    unknown = dict.fromkeys(Fall(verdict=ILL).facts())
-    return stack | unknown | {"verdict": ILL, "words": words, "would_decide": None, "layers": layers}
+    ill = cast("Name", ILL)
+    layers = tuple(LayerVerdict(layer=one.layer, verdict=ill) for one in stack.layers)
+    return StackVerdict(stack=stack.stack, verdict=ill, dtype=stack.dtype, texts=stack.texts, layers=layers)
 
 
 def _judgeable(facts: list[Facts]) -> bool:
     return any(UNIT in one.numbers for one in facts)
 
 
-def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thresholds) -> dict[str, Any]:
+def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thresholds) -> StackVerdict:
     """The verdict on the means, unless the texts by themselves say otherwise."""
     found = judge_stack(facts, limits)
     precision = precision_of(facts, limits.collapsed)
     if len(texts) < 2:
-        return _told(name, found, facts, precision)
+        return _typed(name, found, facts, precision, None)
     alone = [judge_stack(text, limits) for text in texts]
     lost = [text[-1] for text in texts if not text[-1].is_number(UNIT)]
     collapsed = [place for place, one in enumerate(alone) if one.verdict in EQUAL]
@@ -90,34 +118,75 @@ def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thre
         found, facts = replace(found, verdict=NO_STATES, layers=layers), [*facts[:-1], lost[0]]
     elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
         found, facts = alone[collapsed[0]], texts[collapsed[0]]
-    some = "" if len(collapsed) == len(texts) else f"{len(collapsed)} of {len(texts)} texts"
-    words = of_stack(found, facts, precision, texts=some)
-    words += of_texts(len(collapsed), len(lost), len(texts))
-    votes = {"judged": len(texts), "collapse": len(collapsed), "without_numbers": len(lost)}
-    return _told(name, found, facts, precision) | {"words": words, "texts": votes}
+    votes = Votes(judged=len(texts), collapse=len(collapsed), without_numbers=len(lost))
+    return _typed(name, found, facts, precision, votes)
 
 
-def _told(name: str, found: StackVerdict, facts: list[Facts], precision: Precision) -> dict[str, Any]:
-    layers = [
-        {
-            "layer": one.layer,
-            "verdict": layer.name,
-            "words": of_layer(layer.name, one, precision),
-            "untold": list(layer.untold),
-            "numbers": {
-                definition: one[definition]
-                for definition in EVIDENCE[layer.name]
-                if definition in one.numbers
+def _typed(
+    name: str, found: Judged, facts: Sequence[Facts], precision: Precision, votes: Votes | None
+) -> StackVerdict:
+    layers = tuple(
+        LayerVerdict(
+            layer=one.layer,
+            verdict=cast("Name", layer.name),
+            untold=cast("tuple[Name, ...]", layer.untold),
+            numbers={key: _finite(one[key]) for key in EVIDENCE[layer.name] if key in one.numbers},
+            at_most={
+                key: _finite(one.most(key))
+                for key in EVIDENCE[layer.name]
+                if key in one.numbers and one[key] is None
             },
-        }
-        for one, layer in zip(facts, found.layers, strict=True)
-    ]
-    return {
-        "stack": name,
-        "verdict": found.verdict,
-        "words": of_stack(found, facts, precision),
+            tokens=_finite(one.tokens),
+            dim=one.dim,
+            ratio=_finite(number_of(point.log10)),
+            ratio_at_most=_finite(number_of(point.log10_most)),
+            has_zero_token=layer.name == NO_STATES and one.is_number(RAW),
+            dtype=precision.dtype,
+            would_decide=precision.would_decide if layer.name == UNDECIDED else None,
+        )
+        for one, layer, point in zip(facts, found.layers, found.points, strict=True)
+    )
+    return StackVerdict(
+        stack=name,
+        verdict=cast("Name", found.verdict),
+        decides=_decides(found, facts),
         **found.fall.facts(),
-        "dtype": precision.dtype,
-        "would_decide": precision.would_decide if found.verdict == UNDECIDED else None,
-        "layers": layers,
-    }
+        hidden=_hidden(found, facts[-1]) if found.verdict == COLLAPSING else None,
+        dtype=precision.dtype,
+        would_decide=precision.would_decide if found.verdict == UNDECIDED else None,
+        texts=votes,
+        layers=layers,
+    )
+
+
+def _decides(found: Judged, facts: Sequence[Facts]) -> int:
+    """The layer whose numbers name the stack."""
+    fall, where = (
+        found.fall,
+        [one for name, one in zip(found.names, facts, strict=True) if name == found.verdict],
+    )
+    if found.verdict == COLLAPSING and fall.starts is not None:
+        return fall.starts
+    if found.verdict == HEALTHY and fall.dip is not None:
+        return fall.dip.layer
+    if found.verdict == HEALTHY:
+        known = [(one.log10, one.layer) for one in found.points if one.log10 is not None]
+        return min(known)[1] if known else facts[-1].layer
+    if found.verdict == "massive token" and where:
+        return max(where, key=lambda one: one.massive_share or 0.0).layer
+    return where[-1].layer if where else facts[-1].layer
+
+
+def _hidden(found: Judged, last: Facts) -> Hidden | None:
+    """Whether the ratio of the tokens as they are does not show the collapse, and because of which tokens."""
+    raw = last[RAW]
+    if raw is None or raw <= HIDES * max(number_of(found.points[-1].log10_most) or 0.0, 1e-300):
+        return None
+    massive = None
+    if last.at_least(MASSIVE_TOKENS, 0.5):
+        massive = Massive.of_share(last.massive_tokens, last.massive_share, last.tokens)
+    return Hidden(ratio=_finite(raw), massive=massive)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rankscope.verdict.facts import (
+from rankscope.findings.verdict import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
@@ -15,12 +15,12 @@ from rankscope.verdict.facts import (
     OTHER_CHANNELS,
     OTHERS,
     RANK,
-    SMALLEST,
     TOKEN,
     UNIT,
     UNIT_CHANNEL,
-    Facts,
+    Thresholds,
 )
+from rankscope.verdict.facts import SMALLEST, Facts
 from rankscope.verdict.falls import (
     COLLAPSED,
     COLLAPSING,
@@ -32,7 +32,6 @@ from rankscope.verdict.falls import (
     is_low,
     judge_fall,
 )
-from rankscope.verdict.thresholds import Thresholds
 
 HEALTHY, ILL = "healthy", "ill"
 CONFOUNDERS = ("massive token", "massive channel", "shared mean", "clusters", "cone", "dead directions")
@@ -51,7 +50,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StackVerdict:
+class Judged:
     """A name for the run of layers and for each layer, and what the curve of its ratios amounts to."""
 
     verdict: str
@@ -64,7 +63,7 @@ class StackVerdict:
         return tuple(one.name for one in self.layers)
 
 
-def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
+def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> Judged:
     """Collapse is judged over all layers, everything else layer by layer."""
     points = tuple(judged_ratio(one, limits) for one in facts)
     layers = tuple(confounder(one, limits) for one in facts)
@@ -88,7 +87,7 @@ def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> StackVerdict:
         found = replace(found, starts=None, log10_rate=None, rate_is_bound=False)
     if verdict == NOT_COLLAPSING:
         verdict = _of_layers([one.name for one in layers], limits)
-    return StackVerdict(verdict=verdict, layers=layers, points=points, fall=replace(found, verdict=verdict))
+    return Judged(verdict=verdict, layers=layers, points=points, fall=replace(found, verdict=verdict))
 
 
 def judged_ratio(one: Facts, limits: Thresholds) -> Point:

@@ -23,7 +23,7 @@ from rankscope.charts import (
     to_svg,
 )
 from rankscope.charts.axes import linear_axis, log_axis
-from rankscope.charts.svg import LETTER, MOST_SPOTS, WIDTH, thinned
+from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, thinned
 from rankscope.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,6 +80,12 @@ PICTURES = {
                  cells=[[Cell(0.5, "0.5") for _ in range(60)] for _ in range(12)], ends=("0", "1")),
     "grid of names": Grid(title="Measures", rows=["name " * 40] * 3, columns=["column " * 30] * 5,
                           cells=[[Cell(None, "-", faint=True)] * 5] * 3),
+    "narrow": panel(lines=4, points=17, width=400, places=[(16, "final")], notes=["a note of several words " * 4]),
+    "broad grid": Grid(title="Measures", rows=[str(i) for i in range(18)], columns=["raw", "unit tokens"] * 8,
+                       cells=[[Cell(0.5, "2.8e-5*", faint=True)] * 16] * 18, width=1120,
+                       groups=[("a name of many words that is cut", 2)] * 8, feet=[("dark", ["1e-5"] * 16)] * 2),
+    "narrow grid": Grid(title="Heads", rows=["1", "2"], columns=[str(i) for i in range(12)], width=400,
+                        cells=[[Cell(0.5, "0.12")] * 12] * 2, across="head", ends=("0", "1"), groups=[("g", 12)]),
     "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
     "plane": Plane(title="Circle", squares=[square(words=[(1.0, 1.0, "x1")])],
                    names=[("token 0", 0), ("token 1", "#123456")]),
@@ -94,12 +100,12 @@ PICTURES = {
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_text_is_on_the_paper_and_no_two_touch(name: str) -> None:
     root = read(PICTURES[name])
-    height = float(root.attrib["height"])
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
     boxes = [(one.text, box(one)) for one in still_texts(root)]
     for words, (left, top, right, bottom) in boxes:
         assert left >= -1, words
         assert top >= -1, words
-        assert right <= WIDTH + 1, words
+        assert right <= width + 1, words
         assert bottom <= height, words
     for at, (words, one) in enumerate(boxes):
         for other_words, other in boxes[at + 1 :]:
@@ -262,3 +268,58 @@ def test_axes_hold_their_values_in_order(values: list[float]) -> None:
         assert len({words for _, words in axis.ticks}) == len(ticks)
         assert all(0.0 <= place <= 1.0 for place in ticks)
         assert len(ticks) <= 24
+
+
+def test_a_named_place_has_its_name_in_place_of_a_number() -> None:
+    made = Panel(title="a", lines=[Line(name="", points=[Point(0, 0.0), Point(1, -1.0), Point(2.5, -2.0)])],
+                 places=[(2.5, "final")])  # fmt: skip
+    root = read(made)
+    below = [one.text for one in still_texts(root) if one.attrib.get("text-anchor") == "middle"]
+    assert below == ["0", "1", "final", "layer"]
+    labels = [one.attrib["aria-label"] for one in root.iter(f"{SVG}g") if "aria-label" in one.attrib]
+    assert [one.partition(".")[0] for one in labels] == ["layer 0", "layer 1", "final"]
+
+
+def test_a_shade_fills_everything_below_its_line() -> None:
+    floor = Line(name="floor", points=[Point(0, -1.0), Point(1, -2.0)], shade=True, dots=False)
+    root = read(Panel(title="a", lines=[floor, Line(name="a", points=[Point(0, 0.0)])]))
+    (way,) = [one.attrib["d"] for one in root.iter(f"{SVG}path") if "fill-opacity" in one.attrib]
+    places = [(float(x), float(y)) for x, y in re.findall(r"(\d+\.\d) (\d+\.\d)", way)]
+    bottom = max(float(y) for y in re.findall(r"V(\d+\.\d)", way))
+    (start, first), *drawn = places
+    assert first == bottom  # from the axis below
+    assert way.endswith(f"V{bottom:.1f}Z")  # and back to it
+    assert start <= drawn[0][0]
+    assert drawn[0][1] < drawn[1][1] < bottom  # the higher floor stands higher
+
+
+def test_many_cells_have_plain_tips_so_that_files_stay_small() -> None:
+    def grid(rows: int) -> Grid:
+        return Grid(title="a", rows=[str(i) for i in range(rows)], columns=["0"] * 10, across="head",
+                    cells=[[Cell(0.5, "0.5", "half")] * 10] * rows)  # fmt: skip
+
+    few, many = read(grid(MOST_BOARDS // 10)), read(grid(MOST_BOARDS // 10 + 1))
+    assert sum("tabindex" in one.attrib for one in few.iter()) == MOST_BOARDS
+    assert not any("tabindex" in one.attrib for one in many.iter())
+    titles = [one.text for one in many.iter(f"{SVG}title")]
+    assert len(titles) == MOST_BOARDS + 10
+    assert titles[0] == "layer 0, head 0: half"
+    assert len(str(to_svg(grid(200)))) < 600_000
+
+
+def test_feet_and_groups_of_a_grid_are_drawn() -> None:
+    root = read(PICTURES["broad grid"])
+    texts = [one.text for one in still_texts(root)]
+    assert texts.count("dark") == 2
+    assert texts.count("1e-5") == 32
+    assert sum("a name of" in (one or "") for one in texts) == 8
+
+
+def test_pictures_of_several_widths_stand_side_by_side() -> None:
+    text = str(Chart([panel(width=400), panel(width=500)]).svg())
+    assert 'width="1000"' in text
+    assert "translate(500 0)" in text
+    assert text.count('class="chart narrow"') == 2
+    below = str(Chart([panel(width=400), panel(width=700)]).svg())  # one that is broad stands alone
+    assert '<svg xmlns="http://www.w3.org/2000/svg" width="700"' in below
+    assert 'class="chart broad"' in below

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rankscope.cli import app
-from rankscope.cli.options import Format, chosen_format, listed
+from rankscope.cli.body import Output
+from rankscope.cli.fields import items
 from rankscope.errors import ConfigError
 from rankscope.results import COLUMNS, Table
 
@@ -251,20 +252,20 @@ def test_version_and_bare_call() -> None:
 
 
 def test_listed_keeps_commas_in_brackets() -> None:
-    assert listed("a[b,c],d , e[f]") == ("a[b,c]", "d", "e[f]")
-    assert listed(" , ") == ()
+    assert items("a[b,c],d , e[f]") == ("a[b,c]", "d", "e[f]")
+    assert items(" , ") == ()
 
 
 def test_format_follows_the_ending_unless_named() -> None:
-    assert chosen_format(None, Path("x.JSON")) is Format.JSON
-    assert chosen_format(Format.CSV, Path("x.dat")) is Format.CSV
-    assert chosen_format(Format.JSON, Path("x.txt")) is Format.JSON
-    assert chosen_format(None, None) is Format.TABLE
-    for format_, name in ((Format.CSV, "x.json"), (Format.TABLE, "x.csv"), (Format.PARQUET, "x.txt")):
+    assert Output(output=Path("x.JSON")).wanted == "json"
+    assert Output(format="csv", output=Path("x.dat")).wanted == "csv"
+    assert Output(format="json", output=Path("x.txt")).wanted == "json"
+    assert Output().wanted == "table"
+    for format_, name in (("csv", "x.json"), ("table", "x.csv"), ("parquet", "x.txt")):
         with pytest.raises(ConfigError, match=f"--output {name} ends like"):
-            chosen_format(format_, Path(name))
+            _ = Output.of(format=format_, output=name).wanted
     with pytest.raises(ConfigError, match=re.escape("--plot x.png")):
-        chosen_format(None, Path("x.png"))
+        _ = Output(output=Path("x.png")).wanted
 
 
 def test_split_rows_go_on_below_the_smallest_float(tmp_path: Path) -> None:

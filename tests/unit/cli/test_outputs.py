@@ -14,11 +14,12 @@ from click.testing import CliRunner, Result
 from kit.checkpoint_folders import bert, save
 from kit.compare_tables import random_scan
 from rankscope.cli import app
-from rankscope.cli.options import Format
-from rankscope.cli.output import write_table
+from rankscope.cli.body import Output, write
 from rankscope.errors import FileError
+from rankscope.findings.collapse import CollapseFinding
 from rankscope.papers.figures.figure import FIGURES
 from rankscope.results import Table
+from rankscope.studies.collapse import collapse
 
 SMALL = ("--layers", "2", "--heads", "2", "--dim", "8", "--tokens", "4")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -102,26 +103,27 @@ def test_results_that_cannot_be_written_are_kept_aside(command: str, monkeypatch
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_a_full_disk_behind_stdout_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = random_scan("a")
+    finding = collapse(layers=2, heads=1, dim=4, tokens=3)
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         with pytest.raises(FileError, match="No space left on device; the results are in") as told:
-            write_table(table, "", Format.JSON, None, None)
+            write(finding, finding.document(), Output(), "json")
         monkeypatch.undo()
         with suppress(OSError):  # what could not be written is still in the buffer
             full.close()
     kept = re.search(r"the results are in (\S+)", str(told.value))
     assert kept is not None
-    assert Table.load(kept[1]).frame.equals(table.frame)
+    assert CollapseFinding.load(kept[1]) == finding
 
 
 def test_a_reader_who_has_seen_enough_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("rankscope.cli.output.emit", gone)
+    monkeypatch.setattr("rankscope.cli.body.emit", gone)
+    finding = collapse(layers=2, heads=1, dim=4, tokens=3)
     with pytest.raises(BrokenPipeError):
-        write_table(random_scan("a"), "", Format.JSON, None, None)
+        write(finding, finding.document(), Output(), "json")
 
 
 @pytest.mark.parametrize("option", ["--output", "--plot"])
@@ -197,7 +199,7 @@ def test_code_and_scans_are_not_overwritten() -> None:
         ("vl_convert", "plots", ("collapse", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("certify", *SMALL, "--plot", "x.png")),
         ("vl_convert", "plots", ("ablate", *SMALL, "--plot", "x.png")),
-        ("altair", "plots", ("scan", "states.npy", "--output", "x.html")),
+        ("vl_convert", "plots", ("scan", "states.npy", "--plot", "x.png")),
         ("vl_convert", "plots", ("reproduce", next(iter(FIGURES)), "--fast", "--output", "out")),
         ("tensorboard", "tensorboard", ("train", "sort", "--fast", "--output", "out", "--tensorboard")),
         ("vl_convert", "plots", ("train", "sort", "--fast", "--plot", "x.png")),
@@ -215,7 +217,7 @@ def test_a_missing_extra_is_named_before_the_work(
         "studies.ablate.ablate",
         "studies.collapse.collapse",
         "studies.rate.rate",
-        "studies.scan_states",
+        "studies.scan.scan_states",
         "papers.figures.run.reproduce",
         "papers.tasks.training._epoch",
     ):

@@ -7,14 +7,18 @@ import pytest
 from kit.html_reader import Reader
 from rankscope.charts import Bar, Bars, Line, Panel, Point
 from rankscope.document import (
+    Beside,
     Cell,
     Column,
     Document,
     Facts,
     Figure,
+    Lines,
     Notes,
     Prose,
     Section,
+    Stretch,
+    Strip,
     Tabular,
     Verdict,
     some,
@@ -45,6 +49,8 @@ def whole(words: str = "plain") -> Document:
             table,
             Figure(panel),
             Section(words, [Figure(Bars(title=words, bars=[Bar(words, 1.0, words)])), table], note=words),
+            Beside([Strip(words, [Stretch(3, f"layers {words}", words, "look")])], [Lines([words])]),
+            Section(words, [Section(words, [Facts([(words, words)], words, "figures")], folded=True)]),
             Section("for pages", [Notes(["seen in pages"])], only="html"),
             Section("for terminals", [Notes(["seen in terminals"])], only="text"),
         ),
@@ -124,3 +130,43 @@ def test_what_is_no_block_is_an_error() -> None:
     for made in (to_html, to_text):
         with pytest.raises(TypeError, match="no writer knows the block str"):
             made(wrong)
+
+
+def test_key_facts_strips_and_folds() -> None:
+    stretches = [Stretch(3, "layers 0-2", "healthy", "good"), Stretch(20, "layers 3-22", "bad", "bad")]
+    page = Document(
+        title="t",
+        command="scan",
+        blocks=[
+            Verdict("Healthy", ["Healthy: tokens differ.", "encoder: more."], "good"),
+            Beside(
+                [
+                    Facts([("starts at", "layer 3")], kind="key"),
+                    Facts([("cosine", "0.5")], "Numbers", "figures"),
+                ],
+                [Strip("By layer", stretches)],
+            ),
+            Beside([Notes(["for pages alone"])], [], only="html"),
+            Section(
+                "Maps",
+                [Section("Folded", [Lines(["a", "  b"])], folded=True), Section("Open", [Notes(["n"])])],
+            ),
+            Tabular(columns=[Column("verdict", "name")], rows=[[Cell("Healthy", tone="good")]]),
+        ],
+    )
+    text = to_html(page)
+    words = Reader(text).words
+    assert "Healthy Tokens differ. encoder: more." in words  # the heading is not said twice
+    assert '<dl class="key"><div><dt><bdi>starts at</bdi></dt>' in text
+    assert '<dl class="figures">' in text
+    assert re.findall(r'<li class="(\w+)" style="--w:(\d+)">', text) == [("good", "3"), ("bad", "20")]
+    assert "layers 0-2: healthy, layers 3-22: bad" in words
+    assert "<details><summary><bdi>Folded</bdi></summary>" in text
+    assert "<pre><code>a\n  b</code></pre>" in text
+    assert '<span class="pill good"><svg class="sign"' in text
+    lines = to_text(page)
+    assert "for pages alone" not in lines
+    assert "By layer: layers 0-2: healthy, layers 3-22: bad" in lines
+    assert "Healthy: tokens differ." in lines
+    assert "starts at  layer 3" in lines
+    assert "a\n  b" in lines

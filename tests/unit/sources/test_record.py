@@ -37,7 +37,7 @@ def ratios(x: Tensor) -> Tensor:
     return (x - x.mean(dim=1, keepdim=True)).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
 
 
-def measured(found: rs.Scan, layer: int) -> Tensor:
+def measured(found: rs.ScanFinding, layer: int) -> Tensor:
     rows = found.table.frame.filter(
         (found.table.frame["layer"] == layer)
         & (found.table.frame["site"] == "block")
@@ -46,7 +46,7 @@ def measured(found: rs.Scan, layer: int) -> Tensor:
     return torch.tensor(rows["value"].to_list())
 
 
-def about(found: rs.Scan) -> dict[str, Any]:
+def about(found: rs.ScanFinding) -> dict[str, Any]:
     return dict(found.table.sections["scan"])
 
 
@@ -332,7 +332,7 @@ def test_autocast_is_part_of_a_call(gpt: Gpt) -> None:
     assert floors[0] > 1000 * floors[1]  # numbers of bfloat16 are judged by its rounding
 
 
-def about_floor(found: rs.Scan) -> float:
+def about_floor(found: rs.ScanFinding) -> float:
     rows = found.table.frame.filter(
         (found.table.frame["definition"] == RATIO) & (found.table.frame["layer"] == 2)
     )

@@ -70,7 +70,7 @@ def ratios(x: Tensor) -> list[float]:
     return (centered.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)).tolist()
 
 
-def check(scan: rs.Scan, layers: int) -> None:
+def check(scan: rs.ScanFinding, layers: int) -> None:
     """One stack, and the ratios of a residual that halves in every layer, by hand."""
     x = tokens()
     mean = x.mean(dim=1, keepdim=True)

@@ -17,7 +17,7 @@ from rankscope.sources.begin_token import MissingBegin, missing_begin
 from rankscope.sources.loaded import loaded
 from rankscope.sources.texts import Unknown
 from rankscope.sources.tokenizers import OtherIds
-from rankscope.studies.scan_study import scan
+from rankscope.studies.scan import scan
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 AMINO_ACIDS = [*SPECIAL, *"LAGVESIKRDTPNQFYMHCWX"]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankscope.sources.weights import NotFinite, not_finite
+from rankscope.findings.verdict import Weight
+from rankscope.sources.weights import not_finite
 
 
 def _model(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -26,9 +27,9 @@ def test_a_weight_that_is_not_finite_is_named_and_counted(dtype: torch.dtype) ->
         model[2].weight[0, 1] = -inf
         model.mask[0, 0] = nan
     assert not_finite(model) == (
-        NotFinite(name="0.weight", nans=1, infinities=0, entries=12),
-        NotFinite(name="2.weight", nans=0, infinities=2, entries=12),
-        NotFinite(name="mask", nans=1, infinities=0, entries=25),
+        Weight(name="0.weight", nans=1, infinities=0, entries=12),
+        Weight(name="2.weight", nans=0, infinities=2, entries=12),
+        Weight(name="mask", nans=1, infinities=0, entries=25),
     )
 
 

@@ -13,8 +13,8 @@ from rankscope.errors import ConfigError
 from rankscope.measures import MEASURES
 from rankscope.network import Spec, build, gaussian_tokens, generators
 from rankscope.sources import BUILTINS, load_model, translate
-from rankscope.studies import scan
 from rankscope.studies.ablate import ablate
+from rankscope.studies.scan import scan
 
 RATIO, RESIDUAL = "residual_ratio[composite,mean]", "residual[frobenius,mean]"
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]

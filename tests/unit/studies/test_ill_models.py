@@ -11,8 +11,7 @@ from torch import nn
 import rankscope as rs
 from rankscope.cli import app
 from rankscope.errors import ConfigError, NotTranslated
-from rankscope.verdict import parse_condition
-from rankscope.verdict.conditions import decided
+from rankscope.findings.scan import Condition
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
 
@@ -40,7 +39,7 @@ def test_a_scan_names_the_weight_and_calls_the_model_ill(value: float, what: str
     assert {layer["verdict"] for stack in scan.verdict.stacks for layer in stack["layers"]} == {"ill"}
     (found,) = scan.table.sections["scan"]["not finite"]
     assert (found["name"], found["nans"] + found["infinities"]) == (QUERY, 3)
-    told = decided(parse_condition("residual_ratio<0.01"), scan.table)
+    told = scan.decided(Condition.parse("residual_ratio<0.01"))
     assert (told.outcome.value, QUERY in told.words) == ("undecided", True)
     assert rs.judge(scan.table)["verdict"] == "ill"  # from what is saved with the table
 
@@ -103,5 +102,8 @@ def test_commands_say_so_in_one_line(tmp_path) -> None:  # type: ignore[no-untyp
     result = CliRunner().invoke(
         app, ["scan", str(tmp_path / "nan"), "--random-tokens", "1x6", "--fail-if", "residual_ratio<0.01"]
     )
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (3, "nan: ill")
+    assert (result.exit_code, result.stdout.split("\n\n")[1].startswith(f"Ill: the weight '{QUERY}'")) == (
+        3,
+        True,
+    )
     assert QUERY in result.stderr

@@ -15,7 +15,7 @@ from rankscope.sources.begin_token import MissingBegin
 from rankscope.studies import inputs as chosen
 from rankscope.studies.ablate import ablate
 from rankscope.studies.rate import rate
-from rankscope.studies.scan_study import scan
+from rankscope.studies.scan import scan
 
 
 def test_a_verdict_on_random_tokens_says_so() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from copy import deepcopy
 
 import numpy as np
@@ -12,13 +13,14 @@ from kit.checkpoint_folders import word_tokenizer
 from kit.checkpoints import checkpoints, loaded
 from kit.models import MODELS
 from kit.verdict_cases import CASES
-from rankscope.errors import ConfigError, FileError, NotSaved, OutOfMemory
+from rankscope.errors import ConfigError, FileError, ModelError, NotSaved, OutOfMemory
+from rankscope.findings.scan import ScanFinding
 from rankscope.measures import MASSIVE, MEASURES, PANEL, RANKS
 from rankscope.results import Table
 from rankscope.sources import BUILTINS
-from rankscope.studies import Partial, Scan, scan, scan_partial, scan_states
-from rankscope.studies import scan_study as module
-from rankscope.studies.scan_partial import partial_beside
+from rankscope.studies.scan import Partial, partial_beside, scan, scan_states, weights_digest
+
+module = sys.modules["rankscope.studies.scan"]
 
 CHECKPOINTS = checkpoints(*BUILTINS)
 
@@ -158,21 +160,32 @@ def test_the_users_own_loss_is_used():
 
 def test_a_saved_scan_is_the_same_scan(small, tmp_path):
     small.save(tmp_path / "scan.json")
-    again = Scan.load(tmp_path / "scan.json")
+    again = ScanFinding.load(tmp_path / "scan.json")
     assert again.verdict == small.verdict
     assert again.verdict.words == small.verdict.words
-    assert again.table.sections["summary"] == small.table.sections["summary"]
+    assert again.summary == small.summary
+    assert again.table == small.table
+    assert str(again) == str(small)
+    assert again.to_html() == small.to_html()
     Table.from_columns({"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}).save(
         tmp_path / "no.json"
     )
-    with pytest.raises(ConfigError, match="holds no scan"):
-        Scan.load(tmp_path / "no.json")
+    with pytest.raises(FileError, match="expected 'rankscope/2' of 'scan'"):
+        ScanFinding.load(tmp_path / "no.json")
+
+
+def test_parquet_keeps_what_comparisons_read(small, tmp_path):
+    small.save(tmp_path / "scan.parquet")
+    kept = Table.load(tmp_path / "scan.parquet")
+    assert kept == small.table
+    assert {"scan", "summary", "definitions", "verdict"} <= set(kept.sections)
 
 
 def test_a_report_and_a_notebook_view_are_written(small, tmp_path):
     small.report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert small.verdict.words.partition(": ")[2][2:30] in page
+    assert ">Verdict by layer<" in page
     assert "<script" not in page
     assert "<script" not in small._repr_html_()
 
@@ -205,7 +218,7 @@ def test_an_interrupted_scan_keeps_what_it_measured_and_goes_on(tmp_path):
             raise StopError
 
     with pytest.raises(StopError):
-        scan(model, progress=stop, partial=Partial(path, resume=False), **options)
+        scan(model, advance=stop, partial=Partial(path, resume=False), **options)
     kept = Table.load(path)
     assert kept.sections["scan"]["texts"] == 4
     resumed = scan(model, partial=Partial(path, resume=True), **options)
@@ -228,7 +241,7 @@ def interrupted(model, path, **options):
         raise StopError
 
     with pytest.raises(StopError):
-        scan(model, progress=stop, partial=Partial(path, resume=False), batch_size=2, **options)
+        scan(model, advance=stop, partial=Partial(path, resume=False), batch_size=2, **options)
 
 
 @pytest.mark.parametrize("change", ["the last entry", "a buffer"])
@@ -245,15 +258,15 @@ def test_a_scan_does_not_go_on_with_other_weights(tmp_path, change):
 
 
 def test_the_digest_of_weights_reads_every_entry_of_every_dtype(monkeypatch):
-    monkeypatch.setattr(scan_partial, "PIECE", 7)
+    monkeypatch.setattr(module, "PIECE", 7)
     for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64):
-        module = torch.nn.Module()
-        module.register_buffer("x", torch.zeros(3, 10, dtype=dtype).mT)
-        seen = {scan_partial.weights_digest(module)}
+        holder = torch.nn.Module()
+        holder.register_buffer("x", torch.zeros(3, 10, dtype=dtype).mT)
+        seen = {weights_digest(holder)}
         for place in range(30):
-            module.x = torch.zeros(3, 10, dtype=dtype).mT
-            module.x[place % 10, place // 10] = 1
-            seen.add(scan_partial.weights_digest(module))
+            holder.x = torch.zeros(3, 10, dtype=dtype).mT
+            holder.x[place % 10, place // 10] = 1
+            seen.add(weights_digest(holder))
         assert len(seen) == 31, dtype
 
 
@@ -267,7 +280,7 @@ def test_a_scan_does_not_go_on_with_other_texts(tmp_path):
 
 
 def test_a_partial_save_that_fails_does_not_end_the_scan(tmp_path, monkeypatch):
-    monkeypatch.setattr(scan_partial, "EVERY", 0.0)
+    monkeypatch.setattr(module, "EVERY", 0.0)
     model, options = MODELS["bert"].model(), {"random_tokens": "4x5", "batch_size": 1}
     partial = Partial(tmp_path / "absent" / "scan.partial.json", resume=False)
     with pytest.warns(NotSaved, match="what was measured so far is not saved: cannot write"):
@@ -284,7 +297,7 @@ def test_the_name_of_a_partial_scan_fits_the_disk(tmp_path):
         other = output.with_name(f"y{output.name[1:]}")
         assert partial_beside(output) != partial_beside(other)
         for _ in range(3):
-            path = scan_partial._free(partial_beside(output))
+            path = module._free(partial_beside(output))
             path.write_text("kept")
             assert len(os.fsencode(path.name)) <= 255
 
@@ -341,9 +354,7 @@ def test_channels_before_height_and_width_are_channels():
 
 def test_out_of_memory_says_what_helps(monkeypatch):
     def fail(*_, **__):
-        raise RuntimeError(
-            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"
-        )
+        torch.empty(2**60)
 
     monkeypatch.setattr(module, "probe_into", fail)
     with pytest.raises(OutOfMemory, match="--batch-size"):
@@ -351,14 +362,25 @@ def test_out_of_memory_says_what_helps(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "words", ["the agent is out of memory slots", "cannot write: std::bad_alloc in a log"]
+)
+def test_what_a_model_says_of_memory_is_no_lack_of_memory(words):
+    """Told by the type, or by torch's own allocator, never by a word: models have memories too."""
+    model = deepcopy(MODELS["bert"].model())
+    model.encoder.layer[1].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
+    with pytest.raises(ModelError, match=words):
+        scan(model, random_tokens="1x5")
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "came without a tokenizer.*--random-tokens"),
+        ({}, "came without a tokenizer.*random_tokens"),
         ({"texts": ["a b"]}, "came without a tokenizer"),
         ({"texts": ["a b"], "random_tokens": "2x3"}, "one kind of input"),
         ({"random_tokens": "2by3"}, "expected TxN"),
         ({"random_tokens": "2x8", "blocks": "encoder.lyer"}, "encoder.layer"),
-        ({"random_tokens": "2x8", "measures": ("dobrushin",)}, "--attention"),
+        ({"random_tokens": "2x8", "measures": ("dobrushin",)}, "attention=True"),
     ],
 )
 def test_wrong_use_is_told(options, words):

@@ -9,8 +9,7 @@ import torch
 import rankscope as rs
 from rankscope.core.numerics import computed_in
 from rankscope.errors import ShapeError
-from rankscope.network import Spec, build, gaussian_tokens, generators
-from rankscope.verdict.facts import (
+from rankscope.findings.verdict import (
     CENTERED_RANK,
     CHANNEL,
     COSINE,
@@ -23,11 +22,12 @@ from rankscope.verdict.facts import (
     RANK,
     UNIT,
     UNIT_CHANNEL,
-    Facts,
-    Number,
+    Thresholds,
+    Votes,
 )
+from rankscope.network import Spec, build, gaussian_tokens, generators
+from rankscope.verdict.facts import Facts, Number
 from rankscope.verdict.rules import confounder, judge_stack
-from rankscope.verdict.thresholds import Thresholds
 
 DTYPES = {
     torch.float64: "collapsed",
@@ -137,7 +137,7 @@ def test_half_of_the_texts_in_rounding():
     found = rs.scan_states(states).verdict
     assert found == "collapsed"
     assert found.words.startswith("In 6 of 8 texts all tokens are equal")
-    assert found.stacks[0]["texts"] == {"judged": 8, "collapse": 6, "without_numbers": 0}
+    assert found.stacks[0].texts == Votes(judged=8, collapse=6, without_numbers=0)
     states = torch.randn(5, 8, 12, 16, generator=generator, dtype=torch.float64)
     states[:, :1] = states[:, :1, :1]
     assert rs.scan_states(states).verdict == "healthy"
