@@ -95,7 +95,7 @@ COMMANDS = {
         RANDOM,
         "Find where attention with a norm comes to rest.",
         (
-            "equilibria --tokens 6 --dim 4 --rank 3 --plot equilibria.png",
+            "equilibria --tokens 6 --dim 4 --rank 3",
             "equilibria --tokens 8 --dim 3 --values orthogonal --starts 1000",
         ),
         config="rankscope.findings.equilibria:EquilibriaConfig",

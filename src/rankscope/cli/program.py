@@ -83,10 +83,12 @@ class Program(click.Group):
         """Under every question its commands, each with a sentence and an example."""
         for question in dict.fromkeys(one.question for one in self.declared.values()):
             with formatter.section(question):
+                own = [(name, one) for name, one in self.declared.items() if one.question == question]
+                # An example stands on its own line, so that it can be copied whole.
                 rows = [
-                    (name, f"{one.sentence}  Example: rankscope {one.examples[0]}")
-                    for name, one in self.declared.items()
-                    if one.question == question
+                    row
+                    for name, one in own
+                    for row in ((name, one.sentence), ("", f"rankscope {one.examples[0]}"))
                 ]
                 formatter.write_dl(rows)
 

@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     ) as error:
         reason = " ".join(str(error).split())
         raise FileError(
-            f"{os.fspath(path)!r} does not hold a {SCHEMA} table: {reason}; load a file that Table.save wrote"
+            f"{os.fspath(path)!r} does not hold a table of rankscope: {reason}; give a file that it wrote"
         ) from error
 
 

@@ -163,7 +163,7 @@ def test_wrong_use_is_one_line(scans: tuple[Path, Path, Path], tmp_path: Path) -
     assert "cannot read" in failed(scans[0], tmp_path / "absent.json")
     assert "known formats: .parquet, .csv, .json" in failed(scans[0], tmp_path / "model.safetensors")
     (tmp_path / "text.json").write_text("not json")
-    assert "does not hold a rankscope/1 table" in failed(scans[0], tmp_path / "text.json")
+    assert "does not hold a table of rankscope" in failed(scans[0], tmp_path / "text.json")
     columns = {"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}
     Table.from_columns(columns, command="rate").save(tmp_path / "rate.json")
     assert "comes from 'rankscope rate'" in failed(scans[0], tmp_path / "rate.json")

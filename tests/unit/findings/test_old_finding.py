@@ -80,5 +80,5 @@ def test_a_class_of_its_own_does_not_take_it(tmp_path: Path) -> None:
         CollapseFinding.load(saved(tmp_path / "a.json"))
     path = tmp_path / "broken.json"
     path.write_text('{"schema": "rankscope/1", "command": "scan", "rows": 3}')
-    with pytest.raises(FileError, match="does not hold a rankscope/1 table"):
+    with pytest.raises(FileError, match="does not hold a table of rankscope"):
         Finding.load(path)

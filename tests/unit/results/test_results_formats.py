@@ -154,7 +154,7 @@ def test_json_of_another_program_may_leave_out_what_is_null():
 @pytest.mark.parametrize(
     ("suffix", "content", "message"),
     [
-        (".json", "{", "does not hold a rankscope/1 table"),
+        (".json", "{", "does not hold a table of rankscope"),
         (".json", "[]", "its schema is None"),
         (".json", '{"schema": "rankscope/3"}', "its schema is 'rankscope/3'"),
         (".json", '{"schema": "rankscope/1", "command": "", "provenance": {}}', "'rows'"),

@@ -594,7 +594,7 @@ def test_files_that_are_not_scans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot read"):
         compare(a, tmp_path / "missing.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(FileError, match="does not hold a rankscope/1 table"):
+    with pytest.raises(FileError, match="does not hold a table of rankscope"):
         compare(a, tmp_path / "broken.json")
     with pytest.raises(FileError, match="scan without rows"):
         compare(a, replace(a, frame=a.frame.head(0)))

@@ -1,0 +1,86 @@
+"""Options that commands share: declared once, so that every command has them, alike."""
+
+import click
+import pytest
+
+from rankscope.cli.app import COMMANDS, app
+from rankscope.findings.asked import Inputs, Model
+
+SHARED = (
+    *(
+        "text",
+        "texts",
+        "images",
+        "audio",
+        "inputs",
+        "call",
+        "loader",
+        "random_tokens",
+        "max_texts",
+        "max_tokens",
+    ),
+    *("batch_size", "special", "stack", "blocks", "axes", "vocab"),
+)
+LOADING = ("revision", "device", "dtype", "weights", "allow_pickle", "trust_remote_code")
+
+
+def options(command: str) -> dict[str, click.Parameter]:
+    found = app.get_command(click.Context(app), command)
+    return {one.name or "": one for one in found.params if not getattr(one, "hidden", False)}
+
+
+@pytest.mark.parametrize("command", ["scan", "ablate", "paths", "certify", "rate"])
+def test_commands_that_run_a_model_take_the_same_options(command: str) -> None:
+    assert {*SHARED, *LOADING, "model"} <= set(options(command))
+
+
+def test_predict_takes_those_of_loading() -> None:
+    assert {*LOADING, "stack", "blocks"} <= set(options("predict"))
+
+
+def test_what_is_shared_is_declared_once() -> None:
+    assert set(SHARED) | set(LOADING) | {"model"} <= set(Model.model_fields) | set(Inputs.model_fields)
+    texts = {command: options(command) for command in ("scan", "ablate", "paths", "certify", "rate")}
+    for name in ("text", "call", "loader", "revision", "device"):
+        assert len({str(getattr(own[name], "help", "")) for own in texts.values()}) == 1, name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_name_of_an_option_is_cut_off(command: str) -> None:
+    found = app.get_command(click.Context(app), command)
+    context = click.Context(found, info_name=command, max_content_width=80)
+    text = found.get_help(context)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for one in found.params:
+        if isinstance(one, click.Option) and not one.hidden:
+            assert one.opts[0] in text, one.opts
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_begins_with_two_examples_that_parse(command: str) -> None:
+    import shlex
+
+    found = app.get_command(click.Context(app), command)
+    assert len(COMMANDS[command].examples) == 2
+    for example in COMMANDS[command].examples:
+        name, *words = shlex.split(example)
+        assert name == command
+        found.make_context(name, list(words), resilient_parsing=False)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_options_and_choices(shell: str) -> None:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(app, {}, "rankscope", "_RANKSCOPE_COMPLETE")
+    assert "rankscope" in complete.source()
+
+    def offered(args: list[str], begun: str) -> set[str]:
+        return {one.value for one in complete.get_completions(args, begun)}
+
+    assert offered([], "co") == {"compare", "collapse"}
+    assert {"--random-tokens", "--revision"} <= offered(["scan"], "--r")
+    assert offered(["rate", "--placement"], "p") == {"post", "pre", "parallel"}
