@@ -76,6 +76,8 @@ def _list(asked: ListConfig, out: Output) -> None:
         raise ConfigError("--plot goes with 'rankscope list masks' and 'rankscope list architectures'")
     if what == "masks" and asked.tokens is None and (asked.masks or out.plot is not None):
         raise ConfigError("--masks and --plot need --tokens N: a mask is drawn for a number of tokens")
+    if "masks" in asked.model_fields_set and not asked.masks:
+        raise ConfigError("--masks names nothing; give at least one rule, for example causal")
     if what == SCHEMA:
         if wanted not in ("table", "json"):
             raise ConfigError(f"a schema is JSON, not {wanted}; leave --format out")
