@@ -96,7 +96,7 @@ def test_the_page_shows_every_claim_and_escapes(found: ClaimsFinding, tmp_path: 
     page = (tmp_path / "claims.html").read_text()
     assert f"{len(CLAIMS)} claims" in page
     for name, one in CLAIMS.items():
-        assert f"{name}: {escape(one.title, quote=False)}</bdi></h2>" in page
+        assert f"{name}: {escape(one.title, quote=False)}</bdi></h3>" in page
     assert "|A + B| &lt;= |A| + |B|" in page
     assert "|A + B| <= |A|" not in page
     drawn = found.chart().svg()

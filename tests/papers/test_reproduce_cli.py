@@ -232,7 +232,7 @@ def test_an_interrupted_figure_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setitem(FIGURES._items, "wu-masks", replace(FIGURES["wu-masks"], make=interrupt))
     found = runner.invoke(app, ["reproduce", "wu-masks", "--output", str(tmp_path)])
     assert found.exit_code == 130
-    assert found.stderr == "interrupted; the same command goes on with what is done\n"
+    assert found.stderr == "rankscope: interrupted; the same command goes on with what is done\n"
     assert [path.name for path in tmp_path.iterdir()] == [".wu-masks.unfinished"]
     alone = runner.invoke(app, ["reproduce", "wu-masks"])
     assert alone.exit_code == 130
