@@ -294,7 +294,13 @@ def unpadded(batch: Batch, marks: Marks) -> Batch:
 
 
 def padded(batch: Batch, marks: Marks) -> Batch:
-    """The batch with padding: the first text ends with some, the second begins with some."""
+    """The batch with padding: the first text ends with some, the second begins with some.
+
+    A single text is taken twice: after the end of a text, causal attention leaves out anything, and padding or not
+    cannot be told.
+    """
+    if len(batch) == 1:
+        batch = batch.taken(torch.tensor([0, 0]))
     axis = (batch.text_axes or {}).get(marks.name) or 0
     value = marks.on(batch.inputs[marks.name]).movedim(axis, 0)
     part = max(value.shape[1] // 4, 1)

@@ -15,8 +15,9 @@ from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
 from rankscope.network import Attention, Rotary, Softmax
 from rankscope.results.tree_lines import tree_lines
-from rankscope.sources import Batch, Translation
+from rankscope.sources import Batch, Translation, translate
 from rankscope.sources.tree_report import tree_report
+from snapshots import small_model
 
 translating = import_module("rankscope.sources.translate")  # the package has a function of that name
 CASES = ENCODERS | DECODERS
@@ -312,3 +313,12 @@ def test_padding_that_a_model_makes_of_ids_is_found(pad: int | None, is_seen: bo
     kept = other != (-1 if pad is None else pad)
     ours, theirs = found.network(x, context)[kept], model(other)[kept]
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_one_text_with_an_id_of_zero_is_not_padding_in_a_causal_model() -> None:
+    """After the end of a text, causal attention leaves out anything: one text padded there shows nothing."""
+    for first in (0, 5):
+        tokens = torch.tensor([[first, 7, 0, 11, 3, 0]])
+        read = translate(small_model.model, Batch(inputs={"ids": tokens}, is_token=None, labels=()))
+        assert read.proof.worst < 1e-12
+        assert read.embed(Batch(inputs={"ids": tokens}, is_token=None, labels=()))[1].is_token is None
