@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import rankscope
 from rankscope.cli.app import COMMANDS
+from rankscope.errors import ConfigError, FileError
 
 VERBS = (
     *("collapse", "rate", "scan", "compare", "ablate", "paths"),
@@ -18,6 +20,7 @@ VERBS = (
 DRIVER = """
 import importlib, json, pkgutil, sys
 import rankscope as rs
+from rankscope.errors import ConfigError, FileError
 names = [one.name for one in pkgutil.walk_packages(rs.__path__, "rankscope.")]
 for name in names:
     if not name.endswith("__main__"):
@@ -64,3 +67,25 @@ def test_a_verb_is_public_and_no_module(verb: str) -> None:
     found = getattr(rankscope, verb, None)
     assert not isinstance(found, ModuleType)
     assert (found is not None) == (verb in rankscope.__all__)
+
+
+@pytest.mark.parametrize("verb", ["collapse", "equilibria", "rate", "ablate", "certify", "paths", "scan"])
+def test_a_configuration_of_another_verb_is_named(verb: str) -> None:
+    with pytest.raises(ConfigError, match=r"CompareConfig was given, expected an? "):
+        getattr(rankscope, verb)(rankscope.CompareConfig())
+    with pytest.raises(ConfigError, match=r"a dict was given, expected an? "):
+        getattr(rankscope, verb)(config={"layers": 3})
+
+
+def test_fields_beside_a_configuration_are_refused() -> None:
+    with pytest.raises(ConfigError, match="layers= was given beside a configuration"):
+        rankscope.collapse(rankscope.CollapseConfig(), layers=3)
+    with pytest.raises(ConfigError, match="tokens= was given beside a configuration"):
+        rankscope.equilibria(rankscope.EquilibriaConfig(), tokens=3)
+
+
+def test_rows_alone_do_not_load_as_a_finding(tmp_path: Path) -> None:
+    found = rankscope.collapse(layers=2, heads=1, dim=4, tokens=3)
+    found.save(tmp_path / "x.parquet")
+    with pytest.raises(FileError, match=r"holds rows alone, which Table\.load reads"):
+        rankscope.Finding.load(tmp_path / "x.parquet")

@@ -57,6 +57,23 @@ class Asked(Config):
     group: ClassVar[str] = "Options"
 
     @classmethod
+    def given(cls, config: object, **fields: Any) -> Self:
+        """The configuration that a verb was given, or the one of its fields; both at once is an error."""
+        if config is None:
+            return cls.of(**fields)
+        if not isinstance(config, cls):
+            raise ConfigError(
+                f"{_article(type(config).__name__)} was given, expected {_article(cls.__name__)}, or its fields as "
+                "keywords"
+            )
+        if fields:
+            names = ", ".join(f"{name}=" for name in fields)
+            raise ConfigError(
+                f"{names} was given beside a configuration, which says everything; put it into the {cls.__name__}"
+            )
+        return config
+
+    @classmethod
     def default_text(cls, name: str) -> str:
         """The default of a field as ``--help`` shows it."""
         field = cls.model_fields[name]
@@ -81,6 +98,10 @@ class Foldered(Asked):
     def files(self) -> tuple[str, ...]:
         """What is written into the folder."""
         raise NotImplementedError
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 class Seeds(Asked):
@@ -143,7 +164,7 @@ class RandomNetwork(Asked):
     def chosen(self, name: str) -> Any:
         """The value of an option of random networks, or the command's default."""
         value = getattr(self, name)
-        return self.network[name] if value is None else value
+        return self.network[name] if value is None or value == OWN else value
 
 
 class Run(Asked):

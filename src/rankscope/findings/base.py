@@ -202,6 +202,10 @@ class Finding(Value):
         from rankscope.results.plain import from_json, plain
 
         name = os.fspath(path)
+        if Path(name).suffix.lower() in (".parquet", ".csv"):
+            raise FileError(
+                f"{name!r} holds rows alone, which Table.load reads; a finding that was saved as .json loads whole"
+            )
         try:
             whole = plain(from_json(read_bytes(path)), "file")
         except (ValueError, RecursionError) as error:

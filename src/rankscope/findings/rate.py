@@ -122,7 +122,7 @@ class Fit(Value):
         words = {
             "equal tokens": f"all tokens are exactly equal from layer {self.from_layer} on",
             "no common row": "the common row vanishes, so there is nothing to divide the residual by",
-            "few layers": f"{count(layers, 'layer')} are too few to fit a rate; ask for at least {FEWEST_LAYERS}",
+            "few layers": f"a rate cannot be fitted to {count(layers, 'layer')}; ask for at least {FEWEST_LAYERS}",
             "cubic": "every layer cubes the residual, so there is no factor per layer",
             "sublinear": f"the residual falls as the layer to the power {number(self.exponent)}",
             "plateau": f"the run ends on a plateau, or too soon after one, that begins at layer {self.from_layer}",
@@ -172,9 +172,13 @@ class Prediction(Value):
             "growing tokens": f"tokens grow by a factor {number(self.growth)} per layer, so logits do not vanish "
             "and the map never nears consensus",
             "not known": f"no prediction: nothing is known of {self.part or 'a part of the network'} at consensus",
+            "few layers": "the layers are too few to predict a rate by following a small residual through them",
             None: "",
         }
-        return words.get(self.declined, "a small residual, followed through the layers, has no rate either")
+        reason = (
+            f"no rate is predicted: followed through the layers, a small residual has none ({self.declined})"
+        )
+        return words.get(self.declined, reason)
 
 
 class Run(Value):
@@ -317,7 +321,8 @@ class RateFinding(Finding):
                 return f"The residual falls as the layer to the power {number(fit.exponent)}, slower than any factor."
         have = sum(run.measured.rate is not None for run in self.runs)
         if have:
-            return f"{have} of {count(len(self.runs), 'run')} have a rate, the others follow another law or none."
+            has = "has" if have == 1 else "have"
+            return f"{have} of {count(len(self.runs), 'run')} {has} a rate, the others follow another law or none."
         return f"No rate could be fitted to {'the run' if len(self.runs) == 1 else 'any run'}."
 
     @property
@@ -326,7 +331,7 @@ class RateFinding(Finding):
         return (
             "Floors are estimated from a perturbed run; they are not bounds."
             if self.has_error
-            else "Run without an error estimate: no number of the split pass has a floor or counts as resolved.",
+            else "Run without an error estimate: no number has a floor, and rounding may be behind what is said above.",
         )
 
     @property

@@ -7,6 +7,9 @@ import polars as pl
 from rankscope.results.schema import log10_of, unknown_column
 from rankscope.results.table import Table
 
+MOST_DECADES = 1e9
+"""Exponents from here on are rounded."""
+
 UNRESOLVED_MARK = "*"
 """Follows a cell of ``pivot`` in which at least one row is not above its rounding floor."""
 
@@ -116,7 +119,7 @@ def _geometric_cell(value: float | None, log10: float | None, resolved: bool, di
     """The geometric mean as text, also beyond the range of floats; a value of zero has no logarithm."""
     if log10 is None:
         return _cell(value, log10, resolved, digits)
-    text = f"{10**log10:.{digits - 1}e}" if abs(log10) < 300 else f"1e{log10:.0f}"
+    text = f"{10**log10:.{digits - 1}e}" if abs(log10) < 300 else _decades(log10)
     return text if resolved else text + UNRESOLVED_MARK
 
 
@@ -124,8 +127,20 @@ def _cell(value: float | None, log10: float | None, resolved: bool, digits: int)
     """A mean as text; below the smallest float, the power of ten that is its geometric mean."""
     text = "-" if value is None else f"{value:.{digits - 1}e}"
     if value == 0 and log10 is not None:
-        text = f"1e{log10:.0f}"
+        text = _decades(log10)
     return text if resolved else text + UNRESOLVED_MARK
+
+
+def _decades(log10: float) -> str:
+    """A power of ten; where its exponent has more digits than the logarithm knows, the exponent is rounded.
+
+    >>> _decades(-478863.2), _decades(-2.7352e80)
+    ('1e-478863', '10^-2.74e80')
+    """
+    if abs(log10) < MOST_DECADES:
+        return f"1e{log10:.0f}"
+    mantissa, exponent = f"{log10:.2e}".split("e")
+    return f"10^{mantissa}e{int(exponent)}"
 
 
 def _check(table: Table, names: Sequence[str]) -> None:

@@ -157,7 +157,8 @@ def _checked(config: AblateConfig) -> AblateConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error leaves out the perturbed run of the split pass; add split, or leave it out"
+            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
+            *("no_error", "split"),
         )
     masks = (mask if mask == OWN else parse_mask(mask).text for mask in config.masks)
     return config.model_copy(

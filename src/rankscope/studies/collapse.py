@@ -33,7 +33,7 @@ def collapse(
 
     Give a ``CollapseConfig``, or its fields: ``rs.collapse(layers=6, masks=("full", "causal"))``.
     """
-    config = _checked(CollapseConfig.of(**fields) if config is None else config)
+    config = _checked(CollapseConfig.given(config, **fields))
     rows, measure = Rows(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
     done = 0
@@ -73,7 +73,8 @@ def _checked(config: CollapseConfig) -> CollapseConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error leaves out the perturbed run of the split pass; add split, or leave it out"
+            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
+            *("no_error", "split"),
         )
     full = config.filled().model_copy(
         update={

@@ -76,18 +76,16 @@ def verb_asked(
     """
     if isinstance(first, kind):
         config, first = first, None
+    elif isinstance(first, asked.Asked):
+        kind.given(first)  # says what was expected
     named = {"model": os.fspath(first)} if isinstance(first, str | os.PathLike) else {}
     if config is None:
         paths = {
             name: os.fspath(getattr(given, name)) for name in given.kinds if _is_path(getattr(given, name))
         }
         given = replace(given, **dict.fromkeys(paths))
-        config = kind.of(**_with_paths(first, options), **named, **paths)
-    elif options or named:
-        names = ", ".join(f"{name}=" for name in [*named, *options])
-        raise ConfigError(
-            f"{names} was given beside a configuration, which says everything; put it into the {kind.__name__}"
-        )
+        options = {**_with_paths(first, options), **paths}
+    config = kind.given(config, **options, **named)
     model = config.model if first is None or named else first
     if isinstance(config, asked.Either):
         besides = ("tokens",) if isinstance(model, Spec) else ()  # a Spec says everything but that

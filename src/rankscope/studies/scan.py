@@ -114,7 +114,7 @@ def scan(
         raise not_a_model(model)
     of_loss = load_loss(config.loss) if config.loss is not None else cast("LossOf | None", loss)
     if of_loss is not None and not config.gradients:
-        raise ConfigError("a loss is only used for gradients; add gradients=True", "gradients")
+        raise ConfigError("a loss is only used for gradients; add gradients=", "gradients")
     ready = _ready(model, config, tokenizer)
     if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
         raise NotTapped(

@@ -153,7 +153,7 @@ def test_a_jordan_block_is_told_from_a_slower_rate() -> None:
 def test_too_few_layers_say_so() -> None:
     found = rate(layers=10)
     assert found.fit.rate is None
-    assert "10 layers are too few to fit a rate; ask for at least 16." in said(found)
+    assert "A rate cannot be fitted to 10 layers; ask for at least 16." in said(found)
     assert found.fit.predicted_rate == 0.5
 
 

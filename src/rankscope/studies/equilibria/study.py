@@ -55,7 +55,7 @@ def equilibria(
     same of recorded starts after ``step`` steps, ``sample`` the number of the start; ``without norm``, the residual
     ratio of the same weights without the norm, from the split pass.
     """
-    config = _checked(EquilibriaConfig.of(**fields) if config is None else config)
+    config = _checked(EquilibriaConfig.given(config, **fields))
     say = advance or (lambda done, total, doing: None)
     rows, proof = Rows(), None
     with torch.no_grad(), threads_for(config.tokens * max(config.tokens, config.dim)):
