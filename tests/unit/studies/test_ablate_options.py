@@ -246,7 +246,7 @@ def test_paths_of_blocks_are_no_numbers():
         ({"measures": ["dobrushin"]}, "measures attention maps"),
         ({"split": True, "sites": ["attention"]}, "split pass measures the site block alone"),
         ({"split": True, "measures": ["cosine"]}, "cannot be read off a split state"),
-        ({"no_error": True}, "no_error leaves out the perturbed run of the split pass"),
+        ({"no_error": True}, "no_error= leaves out the perturbed run of the split pass"),
         ({"sites": ["mlp"], "variants": ["san", "san+skip"]}, "has an MLP to measure"),
         ({"skip_scales": [0.5], "variants": ["san"]}, "has a skip to scale"),
         ({"only_blocks": "4"}, "block 4 does not exist: the model has blocks 1 to 3"),
