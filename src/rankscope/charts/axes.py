@@ -109,6 +109,17 @@ def count_ticks(first: float, last: float, most: int = 12) -> list[int]:
     return list(range(math.ceil(first / step) * step, math.floor(last) + 1, step))
 
 
+def double_ticks(first: float, last: float, most: int = 12) -> list[int]:
+    """Powers of two between two ends, or of a power of two where they would be more than ``most``.
+
+    >>> double_ticks(1, 100), double_ticks(3, 1e6)[:3]
+    ([1, 2, 4, 8, 16, 32, 64], [4, 16, 64])
+    """
+    low, high = math.ceil(math.log2(first) - 1e-9), math.floor(math.log2(last) + 1e-9)
+    step = max(1, math.ceil((high - low + 1) / most))
+    return [2**power for power in range(low, high + 1, step) if power >= 0]
+
+
 def _round_step(least: float, factors: Sequence[int] = (1, 2, 5, 10)) -> float:
     """The smallest of these multiples of a power of ten that is at least ``least``."""
     scale = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from rankscope.charts.markup import Attribute, tag
 from rankscope.charts.specs import WIDTH, Picture
-from rankscope.charts.svg import size_of, to_svg
+from rankscope.charts.svg import FONTS, heading, size_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
 
 CHART_FORMATS = (".svg", ".png")
@@ -33,18 +33,23 @@ def need_png() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Pictures that belong together. In a notebook it shows itself."""
+    """Pictures that belong together. In a notebook it shows itself.
+
+    ``title`` and ``notes`` stand above all of them; one picture alone has its own.
+    """
 
     pictures: Sequence[Picture]
+    title: str = ""
+    notes: Sequence[str] = ()
 
     def svg(self, *, tips: bool = True) -> Markup:
         """All pictures as one SVG, two side by side where there are several of our own."""
-        if len(self.pictures) == 1:
+        if len(self.pictures) == 1 and not self.title:
             return to_svg(self.pictures[0], tips=tips)
         sizes = [size_of(picture) for picture in self.pictures]
         wide = max((width for width, _ in sizes), default=WIDTH)
         columns = 1 if wide > WIDTH else min(BESIDE, len(self.pictures)) or 1
-        parts, top = [], 0.0
+        parts, top = heading(self.title, self.notes, columns * wide) if self.title else ([], 0.0)
         for start in range(0, len(self.pictures), columns):
             row = self.pictures[start : start + columns]
             for at, picture in enumerate(row):
@@ -53,7 +58,7 @@ class Chart:
             top += max(height for _, height in sizes[start : start + columns])
         size: dict[str, Attribute] = {"width": f"{columns * wide:g}", "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
-        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size)
+        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", font_family=FONTS, **size)
 
     def png(self) -> bytes:
         """The same at twice the size, still."""

@@ -64,6 +64,7 @@ class Panel:
         notes: short sentences below the title.
         marks: places along the layers, each with a word, at which a thin line stands.
         places: places with a name in place of a number, such as what follows the last layer.
+        along: how layers are spread; ``log`` gives the first ones more room, and has no place for layer 0.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Panel:
     notes: Sequence[str] = ()
     marks: Sequence[tuple[float, str]] = ()
     places: Sequence[tuple[float, str]] = ()
+    along: Scale = "linear"
     width: int = WIDTH
 
 

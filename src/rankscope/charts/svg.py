@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from rankscope.charts.axes import Axis, count_ticks, linear_axis, log_axis
+from rankscope.charts.axes import Axis, count_ticks, double_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
 from rankscope.charts.markup import Attribute, legal, tag
 from rankscope.charts.specs import (
@@ -28,6 +28,7 @@ from rankscope.charts.specs import (
     Picture,
     Plane,
     Point,
+    Scale,
     Spot,
     Square,
 )
@@ -70,6 +71,7 @@ THIN = 0.3
 NEAREST = 26
 """Dots between the middle of a name below the axis and that of the next number; nearer ones would touch."""
 
+FONTS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 INK, SOFT, GRAY, RULE = "#1c2128", "#59616c", "#8b939d", "#e4e7eb"
 DASHES = {"solid": None, "dashed": "6 4", "dotted": "1.5 3", "none": None}
 
@@ -115,7 +117,7 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
         viewBox=f"0 0 {picture.width} {drawing.height:g}",
         role="group",
         aria_label=clipped(". ".join([picture.title, *picture.notes]), 400),
-        font_family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
+        font_family=FONTS,
     )
     return legal(whole)
 
@@ -158,11 +160,16 @@ class _Frame:
     right: float
     top: float
     bottom: float
+    along: Scale = "linear"
 
     def x(self, value: float) -> float:
         if self.last == self.first:  # a single place stands in the middle
             return (self.left + self.right) / 2
-        return self.left + (self.right - self.left) * (value - self.first) / (self.last - self.first)
+        if self.along == "log":
+            share = math.log(value / self.first) / math.log(self.last / self.first)
+        else:
+            share = (value - self.first) / (self.last - self.first)
+        return self.left + (self.right - self.left) * share
 
     def y(self, value: float) -> float:
         return self.bottom - (self.bottom - self.top) * self.axis.at(value)
@@ -194,6 +201,7 @@ def _(panel: Panel) -> _Drawing:
         right=panel.width - room,
         top=top,
         bottom=top + height,
+        along=panel.along,
     )
     parts = [*head, *_ruled(panel, frame)]
     for line, color in zip(lines, inks, strict=True):
@@ -240,13 +248,18 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     named = dict(panel.places)
     numbered = [point.x for line in panel.lines for point in line.points if point.x not in named]
     near = [frame.x(place) for place in named]
-    for place in count_ticks(frame.first, max(numbered, default=frame.last)):
+    ticks = double_ticks if panel.along == "log" else count_ticks
+    for place in ticks(frame.first, max(numbered, default=frame.last)):
         if all(abs(frame.x(place) - other) >= NEAREST for other in near):
             yield _text(frame.x(place), frame.bottom + 16, str(place), anchor="middle")
     for at, words in named.items():
         yield _text(frame.x(at), frame.bottom + 16, clipped(words, 12), anchor="middle")
     yield _text(
-        (frame.left + frame.right) / 2, frame.bottom + 34, clipped(panel.across), size=11, anchor="middle"
+        (frame.left + frame.right) / 2,
+        frame.bottom + 34,
+        clipped(panel.across) + (", log scale" if panel.along == "log" else ""),
+        size=11,
+        anchor="middle",
     )
     kind = "" if panel.scale == "linear" else ", log of exponent" if frame.axis.is_deep else ", log scale"
     middle = (frame.top + frame.bottom) / 2
@@ -300,7 +313,9 @@ def _shades(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
     known = [point for point in line.points if point.y is not None]
     if not line.shade or not known:
         return
-    half = 0.5 * (frame.right - frame.left) / max(frame.last - frame.first, 1)
+    half = (
+        0.0 if frame.along == "log" else 0.5 * (frame.right - frame.left) / max(frame.last - frame.first, 1)
+    )
     way = [f"{frame.x(point.x):.1f} {frame.y(point.y):.1f}" for point in known if point.y is not None]
     start, end = (max(frame.x(known[0].x) - half, frame.left), min(frame.x(known[-1].x) + half, frame.right))
     first, last = way[0].split()[1], way[-1].split()[1]
@@ -393,9 +408,13 @@ def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: 
                 said.setdefault(point.x, []).append((own, -1 if point.faint else color))
     places = sorted(said)
     for at, place in enumerate(places):
-        before = (places[at - 1] + place) / 2 if at else place - 0.5
-        after = (place + places[at + 1]) / 2 if at + 1 < len(places) else place + 0.5
-        start, end = max(frame.x(before), frame.left - 12), min(frame.x(after), frame.right + 6)
+        start, end = frame.left - 12, frame.right + 6
+        if at:
+            start = max((frame.x(places[at - 1]) + frame.x(place)) / 2, start)
+        elif len(places) > 1:
+            start = max(1.5 * frame.x(place) - 0.5 * frame.x(places[1]), start)
+        if at + 1 < len(places):
+            end = min((frame.x(place) + frame.x(places[at + 1])) / 2, end)
         if len(places) == 1:
             start, end = frame.left, frame.right
         yield _looked_at(
@@ -781,17 +800,21 @@ def _from_piece(point: tuple[float, float], start: tuple[float, float], end: tup
 # ------------------------------------------------------------------------------------------------- shared by all
 
 
-def _head(picture: Picture) -> tuple[list[Markup], float]:
-    """Title and notes, and where the drawing may begin."""
+def heading(title: str, notes: Sequence[str], width: float) -> tuple[list[Markup], float]:
+    """Title and notes over that width, and where what follows may begin."""
     parts, at = [], 18.0
-    for line in _wrapped(picture.title, (picture.width - 16) / (LETTER * 15)):  # bold letters are wider
+    for line in _wrapped(title, (width - 16) / (LETTER * 15)):  # bold letters are wider
         parts.append(_text(8, at, line, size=14, ink=INK, bold=True, kind="ink"))
         at += 18
-    for note in picture.notes:
-        for line in _wrapped(note, (picture.width - 16) / (LETTER * NOTE_SIZE)):
+    for note in notes:
+        for line in _wrapped(note, (width - 16) / (LETTER * NOTE_SIZE)):
             parts.append(_text(8, at, line, size=NOTE_SIZE))
             at += ROW
     return parts, max(at, TOP) + 2
+
+
+def _head(picture: Picture) -> tuple[list[Markup], float]:
+    return heading(picture.title, picture.notes, picture.width)
 
 
 def _empty(picture: Picture, head: list[Markup], top: float, words: str) -> _Drawing:

@@ -209,7 +209,7 @@ class Finding(Value):
         try:
             whole = plain(from_json(read_bytes(path)), "file")
         except (ValueError, RecursionError) as error:
-            raise FileError(f"{name!r} holds no JSON: {_one_line(error)}") from None
+            raise FileError(f"{name!r} holds no JSON: {one_line(error)}") from None
         if not isinstance(whole, dict):
             raise FileError(f"{name!r} holds a {type(whole).__name__}, expected a JSON object of {SCHEMA}")
         schema, command = whole.pop("schema", None), whole.pop("command", None)
@@ -232,7 +232,7 @@ class Finding(Value):
             ) in kind.shown:  # numbers that no study gives, such as a negative rate, show themselves here
                 getattr(found, said)
         except (RankscopeError, PolarsError, ValueError, TypeError, *_UNREADABLE) as error:
-            raise FileError(f"{name!r} is not whole: {_one_line(error)}") from None
+            raise FileError(f"{name!r} is not whole: {one_line(error)}") from None
         return found
 
     def __str__(self) -> str:
@@ -278,7 +278,7 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

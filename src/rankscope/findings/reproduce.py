@@ -1,7 +1,8 @@
 """``rankscope reproduce``: a figure of a paper, made again, with what is said of it and what was found."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from rankscope.charts import Chart, Drawn
+from rankscope.charts import Chart
 from rankscope.core.words import count, listed
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Foldered, Seeds, option
-from rankscope.findings.base import Finding, Quoted, Value
+from rankscope.findings.base import Finding, Value
 
 Size = Literal["fast", "usual", "full"]
 """Seconds, a few minutes, or the sizes of the paper."""
@@ -77,16 +78,16 @@ class ReproduceConfig(Foldered, Seeds):
 
 
 class Statement(Value):
-    """What is said, and what was found."""
+    """What is said, and what was found. It is computed from what the figure found, and never stored."""
 
     source: Source
     """Who says it: the paper, somebody second-hand, or this tool."""
 
-    statement: Quoted
+    statement: str
     """What is said."""
 
-    measured: Quoted
-    """What was found, as the figure words it."""
+    measured: str
+    """What was found."""
 
     agrees: bool | None
     """Whether both agree; null where they do in part, or where the seeds are too few to tell."""
@@ -114,17 +115,26 @@ class FigureName(Value):
     source: str
     """Its place in the paper."""
 
-    question: Quoted
-    """What a reader learns from it."""
-
     size: Size
     """How large it was made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """What the declaration of a figure says about one finding."""
+
+    question: str
+    verdict: tuple[Statement, ...]
+    notes: tuple[str, ...]
+    chart: Callable[[], Chart]
 
 
 class ReproduceFinding(Finding):
     """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth."""
 
     command: ClassVar[str] = "reproduce"
+
+    shown: ClassVar[tuple[str, ...]] = ("words", "verdict", "notes")
 
     columns: ClassVar[Mapping[str, str]] = {
         "layers": "Number of blocks.",
@@ -139,17 +149,32 @@ class ReproduceFinding(Finding):
     figure: FigureName
     """Which figure."""
 
-    verdict: tuple[Statement, ...]
-    """What is said of it, and what was found."""
-
-    notes: tuple[Quoted, ...] = ()
-    """For the reader of the figure, as the figure words them."""
-
     definitions: dict[str, str] = Field(default_factory=dict)
     """What every measure is, by its id."""
 
     data: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the figure found besides, by name: settings, summaries over seeds, published numbers."""
+    """What the figure found, by name: settings, summaries over seeds, published numbers."""
+
+    @cached_property
+    def _declared(self) -> "Declared":
+        # Figures stand above this row: they need torch. Hence the name of a module in place of an import.
+        declared: Declared = import_module("rankscope.papers.figures.run").declared(self)
+        return declared
+
+    @property
+    def question(self) -> str:
+        """What a reader learns from the figure."""
+        return self._declared.question
+
+    @property
+    def verdict(self) -> tuple[Statement, ...]:
+        """What is said of the figure, and what was found."""
+        return self._declared.verdict
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For the reader of the figure."""
+        return self._declared.notes
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -170,7 +195,8 @@ class ReproduceFinding(Finding):
 
     def document(self) -> Document:
         """What is said and what was measured, the picture, notes."""
-        about, unclear = self.figure, [one for one in self.verdict if not one.agrees]
+        about, chart = self.figure, self.chart()
+        unclear = [one for one in self.verdict if not one.agrees]
         title = (
             "Agrees"
             if not unclear
@@ -194,26 +220,23 @@ class ReproduceFinding(Finding):
             facts=[f"{about.size} size", count(self.table.frame.height, "number")],
             blocks=some(
                 Verdict(title if self.verdict else "No statement", self.words, self.tone),
-                Prose([about.question, f"Source: {about.source}"]),
+                Prose([self.question, f"Source: {about.source}"]),
                 Section("Statements", [Tabular(columns=columns, rows=rows)], only="html") if rows else None,
                 Section("Statements", points, only="text") if points else None,
-                Section("Figure", [Figure(one) for one in self.chart().pictures], only="html"),
+                Section(
+                    chart.title or "Figure",
+                    some(Prose(chart.notes) if chart.notes else None, *map(Figure, chart.pictures)),
+                    only="html",
+                ),
                 Section("Notes", [Prose(self.notes)]) if self.notes else None,
             ),
             definitions=list(self.definitions.items()),
             origin=self.provenance,
         )
 
-    @cached_property
-    def _svg(self) -> str:
-        # Pictures of figures are still drawn above this row, by the code of each figure; hence the name of a module
-        # in place of an import, which would point upwards.
-        drawn: str = import_module("rankscope.papers.figures.run").drawn(self)
-        return drawn
-
     def chart(self) -> Chart:
         """The figure."""
-        return Chart([Drawn(title=f"{self.figure.name}: {self.figure.title}", draw=lambda: self._svg)])
+        return self._declared.chart()
 
     def save_into(self, folder: str | os.PathLike[str], made_by: str = "") -> tuple[str, ...]:
         """Write the finding, its rows, the picture and the page into the folder; the names of the files."""

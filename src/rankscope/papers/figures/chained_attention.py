@@ -12,7 +12,7 @@ from rankscope.papers.figures.chained_attention_maps import Subject, maps_of, su
 from rankscope.papers.figures.chained_attention_products import ORDERS
 from rankscope.papers.figures.chained_attention_rules import Chains, slopes
 from rankscope.papers.figures.chained_attention_words import notes, verdict
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.statistics import mean_of
 from rankscope.results import Table
 from rankscope.studies.rows import Rows
@@ -160,7 +160,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="chained-attention",
         title="products of attention maps along single paths: distance to rank one against depth",
         source=Ref(

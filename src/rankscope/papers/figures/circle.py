@@ -8,7 +8,7 @@ from rankscope.core.refs import Ref
 from rankscope.papers.figures.circle_cases import CASES, Case
 from rankscope.papers.figures.circle_runs import found_of
 from rankscope.papers.figures.circle_words import verdict_and_notes
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.tasks.circle import CIRCLE, CircleConfig
 from rankscope.results import Table
 from rankscope.studies.rows import Rows
@@ -116,7 +116,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="circle",
         title="one layer applied again and again to two points of a circle",
         source=Ref(

@@ -44,7 +44,7 @@ from rankscope.dynamics.plateaus import Coarsening, Plateau, coarsen, log_estima
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.papers.figures.cluster_words import cluster_notes, cluster_points
-from rankscope.papers.figures.figure import Advance, Figure, Job, Size, register
+from rankscope.papers.figures.figure import Advance, Job, OldFigure, Size, register
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
 
@@ -270,7 +270,7 @@ def _chart(table: Table) -> "Chart":
 
 
 register(
-    Figure(
+    OldFigure(
         name="clusters",
         title="clusters on the sphere, and how long they last, by temperature",
         source=Ref(

@@ -28,7 +28,7 @@ from rankscope.papers.figures.dong_curves import (
 )
 from rankscope.papers.figures.dong_residual_words import repeats_note, verdict
 from rankscope.papers.figures.dong_rules import Found, Repeated, quotients
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.statistics import mean_of
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
@@ -333,10 +333,10 @@ def _chart(table: Table) -> Any:
     return dong_chart(table)
 
 
-def _entered(subject: Subject, durations: dict[Size, str]) -> Figure:
+def _entered(subject: Subject, durations: dict[Size, str]) -> Any:
     work: Callable[[Job], Table] = partial(make, subject)
     return register(
-        Figure(
+        OldFigure(
             name=subject.figure,
             title=f"residual per layer of {subject.label} without skips, without MLPs, without either",
             source=Ref(

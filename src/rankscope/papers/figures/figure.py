@@ -1,21 +1,41 @@
-"""What a figure of a paper is here: a name, a study that makes its table, a picture, and what the paper says."""
+"""What a figure is: a question in three sizes, a computation, statements about what was found, a picture.
+
+A figure is declared in its file, as a claim is. What the computation found is a typed value; what is said and drawn
+follows from that value alone, so a figure that was saved says and shows the same when it is loaded.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypedDict, TypeVar
 
+from pydantic import ConfigDict
+
+from rankscope.charts import Chart, Drawn
+from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.core.registry import Registry
+from rankscope.findings.base import Value
+from rankscope.findings.reproduce import ReproduceFinding as ReproduceFinding
 from rankscope.findings.reproduce import Size as Size
 from rankscope.findings.reproduce import Source as Source
+from rankscope.findings.reproduce import Statement as Statement
 from rankscope.papers.figures.store import Store
 from rankscope.results import Table
 
-if TYPE_CHECKING:
-    from rankscope.plots import Chart
-
 Advance = Callable[[int, int], None]
-"""Told after every step how many of how many steps are done."""
+"""Called after every step with how many steps are done, and of how many."""
+
+
+class FigureConfig(Config):
+    """What every figure is asked. Figures add their sizes; ``figure`` names them in the provenance of the table."""
+
+    figure: str
+    size: Size
+    seeds: tuple[int, ...]
+
+
+C = TypeVar("C", bound=FigureConfig)
+F = TypeVar("F", bound=Value)
 
 
 class Point(TypedDict):
@@ -52,7 +72,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class Figure(Generic[C, F]):
     """A figure by name.
 
     Args:
@@ -60,9 +80,12 @@ class Figure:
         source: the figure or statement of the paper.
         question: one sentence, what a reader learns from it.
         durations: how long each size takes on two cores, in words, as measured.
-        make: the table. Its section ``verdict`` is a list of ``Point``, its section ``notes`` a list of sentences for
-            the reader.
-        chart: the picture of that table; plots are imported inside.
+        sizes: its configurations.
+        found: type of what the computation finds; it is kept in the finding under ``data``.
+        compute: rows and what was found.
+        points: statements, each with what was measured and whether both agree.
+        chart: the picture. Its title says what is seen.
+        notes: sentences for the reader of the figure.
     """
 
     name: str
@@ -70,14 +93,62 @@ class Figure:
     source: Ref
     question: str
     durations: Mapping[Size, str]
-    make: Callable[[Job], Table]
-    chart: "Callable[[Table], Chart]"
+    sizes: Mapping[Size, C]
+    found: type[F]
+    compute: Callable[[C, Job], tuple[Table, F]]
+    points: Callable[[F], Sequence[Statement]]
+    chart: Callable[[F, Table], Chart]
+    notes: Callable[[F], Sequence[str]]
+
+    def config(self, size: Size, seeds: Sequence[int] = ()) -> C:
+        """What is computed at that size, for the figure's own seeds or others."""
+        own = self.sizes[size]
+        return own.model_copy(update={"seeds": tuple(seeds)}) if seeds else own
+
+    def made(self, job: Job) -> tuple[Table, F]:
+        """Rows and what was found."""
+        config: Any = self.config(job.size, job.seeds) if self.sizes else None
+        return self.compute(config, job)
+
+    def read(self, finding: ReproduceFinding) -> F:
+        """What was found, from a finding that was just made or loaded."""
+        return self.found.model_validate(finding.data)
 
 
-FIGURES: Registry[Figure] = Registry("figure")
+class OldFound(Value):
+    """Sections of a table, of figures that are not declared yet."""
+
+    model_config = ConfigDict(extra="allow")
 
 
-def register(figure: Figure) -> Figure:
+def OldFigure(*, make: Callable[[Job], Table], chart: Callable[[Table], Any], **about: Any) -> Any:  # noqa: N802
+    """A figure that is not declared yet: its table has sections, and altair draws it."""
+
+    def made(job: Job) -> tuple[Table, OldFound]:
+        table = make(job)
+        return table, OldFound(**{name: one for name, one in table.sections.items() if name != "definitions"})
+
+    def drawn(found: Any, table: Table) -> Chart:
+        from rankscope.plots import svg
+
+        whole = replace(table, sections=found.model_extra)
+        return Chart([Drawn(title=about["title"], draw=lambda: svg(chart(whole)))])
+
+    return Figure(
+        sizes={},
+        found=OldFound,
+        compute=lambda _, job: made(job),
+        points=lambda found: [Statement(**one) for one in found.model_dump()["verdict"]],
+        chart=drawn,
+        notes=lambda found: found.model_dump()["notes"],
+        **about,
+    )
+
+
+FIGURES: Registry[Any] = Registry("figure")
+
+
+def register(figure: Any) -> Any:
     """Enter a figure under its name."""
     FIGURES.register(figure.name, figure)
     return figure

@@ -10,7 +10,7 @@ from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.network import Network, without_attention_skip
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.long_paths_words import (
     ACCURACY,
     BARE,
@@ -213,7 +213,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="long-paths",
         title="training that asks for long paths: does it make them useful, and at what price",
         source=Ref(

@@ -23,7 +23,7 @@ from rankscope.core.refs import Ref
 from rankscope.dynamics.orthogonal import Draw, Followed, follow, in_hemisphere
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
-from rankscope.papers.figures.figure import Advance, Figure, Job, Point, Size, all_of, register
+from rankscope.papers.figures.figure import Advance, Job, OldFigure, Point, Size, all_of, register
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
@@ -232,7 +232,7 @@ def _chart(table: Table) -> "Chart":
 
 
 register(
-    Figure(
+    OldFigure(
         name="wu-orthogonal",
         title="orthogonal values on the sphere, mask by mask, with the bound of one step",
         source=Ref(

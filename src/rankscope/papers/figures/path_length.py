@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.path_length_words import (
     LEVELS,
     SHORT,
@@ -189,7 +189,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="path-length",
         title="how long paths are, by count and by weight",
         source=Ref(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.paths_effectiveness_curves import Curves
 from rankscope.papers.figures.paths_effectiveness_words import notes, verdict
 from rankscope.papers.tasks.effectiveness import EffectivenessConfig, measured, table_of
@@ -152,7 +152,7 @@ DURATIONS: dict[Name, dict[Size, str]] = {
 
 for _name, _task in TASKS_OF.items():
     register(
-        Figure(
+        OldFigure(
             name=f"paths-{_name}",
             title=f"accuracy of paths by their length, task {_name}",
             source=Ref(

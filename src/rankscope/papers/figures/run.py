@@ -6,8 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from rankscope.charts.chart import need_png
 from rankscope.errors import FileError
-from rankscope.findings.reproduce import FigureName, ReproduceConfig, ReproduceFinding, Size, Statement
+from rankscope.findings.base import Value, one_line
+from rankscope.findings.reproduce import Declared, FigureName, ReproduceConfig, ReproduceFinding, Size
 from rankscope.papers.figures.figure import FIGURES, Advance, Figure, Job
 from rankscope.papers.figures.store import Store
 from rankscope.results import Table
@@ -33,51 +37,41 @@ def reproduce(
         config = ReproduceConfig.of(**named, **fields)
     figure = FIGURES[config.figure]
     if folder is not None:
-        import rankscope.plots  # noqa: F401 - a missing extra names itself now
+        need_png()  # a missing extra names itself now
     store = Store(None if folder is None else Path(folder) / f".{figure.name}.unfinished")
     with store.held():
-        table = figure.make(Job(size=config.size, seeds=config.seeds, advance=advance, store=store))
-        found = finding_of(figure, config.size, table)
+        job = Job(size=config.size, seeds=config.seeds, advance=advance, store=store)
+        found = finding_of(figure, config.size, *figure.made(job))
         if folder is not None:
             (save or (lambda one: one.save_into(folder)))(found)
         store.clear()
     return found
 
 
-def finding_of(figure: Figure, size: Size, table: Table) -> ReproduceFinding:
-    """The table of a figure as a finding: statements and notes as fields, its other sections beside them."""
-    data = dict(table.sections)
+def finding_of(figure: "Figure[Any, Any]", size: Size, table: Table, found: Value) -> ReproduceFinding:
+    """Rows and what was found, as a finding."""
     return ReproduceFinding(
-        figure=FigureName(
-            name=figure.name,
-            title=figure.title,
-            source=str(figure.source),
-            question=figure.question,
-            size=size,
-        ),
-        verdict=tuple(Statement(**point) for point in data.pop("verdict")),
-        notes=tuple(data.pop("notes")),
-        definitions=data.pop("definitions", {}),
-        data=data,
+        figure=FigureName(name=figure.name, title=figure.title, source=str(figure.source), size=size),
+        definitions=table.sections.get("definitions", {}),
+        data=found.model_dump(mode="json"),
         table=replace(table, command=ReproduceFinding.command, sections={}),
     )
 
 
-def drawn(finding: ReproduceFinding) -> str:
-    """The picture of a figure as SVG, from a finding that was just made or loaded."""
-    from rankscope.plots import svg
-
-    sections = {
-        "verdict": [one.model_dump() for one in finding.verdict],
-        "notes": list(finding.notes),
-        "definitions": finding.definitions,
-        **finding.data,
-    }
+def declared(finding: ReproduceFinding) -> Declared:
+    """What the figure says about a finding that was just made or loaded."""
     figure = FIGURES[finding.figure.name]
     try:
-        return svg(figure.chart(replace(finding.table, sections=sections)))
-    except LookupError as error:  # of a file that was changed, or made by another version
+        found = figure.read(finding)
+        points, notes = tuple(figure.points(found)), tuple(figure.notes(found))
+    except (LookupError, ValidationError) as error:  # of a file that was changed, or made by another version
         raise FileError(
-            f"the finding has not all that the picture of {figure.name!r} shows: {error}; make it again with "
+            f"the finding does not hold what {figure.name!r} finds: {one_line(error)}; make it again with "
             f"rankscope reproduce {figure.name}"
         ) from error
+    return Declared(
+        question=figure.question,
+        verdict=points,
+        notes=notes,
+        chart=lambda: figure.chart(found, finding.table),
+    )

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
+from rankscope.findings.base import Value
 from rankscope.results.statistics import wilson
 
 LEVEL = 0.95
@@ -14,14 +14,18 @@ FEWEST = 6
 """Below this many values not even the least and the greatest enclose the median in 95% of cases: 1 - 2 / 2^5 < 0.95."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mean:
+class Mean(Value):
     """A mean over seeds with a 95% interval (Student's t); the interval is missing for a single seed."""
 
     mean: float
     low: float | None
     high: float | None
     count: int
+
+    @property
+    def middle(self) -> float:
+        """The mean."""
+        return self.mean
 
     def section(self) -> dict[str, float | int | None]:
         """As JSON."""
@@ -48,8 +52,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(mean=mean, low=mean - float(half), high=mean + float(half), count=len(found))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Median:
+class Median(Value):
     """A median over seeds between two of the sorted values.
 
     From six seeds on these enclose the median of the population in at least 95% of cases, whatever the distribution:
@@ -61,6 +64,11 @@ class Median:
     low: float
     high: float
     count: int
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return self.median
 
     @property
     def is_enough(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.width_depth_words import (
     ACCURACY,
     BARE,
@@ -185,7 +185,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="width-depth",
         title="sorting with the same number of weights in few wide or many narrow layers",
         source=Ref(

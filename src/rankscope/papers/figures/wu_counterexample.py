@@ -16,7 +16,7 @@ from rankscope.dynamics.clusters import uniform_starts
 from rankscope.dynamics.two_tokens import TwoTokens
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Fixed, Network, Sphere, Values
-from rankscope.papers.figures.figure import Figure, Job, Point, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Point, Size, register
 from rankscope.papers.figures.stacks import WORKERS
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
@@ -264,7 +264,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="wu-counterexample",
         title="two tokens that LayerNorm keeps apart, by attention weight and value map",
         source=Ref(

@@ -12,7 +12,7 @@ from rankscope.core.config import Config
 from rankscope.core.numerics import relative_floor
 from rankscope.core.refs import Ref
 from rankscope.measures import evaluate_many, find_measure
-from rankscope.papers.figures.figure import Figure, Job, Point, Size, decided, register
+from rankscope.papers.figures.figure import Job, OldFigure, Point, Size, decided, register
 from rankscope.papers.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.papers.figures.stacks import Cell, Shape, ValueKind, cells, recorded_layers, stacks
 from rankscope.papers.figures.statistics import Mean, mean_of, median_of
@@ -267,7 +267,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="wu-geometry",
         title="token geometry against depth: rank, smallest singular value, cosine",
         source=Ref(

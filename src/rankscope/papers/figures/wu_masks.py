@@ -6,7 +6,7 @@ import numpy as np
 
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
-from rankscope.papers.figures.figure import Figure, Job, Size, register
+from rankscope.papers.figures.figure import Job, OldFigure, Size, register
 from rankscope.papers.figures.kept import kept_cells, pushed, random_starts
 from rankscope.papers.figures.stacks import (
     CURVE_MEASURES,
@@ -125,7 +125,7 @@ def _chart(table: Table) -> Any:
 
 
 register(
-    Figure(
+    OldFigure(
         name="wu-masks",
         title="masks and norms against depth: mu(X) and mu(X)/||X||_F",
         source=Ref(
