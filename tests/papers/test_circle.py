@@ -35,8 +35,17 @@ from rankscope.papers.figures.circle_runs import (
 )
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
-from rankscope.papers.tasks.circle import CIRCLE, CircleConfig, CircleModel, batches, held_out, lines, score
-from rankscope.papers.tasks.circle_data import circle_pairs, circle_points
+from rankscope.papers.tasks.circle import (
+    CIRCLE,
+    CircleConfig,
+    CircleModel,
+    batches,
+    circle_pairs,
+    circle_points,
+    held_out,
+    lines,
+    score,
+)
 from rankscope.papers.tasks.training import train_task
 
 ANGLE = 2 * math.pi / 1000

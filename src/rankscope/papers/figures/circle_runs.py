@@ -10,8 +10,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
 from rankscope.papers.figures.figure import Job
-from rankscope.papers.tasks.circle import CIRCLE, CircleConfig
-from rankscope.papers.tasks.circle_data import circle_pairs, step_length
+from rankscope.papers.tasks.circle import CIRCLE, CircleConfig, circle_pairs, step_length
 from rankscope.papers.tasks.training import train_task
 
 Step = Callable[[Tensor], Tensor]
