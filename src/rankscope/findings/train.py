@@ -29,7 +29,7 @@ CURVES = {
 RESULT = "result.json"
 """The finding, beside the model."""
 
-FILES = ("state.safetensors", "model.safetensors", "log.csv", RESULT)
+FILES = ("state.safetensors", "model.safetensors", "log.csv", "config.json", RESULT)
 """All that a training writes into its folder."""
 
 CEILING = "ceiling"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankscope.errors import ConfigError, FileError, MissingExtraError, RankscopeError
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.loaded import Loaded, Request, kind_of, loaded
+from rankscope.sources.own_folders import is_own, load_own
 from rankscope.sources.safety import (
     PICKLE,
     SAFE,
@@ -62,6 +63,8 @@ def load_folder(folder: Path, request: Request) -> Loaded:
         gguf = sorted(folder.glob("*.gguf"))
         if gguf:
             return load_gguf(_only_one(gguf, folder), request)
+    elif is_own(read_config(folder)):
+        return load_own(folder, request)
     hint = "check its files, or save the model again with save_pretrained"
     with readable(f"the folder {str(folder)!r}", hint):
         return _load_files(folder, folder.name, request)

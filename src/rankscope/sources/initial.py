@@ -35,6 +35,7 @@ from rankscope.sources.hub import (
     timm_model,
 )
 from rankscope.sources.loaded import Loaded, Request, as_device, as_dtype, loaded
+from rankscope.sources.own_folders import is_own, load_own
 from rankscope.sources.safety import check_remote_code, check_settings, check_sizes, read_config
 
 WAYS = "a folder with a config.json, a Hub id (org/name), or a built-in name (rankscope list models) such as bert-base"
@@ -219,6 +220,8 @@ def _by_architecture(name: str, request: Request, seed: int) -> Loaded:
 
 
 def _from_folder(folder: Path, request: Request, seed: int) -> Loaded:
+    if is_own(read_config(folder)):
+        return load_own(folder, request, seed=seed)
     with readable(f"the config of the folder {str(folder)!r}", "check its config.json"):
         return _from_settings(folder, folder.name, str(folder / "config.json"), request, seed)
 

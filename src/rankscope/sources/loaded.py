@@ -1,7 +1,7 @@
 """A model that is ready to be fed: what it reads, how long its inputs may be, and what went wrong on the way."""
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -72,6 +72,9 @@ class Loaded:
     random_tokens: str = ""
     """TxN: random tokens to be used when the user gives no inputs and there is no tokenizer; may be empty."""
 
+    examples: Tensor | None = None
+    """Ready inputs to be used when the user gives none, of a model that was trained by rankscope."""
+
     warnings: tuple[str, ...] = ()
 
     head: Tensor | None = None
@@ -81,6 +84,10 @@ class Loaded:
     """Where its weights come from: ``trained`` are those of a listed checkpoint, ``stored`` were read from a folder, a
     file or the Hub, which do not say whether they were trained, ``given`` are part of a module that somebody else
     built."""
+
+    def with_examples(self, examples: Tensor) -> "Loaded":
+        """The same with inputs to be used when the user gives none."""
+        return replace(self, examples=examples)
 
 
 def loaded(

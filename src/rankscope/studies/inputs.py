@@ -244,6 +244,9 @@ def chosen_inputs(
             "axes",
             "inputs",
         )
+    is_example = not named and loaded.examples is not None
+    if is_example:
+        given, named = replace(given, inputs=loaded.examples), ["inputs"]
     is_default = not named and loaded.tokenizer is None and bool(loaded.random_tokens)
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
@@ -272,6 +275,8 @@ def chosen_inputs(
     else:
         made = makers[kind](loaded, config, getattr(given, kind, None), seed)
     made = replace(made, given=getattr(given, kind, None))
+    if is_example:
+        made = replace(made, source="held-out examples of its task")
     if is_default:
         made = replace(made, rule=f"random tokens, as {loaded.name} has no tokenizer; {made.rule}")
     if kind in ("texts", "random_tokens"):

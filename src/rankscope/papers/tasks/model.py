@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.types import TokenMatrix
-from rankscope.errors import ShapeError
 from rankscope.network import Attention, Chain, LayerNorm, Mlp, Network, Part, Skip, Softmax, Values
 from rankscope.papers.tasks.task import TaskConfig
 
@@ -50,12 +49,12 @@ class TokenReader(nn.Module):
     def forward(self, tokens: Tensor) -> TokenMatrix:
         expected = "length" if self.length is None else str(self.length)
         if tokens.dtype != torch.int64 or tokens.ndim < 1 or self.length not in (None, tokens.shape[-1]):
-            raise ShapeError(
+            raise ValueError(
                 f"expected tokens (*batch, {expected}) as int64, got {str(tokens.dtype).removeprefix('torch.')} "
                 f"of shape {tuple(tokens.shape)}"
             )
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
-            raise ShapeError(
+            raise ValueError(
                 f"tokens are numbers from 0 to {self.vocabulary - 1}, got {int(tokens.min())} to {int(tokens.max())}"
             )
         states = self.token_vectors[tokens]
@@ -74,7 +73,7 @@ class PointReader(nn.Module):
 
     def forward(self, points: Tensor) -> TokenMatrix:
         if points.ndim < 2 or points.shape[-1] != self.weight.shape[0] or not points.is_floating_point():
-            raise ShapeError(
+            raise ValueError(
                 f"expected points (*batch, points, {self.weight.shape[0]}) as floating-point numbers, got "
                 f"{str(points.dtype).removeprefix('torch.')} of shape {tuple(points.shape)}"
             )

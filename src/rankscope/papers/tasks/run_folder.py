@@ -4,6 +4,7 @@
 |---------------------|-------------------------------------------------------------------------------------|
 | `state.safetensors` | weights, optimizer and curve after the last saved epoch; gone when training is done |
 | `model.safetensors` | the trained model, see ``load_trained``                                             |
+| `config.json`       | what the folder holds, so that it is a model of every command                       |
 | `log.csv`           | one line per epoch                                                                  |
 | `result.json`       | what was found, written by ``rs.train`` when training is done                       |
 | `.lock`             | held by the process that trains here                                                |
@@ -40,6 +41,7 @@ from rankscope.papers.tasks.checkpoint import (
     save_trained,
     told_by,
 )
+from rankscope.papers.tasks.model_folder import is_config_of, write_config
 from rankscope.papers.tasks.task import Task, TaskConfig
 from rankscope.results.files import check_output, clear_leftovers, write_atomically
 from rankscope.results.locks import locked
@@ -56,20 +58,21 @@ class RunFolder:
 
     def __init__(self, folder: str | os.PathLike[str], task: Task[Any], config: TaskConfig) -> None:
         self.path, self.task, self.config = Path(folder), task, config
-        self.state, self.model, self.log = (self.path / name for name in FILES[:3])
+        self.state, self.model, self.log, self.config_file = (self.path / name for name in FILES[:4])
         self._saved_at = -math.inf
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains here inside the block, and all that is here belongs to this training."""
         with locked(self.path):
-            for file in (self.state, self.model, self.log):
+            for file in (self.state, self.model, self.log, self.config_file):
                 check_output(file)
             self._check_foreign()
             for file, form in ((self.model, MODEL_FORMAT), (self.state, STATE_FORMAT)):
                 if file.exists():
                     self._check_same(file, form)
             clear_leftovers(self.path)
+            write_config(self.config_file, self.task, self.config)
             yield
 
     def finished(self) -> Trained | None:
@@ -115,11 +118,11 @@ class RunFolder:
         write_atomically(self.log, text.getvalue().encode())
 
     def _check_foreign(self) -> None:
-        """A log or result without a model or a state beside it is not ours to replace."""
+        """A log, a result or a configuration without a model or a state beside it is not ours to replace."""
         if self.model.exists() or self.state.exists():
             return
-        for file in (self.log, self.path / RESULT):
-            if file.exists():
+        for file in (self.log, self.path / RESULT, self.config_file):
+            if file.exists() and not is_config_of(file, self.task, self.config):
                 raise FileError(
                     f"{os.fspath(file)!r} is there without a model that it belongs to, and would be replaced; move it "
                     "away, or name another folder"
