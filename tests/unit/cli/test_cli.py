@@ -323,7 +323,7 @@ def test_rate_of_the_issue() -> None:
         [],
     )
     text = run("rate", *arguments).stdout
-    assert "predicted_rate" in text
+    assert "predicted factor per layer" in text
     assert "slem" in text
 
 
