@@ -1,12 +1,15 @@
 """The figures of Wu et al. at their fast size: what the verdict says must follow from the rows."""
 
+from functools import cache
+
 import numpy as np
 import polars as pl
 import pytest
 
 from rankscope.papers.figures import FIGURES, Job
 from rankscope.papers.figures.kept import pushed, random_starts
-from rankscope.papers.figures.wu_temperature import Slowing
+from rankscope.papers.figures.run import finding_of
+from rankscope.papers.figures.wu_temperature import slowing
 
 NAMES = ("wu-masks", "wu-temperature", "wu-geometry", "wu-counterexample")
 
@@ -17,21 +20,25 @@ TOLD = []
 @pytest.fixture(scope="module")
 def tables():
     """The fast size on two seeds."""
-    made = {name: FIGURES[name].make(Job(size="fast", seeds=(5, 8))) for name in NAMES[:-1]}
-    last = FIGURES["wu-counterexample"].make(
+    return {name: table for name, (table, _) in _made().items()}
+
+
+@cache
+def _made():
+    made = {name: FIGURES[name].made(Job(size="fast", seeds=(5, 8))) for name in NAMES[:-1]}
+    last = FIGURES["wu-counterexample"].made(
         Job(size="fast", advance=lambda done, total: TOLD.append((done, total)))
     )
     return made | {"wu-counterexample": last}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_figure_gives_a_verdict_and_notes(tables, name):
-    sections = tables[name].sections
-    assert all(set(one) == {"source", "statement", "measured", "agrees"} for one in sections["verdict"])
-    assert all(isinstance(note, str) for note in sections["notes"])
+def test_every_figure_gives_a_verdict_and_notes(name):
+    found = finding_of(FIGURES[name], "fast", *_made()[name])
+    assert all(one.statement and one.measured for one in found.verdict)
+    assert all(found.notes)
     assert set(FIGURES[name].durations) == {"fast", "usual", "full"}
-    ids = set(tables[name].frame["definition"])
-    assert ids <= set(sections["definitions"])
+    assert set(found.table.frame["definition"]) <= set(found.definitions)
 
 
 def test_a_norm_does_not_stop_collapse_at_random_value_maps(tables):
@@ -126,8 +133,8 @@ def test_slowing_is_told_for_all_layers(gaps, until, overtaken, peak):
     """Six seeds: the interval is from the least to the greatest, 0.001 to both sides."""
     flat = np.zeros((4, 6))
     sharp = np.array([[0.0] * 6, *(gap + np.linspace(-0.001, 0.001, 6) for gap in gaps)])
-    one = Slowing.of({("none", "full", "1/64"): sharp, ("none", "full", "64"): flat}, "none", "full")
-    assert (one.slowed_until, one.overtaken_from, one.peak[0]) == (until, overtaken, peak)
+    one = slowing(sharp, flat)
+    assert (one.slowed_until_layer, one.overtaken_from_layer, one.peak_layer) == (until, overtaken, peak)
 
 
 def test_the_built_start_has_full_rank_and_one_direction(tables):

@@ -20,8 +20,8 @@ from rankscope.papers.figures.wu_geometry import _verdict as geometry_verdict
 from rankscope.papers.figures.wu_masks_found import Found, forecast_rate
 from rankscope.papers.figures.wu_masks_limits import float32_point, isometry_point, kept_point
 from rankscope.papers.figures.wu_masks_words import norm_point, order_point, pure_point
-from rankscope.papers.figures.wu_temperature import Slowing
-from rankscope.papers.figures.wu_temperature import verdict as temperature_verdict
+from rankscope.papers.figures.wu_temperature import Setting, WuTemperatureFound, slowing
+from rankscope.papers.figures.wu_temperature import points as temperature_points
 
 SHAPE = Shape(layers=64, dim=16, tokens=16)
 FULL, CAUSAL, WINDOW, ONE_SIDED = SHAPE.masks
@@ -162,35 +162,48 @@ def test_built_states_rest_and_their_weights_collapse_without_the_norm():
     assert kept(none=-0.01)["agrees"] is False
 
 
-def slowings(gaps):
-    """The same differences for both norms, by mask: a number per layer."""
-    curves = {}
-    for norm in ("none", "sphere"):
-        for mask in SHAPE.masks:
-            sharp = np.asarray(gaps(mask))[:, None] + 1e-3 * np.arange(SEEDS)
-            curves[norm, mask, "1/64"], curves[norm, mask, "64"] = sharp, np.zeros_like(sharp)
-    return {
-        norm: {mask: Slowing.of(curves, norm, mask) for mask in SHAPE.masks} for norm in ("none", "sphere")
-    }
+def slowings(gaps, **other):
+    """What is found if ``gaps`` of a mask are the differences by layer, for both norms, or ``other`` for one."""
+
+    def one(gaps, mask):
+        sharp = np.asarray(gaps(mask))[:, None] + 1e-3 * np.arange(SEEDS)
+        return slowing(sharp, np.zeros_like(sharp))
+
+    return WuTemperatureFound(
+        setting=Setting(
+            layers=64, dim=16, tokens=16, window=2, masks=SHAPE.masks, temperatures=("1/64", "64")
+        ),
+        networks=(),
+        slowing={
+            norm: {mask: one(other.get(norm, gaps), mask) for mask in SHAPE.masks}
+            for norm in ("none", "sphere")
+        },
+    )
 
 
 def bump(size, at):
     return size * np.exp(-((np.arange(65.0) - at) ** 2) / 50)
 
 
+def agreed(gaps, **other):
+    return [one.agrees for one in temperature_points(slowings(gaps, **other))]
+
+
 def test_temperature_rules():
     large = {FULL: 3.0, CAUSAL: 2.0, WINDOW: 0.5, ONE_SIDED: 0.4}
-    points = temperature_verdict(slowings(lambda mask: bump(large[mask], 3) + 0.01), SHAPE)
-    assert [one["agrees"] for one in points] == [True, True, True]
-    late = temperature_verdict(slowings(lambda mask: -bump(1 / large[mask], 3) - bump(1, 60)), SHAPE)
-    assert late[0]["agrees"] is False
-    turned = temperature_verdict(slowings(lambda mask: bump(1 / large[mask], 60) + 0.01), SHAPE)
-    assert [one["agrees"] for one in turned] == [True, False, False]
-    full_late = slowings(lambda mask: bump(large[mask], 60 if mask == FULL else 3) + 0.01)
-    assert temperature_verdict(full_late, SHAPE)[2]["agrees"] is None  # the complete mask counts as well
-    early = slowings(lambda mask: bump(large[mask], 3) + 0.01)
+
+    def early(mask):
+        return bump(large[mask], 3) + 0.01
+
+    def late_if_full(mask):
+        return bump(large[mask], 60 if mask == FULL else 3) + 0.01
+
+    assert agreed(early) == [True, True, True]
+    assert agreed(lambda mask: -bump(1 / large[mask], 3) - bump(1, 60))[0] is False
+    assert agreed(lambda mask: bump(1 / large[mask], 60) + 0.01) == [True, False, False]
+    assert agreed(late_if_full)[2] is None  # the complete mask counts as well
     for norm in ("none", "sphere"):  # and either norm does
-        assert temperature_verdict({**early, norm: full_late[norm]}, SHAPE)[2]["agrees"] is None
+        assert agreed(early, **{norm: late_if_full})[2] is None
 
 
 def geometry(*, smallest=(0.1, 1e-9), cosine=(0.2, 0.9), above=16.0, built_cosine=0.99):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -15,7 +15,7 @@ from rankscope.core.words import count, listed
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Foldered, Seeds, option
-from rankscope.findings.base import Finding, Value
+from rankscope.findings.base import SPLIT_COLUMNS, Finding, Value
 
 Size = Literal["fast", "usual", "full"]
 """Seconds, a few minutes, or the sizes of the paper."""
@@ -130,7 +130,7 @@ class Declared:
 
 
 class ReproduceFinding(Finding):
-    """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth."""
+    """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth and wu-*."""
 
     command: ClassVar[str] = "reproduce"
 
@@ -144,6 +144,9 @@ class ReproduceFinding(Finding):
         "learning_rate": "Largest rate of the optimizer.",
         "train_loss": "Loss of the last epoch.",
         "train_accuracy": "Accuracy in the last epoch of training.",
+        "values": "Value maps of the stack: gaussian, small, orthogonal, identity, or a matrix.",
+        "temperature": "The temperature term d_QK: logits are divided by its square root.",
+        **SPLIT_COLUMNS,
     }
 
     figure: FigureName
@@ -160,6 +163,12 @@ class ReproduceFinding(Finding):
         # Figures stand above this row: they need torch. Hence the name of a module in place of an import.
         declared: Declared = import_module("rankscope.papers.figures.run").declared(self)
         return declared
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, perhaps with other fields: what is said is computed again."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("_declared", None)
+        return copy
 
     @property
     def question(self) -> str:
