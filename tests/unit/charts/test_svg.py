@@ -71,6 +71,9 @@ PICTURES = {
     "deep": panel(lines=1, points=3, notes=["far down"]),
     "one point": Panel(title="One", lines=[Line(name="a", points=[Point(3, 0.5)])], scale="linear"),
     "many lines": panel(lines=60, points=4),
+    "1e170 steps": Panel(title="Long", along="log", across="step", lines=[
+        Line(name="a", points=[Point(10.0**at, -float(at)) for at in range(0, 171, 17)]),
+    ]),
     "300 layers": panel(lines=2, points=301),
     "long names": panel(
         lines=2, title="a title of many words " * 12, notes=["a note " * 60], value="x" * 200, across="y" * 200,
@@ -323,3 +326,34 @@ def test_pictures_of_several_widths_stand_side_by_side() -> None:
     below = str(Chart([panel(width=400), panel(width=700)]).svg())  # one that is broad stands alone
     assert '<svg xmlns="http://www.w3.org/2000/svg" width="700"' in below
     assert 'class="chart broad"' in below
+
+
+def test_lines_without_a_name_take_no_room_for_one() -> None:
+    lines = [Line(name="", points=[Point(x, -float(at * x)) for x in range(3)]) for at in range(60)]
+    bare, named = (
+        float(read(panel(lines=n) if n else Panel(title="a", lines=lines)).attrib["height"]) for n in (0, 3)
+    )
+    assert bare == named
+    assert "more lines" not in str(to_svg(Panel(title="a", lines=lines)))
+    assert "and 20 more lines" in str(to_svg(panel(lines=60)))
+
+
+def test_along_a_broad_axis_stand_powers_of_ten() -> None:
+    root = read(PICTURES["1e170 steps"])
+    places = {
+        one.text: float(one.attrib["x"])
+        for one in still_texts(root)
+        if one.attrib.get("text-anchor") == "middle"
+    }
+    assert [f"1e{power}" for power in range(20, 170, 20)] == [
+        name for name in places if name.startswith("1e")
+    ]
+    gaps = [places[f"1e{power + 20}"] - places[f"1e{power}"] for power in range(20, 160, 20)]
+    assert max(gaps) - min(gaps) < 0.11  # places are written with one digit behind the point
+
+
+def test_narrow_pictures_fill_the_width_of_two() -> None:
+    text = str(Chart([panel(width=300) for _ in range(6)]).svg())
+    assert 'width="1200"' in text
+    assert "translate(900 0)" in text
+    assert text.count("translate(0 ") == 2
