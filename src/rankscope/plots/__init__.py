@@ -6,7 +6,6 @@ of HTML instead, without JavaScript.
 
 from rankscope.plots.backend import Chart as Chart
 from rankscope.plots.curves import layer_curves as layer_curves
-from rankscope.plots.dynamics_clusters import clusters_chart as clusters_chart
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
 from rankscope.plots.files import description as description
 from rankscope.plots.files import save_figure as save_figure
@@ -21,7 +20,6 @@ from rankscope.plots.split_curves import split_curves as split_curves
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
-    "clusters_chart",
     "description",
     "effectiveness_chart",
     "layer_curves",
