@@ -354,11 +354,7 @@ MERGING, ORDER, SKIP, MLP, LAG, COLLAPSE, CAUSE, BOTH, LAW, ORBIT = range(10)
 
 
 def judged(place, *networks, **more):
-    """The statement at that place; it is the same after the found value went through JSON."""
-    found = found_with(*networks, **more)
-    said = points(found)[place]
-    assert points(CircleFound.model_validate(found.model_dump(mode="json")))[place] == said
-    return said
+    return points(found_with(*networks, **more))[place]
 
 
 def test_verdict_on_merging():
@@ -500,6 +496,7 @@ def test_collapse_is_relative():
 def test_one_network_of_each_kind_is_described_but_not_judged():
     one = found_with(*(network(case.name, distances=list(MERGES)) for case in CASES))
     said = points(one)
+    assert points(CircleFound.model_validate(one.model_dump(mode="json"))) == said
     assert [point.agrees for point in said] == [None] * 9 + [True]
     assert "1 of 1" in said[MERGING].measured
     assert notes(one)[0].startswith("1 network of each kind")

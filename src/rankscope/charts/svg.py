@@ -444,7 +444,8 @@ def _(grid: Grid) -> _Drawing:
     left = min(
         max(30.0, 12 + LETTER * NAME_SIZE * max(len(clipped(row, LONGEST_NAME)) for row in names)), 200.0
     )
-    across, down = (grid.width - left - 14) / len(grid.columns), min(20.0, max(6.0, 900 / len(grid.rows)))
+    across = (grid.width - left - 14) / len(grid.columns)
+    down = across if grid.is_square else min(20.0, max(6.0, 900 / len(grid.rows)))
     has_text = all(
         LETTER * 9.5 * len(cell.text) + 3 < across and down >= 12 for row in grid.cells for cell in row
     )

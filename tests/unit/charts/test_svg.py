@@ -89,6 +89,8 @@ PICTURES = {
                        groups=[("a name of many words that is cut", 2)] * 8, feet=[("dark", ["1e-5"] * 16)] * 2),
     "narrow grid": Grid(title="Heads", rows=["1", "2"], columns=[str(i) for i in range(12)], width=400,
                         cells=[[Cell(0.5, "0.12")] * 12] * 2, across="head", ends=("0", "1"), groups=[("g", 12)]),
+    "square grid": Grid(title="Mask", rows=[str(i) for i in range(64)], columns=[str(i) for i in range(64)],
+                        across="key", cells=[[Cell(0.5)] * 64] * 64, is_square=True, ends=("0", "1")),
     "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
     "plane": Plane(title="Circle", squares=[square(words=[(1.0, 1.0, "x1")])],
                    names=[("token 0", 0), ("token 1", "#123456")]),
@@ -357,3 +359,11 @@ def test_narrow_pictures_fill_the_width_of_two() -> None:
     assert 'width="1200"' in text
     assert "translate(900 0)" in text
     assert text.count("translate(0 ") == 2
+
+
+def test_cells_of_a_square_grid_are_square() -> None:
+    cells = [
+        one for one in read(PICTURES["square grid"]).iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None
+    ]
+    assert len(cells) == 64 * 64
+    assert {one.attrib["width"] == one.attrib["height"] for one in cells} == {True}
