@@ -1,4 +1,9 @@
-"""Residual ratios per layer of BERT, ALBERT and XLNet as the official code of Dong et al. (2021) ablates them."""
+"""Residual ratios per layer of BERT, ALBERT and XLNet as the official code of Dong et al. (2021) ablates them.
+
+Models and networks are those of ``rankscope ablate --semantics paper``. What is measured is not: the paper's number is
+computed in float32, which a table of ``ablate`` does not hold, and the floor is that of float32 alone, without the
+second run by which ``ablate`` widens it.
+"""
 
 import json
 from collections import Counter
@@ -6,23 +11,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import relative_floor, threads_for
+from rankscope.core.numerics import relative_floor
 from rankscope.errors import ConfigError
+from rankscope.findings.ablate import AblateConfig
+from rankscope.findings.asked import OWN
+from rankscope.findings.base import Value
 from rankscope.measures import find_measure
 from rankscope.measures.norms import composite_norm
-from rankscope.network.rewrites import paper_variant
 from rankscope.sources import Batch, Loaded, batch_of_texts, load_model, sample_texts, text_batches
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.cached import cached_folder
-from rankscope.sources.initial import initial_model
-from rankscope.sources.translate import translate
-from rankscope.sources.translation import Translation
 from rankscope.split import log_measure, split_states
+from rankscope.studies.ablate import plan_of, run_cuts
+from rankscope.studies.cuts import Cut, cuts
+from rankscope.studies.inputs import Given
+from rankscope.studies.subjects import Fed, Model, subjects
 
 RATIO = "residual_ratio[composite,mean]"
 VARIANTS = ("san", "san+mlp", "san+skip", "transformer")
@@ -65,6 +73,18 @@ class Subject:
     stand_in: str | None
     """A smaller trained model of the same family that a pip package carries."""
 
+    without_mlp: str
+    """What the official code leaves where it says that it takes out the MLP."""
+
+    falls: Literal["cubic", "steady"] = "cubic"
+    """How attention alone loses rank, untrained: each layer cubes the residual, or shrinks it by a steady factor.
+
+    The second is so where positions enter the logits: attention then tells tokens apart even where they are equal.
+    """
+
+    curves: str | None = None
+    """The file of its published curves, where they are known."""
+
     power: float = 0.0
     """How attention alone depends on R after layer 1, untrained: as R to this power.
 
@@ -81,6 +101,8 @@ BERT = Subject(
     initial="bert-base",
     hub=("bert-base-cased", "google-bert/bert-base-cased"),
     stand_in="minilm",
+    without_mlp="the MLP goes with its skip and norm",
+    curves="dong_bert_curves.json",
 )
 ALBERT = Subject(
     figure="dong-albert",
@@ -88,6 +110,7 @@ ALBERT = Subject(
     initial="albert-base",
     hub=("albert-base-v2", "albert/albert-base-v2"),
     stand_in="rxnmapper",
+    without_mlp="the two linear maps of the MLP become the identity, and LN(gelu(a) + a) is left",
 )
 XLNET = Subject(
     figure="dong-xlnet",
@@ -95,8 +118,12 @@ XLNET = Subject(
     initial="xlnet-base",
     hub=("xlnet-base-cased", "xlnet/xlnet-base-cased"),
     stand_in=None,
+    without_mlp="the MLP goes with its skip and norm; no segment ids are given",
+    falls="steady",
     power=-0.5,  # nothing is added to the embeddings of words
 )
+
+SUBJECTS = {one.figure: one for one in (BERT, ALBERT, XLNET)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,14 +137,18 @@ class Trained:
     is_true: bool
 
 
-def published() -> dict[str, dict[str, dict[str, list[float]]]]:
-    """The published curves of BERT by weights (``init``, ``pretrained``) and variant: mean and standard deviation over
-    32 texts at layers 0 to 12, read back from the vector figure."""
-    text = files("rankscope").joinpath("papers", "figures", "dong_bert_curves.json").read_text("utf-8")
-    curves = json.loads(text)["curves"]
+def published(subject: Subject) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """The published curves by weights (``initial``, ``trained``) and variant, read back from the vector figure.
+
+    Of each the mean and the standard deviation over 32 texts at layers 0 to 12. Nothing where none are known.
+    """
+    if subject.curves is None:
+        return {}
+    text = files("rankscope").joinpath("papers", "figures", subject.curves).read_text("utf-8")
+    known = json.loads(text)["curves"]
     return {
-        weights: {name.lower(): curve for name, curve in variants.items()}
-        for weights, variants in curves.items()
+        weights: {name.lower(): curve for name, curve in known[theirs].items()}
+        for weights, theirs in (("initial", "init"), ("trained", "pretrained"))
     }
 
 
@@ -179,49 +210,76 @@ def token_ids(texts: int, *, repeats: float, generator: torch.Generator, tokens:
     return torch.tensor(rows)
 
 
+# ------------------------------------------------------------------------------------------------------- curves
+
+Layers = tuple[tuple[float, ...], ...]
+"""One number per text, layer by layer; layer 0 is what enters the first block."""
+
+
+class Curves(Value):
+    """The ratio of one variant, layer by layer and text by text."""
+
+    value: Layers
+    """Of a float32 run, measured in float64."""
+
+    official: Layers
+    """The same measured in float32 too, as the published code does."""
+
+    log10: Layers = ()
+    """Logarithm to base ten by the split pass, of the first texts; empty where it was not run."""
+
+    log10_floor: Layers = ()
+    """Floor of the split pass, which a perturbed run gives."""
+
+
+class FirstLayers(Value):
+    """Layers 0 to ``FIRST`` on texts whose tokens repeat otherwise, by variant: what ``official`` is in ``Curves``."""
+
+    repeats: float
+    """``R`` that was asked for, see ``repetition``."""
+
+    drawn: float
+    """Its mean over the texts that were drawn."""
+
+    variants: dict[str, Layers]
+
+
+class Piece(Value):
+    """Everything that is measured of one draw of the weights, or of trained ones."""
+
+    variants: dict[str, Curves]
+    floor: tuple[float, ...]
+    """Of float32, per layer."""
+
+    drawn: float | None = None
+    """Mean ``repetition`` of the texts, where they were drawn."""
+
+    nearby: tuple[FirstLayers, ...] = ()
+
+
 def initial_curves(
-    subject: Subject, seed: int, *, texts: int, exact: int, split: Collection[str] = FALLING
-) -> dict[str, Any]:
-    """Curves of one random draw of the weights, on texts of that draw; the split pass of some variants on the first
-    ``exact`` texts. Besides, ``repeats``: the ``repetition`` of the texts, and the first layers on others."""
-    found = translate(initial_model(subject.initial, seed=seed).model)
-    ids = _drawn_ids(texts, REPEATS, seed)
-    nearby = []
-    for factor in NEARBY:
-        others = _drawn_ids(texts, factor * REPEATS, seed)
-        nearby.append(
-            {
-                "repeats": factor * REPEATS,
-                "drawn": _mean_repetition(others),
-                "variants": first_layers(found, others),
-            }
-        )
-    return {
-        **curves(found, id_batches(ids), exact=exact, split=split),
-        "repeats": {"drawn": _mean_repetition(ids), "nearby": nearby},
-    }
+    subject: Subject, seed: int, *, texts: int, exact: int, split: Collection[str], repeats: Sequence[float]
+) -> Piece:
+    """Of one random draw of the weights, on texts of that draw; the split pass of some variants on the first ``exact``.
+
+    ``repeats`` are the values of R at which texts are drawn; the first alone has more than the first layers.
+    """
+    sets = [drawn_ids(texts, one, seed) for one in repeats]
+    batches = [batch for ids in sets for batch in id_batches(ids)]
+    whole, others = curves(
+        subject.initial, batches, weights="initial", seed=seed, exact=exact, split=split, texts=texts
+    )
+    counted = [sum(map(repetition, ids.tolist())) / texts for ids in sets]
+    nearby = (
+        FirstLayers(repeats=one, drawn=drawn, variants=variants)
+        for one, drawn, variants in zip(repeats[1:], counted[1:], others, strict=True)
+    )
+    return whole.model_copy(update={"drawn": counted[0], "nearby": tuple(nearby)})
 
 
-def _drawn_ids(texts: int, repeats: float, seed: int) -> Tensor:
+def drawn_ids(texts: int, repeats: float, seed: int) -> Tensor:
+    """The texts of a seed; every R has the same stream of random numbers."""
     return token_ids(texts, repeats=repeats, generator=torch.Generator().manual_seed(seed))
-
-
-def _mean_repetition(ids: Tensor) -> float:
-    return sum(repetition(row) for row in ids.tolist()) / len(ids)
-
-
-@torch.no_grad()
-def first_layers(found: Translation, ids: Tensor) -> dict[str, list[list[float]]]:
-    """By variant one list of texts per layer up to ``FIRST``: what ``official`` is in ``curves``."""
-    result: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
-    start = found.network.with_blocks(list(found.network.blocks)[:FIRST])
-    with threads_for(max(p.numel() for p in found.network.parameters())):
-        for batch in id_batches(ids):
-            x, context = found.embed(batch)
-            for name in VARIANTS:
-                states = paper_variant(start, name, found.kind).states(x, context)
-                _extend(result[name], [composite_ratio(state) for state in states])
-    return result
 
 
 def id_batches(ids: Tensor, size: int = BATCH) -> Iterator[Batch]:
@@ -231,12 +289,10 @@ def id_batches(ids: Tensor, size: int = BATCH) -> Iterator[Batch]:
         yield batch_of_texts({"input_ids": part}, is_token=None, labels=("",) * len(part))
 
 
-def trained_curves(
-    trained: Trained, *, texts: int, exact: int, split: Collection[str] = FALLING
-) -> dict[str, Any]:
-    """Curves of trained weights on texts that fill 128 tokens; reactions, which do not, are read whole."""
+def trained_curves(trained: Trained, *, texts: int, exact: int, split: Collection[str]) -> Piece:
+    """Of trained weights on texts that fill 128 tokens; reactions, which do not, are read whole."""
     ready = load_model(trained.source, dtype="float32")
-    return curves(translate(ready.model), islice(_real_texts(ready), texts), exact=exact, split=split)
+    return curves(ready, list(islice(_real_texts(ready), texts)), exact=exact, split=split)[0]
 
 
 def _real_texts(ready: Loaded) -> Iterator[Batch]:
@@ -254,52 +310,74 @@ def _real_texts(ready: Loaded) -> Iterator[Batch]:
             yield batch
 
 
-@torch.no_grad()
 def curves(
-    found: Translation, batches: Iterable[Batch], *, exact: int, split: Collection[str] = FALLING
-) -> dict[str, Any]:
-    """By variant one list of texts per layer: ``value`` of a float32 run, ``official`` the same number computed in
-    float32 too, and ``log10`` of the split pass of the variants ``split`` on the first ``exact`` texts, with the
-    ``log10_floor`` that a perturbed run gives.
+    source: Model,
+    batches: Sequence[Batch],
+    *,
+    exact: int,
+    split: Collection[str] = FALLING,
+    weights: Literal["initial"] | None = None,
+    seed: int = 0,
+    texts: int | None = None,
+) -> tuple[Piece, list[dict[str, Layers]]]:
+    """All variants of a model on texts, which have no padding; the split pass of ``split`` on the first ``exact``.
+
+    With ``texts`` the batches hold several sets of that many. The first set has whole curves, and every further one
+    the first layers, by variant: the second result.
     """
-    result: dict[str, Any] = {
-        name: {"value": [], "official": [], "log10": [], "log10_floor": []} for name in VARIANTS
-    }
-    left = exact
-    with threads_for(max(p.numel() for p in found.network.parameters())):
-        for batch in batches:
-            x, context = found.embed(batch)
-            for name in VARIANTS:
-                network, into = paper_variant(found.network, name, found.kind), result[name]
-                states = network.states(x, context)
-                _extend(into["value"], [composite_ratio(state.double()) for state in states])
-                _extend(into["official"], [composite_ratio(state) for state in states])
-                if left > 0 and name in split:
-                    few = batch.first(left)
-                    start, known = (x, context) if len(few) == len(batch) else found.embed(few)
-                    measure = find_measure(RATIO)
-                    splits = split_states(network, start, known)
-                    read = [log_measure(measure, one) for one in splits]
-                    _extend(into["log10"], [one.log10 for one in read])
-                    floors = [one.log10_floor for one in read if one.log10_floor is not None]
-                    _extend(into["log10_floor"], floors)
-            left -= len(batch)
-    return {
-        "variants": result,
-        "floor": [relative_floor(layer, torch.float32) for layer in range(_layers(result))],
-    }
+    config = AblateConfig.of(
+        semantics="paper", variants=VARIANTS, measures=(RATIO,), weights=weights, seeds=(seed,)
+    )
+    measure = find_measure(RATIO)
+    kinds = ("value", "official", "log10", "log10_floor")
+    found = {name: {kind: list[list[float]]() for kind in kinds} for name in VARIANTS}
+    others = list[dict[str, list[list[float]]]]()
+
+    def visit(fed: Fed, cut: Cut) -> None:
+        place = 0 if texts is None else fed.first // texts
+        if place > 0:
+            if len(others) < place:
+                others.append({name: [] for name in VARIANTS})
+            start = cut.network.with_blocks(list(cut.network.blocks)[:FIRST])
+            _extend(others[-1][cut.variant], map(official_ratio, start.states(fed.x, fed.context)))
+            return
+        states, into = cut.network.states(fed.x, fed.context), found[cut.variant]
+        _extend(into["value"], [official_ratio(state.double()) for state in states])
+        _extend(into["official"], [official_ratio(state) for state in states])
+        left = exact - fed.first
+        if left > 0 and cut.variant in split:
+            few = fed.head(left)
+            read = [log_measure(measure, one) for one in split_states(cut.network, few.x, few.context)]
+            _extend(into["log10"], [one.log10 for one in read])
+            _extend(into["log10_floor"], [one.log10_floor for one in read if one.log10_floor is not None])
+
+    for subject in subjects(source, config, Given(inputs=list(batches)), seeds=config.seeds):
+        run_cuts(subject, list(cuts(subject.network, plan_of(config, OWN), subject.kind)), visit)
+    piece = Piece.model_validate(
+        {
+            "variants": found,
+            "floor": [
+                relative_floor(layer, torch.float32) for layer in range(len(found["transformer"]["value"]))
+            ],
+        }
+    )
+    return piece, [
+        {name: tuple(map(tuple, layers)) for name, layers in variants.items()} for variants in others
+    ]
 
 
-def composite_ratio(x: Tensor) -> Tensor:
-    """``residual_ratio[composite,mean]`` in the arithmetic of ``x``: the published code computes it in float32."""
+def official_ratio(x: Tensor) -> Tensor:
+    """The number of the published code, in the arithmetic of ``x``: that code computes it in float32.
+
+    In float64 it is ``residual_ratio[composite,mean]`` but for the last bit: the measure subtracts the mean a second
+    time, which takes out what rounding left of it.
+    """
     return composite_norm(x - x.mean(dim=-2, keepdim=True)) / composite_norm(x)
 
 
-def _extend(into: list[list[float]], found: Sequence[Tensor]) -> None:
-    into.extend([] for _ in range(len(found) - len(into)))
-    for texts, values in zip(into, found, strict=True):
-        texts.extend(values.double().tolist())
-
-
-def _layers(result: dict[str, Any]) -> int:
-    return len(result["transformer"]["value"])
+def _extend(into: list[list[float]], found: Iterable[Tensor]) -> None:
+    """The numbers of further texts, layer by layer."""
+    for layer, values in enumerate(found):
+        if layer == len(into):
+            into.append([])
+        into[layer].extend(values.double().tolist())
