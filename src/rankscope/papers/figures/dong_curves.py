@@ -7,13 +7,16 @@ second run by which ``ablate`` widens it.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from itertools import islice
 from typing import Literal
 
+import numpy as np
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
@@ -23,6 +26,9 @@ from rankscope.findings.asked import OWN
 from rankscope.findings.base import Value
 from rankscope.measures import find_measure
 from rankscope.measures.norms import composite_norm
+from rankscope.papers.figures.figure import FigureConfig, Job
+from rankscope.papers.figures.statistics import Mean, mean_of
+from rankscope.results import Table
 from rankscope.sources import Batch, Loaded, batch_of_texts, load_model, sample_texts, text_batches
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.cached import cached_folder
@@ -30,7 +36,10 @@ from rankscope.split import log_measure, split_states
 from rankscope.studies.ablate import plan_of, run_cuts
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import Given
+from rankscope.studies.rows import Rows, definitions
 from rankscope.studies.subjects import Fed, Model, subjects
+
+Weights = Literal["initial", "trained"]
 
 RATIO = "residual_ratio[composite,mean]"
 VARIANTS = ("san", "san+mlp", "san+skip", "transformer")
@@ -381,3 +390,357 @@ def _extend(into: list[list[float]], found: Iterable[Tensor]) -> None:
         if layer == len(into):
             into.append([])
         into[layer].extend(values.double().tolist())
+
+
+# ------------------------------------------------------------------------------------------------------- question
+
+
+class DongResidualConfig(FigureConfig):
+    """Sizes; ``exact`` is the number of texts on which the split pass runs besides, per draw."""
+
+    tokens: int = TOKENS
+    texts: int
+    exact: int
+    split: tuple[str, ...] = FALLING
+    """Variants on which it runs."""
+
+    repeats: tuple[float, ...] = (REPEATS, *(factor * REPEATS for factor in NEARBY))
+    """How often tokens of the drawn texts repeat; at all but the first the first layers alone are run."""
+
+    trained: str | None = None
+    """Model whose trained weights were at hand; known once the figure is made."""
+
+
+# ------------------------------------------------------------------------------------------------ what is found
+
+
+class Setting(Value):
+    """Which model, on which texts, and whose trained weights were at hand."""
+
+    figure: str
+    label: str
+    tokens: int
+    texts: int
+    trained: str | None
+    is_paper: bool
+    """Whether these are the weights of the paper, not those of another model."""
+
+    @property
+    def subject(self) -> Subject:
+        """The model of the paper."""
+        return SUBJECTS[self.figure]
+
+
+class Curve(Value):
+    """The ratio of one variant, computed in float32 as the published code does."""
+
+    weights: Weights
+    variant: str
+    layers: tuple[Mean, ...]
+    """Mean over draws at every layer; of trained weights, of which there is one draw, over texts, without interval."""
+
+    each: Layers
+    """One curve per draw, a mean over texts; of trained weights one per text."""
+
+
+class Repeated(Value):
+    """The first layers of one variant on texts whose tokens repeat with a given R."""
+
+    repeats: float
+    """What was asked for, see ``repetition``."""
+
+    drawn: float
+    """Its mean over the texts that were drawn."""
+
+    variant: str
+    layers: tuple[Mean, ...]
+    each: Layers
+    """One curve per draw, a mean over texts."""
+
+
+class SplitCurve(Value):
+    """Log10 of the ratio of one variant by the split pass: one curve per draw, a mean over its first texts."""
+
+    weights: Weights
+    variant: str
+    each: Layers
+
+
+class PublishedValue(Value):
+    """One value of the published figure beside ours.
+
+    There is no quotient where the published value is below the floor of float32: rounding has no size to compare.
+    """
+
+    weights: Weights
+    variant: str
+    layer: int
+    published: float
+    published_std: float
+    ours: float | None
+    """Of the same model; null where its weights are not at hand."""
+
+    quotient: float | None
+
+
+class DongFound(Value):
+    """Curves of one model, and the published ones where they are known."""
+
+    setting: Setting
+    floor: tuple[float, ...]
+    """Of float32, per layer."""
+
+    curves: tuple[Curve, ...]
+    repeats: tuple[Repeated, ...]
+    """Fewer repeats first; those of English are among them."""
+
+    split: tuple[SplitCurve, ...]
+    published: tuple[PublishedValue, ...]
+
+    def has(self, weights: Weights) -> bool:
+        """Whether there are curves of these weights."""
+        return any(one.weights == weights for one in self.curves)
+
+    def each(self, variant: str, weights: Weights = "initial") -> np.ndarray:
+        """``draws layers`` of one variant; of trained weights ``texts layers``."""
+        return np.asarray(self.curve(variant, weights).each)
+
+    def curve(self, variant: str, weights: Weights = "initial") -> Curve:
+        """The curve of one variant."""
+        return next(one for one in self.curves if (one.weights, one.variant) == (weights, variant))
+
+    def log10(self, variant: str, weights: Weights = "initial") -> np.ndarray | None:
+        """``draws layers`` by the split pass; None where it was not run."""
+        found = [one.each for one in self.split if (one.weights, one.variant) == (weights, variant)]
+        return np.asarray(found[0]) if found else None
+
+    def theirs(self, variant: str, weights: Weights = "initial") -> list[float]:
+        """The published curve; nothing where none is known."""
+        return [one.published for one in self.published if (one.weights, one.variant) == (weights, variant)]
+
+    def at_repeats(self, variant: str) -> list[Repeated]:
+        """The first layers of one variant at every R."""
+        return [one for one in self.repeats if one.variant == variant]
+
+
+# ------------------------------------------------------------------------------------- from models to what is found
+
+
+Cell = str | int | float | None
+
+
+def compute(config: DongResidualConfig, job: Job) -> tuple[Table, DongFound]:
+    """A row per weights, variant, draw, text, layer and arithmetic."""
+    subject = SUBJECTS[config.figure]
+    source = trained_source(subject)
+    config = config.model_copy(update={"trained": None if source is None else source.name})
+    drawn, trained = _pieces(subject, source, config, job)
+    rows = Rows()
+    for seed, piece in zip(config.seeds, drawn, strict=True):
+        about: dict[str, Cell] = {"model": subject.initial, "weights": "initial", "seed": seed}
+        _add(rows, piece, about | {"repeats": config.repeats[0]})
+        for near in piece.nearby:
+            for variant, layers in near.variants.items():
+                named = about | {"repeats": near.repeats, "variant": variant}
+                for layer, values in enumerate(layers):
+                    _add_float32(rows, named, layer, piece.floor[layer], values, values)
+    if source is not None and trained is not None:
+        _add(rows, trained, {"model": source.name, "weights": "trained", "seed": None, "repeats": None})
+    table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([RATIO]))
+    return table, found_in(config, drawn, source, trained)
+
+
+def _pieces(
+    subject: Subject, source: Trained | None, config: DongResidualConfig, job: Job
+) -> tuple[list[Piece], Piece | None]:
+    """The curves of every draw and of the trained weights, each kept as soon as it is done."""
+    total, drawn = len(config.seeds) + (source is not None), list[Piece]()
+    asked: dict[str, JsonValue] = config.model_dump(
+        mode="json", include={"figure", "texts", "exact", "split"}
+    )
+
+    def kept(key: str, also: dict[str, JsonValue], work: Callable[[], Piece]) -> Piece:
+        known = job.store.remember(key, asked | also, lambda: work().model_dump(mode="json"))
+        return Piece.model_validate(known)
+
+    curves_of = partial(initial_curves, subject, texts=config.texts, exact=config.exact, split=config.split)
+    for done, seed in enumerate(config.seeds, start=1):
+        work = partial(curves_of, seed, repeats=config.repeats)
+        drawn.append(kept(f"initial-{seed}", {"seed": seed, "repeats": [*config.repeats]}, work))
+        job.tell(done, total)
+    if source is None:
+        return drawn, None
+    work = partial(trained_curves, source, texts=config.texts, exact=config.exact, split=config.split)
+    trained = kept("trained", {"source": source.source}, work)
+    job.tell(total, total)
+    return drawn, trained
+
+
+def _add(rows: Rows, piece: Piece, about: Mapping[str, Cell]) -> None:
+    """Values of the float32 run with its floor, and beside them those of the split pass with theirs."""
+    for variant, kinds in piece.variants.items():
+        named = {**about, "variant": variant}
+        for layer, floor in enumerate(piece.floor):
+            _add_float32(rows, named, layer, floor, kinds.value[layer], kinds.official[layer])
+            if kinds.log10:
+                _add_split(rows, named, layer, kinds.log10[layer], kinds.log10_floor[layer])
+
+
+def _add_float32(
+    rows: Rows,
+    named: Mapping[str, Cell],
+    layer: int,
+    floor: float,
+    values: Sequence[float],
+    official: Sequence[float],
+) -> None:
+    rows.add(
+        len(values),
+        {
+            **_about(named, layer, "float32"),
+            "sample": list(range(len(values))),
+            "value": list(values),
+            "official_value": list(official),
+            "floor": floor,
+            "resolved": [value > floor for value in values],
+        },
+    )
+
+
+def _add_split(
+    rows: Rows, named: Mapping[str, Cell], layer: int, logs: Sequence[float], floors: Sequence[float]
+) -> None:
+    rows.add(
+        len(logs),
+        {
+            **_about(named, layer, "split"),
+            "sample": list(range(len(logs))),
+            "value": [10.0**log for log in logs],
+            "log10_value": list(logs),
+            "floor": [10.0**floor for floor in floors],
+            "log10_floor": list(floors),
+            "resolved": [log > floor for log, floor in zip(logs, floors, strict=True)],
+        },
+    )
+
+
+def _about(named: Mapping[str, Cell], layer: int, arithmetic: str) -> dict[str, Cell]:
+    return {
+        **named,
+        "semantics": "paper",
+        "layer": layer,
+        "site": "block",
+        "measure": "residual_ratio",
+        "definition": RATIO,
+        "arithmetic": arithmetic,
+    }
+
+
+def found_in(
+    config: DongResidualConfig, drawn: Sequence[Piece], source: Trained | None, trained: Piece | None
+) -> DongFound:
+    """What statements, notes and picture read."""
+    subject = SUBJECTS[config.figure]
+    curves = [
+        _curve("initial", name, _means(piece.variants[name].official for piece in drawn)) for name in VARIANTS
+    ]
+    weighed: list[tuple[Weights, Sequence[Piece]]] = [("initial", drawn)]
+    if trained is not None:
+        weighed.append(("trained", [trained]))
+        curves += [
+            _curve("trained", name, np.asarray(trained.variants[name].official).T) for name in VARIANTS
+        ]
+    found = DongFound(
+        setting=Setting(
+            figure=config.figure,
+            label=subject.label,
+            tokens=config.tokens,
+            texts=config.texts,
+            trained=config.trained,
+            is_paper=source is not None and source.is_true,
+        ),
+        floor=max((piece.floor for _, pieces in weighed for piece in pieces), key=len),
+        curves=tuple(curves),
+        repeats=tuple(_repeated(config, drawn)),
+        split=tuple(
+            SplitCurve(
+                weights=weights,
+                variant=name,
+                each=_rows_of(_means(piece.variants[name].log10 for piece in pieces)),
+            )
+            for weights, pieces in weighed
+            for name in VARIANTS
+            if all(piece.variants[name].log10 for piece in pieces)
+        ),
+        published=(),
+    )
+    return found.model_copy(update={"published": tuple(_published(found))})
+
+
+def _means(draws: Iterable[Layers]) -> np.ndarray:
+    """``draws layers``, means over texts."""
+    means: np.ndarray = np.asarray(list(draws)).mean(axis=2)
+    return means
+
+
+def _rows_of(values: np.ndarray) -> Layers:
+    return tuple(map(tuple, values.tolist()))
+
+
+def _columns(values: np.ndarray) -> tuple[Mean, ...]:
+    return tuple(mean_of(column.tolist()) for column in values.T)
+
+
+def _curve(weights: Weights, variant: str, each: np.ndarray) -> Curve:
+    shown = each if weights == "initial" else each.mean(axis=0, keepdims=True)
+    return Curve(weights=weights, variant=variant, layers=_columns(shown), each=_rows_of(each))
+
+
+def _repeated(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[Repeated]:
+    """The first layers at every R, fewer repeats first."""
+    found = list[Repeated]()
+    for place, repeats in sorted(enumerate(config.repeats), key=lambda one: one[1]):
+        if place == 0:
+            counted = [piece.drawn or 0.0 for piece in drawn]
+            layers = [
+                {name: one.official[: FIRST + 1] for name, one in piece.variants.items()} for piece in drawn
+            ]
+        else:
+            near = [piece.nearby[place - 1] for piece in drawn]
+            counted, layers = [one.drawn for one in near], [one.variants for one in near]
+        for name in VARIANTS:
+            each = _means(one[name] for one in layers)
+            found.append(
+                Repeated(
+                    repeats=repeats,
+                    drawn=float(np.mean(counted)),
+                    variant=name,
+                    layers=_columns(each),
+                    each=_rows_of(each),
+                )
+            )
+    return found
+
+
+def _published(found: DongFound) -> list[PublishedValue]:
+    """Point by point: published mean and spread over texts, ours, and the quotient where it is the same model."""
+    values = list[PublishedValue]()
+    weighed: tuple[Weights, ...] = ("initial", "trained")
+    for weights in weighed:
+        is_same = weights == "initial" or found.setting.is_paper
+        for name, curve in published(found.setting.subject).get(weights, {}).items():
+            own = found.each(name, weights) if is_same else None
+            for layer, (mean, std) in enumerate(zip(curve["mean"], curve["std"], strict=True)):
+                ours = None if own is None else float(own[:, layer].mean())
+                values.append(
+                    PublishedValue(
+                        weights=weights,
+                        variant=name,
+                        layer=layer,
+                        published=mean,
+                        published_std=std,
+                        ours=ours,
+                        quotient=None if ours is None or mean < found.floor[layer] else ours / mean,
+                    )
+                )
+    return values

@@ -1,41 +1,34 @@
-"""``dong-bert``, ``dong-albert``, ``dong-xlnet``: residual ratio per layer with and without skips and MLPs."""
+"""``dong-bert``, ``dong-albert``, ``dong-xlnet``: residual ratio per layer with and without skips and MLPs.
+
+What is computed stands in ``dong_curves``; here is what is said of it and how it is drawn. The three figures differ in
+their subject alone.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.refs import Ref
 from rankscope.core.words import count, listed, number, power, ranges
-from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.papers.figures.dong_curves import (
     FALLING,
-    FIRST,
-    NEARBY,
-    RATIO,
     REPEATS,
     SUBJECTS,
     TOKENS,
     VARIANTS,
-    Curves,
-    Layers,
-    Piece,
-    Subject,
-    Trained,
-    initial_curves,
-    published,
-    trained_curves,
-    trained_source,
+    DongFound,
+    DongResidualConfig,
+    Weights,
+    compute,
 )
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, Statement, decided, register
 from rankscope.papers.figures.interval_rules import all_within, side, within
 from rankscope.papers.figures.statistics import Mean, first_below, mean_of
 from rankscope.results import Table
-from rankscope.studies.rows import Rows, definitions
 
 FEWEST = 3
 """Fewer draws, or texts, do not tell whether something holds for all of them."""
@@ -66,346 +59,7 @@ EVEN = 1.25
 SHOWN = (0, 1, 2, 6, 12)
 """Layers whose numbers statements write out."""
 
-Weights = Literal["initial", "trained"]
-
 WITH_SKIPS = ("san+skip", "transformer")
-
-
-class DongResidualConfig(FigureConfig):
-    """Sizes; ``exact`` is the number of texts on which the split pass runs besides, per draw."""
-
-    tokens: int = TOKENS
-    texts: int
-    exact: int
-    split: tuple[str, ...] = FALLING
-    """Variants on which it runs."""
-
-    repeats: tuple[float, ...] = (REPEATS, *(factor * REPEATS for factor in NEARBY))
-    """How often tokens of the drawn texts repeat; at all but the first the first layers alone are run."""
-
-    trained: str | None = None
-    """Model whose trained weights were at hand; known once the figure is made."""
-
-
-# ------------------------------------------------------------------------------------------------ what is found
-
-
-class Setting(Value):
-    """Which model, on which texts, and whose trained weights were at hand."""
-
-    figure: str
-    label: str
-    tokens: int
-    texts: int
-    trained: str | None
-    is_paper: bool
-    """Whether these are the weights of the paper, not those of another model."""
-
-    @property
-    def subject(self) -> Subject:
-        """The model of the paper."""
-        return SUBJECTS[self.figure]
-
-
-class Curve(Value):
-    """The ratio of one variant, computed in float32 as the published code does."""
-
-    weights: Weights
-    variant: str
-    layers: tuple[Mean, ...]
-    """Mean over draws at every layer; of trained weights, of which there is one draw, over texts, without interval."""
-
-    each: Layers
-    """One curve per draw, a mean over texts; of trained weights one per text."""
-
-
-class Repeated(Value):
-    """The first layers of one variant on texts whose tokens repeat with a given R."""
-
-    repeats: float
-    """What was asked for, see ``repetition``."""
-
-    drawn: float
-    """Its mean over the texts that were drawn."""
-
-    variant: str
-    layers: tuple[Mean, ...]
-    each: Layers
-    """One curve per draw, a mean over texts."""
-
-
-class SplitCurve(Value):
-    """Log10 of the ratio of one variant by the split pass: one curve per draw, a mean over its first texts."""
-
-    weights: Weights
-    variant: str
-    each: Layers
-
-
-class PublishedValue(Value):
-    """One value of the published figure beside ours.
-
-    There is no quotient where the published value is below the floor of float32: rounding has no size to compare.
-    """
-
-    weights: Weights
-    variant: str
-    layer: int
-    published: float
-    published_std: float
-    ours: float | None
-    """Of the same model; null where its weights are not at hand."""
-
-    quotient: float | None
-
-
-class DongFound(Value):
-    """Curves of one model, and the published ones where they are known."""
-
-    setting: Setting
-    floor: tuple[float, ...]
-    """Of float32, per layer."""
-
-    curves: tuple[Curve, ...]
-    repeats: tuple[Repeated, ...]
-    """Fewer repeats first; those of English are among them."""
-
-    split: tuple[SplitCurve, ...]
-    published: tuple[PublishedValue, ...]
-
-    def has(self, weights: Weights) -> bool:
-        """Whether there are curves of these weights."""
-        return any(one.weights == weights for one in self.curves)
-
-    def each(self, variant: str, weights: Weights = "initial") -> np.ndarray:
-        """``draws layers`` of one variant; of trained weights ``texts layers``."""
-        return np.asarray(self.curve(variant, weights).each)
-
-    def curve(self, variant: str, weights: Weights = "initial") -> Curve:
-        """The curve of one variant."""
-        return next(one for one in self.curves if (one.weights, one.variant) == (weights, variant))
-
-    def log10(self, variant: str, weights: Weights = "initial") -> np.ndarray | None:
-        """``draws layers`` by the split pass; None where it was not run."""
-        found = [one.each for one in self.split if (one.weights, one.variant) == (weights, variant)]
-        return np.asarray(found[0]) if found else None
-
-    def theirs(self, variant: str, weights: Weights = "initial") -> list[float]:
-        """The published curve; nothing where none is known."""
-        return [one.published for one in self.published if (one.weights, one.variant) == (weights, variant)]
-
-    def at_repeats(self, variant: str) -> list[Repeated]:
-        """The first layers of one variant at every R."""
-        return [one for one in self.repeats if one.variant == variant]
-
-
-# ------------------------------------------------------------------------------------------------- computation
-
-
-def compute(config: DongResidualConfig, job: Job) -> tuple[Table, DongFound]:
-    """A row per weights, variant, draw, text, layer and arithmetic."""
-    subject = SUBJECTS[config.figure]
-    source = trained_source(subject)
-    config = config.model_copy(update={"trained": None if source is None else source.name})
-    drawn, trained = _pieces(subject, source, config, job)
-    rows = Rows()
-    for seed, piece in zip(config.seeds, drawn, strict=True):
-        about = {"model": subject.initial, "weights": "initial", "seed": seed}
-        _add(rows, piece, about | {"repeats": config.repeats[0]})
-        for near in piece.nearby:
-            for variant, layers in near.variants.items():
-                named = about | {"repeats": near.repeats, "variant": variant}
-                for layer, values in enumerate(layers):
-                    _add_float32(rows, named, layer, piece.floor[layer], values, values)
-    if source is not None and trained is not None:
-        about = {"model": source.name, "weights": "trained", "seed": None, "repeats": None}
-        _add(rows, trained, about)
-    table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([RATIO]))
-    return table, found_in(config, drawn, source, trained)
-
-
-def _pieces(
-    subject: Subject, source: Trained | None, config: DongResidualConfig, job: Job
-) -> tuple[list[Piece], Piece | None]:
-    """The curves of every draw and of the trained weights, each kept as soon as it is done."""
-    total, drawn = len(config.seeds) + (source is not None), list[Piece]()
-    asked = config.model_dump(mode="json", include={"figure", "texts", "exact", "split"})
-    sizes = partial(dict, texts=config.texts, exact=config.exact, split=config.split)
-    for done, seed in enumerate(config.seeds, start=1):
-        work = partial(initial_curves, subject, seed, **sizes(repeats=config.repeats))
-        key = asked | {"seed": seed, "repeats": config.repeats}
-        known = job.store.remember(f"initial-{seed}", key, lambda work=work: work().model_dump(mode="json"))
-        drawn.append(Piece.model_validate(known))
-        job.tell(done, total)
-    if source is None:
-        return drawn, None
-    work = partial(trained_curves, source, **sizes())
-    known = job.store.remember(
-        "trained", asked | {"source": source.source}, lambda: work().model_dump(mode="json")
-    )
-    job.tell(total, total)
-    return drawn, Piece.model_validate(known)
-
-
-def _add(rows: Rows, piece: Piece, about: Mapping[str, str | int | float | None]) -> None:
-    """Values of the float32 run with its floor, and beside them those of the split pass with theirs."""
-    for variant, kinds in piece.variants.items():
-        named = {**about, "variant": variant}
-        for layer, floor in enumerate(piece.floor):
-            _add_float32(rows, named, layer, floor, kinds.value[layer], kinds.official[layer])
-            if kinds.log10:
-                _add_split(rows, named, layer, kinds)
-
-
-def _add_float32(
-    rows: Rows,
-    named: Mapping[str, str | int | float | None],
-    layer: int,
-    floor: float,
-    values: Sequence[float],
-    official: Sequence[float],
-) -> None:
-    about = _about(named, layer, len(values)) | {"arithmetic": "float32", "floor": floor}
-    resolved = [value > floor for value in values]
-    rows.add(
-        len(values),
-        about | {"value": list(values), "official_value": list(official), "resolved": resolved},
-    )
-
-
-def _add_split(rows: Rows, named: Mapping[str, str | int | float | None], layer: int, kinds: Curves) -> None:
-    logs, floors = list(kinds.log10[layer]), list(kinds.log10_floor[layer])
-    values = {
-        "value": [10.0**log for log in logs],
-        "log10_value": logs,
-        "floor": [10.0**floor for floor in floors],
-        "log10_floor": floors,
-        "resolved": [log > floor for log, floor in zip(logs, floors, strict=True)],
-    }
-    rows.add(len(logs), _about(named, layer, len(logs)) | {"arithmetic": "split"} | values)
-
-
-def _about(
-    named: Mapping[str, str | int | float | None], layer: int, texts: int
-) -> dict[str, str | int | float | list[int] | None]:
-    return {
-        **named,
-        "semantics": "paper",
-        "layer": layer,
-        "site": "block",
-        "measure": "residual_ratio",
-        "definition": RATIO,
-        "sample": list(range(texts)),
-    }
-
-
-def found_in(
-    config: DongResidualConfig, drawn: Sequence[Piece], source: Trained | None, trained: Piece | None
-) -> DongFound:
-    """What statements, notes and picture read."""
-    subject = SUBJECTS[config.figure]
-    curves = [
-        _curve("initial", name, _means(piece.variants[name].official for piece in drawn)) for name in VARIANTS
-    ]
-    weighed: list[tuple[Weights, Sequence[Piece]]] = [("initial", drawn)]
-    if trained is not None:
-        weighed.append(("trained", [trained]))
-        curves += [
-            _curve("trained", name, np.asarray(trained.variants[name].official).T) for name in VARIANTS
-        ]
-    found = DongFound(
-        setting=Setting(
-            figure=config.figure,
-            label=subject.label,
-            tokens=config.tokens,
-            texts=config.texts,
-            trained=config.trained,
-            is_paper=source is not None and source.is_true,
-        ),
-        floor=max((piece.floor for _, pieces in weighed for piece in pieces), key=len),
-        curves=tuple(curves),
-        repeats=tuple(_repeated(config, drawn)),
-        split=tuple(
-            SplitCurve(
-                weights=weights,
-                variant=name,
-                each=_rows_of(_means(piece.variants[name].log10 for piece in pieces)),
-            )
-            for weights, pieces in weighed
-            for name in VARIANTS
-            if all(piece.variants[name].log10 for piece in pieces)
-        ),
-        published=(),
-    )
-    return found.model_copy(update={"published": tuple(_published(found))})
-
-
-def _means(draws: Iterable[Layers]) -> np.ndarray:
-    """``draws layers``, means over texts."""
-    return np.asarray(list(draws)).mean(axis=2)
-
-
-def _rows_of(values: np.ndarray) -> Layers:
-    return tuple(map(tuple, values.tolist()))
-
-
-def _columns(values: np.ndarray) -> tuple[Mean, ...]:
-    return tuple(mean_of(column.tolist()) for column in values.T)
-
-
-def _curve(weights: Weights, variant: str, each: np.ndarray) -> Curve:
-    shown = each if weights == "initial" else each.mean(axis=0, keepdims=True)
-    return Curve(weights=weights, variant=variant, layers=_columns(shown), each=_rows_of(each))
-
-
-def _repeated(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[Repeated]:
-    """The first layers at every R, fewer repeats first."""
-    found = list[Repeated]()
-    for place, repeats in sorted(enumerate(config.repeats), key=lambda one: one[1]):
-        if place == 0:
-            counted = [piece.drawn or 0.0 for piece in drawn]
-            layers = [
-                {name: one.official[: FIRST + 1] for name, one in piece.variants.items()} for piece in drawn
-            ]
-        else:
-            near = [piece.nearby[place - 1] for piece in drawn]
-            counted, layers = [one.drawn for one in near], [one.variants for one in near]
-        for name in VARIANTS:
-            each = _means(one[name] for one in layers)
-            found.append(
-                Repeated(
-                    repeats=repeats,
-                    drawn=float(np.mean(counted)),
-                    variant=name,
-                    layers=_columns(each),
-                    each=_rows_of(each),
-                )
-            )
-    return found
-
-
-def _published(found: DongFound) -> list[PublishedValue]:
-    """Point by point: published mean and spread over texts, ours, and the quotient where it is the same model."""
-    values = list[PublishedValue]()
-    weighed: tuple[Weights, ...] = ("initial", "trained")
-    for weights in weighed:
-        is_same = weights == "initial" or found.setting.is_paper
-        for name, curve in published(found.setting.subject).get(weights, {}).items():
-            own = found.each(name, weights) if is_same else None
-            for layer, (mean, std) in enumerate(zip(curve["mean"], curve["std"], strict=True)):
-                ours = None if own is None else float(own[:, layer].mean())
-                values.append(
-                    PublishedValue(
-                        weights=weights,
-                        variant=name,
-                        layer=layer,
-                        published=mean,
-                        published_std=std,
-                        ours=ours,
-                        quotient=None if ours is None or mean < found.floor[layer] else ours / mean,
-                    )
-                )
-    return values
 
 
 # ---------------------------------------------------------------------------------------------------- statements
@@ -744,7 +398,7 @@ def chart(found: DongFound, table: Table) -> Chart:
         said.append("dashed with rings: published")
     if found.split:
         said.append("dotted: the residual itself, by the split pass, geometric mean over the first texts")
-    said.append("shaded: below the rounding floor of float32")
+    said.append(f"shaded: below the rounding floor of float32; collapsed: below {GONE} for good")
     return Chart(
         [_linear(found, weights) for weights in shown] + [_logarithmic(found, weights) for weights in shown],
         title=title_of(found),
@@ -756,14 +410,16 @@ def title_of(found: DongFound) -> str:
     """What is seen of untrained weights, as far as it is true of every draw."""
     label = found.setting.label
     ends = {name: _gone(found, name) for name in FALLING}
-    apart = all(bool((found.each(name) > APART).all()) for name in WITH_SKIPS)
-    alone = [at for at in ends["san"] if at is not None]
-    if len(alone) < len(ends["san"]):
+    alone, both = ([at for at in ends[name] if at is not None] for name in FALLING)
+    if len(alone) < len(ends["san"]) or max(alone) == 0:  # not in every draw, or already where it enters
         return f"{label} without skips, without MLPs, without either"
-    both = [at for at in ends["san+mlp"] if at is not None]
-    with_mlp = len(both) == len(ends["san+mlp"]) and max(both) <= max(alone)
-    said = f"Attention alone{' or with MLPs' if with_mlp else ''} collapses in {count(max(alone), 'layer')}"
-    return f"{said}; skips keep the tokens of {label} apart" if apart else f"{said}: untrained {label}"
+    has_both = len(both) == len(ends["san+mlp"]) and max(both) <= max(alone)
+    said = (
+        f"Attention of untrained {label} alone{' or with MLPs' if has_both else ''} collapses in "
+        f"{count(max(alone), 'layer')}"
+    )
+    is_apart = all(bool((found.each(name) > APART).all()) for name in WITH_SKIPS)
+    return f"{said}; skips keep the tokens apart" if is_apart else said
 
 
 def _panel_title(found: DongFound, weights: Weights) -> str:
