@@ -103,7 +103,7 @@ class Figure(Generic[C, F]):
     def config(self, size: Size, seeds: Sequence[int] = ()) -> C:
         """What is computed at that size, for the figure's own seeds or others."""
         own = self.sizes[size]
-        return own.model_copy(update={"seeds": tuple(seeds)}) if seeds else own
+        return type(own).of(**own.model_dump() | {"seeds": tuple(seeds)}) if seeds else own
 
     def made(self, job: Job) -> tuple[Table, F]:
         """Rows and what was found."""
