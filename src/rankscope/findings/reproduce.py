@@ -146,6 +146,18 @@ class ReproduceFinding(Finding):
         "train_accuracy": "Accuracy in the last epoch of training.",
         "values": "Value maps of the stack: gaussian, small, orthogonal, identity, or a matrix.",
         "temperature": "The temperature term d_QK: logits are divided by its square root.",
+        "rank": "Rank of the built state that a stack starts from.",
+        "arithmetic": "How a state was computed: float64, or split (the split pass).",
+        "alpha": "Weight of token 2 on token 1.",
+        "shear": "Shear w of the value map.",
+        "defect_median": "One minus the smallest cosine of two tokens, median over starts.",
+        "defect_low": "The same, the least.",
+        "defect_high": "The same, the greatest.",
+        "defect_floor": "Size below which it is rounding.",
+        "covered": "Starts without two tokens at an obtuse angle, which the bound covers.",
+        "bound_median": "Accumulated bound of the defect, median over starts; null unless it covers more than half.",
+        "bound_high": "The same, the greatest; null unless it covers all.",
+        "ratio": "Largest defect over its bound after the last step; null where no start was covered.",
         **SPLIT_COLUMNS,
     }
 
