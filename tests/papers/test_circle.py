@@ -49,8 +49,17 @@ from rankscope.papers.figures.circle_orbits import (
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.store import Store
-from rankscope.papers.tasks.circle import CIRCLE, CircleConfig, CircleModel, batches, held_out, lines, score
-from rankscope.papers.tasks.circle_data import circle_pairs, circle_points
+from rankscope.papers.tasks.circle import (
+    CIRCLE,
+    CircleConfig,
+    CircleModel,
+    batches,
+    circle_pairs,
+    circle_points,
+    held_out,
+    lines,
+    score,
+)
 from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
 

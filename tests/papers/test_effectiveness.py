@@ -14,11 +14,17 @@ from torch.nn import functional as F
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.papers.tasks import TASKS, SortConfig, Trained, initial_model, load_trained
 from rankscope.papers.tasks import effectiveness as study
-from rankscope.papers.tasks import effectiveness_reading as reading
-from rankscope.papers.tasks.effectiveness import EffectivenessConfig, effectiveness, path_source
-from rankscope.papers.tasks.effectiveness_reading import Fit, fit_of, read_states, refit
-from rankscope.papers.tasks.effectiveness_runs import path_outputs, planned
+from rankscope.papers.tasks.effectiveness import (
+    EffectivenessConfig,
+    Fit,
+    effectiveness,
+    fit_of,
+    path_source,
+    read_states,
+    refit,
+)
 from rankscope.papers.tasks.model import TaskModel
+from rankscope.papers.tasks.path_runs import path_outputs, planned
 from rankscope.papers.tasks.sort import held_out, lines
 from rankscope.papers.tasks.task import Batch
 from rankscope.pathways import spectrum
@@ -204,7 +210,7 @@ def test_lengths_add_up_with_any_heads_and_with_mlps(mlp_width: int | None) -> N
 
 
 def test_examples_in_pieces_give_the_same_numbers(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "AT_ONCE", 2 * TINY.length * TINY.dim)  # two sequences at a time, of five
+    monkeypatch.setattr(study, "AT_ONCE", 2 * TINY.length * TINY.dim)  # two sequences at a time, of five
     pieces = effectiveness([as_trained(tiny())], FEW)
     for column in ("value", "floor", "low", "high"):
         np.testing.assert_allclose(

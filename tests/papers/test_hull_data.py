@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
 from rankscope.errors import ConfigError, ShapeError
-from rankscope.papers.tasks import hull_data
-from rankscope.papers.tasks.hull_data import expected_vertices, hull_points, naive_accuracy, on_hull
+from rankscope.papers.tasks import hull
+from rankscope.papers.tasks.hull import expected_vertices, hull_points, naive_accuracy, on_hull
 from reference import hull_loops
 
 ULP = 2.0**-53
@@ -142,7 +142,7 @@ def test_adding_points_never_makes_a_vertex_of_an_old_point(points, others):
 
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (5, 2), (0,)])
 def test_any_batch_is_decided_one_set_at_a_time(batch, generator, monkeypatch):
-    monkeypatch.setattr(hull_data, "AT_ONCE", 3 * 25)  # three sets in a step: the last step is smaller
+    monkeypatch.setattr(hull, "AT_ONCE", 3 * 25)  # three sets in a step: the last step is smaller
     sets = torch.randint(4, (*batch, 5, 2), generator=generator).double()
     found = on_hull(sets)
     assert found.shape == sets.shape[:-1]

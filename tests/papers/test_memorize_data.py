@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankscope.errors import ConfigError, FileError, ShapeError
-from rankscope.papers.tasks.memorize_data import (
+from rankscope.papers.tasks.memorize import (
     ceiling,
     fingerprint,
     random_labels,

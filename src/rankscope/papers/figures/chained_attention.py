@@ -383,10 +383,11 @@ def _block(
             "floor": list(floors),
             "resolved": [value > floor for value, floor in zip(values, floors, strict=True)],
         }
-        if beside:
-            plain = beside[depth - 1]
-            columns["float_value"] = [*plain, *[None] * (len(logs) - len(plain))]
-        rows.add(len(logs), columns)
+        if not beside:
+            rows.add(len(logs), columns)
+            continue
+        plain = beside[depth - 1]
+        rows.add(len(logs), {**columns, "float_value": [*plain, *[None] * (len(logs) - len(plain))]})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -26,8 +26,7 @@ from torch import Tensor
 from rankscope.core.numerics import relative_floor
 from rankscope.findings.base import Value
 from rankscope.network import Attention, Network, Softmax, Values
-from rankscope.papers.tasks.circle import CircleConfig
-from rankscope.papers.tasks.circle_data import circle_pairs, step_length
+from rankscope.papers.tasks.circle import CircleConfig, circle_pairs, step_length
 
 Step = Callable[[Tensor], Tensor]
 

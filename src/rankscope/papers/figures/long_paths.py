@@ -27,10 +27,10 @@ from rankscope.papers.figures.long_paths_words import (
     verdict,
 )
 from rankscope.papers.tasks.checkpoint import Trained
-from rankscope.papers.tasks.effectiveness_reading import read_states
-from rankscope.papers.tasks.effectiveness_runs import path_outputs
+from rankscope.papers.tasks.effectiveness import read_states
 from rankscope.papers.tasks.long_paths import LONG_ONLY, PATH_DROPOUT, SPREAD_LONG
 from rankscope.papers.tasks.model import TaskModel
+from rankscope.papers.tasks.path_runs import path_outputs
 from rankscope.papers.tasks.sort import SORT, SortConfig
 from rankscope.papers.tasks.sort import model as sort_model
 from rankscope.papers.tasks.task import token_accuracy

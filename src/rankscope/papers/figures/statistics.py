@@ -200,3 +200,23 @@ def late_order(log10: np.ndarray) -> float:
 def shallower(one: int | None, other: int | None) -> bool:
     """Whether the first depth is smaller; one that was never reached is larger than any."""
     return one is not None and (other is None or one < other)
+
+
+def accuracy_text(one: Mean) -> str:
+    """Mean and interval of an accuracy; no interval leaves 0 to 1.
+
+    >>> accuracy_text(mean_of([0.98, 1.0])), accuracy_text(mean_of([0.5]))
+    ('0.99 (0.863 to 1)', '0.5')
+    """
+    if one.low is None or one.high is None:
+        return number(one.mean)
+    return f"{number(one.mean)} ({number(max(one.low, 0.0))} to {number(min(one.high, 1.0))})"
+
+
+def seeds_text(count: int) -> str:
+    """What a mean over so many seeds is.
+
+    >>> seeds_text(3), seeds_text(1)
+    ('mean over 3 seeds (95% interval)', 'one seed, too few for an interval')
+    """
+    return f"mean over {count} seeds (95% interval)" if count > 1 else "one seed, too few for an interval"

@@ -9,12 +9,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from rankscope.errors import FileError, NotSaved
 from rankscope.results.files import write_atomically
 from rankscope.results.locks import LOCK, locked, make_folder
 from rankscope.results.origin import rankscope_version, versions
+
+V = TypeVar("V", bound=BaseModel)
 
 
 class Store:
@@ -37,6 +41,21 @@ class Store:
         else:
             with locked(self.path):
                 yield
+
+    def kept(self, kind: type[V], key: str, asked: Mapping[str, JsonValue], make: Callable[[], V]) -> V:
+        """A typed piece: what ``make`` returns, or returned when it was asked the same before.
+
+        It passes through JSON, too. One that was kept and is not of that kind counts as damaged and is made again.
+        """
+
+        def made() -> JsonValue:
+            found: JsonValue = make().model_dump(mode="json")
+            return found
+
+        with suppress(ValidationError):
+            return kind.model_validate(self.remember(key, asked, made))
+        self._forget(key, asked)
+        return kind.model_validate(self.remember(key, asked, made))
 
     def remember(self, key: str, asked: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """What ``make`` returns, or returned when it was asked the same before: numbers, texts, lists and mappings.
@@ -76,6 +95,10 @@ class Store:
         # what other versions left of the same question will never be asked for again
         self._used |= {place, *self.path.glob(f"{own}-*")}
         return place
+
+    def _forget(self, key: str, asked: Mapping[str, JsonValue]) -> None:
+        if (place := self.folder(key, asked)) is not None:
+            (place / "result.json").unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove what this figure used, as it is done; pieces of other questions stay."""

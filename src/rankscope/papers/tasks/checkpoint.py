@@ -3,17 +3,19 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rankscope.errors import FileError, RankscopeError
+from rankscope.findings.base import Value, one_line
 from rankscope.findings.train import Stopped
 from rankscope.network import generators
 from rankscope.papers.tasks.objectives import OBJECTIVES
@@ -44,6 +46,19 @@ class Epoch:
     loss: float
     train_score: float
     test_score: float
+
+
+class Card(Value):
+    """What a file says of itself, beside its tensors. What later versions add is not read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: str
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    task: str
+    config: dict[str, JsonValue]
+    curve: tuple[Epoch, ...] = ()
+    stopped: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +109,9 @@ def initial_model(task: Task[Any], config: TaskConfig, *, dtype: torch.dtype = t
 def save_trained(trained: Trained, path: str | os.PathLike[str]) -> Path:
     """The path, after it holds the weights in float32 and what they are."""
     tensors = {name: value.detach().float() for name, value in trained.model.state_dict().items()}
-    about = _about(MODEL_FORMAT, trained.task, trained.config, trained.curve)
+    card = _card(MODEL_FORMAT, trained.task, trained.config, trained.curve)
     why = trained.stopped
-    return _save(path, tensors, {**about, "stopped": None if why is None else why.words})
+    return _save(path, tensors, card.model_copy(update={"stopped": None if why is None else why.words}))
 
 
 def load_trained(
@@ -108,11 +123,11 @@ def load_trained(
             return load_trained(builtin, dtype=dtype)
     name = os.fspath(path)
     about, tensors = _read(name)
-    task, config, curve = _told(name, about, MODEL_FORMAT)
+    task, config, card = _told(name, about, MODEL_FORMAT)
     model = initial_model(task, config, dtype=dtype)
     _check_tensors(name, model.state_dict(), tensors)
     model.load_state_dict(tensors)
-    return Trained(task=task, config=config, model=model, curve=curve)
+    return Trained(task=task, config=config, model=model, curve=card.curve)
 
 
 def save_state(
@@ -127,7 +142,7 @@ def save_state(
     tensors = {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
     for number, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
-    return _save(path, tensors, _about(STATE_FORMAT, task, config, curve))
+    return _save(path, tensors, _card(STATE_FORMAT, task, config, curve))
 
 
 def load_state(
@@ -139,10 +154,10 @@ def load_state(
     """
     name = os.fspath(path)
     about, tensors = _read(name)
-    task, config, curve = _told(name, about, STATE_FORMAT)
-    if about.get("versions") != _versions():
+    task, config, card = _told(name, about, STATE_FORMAT)
+    if card.versions != _versions():
         raise FileError(
-            f"{name!r} was written by {about.get('versions')}, here is {_versions()}: going on would not give the same "
+            f"{name!r} was written by {card.versions}, here is {_versions()}: going on would not give the same "
             "bits; use those versions, or train in another folder"
         )
     weights = {key.removeprefix("model."): one for key, one in tensors.items() if key.startswith("model.")}
@@ -154,23 +169,24 @@ def load_state(
             _, number, moment = key.split(".", 2)
             moments.setdefault(int(number), {})[moment] = one
     optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-    return task, config, list(curve)
+    return task, config, list(card.curve)
 
 
 def told_by(path: str | os.PathLike[str], form: str) -> tuple[Task[Any], TaskConfig, tuple[Epoch, ...]]:
     """What a file of ``save_trained`` or ``save_state`` says it is, without its tensors."""
     name = os.fspath(path)
-    return _told(name, _read(name, tensors=False)[0], form)
+    task, config, card = _told(name, _read(name, tensors=False)[0], form)
+    return task, config, card.curve
 
 
-def _about(form: str, task: Task[Any], config: TaskConfig, curve: Sequence[Epoch]) -> dict[str, Any]:
-    return {
-        "format": form,
-        "versions": _versions(),
-        "task": task.name,
-        "config": config.model_dump(mode="json"),
-        "curve": [asdict(one) for one in curve],
-    }
+def _card(form: str, task: Task[Any], config: TaskConfig, curve: Sequence[Epoch]) -> Card:
+    return Card(
+        format=form,
+        versions=_versions(),
+        task=task.name,
+        config=config.model_dump(mode="json"),
+        curve=tuple(curve),
+    )
 
 
 def _versions() -> dict[str, str | None]:
@@ -178,30 +194,31 @@ def _versions() -> dict[str, str | None]:
     return {"rankscope": rankscope_version(), "torch": versions().get("torch")}
 
 
-def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
+def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], card: Card) -> Path:
     whole = {name: value.contiguous() for name, value in tensors.items()}
     # one entry: the order of several is not the same in every process, and equal models are to be equal files
-    return write_atomically(path, safetensors.torch.save(whole, metadata={ENTRY: json.dumps(about)}))
+    text = json.dumps(card.model_dump(mode="json"))
+    return write_atomically(path, safetensors.torch.save(whole, metadata={ENTRY: text}))
 
 
-def _told(name: str, about: Mapping[str, Any], form: str) -> tuple[Task[Any], TaskConfig, tuple[Epoch, ...]]:
+def _told(name: str, about: Mapping[str, JsonValue], form: str) -> tuple[Task[Any], TaskConfig, Card]:
     if about.get("format") != form:
         raise FileError(
             f"{name!r} holds another model (format {about.get('format')!r}, expected {form!r}); "
             "make one with rankscope train TASK --output FOLDER"
         )
     try:
-        task = TASKS[about.get("task", "")]
-        config = task.config.of(**about.get("config", {}))
-        curve = tuple(Epoch(**one) for one in about.get("curve", ()))
-    except (RankscopeError, ValueError, TypeError, AttributeError) as error:
+        card = Card.model_validate(about)
+        task = TASKS[card.task]
+        config = task.config.of(**card.config)
+    except (RankscopeError, ValidationError, TypeError) as error:
         raise FileError(
-            f"{name!r} says it is a model of a task, but not which one: {error}; train it again"
+            f"{name!r} says it is a model of a task, but not which one: {one_line(error)}; train it again"
         ) from error
-    return task, config, curve
+    return task, config, card
 
 
-def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, JsonValue], dict[str, Tensor]]:
     if not Path(name).is_file():
         raise FileError(
             f"cannot read {name!r}: there is no such file; name a .safetensors file of rankscope train"
@@ -218,7 +235,7 @@ def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str,
         ) from error
 
 
-def _parsed(entry: str | None) -> dict[str, Any]:
+def _parsed(entry: str | None) -> dict[str, JsonValue]:
     """What a file says of itself; nothing if it says nothing that can be read."""
     try:
         found = from_json(entry or "")

@@ -26,13 +26,17 @@ from torch import Tensor, nn
 
 from rankscope.core.refs import Ref
 from rankscope.core.types import TokenMatrix
+from rankscope.errors import ConfigError
 from rankscope.network import Attention, Chain, Context, Mlp, Network, Part, Skip, Softmax, Values, generators
 from rankscope.network.parts import affine
-from rankscope.papers.tasks.circle_data import circle_pairs, relative_error, shaken, step_length
 from rankscope.papers.tasks.model import Draw
 from rankscope.papers.tasks.task import Batch, Task, TaskConfig, register, shuffled
 
 Variant = Literal["san", "san+skip", "san+mlp", "transformer", "official", "official+mlp"]
+
+
+FEWEST = 8
+"""Points of a circle, so that each arc has some steps."""
 
 
 class CircleConfig(TaskConfig):
@@ -51,7 +55,11 @@ class CircleConfig(TaskConfig):
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     variant: Variant = Field(default="san", description="what a step is made of")
     points: int = Field(
-        default=1000, ge=8, multiple_of=2, strict=True, description="steps of a whole turn, an even number"
+        default=1000,
+        ge=FEWEST,
+        multiple_of=2,
+        strict=True,
+        description="steps of a whole turn, an even number",
     )
     radius: float = Field(default=0.3, gt=0, allow_inf_nan=False)
     noise: float = Field(
@@ -169,6 +177,53 @@ def _mlp(config: CircleConfig, draw: Draw) -> Mlp:
     )
 
 
+# --------------------------------------------------------------------------------- the walk around the circle
+
+
+def circle_points(count: int, radius: float) -> Tensor:
+    """``count 2``: points at equal angles, counter-clockwise from angle 0, in float64.
+
+    >>> circle_points(8, 1.0)[2].abs().round(decimals=6).tolist()
+    [0.0, 1.0]
+    """
+    if count < FEWEST:
+        raise ConfigError(f"a circle of {count} points was asked for; ask for {FEWEST} or more")
+    angles = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
+    return radius * torch.stack([angles.cos(), angles.sin()], dim=-1)
+
+
+def circle_pairs(count: int, radius: float) -> Batch:
+    """Pairs of points ``pairs 2 2`` and the pairs one step further.
+
+    As in the published code the circle is cut into two arcs of ``count // 2 - 1`` steps. The first token walks the
+    first one from angle 0, the second one the other from one step before pi: the two are opposite up to one step,
+    and their mean is ``radius sin(pi / count)`` long. ``count`` is even: an odd one has no opposite points.
+    """
+    if count % 2:
+        raise ConfigError(
+            f"pairs of opposite points were asked for on {count} points; ask for an even number"
+        )
+    points, pairs = circle_points(count, radius), count // 2 - 1
+    inputs = torch.stack([points[:pairs], points[pairs : 2 * pairs]], dim=1)
+    targets = torch.stack([points[1 : pairs + 1], points[pairs + 1 : 2 * pairs + 1]], dim=1)
+    return inputs, targets
+
+
+def shaken(inputs: Tensor, size: float, *, generator: torch.Generator) -> Tensor:
+    """The same with ``N(0, size^2)`` added to every coordinate."""
+    return inputs + size * torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
+
+
+def step_length(count: int, radius: float) -> float:
+    """How far a point moves in one step: the chord ``2 radius sin(pi / count)``."""
+    return 2 * radius * math.sin(math.pi / count)
+
+
+def relative_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """``sqrt(sum (output - target)^2 / sum target^2)``: 0 is perfect, 1 is as good as saying zero all the time."""
+    return torch.div(torch.linalg.vector_norm(outputs - targets), torch.linalg.vector_norm(targets))
+
+
 def held_out(config: CircleConfig) -> Batch:
     """All pairs and where they are next: the points learned from, for the recurrence is the test."""
     inputs, targets = circle_pairs(config.points, config.radius)
@@ -176,7 +231,7 @@ def held_out(config: CircleConfig) -> Batch:
 
 
 def batches(config: CircleConfig) -> Iterator[list[Batch]]:
-    """For every epoch its batches; with ``noise`` every epoch shakes the inputs anew, never the targets."""
+    """For every epoch its batches; with ``noise`` every epoch draws new noise for the inputs, never for the targets."""
     generator = generators(config.seed)[1]
     inputs, targets = held_out(config)
 

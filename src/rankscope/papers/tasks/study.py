@@ -2,10 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from pydantic import JsonValue
 
 from rankscope.core.registry import unknown_name
 from rankscope.core.words import listed
@@ -13,7 +15,7 @@ from rankscope.errors import ConfigError
 from rankscope.findings.train import CURVES, TASK_FIELDS, TrainConfig, TrainFinding, Training
 from rankscope.papers.tasks.checkpoint import Epoch, Trained
 from rankscope.papers.tasks.event_log import EventLog
-from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
+from rankscope.papers.tasks.task import TASKS, FieldValue, Task, TaskConfig
 from rankscope.papers.tasks.training import Tell, train_task
 from rankscope.results.plain import from_json
 from rankscope.studies.rows import Rows
@@ -99,7 +101,7 @@ def finding_of(trained: Trained) -> TrainFinding:
 def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     """The task's configuration of the setting, with what was asked; a field that the task lacks is named."""
     known = task.config.model_fields
-    given: dict[str, Any] = {}
+    given: dict[str, FieldValue] = {}
     for name in TASK_FIELDS:
         value, field = getattr(asked, name), "text" if name == "corpus" else name
         if value is None:
@@ -123,7 +125,7 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     return config
 
 
-def _asked(config: TrainConfig | str | None, fields: dict[str, Any]) -> TrainConfig:
+def _asked(config: TrainConfig | str | None, fields: Mapping[str, FieldValue]) -> TrainConfig:
     if isinstance(config, TrainConfig):
         return config
     named = {} if config is None else {"task": config}
@@ -133,10 +135,12 @@ def _asked(config: TrainConfig | str | None, fields: dict[str, Any]) -> TrainCon
     if "text" in others:
         raise ConfigError(f"text={others['text']!r}: the file with the text is corpus= now")
     pairs = (f"{name}={json.dumps(value)}" for name, value in others.items())
-    return TrainConfig.of(**named, **own | {"set": (*own.get("set", ()), *pairs)})
+    before = own.get("set", ())
+    known = tuple(before) if isinstance(before, list | tuple) else (before,)
+    return TrainConfig.of(**named, **own | {"set": (*known, *pairs)})
 
 
-def _parsed(text: str) -> tuple[str, Any]:
+def _parsed(text: str) -> tuple[str, JsonValue]:
     name, _, value = text.partition("=")
     try:
         return name.strip(), from_json(value)

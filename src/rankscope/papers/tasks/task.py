@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 
 from rankscope.core.config import Config
@@ -21,6 +21,9 @@ Batch = tuple[Tensor, Tensor]
 Setting = Literal["paper", "official", "fast"]
 """Sizes of the paper with an optimizer that trains them; those with the published optimizer; small ones."""
 
+
+FieldValue = JsonValue | tuple[int, ...]
+"""What a field of a configuration is given as, from Python or from JSON."""
 
 LARGEST = 1e37
 """A float32 can hold it."""
@@ -129,7 +132,7 @@ class Task(Generic[C]):
     about: str
     source: Ref
     config: type[C]
-    settings: Mapping[Literal["official", "fast"], Mapping[str, Any]]
+    settings: Mapping[Literal["official", "fast"], Mapping[str, FieldValue]]
     model: Callable[[C, torch.Generator], nn.Module]
     batches: Callable[[C], Iterator[list[Batch]]]
     held_out: Callable[[C], Batch]
@@ -141,7 +144,7 @@ class Task(Generic[C]):
     notes: tuple[str, ...] = ()
     in_sample: bool = False
 
-    def configured(self, setting: Setting = "paper", **fields: Any) -> C:
+    def configured(self, setting: Setting = "paper", **fields: FieldValue) -> C:
         """The configuration of a setting with some fields changed."""
         known = {} if setting == "paper" else dict(self.settings[setting])
         return self.config.of(**known | fields)
