@@ -5,6 +5,7 @@ Each example is a function, so that only the tests that need one compute it; it 
 
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.findings.ablate import AblateFinding
@@ -18,11 +19,13 @@ from rankscope.findings.old import OldFinding
 from rankscope.findings.paths import PathsFinding
 from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
-from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
+from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.findings.scan import ScanFinding
 from rankscope.findings.train import TrainFinding
-from rankscope.results import Table
-from rankscope.results.origin import provenance
+
+if TYPE_CHECKING:
+    from rankscope.papers.figures.wu_temperature import WuTemperatureFound
+    from rankscope.results import Table
 
 
 @cache
@@ -133,28 +136,22 @@ def train() -> TrainFinding:
 
 
 @cache
+def temperature() -> "tuple[Table, WuTemperatureFound]":
+    """Rows and what was found of the figure wu-temperature, at a size of a second."""
+    from rankscope.papers.figures import Job
+    from rankscope.papers.figures.wu_temperature import WuTemperatureConfig, compute
+
+    config = WuTemperatureConfig(size="fast", layers=4, dim=4, tokens=4, seeds=(0, 1))
+    return compute(config, Job(size="fast"))
+
+
+@cache
 def reproduce() -> ReproduceFinding:
-    """A figure with two networks; what its picture shows is in ``data`` and in the rows."""
-    shapes = [{"layers": 1, "dim": 8, "heads": 2, "parameters": 800}]
-    summary = {"variant": "with skips", "layers": 1, "mean": 0.8, "low": 0.7, "high": 0.9, "count": 2}
-    columns = {"variant": "with skips", "layers": 1, "value": [0.75, 0.85], "floor": 0.0, "seed": [0, 1]}
-    return ReproduceFinding(
-        figure=FigureName(
-            name="width-depth", title="width against depth", source="ours", question="Is it?", size="fast"
-        ),
-        verdict=(
-            Statement(source="paper", statement="It is so.", measured="It was so.", agrees=True),
-            Statement(source="ours", statement="It is more.", measured="That is open.", agrees=None),
-        ),
-        notes=("Both networks are small.",),
-        definitions={"token_accuracy": "share of positions with the right letter"},
-        data={"setting": {"heads": 2}, "shapes": shapes, "lines": {"naive": 0.2}, "over_seeds": [summary]},
-        table=Table.from_columns(
-            columns | {"measure": "token_accuracy", "definition": "token_accuracy"},
-            command="reproduce",
-            provenance=provenance({"seeds": [0, 1]}, seeds=[0, 1]),
-        ),
-    )
+    """A figure of two networks; what its picture shows is in ``data`` and in the rows."""
+    from rankscope.papers.figures import FIGURES
+    from rankscope.papers.figures.run import finding_of
+
+    return finding_of(FIGURES["wu-temperature"], "fast", *temperature())
 
 
 @cache

@@ -25,6 +25,7 @@ from rankscope.findings import fields
 from rankscope.findings.base import TABLE_KEYS, Finding, Quotation
 from rankscope.findings.fields import COLUMNS, finding_classes, hints_of, models_of, schema_of
 from rankscope.findings.old import OldFinding
+from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.results import COLUMNS as FIXED
 from rankscope.results import Table
 from rankscope.results.origin import provenance
@@ -189,13 +190,16 @@ def hostile(value: Any, hint: Any) -> Any:
     """The value with every name in it made hostile; words from a fixed list stay. Equal names stay equal."""
     if isinstance(value, BaseModel):
         names = hints_of(type(value))
-        changed = {name: hostile(getattr(value, name), names[name]) for name in names if name != "table"}
+        whole = {name: getattr(value, name) for name in names}
+        changed = {name: hostile(whole[name], names[name]) for name in names if name != "table"}
         if isinstance(value, Finding):
-            changed["table"] = hostile_table(value.table)
-        try:
-            return type(value)(**changed)
-        except ValidationError:  # a name that the class itself checks
-            return value
+            changed["table"] = hostile_table(value.table, rows=not isinstance(value, ReproduceFinding))
+        for name in names:
+            try:
+                type(value)(**whole | {name: changed[name]})
+            except ValidationError:  # a name that the class itself checks
+                changed[name] = whole[name]
+        return type(value)(**changed)
     origin, inside = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return hostile(value, inside[0])
@@ -216,9 +220,12 @@ def hostile(value: Any, hint: Any) -> Any:
     return value + HOSTILE if hint is str and isinstance(value, str) else value
 
 
-def hostile_table(table: Table) -> Table:
+def hostile_table(table: Table, *, rows: bool) -> Table:
+    """The table with hostile names in its rows, unless a figure reads its own names out of them."""
     texts = [
-        name for name, dtype in table.frame.schema.items() if dtype == pl.String and name not in FIXED_WORDS
+        name
+        for name, dtype in table.frame.schema.items()
+        if rows and dtype == pl.String and name not in FIXED_WORDS
     ]
     frame = table.frame.with_columns(pl.col(name) + HOSTILE for name in texts)
     origin = provenance({f"key{HOSTILE}": HOSTILE})
@@ -331,12 +338,11 @@ def is_quoted(hint: Any) -> bool:
 QUOTED = {
     *("Checked.title", "Checked.statement", "Checked.words"),
     *("Training.about", "TrainFinding.notes"),
-    *("FigureName.question", "Statement.statement", "Statement.measured", "ReproduceFinding.notes"),
 }
-"""Texts that claims, tasks and figures declare; figures word what they measured themselves."""
+"""Texts that claims and tasks declare."""
 
 
-def test_only_claims_tasks_and_figures_are_quoted() -> None:
+def test_only_claims_and_tasks_are_quoted() -> None:
     found = {
         f"{model.__name__}.{name}"
         for kind in finding_classes().values()

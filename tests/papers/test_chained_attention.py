@@ -6,38 +6,55 @@ from pathlib import Path
 
 import mpmath
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.charts import Panel
 from rankscope.errors import UnknownNameError
-from rankscope.papers.figures import chained_attention, chained_attention_maps
-from rankscope.papers.figures import chained_attention_products as parts
-from rankscope.papers.figures.chained_attention_found import MEAN, RANK_ONE, ROWS, chained
-from rankscope.papers.figures.chained_attention_maps import Subject, maps_of
-from rankscope.papers.figures.chained_attention_products import (
+from rankscope.findings.reproduce import ReproduceFinding
+from rankscope.papers.figures import FIGURES, chained_attention
+from rankscope.papers.figures import chained_products as parts
+from rankscope.papers.figures.chained_attention import (
+    ChainedAttentionConfig,
+    ChainedAttentionFound,
+    Paths,
+    Setting,
+    Subject,
+    bound,
+    chart,
+    depth_panel,
+    falling,
+    found_of,
+    is_slower,
+    maps_of,
+    notes,
+    off_plain,
+    points,
+    slopes,
+    turned,
+)
+from rankscope.papers.figures.chained_products import (
+    MEAN,
     ORDERS,
+    RANK_ONE,
+    ROWS,
+    Chained,
     Product,
+    chained,
     consensus_ratio,
     factors,
     plain_ratios,
     products,
     rank_one_ratio,
 )
-from rankscope.papers.figures.chained_attention_rules import (
-    Chains,
-    does_fall,
-    is_bounded,
-    is_geometric,
-    is_same,
-    is_slower,
-    linearity,
-    slopes,
-)
-from rankscope.papers.figures.chained_attention_words import explained, falls, geometric, same_order, slower
 from rankscope.papers.figures.figure import Job
+from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.statistics import Mean, mean_of
+from rankscope.papers.figures.store import Store
+from rankscope.results import Table
 
 DIGITS = 120
 
@@ -193,30 +210,32 @@ def test_equal_first_singular_values_leave_the_best_rank_one_unresolved() -> Non
 def test_all_that_is_found_of_maps() -> None:
     maps = [torch.cat([own, own.flip(-1)], dim=0)[None] for own in random_maps(5, 6, 0.5, seed=4)]
     found = chained(maps, paths=13, plain=4, window=3, seed=0)
-    assert found["layers"] == 5
-    assert [len(row) for row in found["heads"]] == [5] * 13
+    assert found.layers == 5
+    assert [len(row) for row in found.heads] == [5] * 13
     for order in ORDERS:
         for name in (MEAN, RANK_ONE, ROWS):
-            assert [len(row) for row in found["curves"][order][name]["log10"]] == [13] * 5
+            assert [len(row) for row in found.curves[order][name].log10] == [13] * 5
     # one path, from scratch
-    heads = found["heads"][11]
+    heads = found.heads[11]
     whole = np.eye(6)
     for layer, head in enumerate(heads):
         whole = maps[layer][0, head].numpy() @ whole
     off = np.abs(whole - whole.mean(axis=0))
-    assert found["curves"]["true"][ROWS]["log10"][-1][11] == pytest.approx(
+    assert found.curves["true"][ROWS].log10[-1][11] == pytest.approx(
         np.log10(off.sum(axis=1).max()), abs=1e-9
     )
     gaps = [
         np.abs(a[:, None] - a[None]).sum(-1).max() / 2
         for a in (maps[k][0, h].numpy() for k, h in enumerate(heads))
     ]
-    assert [row[11] for row in found["dobrushin"]] == pytest.approx(np.log10(gaps).tolist(), abs=1e-12)
-    assert [one["start"] for one in found["windows"]] == [2, 3, 4, 5]
-    assert [len(one["log10"]) for one in found["windows"]] == [4, 3, 2, 1]
-    assert json.loads(json.dumps(found)) == found
+    assert [row[11] for row in found.coefficients["dobrushin"]] == pytest.approx(
+        np.log10(gaps).tolist(), abs=1e-12
+    )
+    assert [one.start for one in found.windows] == [2, 3, 4, 5]
+    assert [len(one.log10) for one in found.windows] == [4, 3, 2, 1]
+    assert Chained.model_validate(json.loads(json.dumps(found.model_dump(mode="json")))) == found
     assert found == chained(maps, paths=13, plain=4, window=3, seed=0)
-    assert found["heads"] != chained(maps, paths=13, plain=4, window=3, seed=1)["heads"]
+    assert found.heads != chained(maps, paths=13, plain=4, window=3, seed=1).heads
 
 
 def curves(mean: list[float], paths: int = 40, noise: float = 0.05) -> np.ndarray:
@@ -231,66 +250,124 @@ RISING = [0.1 * k for k in range(8)]
 
 
 def test_what_is_roughly_geometric() -> None:
+    def is_geometric(own: np.ndarray) -> bool | None:
+        return falling(own).is_geometric
+
     assert is_geometric(curves(LINE)) is True
     assert is_geometric(curves(CUBIC)) is False
     assert is_geometric(curves(STALLED)) is False
     assert is_geometric(curves(RISING)) is False
     assert is_geometric(curves(LINE)[:3]) is None
     assert is_geometric(curves([-0.01 * k for k in range(8)], paths=4, noise=1.0)) is None
-    assert linearity(curves(LINE, noise=0.0)) == pytest.approx(1.0)
-    assert linearity(curves(CUBIC)) < 0.9
+    assert falling(curves(LINE, noise=0.0)).linearity == pytest.approx(1.0)
+    assert (falling(curves(CUBIC)).linearity or 1.0) < 0.9
+    assert falling(np.zeros((5, 3))).linearity is None
     assert slopes(curves(LINE, noise=0.0)) == pytest.approx([-1.5] * 40)
 
 
 def test_what_falls() -> None:
-    assert does_fall(curves(LINE)) is True
-    assert does_fall(curves(RISING)) is False
-    assert does_fall(curves([-1.0, -3.0, -2.0, -4.0])) is None
-    assert does_fall(curves(LINE)[:, :1]) is None
+    assert falling(curves(LINE)).does_fall is True
+    assert falling(curves(RISING)).does_fall is False
+    assert falling(curves([-1.0, -3.0, -2.0, -4.0])).does_fall is None
+    assert falling(curves(LINE)[:, :1]).does_fall is None
+    np.testing.assert_allclose(falling(curves(LINE, noise=0.0)).medians, LINE)
 
 
 def test_what_is_the_same_in_both_orders() -> None:
     one = curves(LINE)
-    assert is_same(one, one + 0.1) is True
-    assert is_same(one, one + np.linspace(0, 0.5, 12)[:, None]) is False
-    assert is_same(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)) is None
-    assert is_same(one[:, :5], one[:, :5]) is None
+    assert turned(one, one + 0.1).is_same is True
+    assert turned(one, one + np.linspace(0, 0.5, 12)[:, None]).is_same is False
+    assert turned(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)).is_same is None
+    assert turned(one[:, :5], one[:, :5]).is_same is None
+    assert turned(one, one + 0.1).largest == pytest.approx(0.1)
 
 
-def chains(
-    mean: list[float], *, weights: str = "initial", seed: int | None = 0, turned: float = 0.0
-) -> Chains:
+def paths(
+    mean: list[float],
+    *,
+    weights: str = "initial",
+    seed: int | None = 0,
+    both: float = 0.0,
+    plain: float = 1.0,
+) -> Paths:
+    """``both``: decades by which the notebook's order is above; ``plain``: factor of float64 products at the end."""
     own = curves(mean)
     coefficients = {name: np.full_like(own, -0.1) for name in ("dobrushin", "spectral", "typical")}
-    found = {
-        (order, name): own + (turned if order == "notebook" else 0.0)
+    every = {
+        (order, name): own + (both if order == "notebook" else 0.0)
         for order in ORDERS
         for name in (MEAN, RANK_ONE, ROWS)
     }
-    return Chains(model="a", weights=weights, seed=seed, tokens=8, curves=found, coefficients=coefficients)
+    ordinary = 10 ** own[:, :3]
+    ordinary[-1] *= plain
+    return Paths(
+        model="a",
+        weights=weights,
+        seed=seed,
+        tokens=8,
+        curves=every,
+        coefficients=coefficients,
+        plain=ordinary,
+    )
 
 
-def test_points_follow_the_curves() -> None:
-    assert falls([chains(LINE)])["agrees"] is True
-    assert falls([chains(RISING)])["agrees"] is False
-    assert falls([chains(LINE[:8]), chains(RISING, seed=1)])["agrees"] is None
-    assert geometric([chains(LINE), chains(LINE, seed=1)])["agrees"] is True
-    assert "2 seeds" in geometric([chains(LINE), chains(LINE, seed=1)])["measured"]
-    assert geometric([chains(CUBIC)])["agrees"] is False
-    assert same_order([chains(LINE)])["agrees"] is True
-    assert same_order([chains(LINE, turned=0.5)])["agrees"] is False
-    slow = [-0.2 * k for k in range(1, 7)]
-    assert slower([chains(LINE), chains(slow, weights="trained", seed=None)])["agrees"] is True
-    assert slower([chains(slow), chains(LINE, weights="trained", seed=None)])["agrees"] is False
-    assert slower([chains(LINE)])["agrees"] is None
+def found_with(*each: Paths) -> ChainedAttentionFound:
+    depths = min(len(one.curves["true", MEAN]) for one in each)
+    return found_of(each, Setting(paths=40, texts=1, tokens=8, shared_depths=depths))
+
+
+SLOW = [-0.2 * k for k in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("place", "each", "agrees"),
+    [
+        (0, [paths(LINE)], True),
+        (0, [paths(RISING)], False),
+        (0, [paths(LINE[:8]), paths(RISING, seed=1)], None),
+        (1, [paths(LINE), paths(LINE, seed=1)], True),
+        (1, [paths(CUBIC)], False),
+        (1, [paths(LINE), paths([*CUBIC, *[-(3.0**9)] * 4], seed=1)], None),
+        (2, [paths(LINE)], True),
+        (2, [paths(LINE, both=0.5)], False),
+        (2, [paths(LINE), paths(LINE, seed=1, both=0.5)], None),
+        (3, [paths(LINE)], True),
+        (3, [paths(RISING)], False),  # ratios above the product of coefficients
+        (4, [paths(LINE), paths(SLOW, weights="trained", seed=None)], True),
+        (4, [paths(SLOW), paths(LINE, weights="trained", seed=None)], False),
+        (4, [paths(LINE)], None),
+    ],
+)
+def test_statements_follow_the_curves(place: int, each: list[Paths], agrees: bool | None) -> None:
+    found = found_with(*each)
+    said = points(found)
+    assert said[place].agrees is agrees
+    assert [one.source for one in said] == ["reported"] * 2 + ["ours"] * 3
+    assert points(ChainedAttentionFound.model_validate(found.model_dump(mode="json"))) == said
+    assert all("nan" not in one.measured for one in said)
+
+
+def test_seeds_are_judged_one_by_one_and_told_together() -> None:
+    found = found_with(paths(LINE), paths(LINE, seed=1, plain=1.5))
+    (pooled,) = found.pooled
+    assert (pooled.name, pooled.seeds, pooled.seed) == ("a, initial, 2 seeds", 2, None)
+    assert [one.name for one in found.models] == ["a, initial, seed 0", "a, initial, seed 1"]
+    assert pooled.falling["true"].change.count == 80
+    assert found.by_seed(pooled) == list(found.models)
+    # the ordinary products of a seed are compared with the paths of that seed
+    assert [one.plain_off_from for one in (*found.models, pooled)] == [None, len(LINE), len(LINE)]
+    assert f"off by more than 10% from depth {len(LINE)} on" in notes(found)[3]
+    shifted = paths([one - 1 for one in LINE], seed=1)
+    assert [one.plain_off_from for one in found_with(paths(LINE), shifted).pooled] == [None]
 
 
 def test_the_bound_is_read_at_every_depth_and_path() -> None:
-    assert is_bounded(chains(LINE))
-    assert explained([chains(LINE)])["measured"].startswith("A theorem, calculated for these maps")
-    own = chains(LINE)
-    own.curves["true", ROWS][3, 5] = 0.0  # above log10(2 * 7/8) - 4 * 0.1
-    assert not is_bounded(own)
+    own = paths(LINE)
+    rows = own.curves["true", ROWS].copy()
+    assert bound(rows, own.coefficients, 8).holds
+    rows[3, 5] = math.log10(2 * 7 / 8) - 4 * 0.1 + 1e-6
+    assert bound(rows, own.coefficients, 8).margin == pytest.approx(-1e-6)
+    assert not bound(rows, own.coefficients, 8).holds
 
 
 def test_means_without_intervals_decide_nothing() -> None:
@@ -310,11 +387,9 @@ def test_the_cache_is_only_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (home / "refs" / "main").write_text("abc")
     for name in ("config.json", "model.safetensors"):
         (folder / name).touch()
-    assert "bert-base-cased" not in [
-        one.model for one in chained_attention_maps.subjects((4,))
-    ]  # no tokenizer
+    assert "bert-base-cased" not in [one.model for one in chained_attention.subjects((4,))]  # no tokenizer
     (folder / "vocab.txt").touch()
-    listed = chained_attention_maps.subjects((4,))
+    listed = chained_attention.subjects((4,))
     assert [(one.model, one.weights, one.seed) for one in listed[:2]] == [
         ("bert-base", "initial", 4),
         ("bert-base-cased", "trained", None),
@@ -348,12 +423,15 @@ def test_maps_are_those_that_the_model_itself_hands_out(tiny: Subject) -> None:
         torch.testing.assert_close(own, reference, rtol=0, atol=1e-12)  # two implementations, both in float64
 
 
-def test_the_figure_from_end_to_end(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+FIGURE = FIGURES["chained-attention"]
+TINY = ChainedAttentionConfig(size="fast", seeds=(3,), paths=8, texts=2, tokens=12, plain=3, window=2)
+
+
+def test_the_figure_from_end_to_end(tiny: Subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(chained_attention, "subjects", lambda seeds: [tiny])
-    sizes = {"fast": {"seeds": (3,), "paths": 8, "texts": 2, "tokens": 12, "plain": 3, "window": 2}}
-    monkeypatch.setattr(chained_attention, "SIZES", sizes)
     told: list[tuple[int, int]] = []
-    table = chained_attention.make(Job(size="fast", advance=lambda done, total: told.append((done, total))))
+    job = Job(size="fast", advance=lambda done, total: told.append((done, total)), store=Store(tmp_path))
+    table, found = chained_attention.compute(TINY, job)
     assert told == [(0, 1), (1, 1)]
     frame = table.frame
     first = frame.filter(frame["start"] == 1)
@@ -362,11 +440,82 @@ def test_the_figure_from_end_to_end(tiny: Subject, monkeypatch: pytest.MonkeyPat
     assert set(frame["order"]) == set(ORDERS)
     assert frame["resolved"].all()
     assert first["float_value"].drop_nulls().len() == 3 * 5 * 2 * 2
-    assert [point["source"] for point in table.sections["verdict"]] == ["reported"] * 2 + ["ours"] * 3
-    assert table.sections["verdict"][3]["agrees"] is True  # a theorem
-    assert table.sections["verdict"][4]["agrees"] is None  # nothing trained
-    again = chained_attention.make(Job(size="fast"))
-    assert again.frame.equals(frame)
+    said = points(found)
+    assert said[3].agrees is True  # a theorem
+    assert said[4].agrees is None  # nothing trained
+    # after a kill nothing is computed again, and without a folder all is, to the same end
+    monkeypatch.setattr(chained_attention, "maps_of", lambda *_, **__: pytest.fail("computed again"))
+    again = chained_attention.compute(TINY, Job(store=Store(tmp_path)))
+    monkeypatch.undo()
+    monkeypatch.setattr(chained_attention, "subjects", lambda seeds: [tiny])
+    fresh = chained_attention.compute(TINY, Job())
+    for other_table, other in (again, fresh):
+        assert other_table.frame.equals(frame)
+        assert other == found
+    finding = finding_of(FIGURE, "fast", table, found)
+    finding.save(tmp_path / "figure.json")
+    loaded = ReproduceFinding.load(tmp_path / "figure.json")
+    assert str(loaded) == str(finding)
+    assert loaded.chart().svg() == finding.chart().svg()
+    assert len(loaded.chart().pictures) == 2
+
+
+def rows_of(*, plain: float = 1.0, step: float = -4.0) -> pl.DataFrame:
+    """Five depths and nine paths; ordinary products are off by the factor ``plain`` at the last depth."""
+    blocks = []
+    for order in ORDERS:
+        for depth in range(1, 6):
+            logs = [step * depth + 0.1 * path for path in range(9)]
+            seen = [10**log * (plain if depth == 5 else 1.0) for log in logs[:3]]
+            blocks.append(
+                pl.DataFrame(
+                    {"order": order, "depth": depth, "log10_value": logs, "float_value": [*seen, *[None] * 6]}
+                )
+            )
+    return pl.concat(blocks)
+
+
+def test_lines_are_quantiles_over_paths() -> None:
+    panel = depth_panel(rows_of(step=-0.5), "a")
+    named = {line.name: line for line in panel.lines if line.name}
+    assert list(named) == ["true order", "notebook's order"]
+    for line in named.values():
+        for point in line.points:
+            wanted = np.quantile([-0.5 * point.x + 0.1 * path for path in range(9)], [0.05, 0.5, 0.95])
+            assert [point.low, point.y, point.high] == pytest.approx(wanted.tolist())
+    assert not any(line.shade for line in panel.lines)  # nothing below rounding
+    assert any(line.shade for line in depth_panel(rows_of(), "a").lines)
+
+
+def test_ordinary_products_are_drawn_only_where_they_are_off() -> None:
+    def rings(panel: Panel) -> list[tuple[float, float | None]]:
+        return [(point.x, point.y) for line in panel.lines for point in line.points if point.hollow]
+
+    assert rings(depth_panel(rows_of(), "a")) == []
+    assert rings(depth_panel(rows_of(plain=100.0), "a")) == [(5, pytest.approx(-20 + 0.1 + 2))]
+    nothing = rows_of().with_columns(float_value=pl.lit(None, dtype=pl.Float64))
+    assert off_plain(nothing) is None
+
+
+def test_the_title_is_true() -> None:
+    frame = pl.concat(
+        [
+            rows_of().with_columns(
+                model=pl.lit("a"), weights=pl.lit("initial"), start=pl.lit(1), definition=pl.lit(definition)
+            )
+            for definition in (MEAN, RANK_ONE, ROWS)
+        ]
+    )
+    columns = {name: frame[name].to_list() for name in frame.columns}
+    columns |= {"measure": "m", "value": [1.0] * len(frame), "floor": 0.0}
+    table = Table.from_columns(columns, provenance={}, command="reproduce")
+    falls, rises = (chart(found_with(paths(mean)), table) for mean in (LINE, RISING))
+    assert "fall to rank one" in falls.title
+    assert "fall" not in rises.title
+    assert [one.title for one in falls.pictures] == [
+        "a, initial weights, seed 0: distance to the best rank one",
+        "a, initial weights, seed 0: distance to the mean row",
+    ]
 
 
 def test_a_product_knows_its_scale() -> None:

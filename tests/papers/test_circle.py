@@ -9,21 +9,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.charts import Grid, Plane
 from rankscope.errors import ConfigError
+from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.network import generators
-from rankscope.papers.figures import circle as figure
-from rankscope.papers.figures import circle_words as words
-from rankscope.papers.figures.circle_cases import CASES
+from rankscope.papers.figures import FIGURES
+from rankscope.papers.figures.circle import (
+    CASES,
+    REACH,
+    CircleFigureConfig,
+    CircleFound,
+    Network,
+    Setting,
+    chart,
+    compute,
+    is_fastest,
+    notes,
+    plane_square,
+    points,
+    step_lines,
+    until_out,
+)
 from rankscope.papers.figures.circle_orbits import (
     ATTRACTING,
     attracting_weights,
-    multipliers,
-    one_head,
-    opposite,
-    orbit_network,
-)
-from rankscope.papers.figures.circle_rules import is_fastest, last_ratio, leaving_growth
-from rankscope.papers.figures.circle_runs import (
     described,
     ending,
     follow,
@@ -31,9 +40,14 @@ from rankscope.papers.figures.circle_runs import (
     jacobians,
     left_at,
     merged_at,
+    multipliers,
+    one_head,
+    opposite,
+    orbit_network,
     turned,
 )
 from rankscope.papers.figures.figure import Job
+from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import (
     CIRCLE,
@@ -47,6 +61,7 @@ from rankscope.papers.tasks.circle import (
     score,
 )
 from rankscope.papers.tasks.training import train_task
+from rankscope.results import Table
 
 ANGLE = 2 * math.pi / 1000
 
@@ -305,49 +320,63 @@ def test_growth_of_the_built_orbit_is_its_largest_multiplier():
     step = orbit_network([1.0], one_head(1.0), radius=0.3, angle=ANGLE)
     found = described(step, config, 5)
     # the pairs are opposite up to one step of a thousand only, which moves logits by some 1e-5
-    assert found["growth"] == pytest.approx(multipliers([1.0], one_head(1.0)).difference_along, rel=1e-3)
-    assert found["difference_growth"] == pytest.approx(2.1029, rel=1e-3)
+    assert found.growth == pytest.approx(multipliers([1.0], one_head(1.0)).difference_along, rel=1e-3)
+    assert found.difference_growth == pytest.approx(2.1029, rel=1e-3)
     # that leaves a mean of half a step, across the difference, which grows
     grown = (multipliers([1.0], one_head(1.0)).mean_across - 1) / 2
-    assert found["error_over_staying"] == pytest.approx(grown**2, rel=1e-3)
+    assert found.error_over_staying == pytest.approx(grown**2, rel=1e-3)
 
 
 # the verdict
 
 
-def network(case, hidden, *, distances, means=None, **fields):
-    about = {
-        "case": case,
-        "hidden": hidden,
-        "seed": 0,
-        "distance": distances,
-        "floor": [0.0] * len(distances),
-    }
-    about |= {"mean": means or [0.0] * len(distances), "path": [[0.0] * 4 for _ in distances]}
+def network(case, hidden=32, *, distances, means=None, **fields):
+    about = {"case": case, "variant": "san", "hidden": hidden, "seed": 0, "distance": distances}
+    about |= {"mean": means or [0.0] * len(distances), "path": [(0.0,) * 4 for _ in distances]}
     about |= {"merged_at": merged_at(distances), "left_at": None, "ending": ending(distances), "turned": 1.0}
-    about |= {"growth": 1.0, "mean_growth": 1.0, "difference_growth": 1.0}
-    return about | {"error_over_zero": 1e-4, "error_over_staying": 1.0} | fields
+    about |= {"growth": 1.0, "mean_growth": 1.0, "difference_growth": 1.0, "floor": [0.0] * len(distances)}
+    return Network.model_validate(about | {"error_over_zero": 1e-4, "error_over_staying": 1.0} | fields)
 
 
 MERGES, STAYS, RUNS = [1.0, 0.5, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 4.0, 8.0]
 
+TRAINING = {case.name: CIRCLE.configured(case.setting, variant=case.variant) for case in CASES}
+
 
 def group(case, *curves, **fields):
-    return [network(case, 32, distances=list(one), **fields) for one in curves]
+    return [network(case, distances=list(one), seed=seed, **fields) for seed, one in enumerate(curves)]
+
+
+def found_with(*networks, steps=3, points=1000):
+    """Those networks, and others that stay apart of every case that none is given of, with the same seeds."""
+    given, seeds = {one.case for one in networks}, len({one.seed for one in networks}) or 5
+    others = [one for case in CASES if case.name not in given for one in group(case.name, *[STAYS] * seeds)]
+    return CircleFound(
+        setting=Setting(steps=steps, points=points),
+        cases={case.name: case.title for case in CASES},
+        networks=(*networks, *others),
+        training=TRAINING,
+    )
+
+
+MERGING, ORDER, SKIP, MLP, LAG, COLLAPSE, CAUSE, BOTH, LAW, ORBIT = range(10)
+
+
+def judged(place, *networks, **more):
+    return points(found_with(*networks, **more))[place]
 
 
 def test_verdict_on_merging():
     everywhere = group("san", *[MERGES] * 5) + group("official", *[MERGES] * 5)
-    assert words.merging_point(everywhere, 3)["agrees"] is True
+    assert judged(MERGING, *everywhere).agrees is True
     nowhere = group("san", *[RUNS] * 5) + group("official", *[STAYS] * 5)
-    assert words.merging_point(nowhere, 3)["agrees"] is False
-    partly = group("san", *[MERGES] * 4, RUNS) + group("official", *[MERGES] * 5)
-    found = words.merging_point(partly, 3)
-    assert found["agrees"] is None
-    assert "4 of 5" in found["measured"]
-    assert "1 run away" in found["measured"]
+    assert judged(MERGING, *nowhere).agrees is False
+    partly = judged(MERGING, *group("san", *[MERGES] * 4, RUNS), *group("official", *[MERGES] * 5))
+    assert partly.agrees is None
+    assert "4 of 5" in partly.measured
+    assert "1 run away" in partly.measured
     too_few = group("san", MERGES) + group("official", MERGES)
-    assert words.merging_point(too_few, 3)["agrees"] is None
+    assert judged(MERGING, *too_few).agrees is None
 
 
 def by_width(case, *steps):
@@ -356,8 +385,23 @@ def by_width(case, *steps):
     return [network(case, hidden, distances=run_to(at)) for hidden, own in sizes for at in own]
 
 
+def run_to(step):
+    return [1.0] * 100 if step is None else [1.0] * step + [0.0] * (100 - step)
+
+
+def widths(*networks):
+    """The statement about widths; cases that are not asked for have the same three widths."""
+    others = [
+        one
+        for case in CASES
+        if case.name not in ("san", "official")
+        for one in by_width(case.name, [9], [9], [9])
+    ]
+    return judged(ORDER, *networks, *others)
+
+
 def ordered(*steps):
-    return words.order_point(by_width("san", *steps) + by_width("official", *steps))
+    return widths(*by_width("san", *steps), *by_width("official", *steps))
 
 
 NEVER = [None] * 10
@@ -365,124 +409,192 @@ NEVER = [None] * 10
 
 def test_verdict_on_the_order_of_widths():
     early, late = list(range(10, 20)), list(range(50, 60))
-    assert ordered(early, late, NEVER)["agrees"] is True
-    assert ordered(NEVER, late, early)["agrees"] is False
+    assert ordered(early, late, NEVER).agrees is True
+    assert ordered(NEVER, late, early).agrees is False
     mixed = by_width("san", early, late, NEVER) + by_width("official", NEVER, late, early)
-    assert words.order_point(mixed)["agrees"] is None
-    assert words.order_point(group("san", MERGES) + group("official", MERGES))["agrees"] is None
-    assert ordered(NEVER, NEVER, NEVER)["agrees"] is None
+    assert widths(*mixed).agrees is None
+    assert judged(ORDER, *group("san", MERGES), *group("official", MERGES)).agrees is None
+    assert ordered(NEVER, NEVER, NEVER).agrees is None
 
 
 def test_the_order_of_widths_is_not_decided_by_medians():
     # all merge, a step apart: 32 is the fastest, but at 128 it is seen in all, which three seeds cannot tell
     few = ordered([10] * 3, [11] * 3, [12] * 3)
-    assert few["agrees"] is None
-    assert "32 is the fastest: yes (p = 0.024), 128 merges in fewer than half: not decided" in few["measured"]
+    assert few.agrees is None
+    assert "32 is the fastest: yes, p = 0.024; 128 merges in fewer than half: not decided" in few.measured
     many = ordered([10] * 10, [11] * 10, [12] * 10)
-    assert many["agrees"] is None
-    assert "128 merges in fewer than half: no" in many["measured"]
+    assert many.agrees is None
+    assert "128 merges in fewer than half: no" in many.measured
     scattered = ordered([10, 50, 90], [9, 51, 91], [None, 60, None])
-    assert scattered["agrees"] is None
-    assert "32 is the fastest: not decided" in scattered["measured"]
+    assert scattered.agrees is None
+    assert "32 is the fastest: not decided" in scattered.measured
 
 
 def test_ranks_are_those_of_all_ways_to_choose_a_group():
     steps = [[3, 9, None], [4, 5, 20, None], [30, 40]]
-    groups = [[network("san", 32, distances=by) for by in map(run_to, own)] for own in steps]
     flat = [math.inf if one is None else one for own in steps for one in own]
     rank = [sum(b < a for b in flat) + (sum(b == a for b in flat) + 1) / 2 for a in flat]
     sums = [sum(rank[i] for i in chosen) for chosen in itertools.combinations(range(9), 3)]
     own = sum(rank[:3])
     tails = [sum(one <= own for one in sums), sum(one >= own for one in sums)]
-    assert is_fastest(groups) == (None, pytest.approx(min(1.0, 2 * min(tails) / len(sums))))
+    assert is_fastest(steps) == (None, pytest.approx(min(1.0, 2 * min(tails) / len(sums))))
+    assert is_fastest(steps[:1]) == is_fastest([[None], [None]]) == (None, None)
+    assert is_fastest([[3], [3]]) == (None, 1.0)
 
 
-def run_to(step):
-    return [1.0] * 100 if step is None else [1.0] * step + [0.0] * (100 - step)
-
-
-@pytest.mark.parametrize(
-    ("point", "case"), [(words.skip_point, "skip"), (words.both_point, "both"), (words.law_point, "around")]
-)
-def test_verdict_on_staying_apart(point, case):
-    assert point(group(case, *[STAYS] * 5), 3)["agrees"] is True
-    assert point(group(case, *[MERGES] * 5), 3)["agrees"] is False
-    assert point(group(case, *[RUNS] * 5), 3)["agrees"] is False
-    assert point(group(case, STAYS, MERGES, STAYS), 3)["agrees"] is None
+@pytest.mark.parametrize(("place", "case"), [(SKIP, "skip"), (BOTH, "both"), (LAW, "around")])
+def test_verdict_on_staying_apart(place, case):
+    assert judged(place, *group(case, *[STAYS] * 5)).agrees is True
+    assert judged(place, *group(case, *[MERGES] * 5)).agrees is False
+    assert judged(place, *group(case, *[RUNS] * 5)).agrees is False
+    assert judged(place, *group(case, STAYS, MERGES, STAYS)).agrees is None
 
 
 def test_verdict_on_mlps_needs_both_readings():
-    base = group("official", *[MERGES] * 5)
     ours, theirs = group("mlp", *[STAYS] * 5), group("official-mlp", *[STAYS] * 5)
-    assert words.mlp_point(base + ours + theirs, 3)["agrees"] is True
-    assert words.mlp_point(base + group("mlp", *[MERGES] * 5) + theirs, 3)["agrees"] is None
+    assert judged(MLP, *ours, *theirs).agrees is True
+    assert judged(MLP, *group("mlp", *[MERGES] * 5), *theirs).agrees is None
+    assert judged(MLP, *group("mlp", *[MERGES] * 5), *group("official-mlp", *[RUNS] * 5)).agrees is False
 
 
 def test_verdict_on_lag_and_cause():
-    assert words.lag_point(group("skip", *[STAYS] * 5, turned=0.5))["agrees"] is True
-    assert words.lag_point(group("skip", *[STAYS] * 5, turned=1.0))["agrees"] is False
-    fast, slow, other = (
-        [one | {"seed": seed} for seed, one in enumerate(group(case, *[STAYS] * 5, growth=growth))]
-        for case, growth in (("san", 5.0), ("skip", 1.01), ("skip", 6.0))
-    )
-    assert words.cause_point(fast + slow, 300, 1000)["agrees"] is True
-    assert words.cause_point(fast + other, 300, 1000)["agrees"] is None
-    # it grows, but leaves after more steps than were followed
-    held = [one | {"growth": 1.015} for one in fast]
-    assert words.cause_point(held + slow, 300, 1000)["agrees"] is None
-    assert words.cause_point(held + slow, 400, 1000)["agrees"] is True
-    assert words.cause_point([one | {"growth": 0.9} for one in fast] + slow, 300, 1000)["agrees"] is False
+    assert judged(LAG, *group("skip", *[STAYS] * 5, turned=0.5)).agrees is True
+    assert judged(LAG, *group("skip", *[STAYS] * 5, turned=1.0)).agrees is False
+    assert judged(LAG, *group("skip", *[STAYS] * 2, turned=0.5)).agrees is None
+
+    def cause(alone, skip, steps):
+        pair = [("san", alone), ("skip", skip)]
+        return judged(
+            CAUSE, *(one for case, by in pair for one in group(case, *[STAYS] * 5, growth=by)), steps=steps
+        ).agrees
+
+    assert cause(5.0, 1.01, 300) is True
+    assert cause(5.0, 6.0, 300) is None
+    assert cause(1.015, 1.01, 300) is None  # it grows, but leaves after more steps than were followed
+    assert cause(1.015, 1.01, 400) is True
+    assert cause(0.9, 1.01, 300) is False
 
 
 def test_the_growth_that_leaves_is_that_of_a_mean_that_reaches_the_radius():
     inputs, _ = circle_pairs(1000, 0.3)
     mean = float(torch.linalg.vector_norm(inputs[0].mean(dim=0)))
-    assert mean * leaving_growth(300, 1000) ** 300 == pytest.approx(0.3)
+    assert mean * found_with(steps=300).leaving_growth ** 300 == pytest.approx(0.3)
 
 
 def test_the_residual_ratio_of_two_points():
     x = torch.tensor([[0.5, 0.1], [0.3, -0.4]], dtype=torch.float64)
     distance, mean = (float(torch.linalg.vector_norm(one)) for one in (x[0] - x[1], x.mean(dim=0)))
     residual = torch.linalg.matrix_norm(x - x.mean(dim=0)) / torch.linalg.matrix_norm(x)
-    one = network("san", 32, distances=[1.0, distance], means=[0.0, mean])
-    assert last_ratio(one) == pytest.approx(float(residual))
-    assert last_ratio(one | {"distance": [1.0, 0.0], "floor": [0.0, 1e-3]}) == pytest.approx(
-        1e-3 / (2 * mean), rel=1e-4
-    )
-    assert last_ratio(network("san", 32, distances=[1.0, 0.0])) == 0.0
+    one = network("san", distances=[1.0, distance], means=[0.0, mean])
+    assert one.last_ratio == pytest.approx(float(residual))
+    hidden = network("san", distances=[1.0, 0.0], means=[0.0, mean], floor=[0.0, 1e-3])
+    assert hidden.last_ratio == pytest.approx(1e-3 / (2 * mean), rel=1e-4)
+    assert network("san", distances=[1.0, 0.0]).last_ratio == 0.0
 
 
 def test_collapse_is_relative():
     far = [0.0, 1.0, 100.0, 1e4]
     gone, kept = group("san", *[STAYS] * 5, means=far), group("skip", *[STAYS] * 5)
-    assert words.collapse_point(gone + kept, 3)["agrees"] is True
+    assert judged(COLLAPSE, *gone, *kept).agrees is True
     # the points stay at their distance, but their mean runs away
-    assert words.collapse_point(gone + group("skip", *[STAYS] * 5, means=far), 3)["agrees"] is None
-    assert (
-        words.collapse_point(group("san", *[STAYS] * 5) + group("skip", *[STAYS] * 5, means=far), 3)["agrees"]
-        is False
+    away = group("skip", *[STAYS] * 5, means=far)
+    assert judged(COLLAPSE, *gone, *away).agrees is None
+    assert judged(COLLAPSE, *group("san", *[STAYS] * 5), *away).agrees is False
+
+
+def test_one_network_of_each_kind_is_described_but_not_judged():
+    one = found_with(*(network(case.name, distances=list(MERGES)) for case in CASES))
+    said = points(one)
+    assert points(CircleFound.model_validate(one.model_dump(mode="json"))) == said
+    assert [point.agrees for point in said] == [None] * 9 + [True]
+    assert "1 of 1" in said[MERGING].measured
+    assert notes(one)[0].startswith("1 network of each kind")
+    many = found_with(*(one for case in CASES for one in group(case.name, *[MERGES] * 4)))
+    assert not notes(many)[0].startswith("4 networks of each kind")
+    # 17 steps of at most 1e-5 in each of 70 epochs
+    assert "about 0.012 in all" in notes(many)[1]
+
+
+# the picture
+
+
+def test_a_way_ends_where_it_leaves_its_square():
+    way = [(0.0, 0.0), (1.0, 0.5), (1.0 + 6 * REACH, 0.5 + 3 * REACH), (0.0, 0.0)]
+    *inside, last = until_out(way)
+    assert inside == way[:2]
+    assert last == pytest.approx((REACH, 0.5 + (REACH - 1) / 2))
+    assert until_out(way[:2]) == way[:2]
+    corner = until_out([(0.0, 0.0), (2 * REACH, -4 * REACH)])
+    assert corner[-1] == pytest.approx((REACH / 2, -REACH))
+
+
+def test_squares_hold_ways_in_radii_and_how_all_networks_ended():
+    path = [(0.3, 0.0, -0.3, 0.0), (0.0, 0.3, 0.0, -0.3)]
+    near = network("skip", distances=[0.6, 0.6], path=path)
+    wide = network("skip", 64, distances=[0.6, 0.001], path=path)
+    square = plane_square(found_with(near, wide), "skip", 32)
+    assert [list(way.points) for way in square.ways] == [[(1.0, 0.0), (0.0, 1.0)], [(-1.0, 0.0), (0.0, -1.0)]]
+    assert [(spot.shape, spot.x, spot.y) for spot in square.spots][:2] == [
+        ("ring", 1.0, 0.0),
+        ("dot", 0.0, 1.0),
+    ]
+    assert square.note == "1 merged, 1 apart"
+
+
+def table_of(found):
+    columns = {"case": [], "hidden": [], "seed": [], "step": [], "measure": [], "value": [], "floor": []}
+    for one in found.networks:
+        for measure in ("distance", "mean"):
+            for step, value in enumerate(one.distance):
+                added = (one.case, one.hidden, one.seed, step, measure, value, 1e-16)
+                for name, entry in zip(columns, added, strict=True):
+                    columns[name].append(entry)
+    return Table.from_columns(columns | {"definition": "m"}, provenance={})
+
+
+def test_curves_end_at_the_first_number_below_its_floor():
+    found = found_with(*group("san", [1.0, 1e-3, 1e-20, 1e-3], MERGES))
+    first, second = step_lines(table_of(found).frame, "distance", "san", "attention alone", 2)
+    assert [point.y for point in first.points] == pytest.approx([0.0, -3.0, -16.0])
+    assert [point.hollow for point in first.points] == [False, False, True]
+    assert (first.name, second.name, first.color, second.color) == ("attention alone", "", 2, 2)
+
+
+def test_the_picture_has_all_cases_and_a_true_title():
+    plain = found_with(*group("san", *[MERGES] * 5), *group("skip", *[STAYS] * 5))
+    drawn = chart(plain, table_of(plain))
+    assert "two points merge, with a skip they stay apart" in drawn.title
+    squares = [
+        one.name for picture in drawn.pictures if isinstance(picture, Plane) for one in picture.squares
+    ]
+    assert squares == [case.title for case in CASES]
+    assert not any(isinstance(one, Grid) for one in drawn.pictures)
+    other = found_with(*group("san", *[STAYS] * 5), network("san", 64, distances=list(MERGES)))
+    again = chart(other, table_of(other))
+    assert "merge" not in again.title
+    (grid,) = [one for one in again.pictures if isinstance(one, Grid)]
+    assert [cell.text for cell in grid.cells[0]] == ["0 of 5", "1 of 1"]
+    assert len(again.pictures) == 7
+
+
+# the figure
+
+
+def test_the_figure_is_the_same_when_it_goes_on_and_when_it_is_loaded(tmp_path):
+    config = CircleFigureConfig(
+        size="fast", hidden=(4,), seeds=(0,), points=40, steps=6, epochs=1, around_epochs=1
     )
-
-
-def test_one_network_of_each_kind_is_told_but_not_judged():
-    one = [network(case.name, 32, distances=list(MERGES)) for case in CASES]
-    points, notes = words.verdict_and_notes(one, 3, 1000)
-    assert [point["agrees"] for point in points] == [None] * 9 + [True]
-    assert "1 of 1" in points[0]["measured"]
-    assert "to 0)" not in points[5]["measured"]
-    assert notes[0].startswith("Of each kind 1 network was trained.")
-    assert points[-1]["measured"].startswith("Calculated, nothing random enters")
-
-
-def test_the_figure_is_the_same_when_it_goes_on(tmp_path, monkeypatch):
-    tiny = {"hidden": (4,), "seeds": range(1), "points": 40, "steps": 6, "epochs": 1, "around_epochs": 1}
-    monkeypatch.setitem(figure.SIZES, "fast", tiny)
-    first = figure.make(Job(size="fast"))
-    kept = figure.make(Job(size="fast", store=Store(tmp_path)))
-    again = figure.make(Job(size="fast", store=Store(tmp_path)))
-    assert first.frame.equals(kept.frame)
-    assert kept.frame.equals(again.frame)
-    assert first.sections == kept.sections == again.sections
-    assert {row["case"] for row in first.sections["networks"]} == {case.name for case in CASES}
-    start = first.where(step=0, measure="distance").frame
+    table, found = compute(config, Job(size="fast"))
+    for _ in range(2):
+        other_table, other = compute(config, Job(size="fast", store=Store(tmp_path)))
+        assert other_table.frame.equals(table.frame)
+        assert other == found
+    assert {one.case for one in found.networks} == {case.name for case in CASES}
+    start = table.where(step=0, measure="distance").frame
     assert start["value"].to_list() == [1.0] * len(CASES)
+    finding = finding_of(FIGURES["circle"], "fast", table, found)
+    finding.save(tmp_path / "circle.json")
+    loaded = ReproduceFinding.load(tmp_path / "circle.json")
+    assert FIGURES["circle"].read(loaded) == found
+    assert str(loaded) == str(finding)
+    assert loaded.chart().svg() == finding.chart().svg()

@@ -11,10 +11,10 @@ show the same plateau and not more.
 import polars as pl
 import pytest
 
-from rankscope.papers.figures.dong_curves import published
+from rankscope.papers.figures.dong_curves import BERT, published
 from rankscope.studies.ablate import ablate
 
-PUBLISHED = published()["init"]
+PUBLISHED = published(BERT)["initial"]
 RATIO = "residual_ratio[composite,mean]"
 LAYERS = range(13)
 

@@ -1,6 +1,5 @@
 """``dong-*``: curves against modules patched by hand, rules on made-up curves, and tables that go on after a stop."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,30 +8,46 @@ import pytest
 import torch
 from torch import nn
 
+from rankscope.charts import Panel
 from rankscope.errors import ConfigError
-from rankscope.papers.figures import dong_curves, dong_residual
+from rankscope.findings.reproduce import ReproduceFinding
+from rankscope.papers.figures import dong_curves
 from rankscope.papers.figures.dong_curves import (
     ALBERT,
     BERT,
+    REPEATS,
+    SUBJECTS,
     VARIANTS,
     XLNET,
+    Curves,
+    DongFound,
+    FirstLayers,
+    Piece,
     Trained,
     curves,
-    first_layers,
+    drawn_ids,
+    found_in,
     id_batches,
     published,
     repetition,
     token_ids,
     trained_source,
 )
-from rankscope.papers.figures.dong_residual_words import published_point, verdict
-from rankscope.papers.figures.dong_rules import NEAR, Found, Repeated, kind
+from rankscope.papers.figures.dong_residual import (
+    DEEPEST,
+    NEAR,
+    chart,
+    notes,
+    points,
+    published_point,
+    title_of,
+)
 from rankscope.papers.figures.figure import FIGURES, Job
+from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.store import Store
 from rankscope.sources import load_model, sample_texts
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.cached import NEEDED, cached_folder
-from rankscope.sources.translate import translate
 
 transformers = pytest.importorskip("transformers")
 
@@ -133,7 +148,8 @@ def composite(rows):
 @pytest.mark.parametrize("kind", TINY)
 def test_curves_are_those_of_modules_patched_by_hand(kind):
     ids = torch.tensor([[7, 9, 9, 30, 12, 11, 40], [8, 1000, 3, 3, 3, 14, 6]])
-    found = curves(translate(tiny(kind)), id_batches(ids, 1), exact=2)
+    found, others = curves(tiny(kind), list(id_batches(ids, 1)), exact=2)
+    assert not others
     seen = []
     for name in VARIANTS:
         model = patched(
@@ -145,32 +161,50 @@ def test_curves_are_those_of_modules_patched_by_hand(kind):
         with torch.no_grad():
             states = model(input_ids=ids, output_hidden_states=True).hidden_states
         expected = [ratio(state) for state in states]
-        values = found["variants"][name]
+        values = found.variants[name]
         # float32 models: the order of sums differs by a few units of rounding, which are a ratio of about 1e-7
-        torch.testing.assert_close(values["value"], expected, rtol=2e-5, atol=1e-7)
-        torch.testing.assert_close(values["official"], expected, rtol=2e-5, atol=1e-6)
-        if values["log10"]:
+        torch.testing.assert_close(_lists(values.value), expected, rtol=2e-5, atol=1e-7)
+        torch.testing.assert_close(_lists(values.official), expected, rtol=2e-5, atol=1e-6)
+        if values.log10:
             torch.testing.assert_close(
-                [[10**log for log in row] for row in values["log10"]], expected, rtol=2e-5, atol=1e-6
+                [[10**log for log in row] for row in values.log10], expected, rtol=2e-5, atol=1e-6
             )
         seen.append(tuple(expected[1]))
     assert len(set(seen)) == len(VARIANTS)
-    assert [bool(found["variants"][name]["log10"]) for name in VARIANTS] == [True, True, False, False]
-    assert len(found["floor"]) == len(states)
+    assert [bool(found.variants[name].log10) for name in VARIANTS] == [True, True, False, False]
+    assert len(found.floor) == len(states)
+
+
+def _lists(layers):
+    return [list(one) for one in layers]
+
+
+def test_the_split_pass_runs_on_the_first_texts_of_a_batch():
+    """As on these texts alone, also where the batch goes on; further batches have none."""
+    ids = torch.tensor([[7, 9, 9, 30, 12], [8, 1000, 3, 3, 3], [5, 4, 3, 2, 1], [5, 5, 6, 6, 7]])
+    model = tiny("xlnet")
+    some, _ = curves(model, list(id_batches(ids, 3)), exact=2, split=("san",))
+    alone, _ = curves(model, list(id_batches(ids[:2])), exact=2, split=("san",))
+    assert [len(layer) for layer in some.variants["san"].value] == [4, 4, 4]
+    torch.testing.assert_close(  # float64; products of other shapes may be summed in another order
+        _lists(some.variants["san"].log10), _lists(alone.variants["san"].log10), rtol=1e-9, atol=1e-9
+    )
+    assert not some.variants["san+mlp"].log10
 
 
 def test_published_curves():
     """A few of the values, read back from the vector figure of arXiv 2103.03404, to three digits."""
-    known = published()
-    assert set(known) == {"init", "pretrained"}
+    known = published(BERT)
+    assert set(known) == {"initial", "trained"}
+    assert published(ALBERT) == published(XLNET) == {}
     for variant, at, value in (
         ("san", 0, 0.612),
         ("san", 1, 0.0176),
         ("san+skip", 12, 0.449),
         ("transformer", 12, 0.345),
     ):
-        assert known["init"][variant]["mean"][at] == pytest.approx(value, rel=3e-3)
-    assert known["pretrained"]["san+skip"]["mean"][12] == pytest.approx(0.074, rel=6e-3)
+        assert known["initial"][variant]["mean"][at] == pytest.approx(value, rel=3e-3)
+    assert known["trained"]["san+skip"]["mean"][12] == pytest.approx(0.074, rel=6e-3)
     assert all(
         len(curve[kind]) == 13 for one in known.values() for curve in one.values() for kind in ("mean", "std")
     )
@@ -196,7 +230,7 @@ def test_the_repetition_of_english():
     runs = [pieces[start : start + 128] for start in range(0, len(pieces) - 127, 128)]
     found = [repetition(run) for run in runs]
     assert len(runs) == 32
-    assert np.mean(found) == pytest.approx(dong_curves.REPEATS, abs=0.005)  # stated to two digits
+    assert np.mean(found) == pytest.approx(REPEATS, abs=0.005)  # stated to two digits
     assert np.std(found, ddof=1) == pytest.approx(0.50, abs=0.005)
 
 
@@ -225,21 +259,30 @@ def test_any_two_places_of_a_text_are_equal_equally_often():
 
 
 def test_texts_of_the_figures():
-    ids = dong_curves._drawn_ids(32, dong_curves.REPEATS, 0)
+    ids = drawn_ids(32, REPEATS, 0)
     assert ids.max() < 28_996  # the smallest of the three vocabularies
-    torch.testing.assert_close(dong_curves._drawn_ids(32, dong_curves.REPEATS, 0), ids, rtol=0, atol=0)
-    assert (dong_curves._drawn_ids(32, dong_curves.REPEATS, 1) != ids).any()
+    torch.testing.assert_close(drawn_ids(32, REPEATS, 0), ids, rtol=0, atol=0)
+    assert (drawn_ids(32, REPEATS, 1) != ids).any()
     with pytest.raises(ConfigError, match="128 tokens cannot repeat with R = 0"):
-        dong_curves._drawn_ids(1, 0.5, 0)
+        drawn_ids(1, 0.5, 0)
 
 
 @pytest.mark.parametrize("kind", TINY)
 def test_first_layers_are_those_of_the_whole_curves(kind):
-    found = translate(tiny(kind))
+    """Three sets of texts: the first has whole curves, the others the first layers."""
     ids = torch.tensor([[7, 9, 9, 30, 12, 11, 40], [8, 1000, 3, 3, 3, 14, 6]])
-    whole = curves(found, id_batches(ids), exact=0)["variants"]
-    for name, layers in first_layers(found, ids).items():
-        assert layers == whole[name]["official"][:3]
+    sets = [ids, ids.flip(0), ids]
+    batches = [batch for one in sets for batch in id_batches(one)]
+    whole, others = curves(tiny(kind), batches, exact=0, texts=2)
+    assert len(others) == 2
+    for name in VARIANTS:
+        official = whole.variants[name].official[:3]
+        assert [len(layer) for layer in whole.variants[name].official] == [2] * len(whole.floor)
+        assert others[1][name] == official
+        # the texts changed places: products are the same up to the order of sums in float32
+        torch.testing.assert_close(
+            _lists(others[0][name]), [list(layer[::-1]) for layer in official], rtol=1e-5, atol=1e-6
+        )
 
 
 def drawn(start, *factors, floor=2e-7):
@@ -254,36 +297,64 @@ def falling(first=0.02):
     return drawn(0.6, first, 1e-5, *[0.1] * 10)
 
 
-def made(subject=BERT, *, source=None, **changed):
-    official = {
+def single(rows):
+    """Layers of one draw that has one text."""
+    return tuple((float(value),) for value in rows)
+
+
+def made(subject=BERT, *, source=None, official=None, log10=None, trained=None, moved=(1.0, 1.0), floor=None):
+    """What is found in made-up curves: one per draw, of one text each; of trained weights one per text."""
+    whole = {
         "san": falling(),
         "san+mlp": falling(),
         "san+skip": drawn(0.6, *[0.98] * 12),
         "transformer": drawn(0.6, *[0.97] * 12),
     }
-    trained = official | {"san": drawn(0.9, *[0.3] * 12), "san+mlp": drawn(0.9, *[0.2] * 12)}
+    late = whole | {"san": drawn(0.9, *[0.3] * 12), "san+mlp": drawn(0.9, *[0.2] * 12)} | (trained or {})
+    whole |= official or {}
     layers = np.arange(13)
     logs = -np.cumsum(np.full(13, 1.3)) if subject is XLNET else -(3.0**layers)
-    fields = {
-        "official": official,
-        "floor": FLOOR,
-        "log10": {"san": np.stack([logs, 1.001 * logs, 1.002 * logs])},
-        "trained": trained if source else {},
-    }
-    moved = changed.pop("moved", (1.0, 1.0))
-    for name, value in changed.items():
-        fields[name] = fields[name] | value
-    own = {name: one[:, :3] for name, one in fields["official"].items()}
-    repeated = [
-        Repeated(repeats=r, drawn=r, official={name: factor * one for name, one in own.items()})
-        for r, factor in zip((1.55, 3.1, 6.2), (moved[0], 1.0, moved[1]), strict=True)
+    exact = {"san": np.stack([logs, 1.001 * logs, 1.002 * logs])} | (log10 or {})
+    floor = floor or FLOOR
+    draws = min(len(one) for one in (*whole.values(), *exact.values()))
+    pieces = [
+        Piece(
+            variants={
+                name: Curves(
+                    value=single(one[draw]),
+                    official=single(one[draw]),
+                    log10=single(exact[name][draw]) if name in exact else (),
+                )
+                for name, one in whole.items()
+            },
+            floor=tuple(floor),
+            drawn=REPEATS,
+            nearby=tuple(
+                FirstLayers(
+                    repeats=r,
+                    drawn=r,
+                    variants={name: single(factor * one[draw, :3]) for name, one in whole.items()},
+                )
+                for r, factor in zip((1.55, 6.2), moved, strict=True)
+            ),
+        )
+        for draw in range(draws)
     ]
-    return Found(subject=subject, source=source, repeated=repeated, **fields)
+    variants = {name: Curves(value=one.T.tolist(), official=one.T.tolist()) for name, one in late.items()}
+    config = FIGURES[subject.figure].config("usual", range(draws))
+    config = config.model_copy(update={"trained": source and source.name})
+    return found_in(
+        config, pieces, source, Piece(variants=variants, floor=tuple(floor)) if source is not None else None
+    )
 
 
-def judged(found, words, known=None):
-    (point,) = [point for point in verdict(found, known or {}) if words in point["statement"]]
-    return point["agrees"]
+def one_point(found, words):
+    (point,) = [point for point in points(found) if words in point.statement]
+    return point
+
+
+def judged(found, words):
+    return one_point(found, words).agrees
 
 
 STAND_IN = Trained(name="minilm", source="minilm", is_true=False)
@@ -326,8 +397,9 @@ def test_soon_is_judged_by_the_interval_and_is_a_statement_of_ours_for_others(su
     assert judged(made(subject), words) is True
     assert judged(made(subject, official={"san": falling(0.05)}), words) is False
     assert judged(made(subject, official={"san": MIXED}), words) is None
-    told = {p["statement"]: p["source"] for p in verdict(made(subject), {})}
-    sources = {told[name] for name in told if "0.02" in name or "stays" in name}
+    sources = {
+        one.source for one in points(made(subject)) if "0.02" in one.statement or "stays" in one.statement
+    }
     assert sources == ({"reported"} if subject is BERT else {"ours"})
 
 
@@ -336,24 +408,21 @@ def test_soon_is_judged_by_the_interval_and_is_a_statement_of_ours_for_others(su
     [((1.0, 1.0), True), ((0.85, 1.2), True), ((1.4, 0.7), False), ((1.0, 1.4), False), ((0.7, 1.0), False)],
 )
 def test_how_much_the_first_layer_hangs_on_the_texts(moved, expected):
-    words = "how often tokens repeat"
-    assert judged(made(ALBERT, moved=moved), words) is expected
-    (point,) = [p for p in verdict(made(ALBERT, moved=moved), {}) if words in p["statement"]]
-    assert point["source"] == "ours"
+    point = one_point(made(ALBERT, moved=moved), "how often tokens repeat matters little")
+    assert point.agrees is expected
+    assert point.source == "ours"
     for r, factor in zip((1.55, 6.2), moved, strict=True):
-        assert f"{factor:.2f} (95% interval {factor:.2f} to {factor:.2f}) at R = {r:g}" in point["measured"]
-    assert "Published" not in point["measured"]
-    (known,) = [p for p in verdict(made(BERT), published()) if words in p["statement"]]
-    assert "Published, on texts of an R that is not known: 0.0176" in known["measured"]
+        assert f"{factor:.2f} (95% interval {factor:.2f} to {factor:.2f}) at R = {r:g}" in point.measured
+    assert "Published" not in point.measured
+    known = one_point(made(), "how often tokens repeat")
+    assert "Published, on texts of an R that is not known: 0.0176" in known.measured
 
 
 @pytest.mark.parametrize(
     ("moved", "expected"), [((2**0.5, 2**-0.5), True), ((1.0, 1.0), False), ((2**0.5, 2**0.5), False)]
 )
 def test_where_only_the_mean_token_sets_the_scale_the_first_layer_goes_as_the_root_of_r(moved, expected):
-    assert (
-        judged(made(XLNET, moved=moved), "how often tokens repeat matters: nothing but the mean") is expected
-    )
+    assert judged(made(XLNET, moved=moved), "how often tokens repeat matters.") is expected
 
 
 def test_the_mean_token_grows_as_the_root_of_r():
@@ -368,36 +437,25 @@ def test_the_mean_token_grows_as_the_root_of_r():
         )  # 4096 squares: 2% each
 
 
-def test_the_note_on_the_texts_names_every_r():
-    note = dong_residual.repeats_note(made(moved=(0.5, 2.0)))
-    assert "R = 3.1 on average (drawn: 3.1)" in note
-    assert "chosen by no curve" in note
-    first = made().official["san"][:, 1].mean()
-    for r, factor in ((1.55, 0.5), (3.1, 1.0), (6.2, 2.0)):
-        assert f"R = {r:g} san {factor * first:.3g}, " in note
+def few(found, *, texts=None):
+    """The same found value with the first draw alone, and the first texts of trained weights."""
+    curves = [
+        one.model_copy(update={"each": one.each[: 1 if one.weights == "initial" else texts]})
+        for one in found.curves
+    ]
+    repeats, split = (
+        tuple(one.model_copy(update={"each": one.each[:1]}) for one in each)
+        for each in (found.repeats, found.split)
+    )
+    return found.model_copy(update={"curves": tuple(curves), "repeats": repeats, "split": split})
 
 
 def test_few_draws_decide_nothing():
     found = made(source=STAND_IN)
-    official, logs = ({name: one[:1] for name, one in each.items()} for each in (found.official, found.log10))
-    repeated = [
-        replace(one, official={name: curve[:1] for name, curve in one.official.items()})
-        for one in found.repeated
-    ]
-    few = replace(found, official=official, log10=logs, repeated=repeated)
-    points = {point["statement"]: point["agrees"] for point in verdict(few, published())}
-    kept = {name for name, agrees in points.items() if agrees is not None}
+    kept = [point.statement for point in points(few(found)) if point.agrees is not None]
     assert len(kept) == 2  # of the trained model, which has no draws, on several texts
     assert all("minilm): an MLP" in name or "minilm): the whole" in name for name in kept)
-    one = replace(few, trained={name: curve[:1] for name, curve in found.trained.items()})
-    assert {point["agrees"] for point in verdict(one, published())} == {None}
-
-
-def test_the_theorem_is_what_the_order_is_compared_with():
-    (point,) = [p for p in verdict(made(), {}) if "doubly exponentially" in p["statement"]]
-    assert point["source"] == "ours"
-    assert "Theorem 2.3" in point["statement"]
-    assert "upper bound" in point["statement"]
+    assert {point.agrees for point in points(few(found, texts=1))} == {None}
 
 
 def test_the_order_of_collapse():
@@ -423,11 +481,7 @@ def test_shapes_of_trained_curves():
     assert judged(made(source=STAND_IN, trained={"san": at_once}), words[0]) is False
     assert judged(made(source=STAND_IN, trained={"san+mlp": apart}), words[1]) is False
     assert judged(made(source=STAND_IN, trained={"transformer": at_once}), words[2]) is False
-    assert not any(
-        "trained" in point["statement"].split(",")[1]
-        for point in verdict(made(), {})
-        if "untrained" not in point["statement"] and "," in point["statement"]
-    )
+    assert not any(", trained" in point.statement for point in points(made()))
 
 
 def around(curve):
@@ -437,57 +491,53 @@ def around(curve):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_point_by_point(name):
-    theirs = published()["init"][name]["mean"]
+    theirs = published(BERT)["initial"][name]["mean"]
     own = around(theirs)
     falls = name in ("san", "san+mlp")
 
-    floor = [2.7e-6] * 13  # as float32 has it; published values near it are rounding
-
     def point(ours):
-        return published_point(name, ours, theirs, floor)
+        # the floor is as float32 has it; published values near it are rounding
+        return published_point(made(official={name: ours}, floor=[2.7e-6] * 13), name)
 
-    assert point(own)["agrees"] is True
+    assert point(own).agrees is True
     for layer in range(13):
         for side in (1, -1):
             off = own.copy()
             off[:, layer] *= (1.3 * NEAR) ** side
             found = point(off)
             counts = not falls or layer < 2
-            assert found["agrees"] is (not counts), layer
+            assert found.agrees is (not counts), layer
             if counts:
-                assert f"at layer {layer} (allowed" in found["measured"]
+                assert f"at layer {layer} (allowed" in found.measured
     off = own.copy()
     off[:, 0] *= [0.7, 1.0, 1.4]  # as wide as the limit
-    assert point(off)["agrees"] is None
-    assert point(own[:1])["agrees"] is None
+    assert point(off).agrees is None
+    assert point(own[:1]).agrees is None
+    assert ("rounding, rounding, rounding" in point(own).measured) is falls
     if falls:
-        assert ", rounding, rounding, rounding, mean of 3 draws" in point(own)["measured"]
         up = own.copy()
         up[:, 7] = 5e-6  # above the floor, where theirs is rounding
-        assert point(up)["agrees"] is False
+        assert point(up).agrees is False
         up[0, 7] = 2e-7
-        assert point(up)["agrees"] is None
-
-
-def test_what_a_published_value_is_good_for():
-    assert kind(0.5, 2.7e-6) == "value"
-    assert kind(2e-7, 2.7e-6) == "rounding"
-    san = published()["init"]["san"]["mean"]
-    assert "0.612, 0.018, 7e-07" in published_point("san", around(san), san, FLOOR)["statement"]
+        assert point(up).agrees is None
 
 
 def test_published_numbers_of_trained_weights_count_for_the_true_checkpoint_alone():
-    known = published()
-    curves_of = {name: around(known["pretrained"][name]["mean"]) for name in VARIANTS}
+    known = published(BERT)["trained"]
+    curves_of = {name: around(known[name]["mean"]) for name in VARIANTS}
     true = Trained(name="bert-base-cased", source="x", is_true=True)
     found = made(source=true, trained=curves_of)
-    assert [judged(found, f"BERT, trained, {name}:", known) for name in VARIANTS] == [True] * 4
+    assert [judged(found, f"BERT, trained, {name}:") for name in VARIANTS] == [True] * 4
+    assert all(one.ours is not None for one in found.published)
     for name in VARIANTS:
-        wrong = replace(found, trained=curves_of | {name: curves_of[name] * [[1] * 3 + [2.3] + [1] * 9]})
-        assert judged(wrong, f"BERT, trained, {name}:", known) is False
-    late = replace(found, trained=curves_of | {"san": np.maximum(curves_of["san"], 0.03)})
-    assert judged(late, "BERT, trained, san:", known) is False
-    assert not [p for p in verdict(made(source=STAND_IN), known) if "BERT, trained, san:" in p["statement"]]
+        off = curves_of[name] * [[1] * 3 + [2.3] + [1] * 9]
+        wrong = made(source=true, trained=curves_of | {name: off})
+        assert judged(wrong, f"BERT, trained, {name}:") is False
+    late = made(source=true, trained=curves_of | {"san": np.maximum(curves_of["san"], 0.03)})
+    assert judged(late, "BERT, trained, san:") is False
+    stand_in = made(source=STAND_IN)
+    assert not [one for one in points(stand_in) if "BERT, trained, san:" in one.statement]
+    assert all(one.ours is None for one in stand_in.published if one.weights == "trained")
 
 
 def test_weights_in_the_local_cache_come_first(tmp_path, monkeypatch):
@@ -517,27 +567,27 @@ def piece(seed):
         for name, f in zip(VARIANTS, (0.01, 0.01, 0.97, 0.96), strict=True)
     }
     logs = [[-(3.0**layer), -1.1 * 3.0**layer] for layer in range(13)]
-    return {
-        "variants": {
-            name: {"value": one, "official": one, "log10": logs if name == "san" else []}
+    floors = [[-20.0 - layer, -0.5] for layer in range(13)]
+    split = {"log10": logs, "log10_floor": floors}
+    return Piece(
+        variants={
+            name: Curves(value=one, official=one, **split if name == "san" else {})
             for name, one in values.items()
         },
-        "floor": FLOOR,
-        "repeats": {
-            "drawn": 3.0,
-            "nearby": [
-                {
-                    "repeats": factor * dong_curves.REPEATS,
-                    "drawn": 2.9 * factor,
-                    "variants": {
-                        name: [[factor * value for value in layer] for layer in one[:3]]
-                        for name, one in values.items()
-                    },
-                }
-                for factor in dong_curves.NEARBY
-            ],
-        },
-    }
+        floor=FLOOR,
+        drawn=3.0,
+        nearby=[
+            FirstLayers(
+                repeats=factor * REPEATS,
+                drawn=2.9 * factor,
+                variants={
+                    name: [[factor * value for value in layer] for layer in one[:3]]
+                    for name, one in values.items()
+                },
+            )
+            for factor in dong_curves.NEARBY
+        ],
+    )
 
 
 @pytest.fixture
@@ -545,55 +595,166 @@ def asked(monkeypatch):
     """Stand-ins for the models, and the seeds they were asked for."""
     seeds = []
     monkeypatch.setattr(
-        dong_residual, "initial_curves", lambda subject, seed, **sizes: seeds.append(seed) or piece(seed)
+        dong_curves, "initial_curves", lambda subject, seed, **sizes: seeds.append(seed) or piece(seed)
     )
-    monkeypatch.setattr(dong_residual, "trained_curves", lambda source, **sizes: piece(9))
-    monkeypatch.setattr(dong_residual, "trained_source", lambda subject: STAND_IN)
+    monkeypatch.setattr(dong_curves, "trained_curves", lambda source, **sizes: piece(9))
+    monkeypatch.setattr(dong_curves, "trained_source", lambda subject: STAND_IN)
     return seeds
 
 
-def test_tables(asked, tmp_path):
-    told = []
-    job = Job(size="usual", store=Store(tmp_path), advance=lambda done, total: told.append((done, total)))
-    table = FIGURES["dong-bert"].make(job)
+def test_tables(asked):
+    steps = []
+    job = Job(size="usual", advance=lambda done, total: steps.append((done, total)))
+    table, found = FIGURES["dong-bert"].made(job)
     assert asked == [0, 1, 2]
-    assert told[-1] == (4, 4)
+    assert steps[-1] == (4, 4)
     first = table.where(weights="initial", variant="san", seed=1, layer=0, arithmetic="float32")
     assert first.where(repeats=3.1).frame["value"].to_list() == [0.601, 0.7]
     assert first.where(repeats=1.55).frame["value"].to_list() == [0.601 / 2, 0.35]
     assert first.where(repeats=6.2).frame["official_value"].to_list() == [2 * 0.601, 1.4]
     assert table.where(weights="trained").frame["repeats"].is_null().all()
-    repeats = table.sections["repeats"]
-    assert [(one["repeats"], one["drawn"]) for one in repeats[::4]] == [
+    split = table.where(weights="initial", variant="san", seed=1, layer=0, arithmetic="split").frame
+    assert split["log10_value"].to_list() == [-1.0, -1.1]
+    assert split["log10_floor"].to_list() == [-20.0, -0.5]
+    assert split["resolved"].to_list() == [True, False]
+    assert [(one.repeats, one.drawn) for one in found.at_repeats("san")] == [
         (1.55, pytest.approx(1.45)),
         (3.1, 3.0),
         (6.2, pytest.approx(5.8)),
     ]
-    assert {len(one["layers"]) for one in repeats} == {3}
-    assert repeats[0]["layers"][0]["mean"] == pytest.approx(0.6505 / 2, rel=1e-12)
-    rows = table.sections["published"]
-    assert len(rows) == 2 * 4 * 13
-    assert all(row["ours"] is None for row in rows if row["weights"] == "trained")
-    one = next(row for row in rows if row["variant"] == "san+skip" and row["layer"] == 0)
-    assert one["quotient"] == pytest.approx(0.6505 / one["published"], rel=1e-9)
-    low = [row for row in rows if row["weights"] == "initial" and row["published"] < FLOOR[0]]
+    assert {len(one.layers) for one in found.repeats} == {3}
+    assert found.repeats[0].layers[0].mean == pytest.approx(0.6505 / 2, rel=1e-12)
+    assert len(found.published) == 2 * 4 * 13
+    assert all(one.ours is None for one in found.published if one.weights == "trained")
+    start = next(one for one in found.published if one.variant == "san+skip" and one.layer == 0)
+    assert start.quotient == pytest.approx(0.6505 / start.published, rel=1e-9)
+    low = [one for one in found.published if one.weights == "initial" and one.published < FLOOR[0]]
     assert len(low) == 22  # layers 2 to 12 of both falling variants: rounding has no quotient
-    assert all(row["quotient"] is None for row in low)
-    assert any("another model, minilm" in note for note in table.sections["notes"])
-    again = FIGURES["dong-bert"].make(job)
-    assert asked == [0, 1, 2]  # nothing was computed twice
-    assert json.dumps(again.sections) == json.dumps(table.sections)
-    other = FIGURES["dong-albert"].make(Job(size="fast", seeds=(5,)))
+    assert all(one.quotient is None for one in low)
+    assert "another model, minilm" in notes(found)[-1]
+    _, other = FIGURES["dong-albert"].made(Job(size="fast", seeds=(5,)))
     assert asked[3:] == [5]
-    assert other.sections["published"] == []
-    assert not any("read from the figure" in point["statement"] for point in other.sections["verdict"])
+    assert other.published == ()
+    assert not any("read from the figure" in point.statement for point in points(other))
+
+
+def test_a_figure_that_was_stopped_goes_on(asked, tmp_path, monkeypatch):
+    """The second draw is interrupted: the first is not made again, and the result is that of one run."""
+
+    def stopped(subject, seed, **sizes):
+        if seed == 1 and asked == [0]:
+            raise KeyboardInterrupt
+        asked.append(seed)
+        return piece(seed)
+
+    monkeypatch.setattr(dong_curves, "initial_curves", stopped)
+    job = Job(size="usual", store=Store(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        FIGURES["dong-bert"].made(job)
+    assert asked == [0]
+    asked_then = asked.copy()
+    monkeypatch.setattr(
+        dong_curves, "initial_curves", lambda subject, seed, **sizes: asked.append(seed) or piece(seed)
+    )
+    table, found = FIGURES["dong-bert"].made(job)
+    assert asked == [*asked_then, 1, 2]
+    whole, expected = FIGURES["dong-bert"].made(Job(size="usual"))
+    assert table.frame.equals(whole.frame)
+    assert found == expected
 
 
 def test_without_trained_weights(asked, monkeypatch):
-    monkeypatch.setattr(dong_residual, "trained_source", lambda subject: None)
-    table = FIGURES["dong-xlnet"].make(Job(size="fast"))
+    monkeypatch.setattr(dong_curves, "trained_source", lambda subject: None)
+    table, found = FIGURES["dong-xlnet"].made(Job(size="fast"))
     assert table.frame["weights"].unique().to_list() == ["initial"]
-    assert "rankscope ablate xlnet-base-cased --semantics paper" in table.sections["notes"][-1]
-    assert not any(
-        "trained:" in point["statement"].replace("untrained:", "") for point in table.sections["verdict"]
-    )
+    assert "rankscope ablate xlnet-base-cased --semantics paper" in notes(found)[-1]
+    assert not any(", trained" in point.statement for point in points(found))
+    assert [panel.title for panel in chart(found, table).pictures] == [
+        "XLNet, untrained",
+        "XLNet, untrained, logarithmic",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- picture
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_loaded_figure_says_and_shows_the_same(name, asked, tmp_path):
+    table, found = FIGURES[name].made(Job(size="usual"))
+    finding = finding_of(FIGURES[name], "usual", table, found)
+    finding.save(tmp_path / "figure.json")
+    again = ReproduceFinding.load(tmp_path / "figure.json")
+    assert again.verdict == finding.verdict
+    assert again.notes == finding.notes
+    assert str(again) == str(finding)
+    drawn_again = str(again.chart().svg())
+    assert drawn_again == str(finding.chart().svg())
+    assert "nan" not in drawn_again.lower().replace("dominant", "")
+
+
+def panel_of(found, title) -> Panel:
+    (panel,) = [one for one in chart(found, None).pictures if one.title == title]
+    return panel
+
+
+def line_of(panel, *, color=0, style="solid"):
+    (line,) = [one for one in panel.lines if (one.color, one.style) == (color, style)]
+    return line
+
+
+def test_panels_hold_ours_the_published_and_the_split_pass():
+    found = made(floor=[1e-6 * 1.1**layer for layer in range(13)])
+    linear, deep = panel_of(found, "BERT, untrained"), panel_of(found, "BERT, untrained, logarithmic")
+    san = found.curve("san").layers
+    assert [(one.x, one.y, one.high) for one in line_of(linear).points] == [
+        (layer, one.mean, one.high) for layer, one in enumerate(san)
+    ]
+    assert min(one.low for one in line_of(linear).points) >= 0
+    rings = line_of(linear, style="dashed").points
+    assert [one.y for one in rings] == published(BERT)["initial"]["san"]["mean"]
+    assert all(one.hollow for one in rings)
+    assert [one.y for one in line_of(deep).points] == [math.log10(one.mean) for one in san]
+    split = line_of(deep, style="dotted").points  # -1, -3, -9, -27: the line ends below the axis
+    assert [one.x for one in split] == [0, 1, 2, 3]
+    assert split[-1].y < DEEPEST < split[-2].y
+    (shade,) = [one for one in deep.lines if one.shade]
+    assert [one.y for one in shade.points] == [math.log10(one) for one in found.floor]
+    assert not line_of(panel_of(made(ALBERT), "ALBERT, untrained"), style="dashed").points
+
+
+def test_bands_that_reach_below_zero_have_no_logarithm():
+    wide = falling().copy()
+    wide[:, 1] *= np.array([0.01, 0.1, 3.0])
+    found = made(official={"san": wide})
+    band = found.curve("san").layers[1]
+    assert band.low < 0
+    linear, deep = panel_of(found, "BERT, untrained"), panel_of(found, "BERT, untrained, logarithmic")
+    assert line_of(linear).points[1].low == 0.0
+    assert line_of(deep).points[1].low == pytest.approx(math.log10(band.mean) - 1, rel=1e-12)
+
+
+def test_published_curves_stand_beside_the_same_trained_model_alone():
+    other = panel_of(made(source=STAND_IN), "another model, trained: minilm")
+    assert not line_of(other, style="dashed").points
+    true = Trained(name="bert-base-cased", source="x", is_true=True)
+    same = panel_of(made(source=true), "BERT, trained")
+    assert len(line_of(same, style="dashed").points) == 13
+
+
+def test_the_title_says_what_every_draw_shows():
+    flat, at_once = drawn(0.6, *[0.99] * 12), drawn(0.6, 1e-3, *[0.1] * 11)
+    collapses = "Attention of untrained BERT alone"
+    assert title_of(made()) == f"{collapses} or with MLPs collapses in 2 layers; skips keep the tokens apart"
+    one_layer = title_of(made(official={"san": at_once, "san+mlp": at_once}))
+    assert one_layer == f"{collapses} or with MLPs collapses in 1 layer; skips keep the tokens apart"
+    assert title_of(made(official={"san+mlp": flat})).startswith(f"{collapses} collapses in 2 layers;")
+    assert title_of(made(official={"transformer": falling()})).endswith("collapses in 2 layers")
+    some = np.concatenate([falling()[:2], flat[:1]])
+    without = "BERT without skips, without MLPs, without either"
+    assert title_of(made(official={"san": some})) == without
+    assert title_of(made(official={"san": falling() / 100})) == without  # equal before the first layer
+
+
+def test_a_found_value_survives_json():
+    found = made(source=STAND_IN)
+    assert DongFound.model_validate_json(found.model_dump_json()) == found

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rankscope.cli.app import app
+from rankscope.errors import FileError
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.papers.figures import FIGURES
 
@@ -33,6 +34,33 @@ def table_of(folder: Path, name: str) -> dict:
     return found
 
 
+def obeys_the_laws(one: ReproduceFinding, path: Path) -> None:
+    """The chart draws; words and picture follow from the file; what another figure or version found is one line."""
+    picture = str(one.chart().svg())
+    assert "<script" not in picture
+    assert "NaN" not in picture
+    one.save(path)
+    again = ReproduceFinding.load(path)
+    assert again == one
+    assert (again.words, again.verdict, again.notes) == (one.words, one.verdict, one.notes)
+    assert str(again) == str(one)
+    if FIGURES[one.figure.name].sizes:  # is declared
+        assert str(again.chart().svg()) == picture
+        assert one.chart().title
+    whole = json.loads(one.to_json())
+    # Sentences of the file are not read, so that they cannot contradict what was found.
+    said = {"verdict": [], "notes": ["Changed."], "words": ["Changed."]}
+    path.write_text(json.dumps(whole | said))
+    assert ReproduceFinding.load(path).to_json() == one.to_json()
+    for data in ({}, {"of": {"another": "figure"}}):
+        path.write_text(json.dumps(whole | {"data": data}))
+        with pytest.raises(FileError) as error:
+            ReproduceFinding.load(path)
+        assert str(error.value).endswith(f"make it again with 'rankscope reproduce {one.figure.name}'")
+        assert "\n" not in str(error.value)
+    path.unlink()
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figure_is_made_and_judged(name, tmp_path):
     found = reproduce(name, tmp_path)
@@ -48,6 +76,7 @@ def test_the_figure_is_made_and_judged(name, tmp_path):
         assert "nan" not in point.measured.lower().split()
     assert all(note.strip() for note in one.notes)
     assert str(one) == found.stdout
+    obeys_the_laws(one, tmp_path / "again.json")
     with Image.open(tmp_path / f"{name}.png") as picture:
         assert min(picture.size) > 200
     HTMLParser().feed((tmp_path / f"{name}.html").read_text())

@@ -14,7 +14,7 @@ from rankscope.papers.figures.stacks import (
     tempered,
 )
 
-SHAPE = Shape(layers=4, dim=6, tokens=8)
+SHAPE = Shape.of(layers=4, dim=6, tokens=8)
 
 
 def allowed(mask: str, tokens: int) -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from rankscope.papers.figures.statistics import (
+    Mean,
     depths,
     first_below,
     late_slope,
@@ -12,6 +13,9 @@ from rankscope.papers.figures.statistics import (
     median_of,
     shallower,
     share_text,
+    side,
+    together,
+    within,
 )
 from rankscope.results.statistics import wilson
 
@@ -21,6 +25,38 @@ def test_the_interval_is_that_of_a_t_test():
     found = mean_of(values.tolist())
     low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)  # the same formula, rounding only
+
+
+def test_a_spread_of_zero_is_an_interval_of_no_width():
+    assert mean_of([2.0, 2.0, 2.0]).text() == "2 (2 to 2)"
+
+
+def test_together_the_level_of_each_is_stricter():
+    values = np.random.default_rng(4).normal(size=(3, 12))
+    for found, group in zip(together(values.tolist()), values, strict=True):
+        low, high = stats.ttest_1samp(group, 0.0).confidence_interval(1 - 0.05 / 3)
+        assert (found.low, found.high) == pytest.approx(
+            (low, high), rel=1e-12
+        )  # the same formula, rounding only
+    assert together([]) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "inside"),
+    [(1.0, 2.0, True, None), (-2.0, -1.0, False, False), (-1.0, 1.0, None, None), (0.2, 0.8, True, True)],
+)
+def test_an_interval_is_beside_a_level_or_does_not_say(low, high, above, inside):
+    one = Mean(mean=(low + high) / 2, low=low, high=high, count=6)
+    assert side(one, 0.0) is above
+    assert within(one, 0.0, 1.5) is inside
+    assert side(one.model_copy(update={"low": None}), 0.0) is None
+
+
+def test_powers_go_far_below_floats():
+    log = Mean(mean=-5000.0, low=-5001.0, high=-4999.0, count=3)
+    assert log.power() == "1e-5000 (1e-5001 to 1e-4999)"
+    assert mean_of([-0.30103]).power(4) == "0.5"
+    assert median_of([-2.0] * 6).power() == "0.01 (0.01 to 0.01)"
 
 
 def test_one_seed_has_no_interval():
@@ -57,8 +93,8 @@ def test_the_interval_of_a_share_is_wilsons(count, total):
     assert low < seen < high or seen in (0.0, 1.0)
 
 
-def test_a_share_is_told_with_its_interval():
-    assert share_text(5, 200) == "5 of 200 (95% interval 1.1% to 5.7%)"
+def test_a_share_is_written_with_its_interval():
+    assert share_text(5, 200) == "5 of 200 (95% interval 1.07% to 5.72%)"
     assert share_text(0, 0) == "none"
 
 

@@ -16,6 +16,9 @@ DEEP = 60.0
 WANTED = 7
 """About this many ticks stand on an axis."""
 
+BROAD = 1e6
+"""Ends of a logarithmic axis with this ratio or more have powers of ten between them, others powers of two."""
+
 MARGIN = 0.05
 """Free space beyond the outermost values, as a share of the axis."""
 
@@ -118,6 +121,17 @@ def double_ticks(first: float, last: float, most: int = 12) -> list[int]:
     low, high = math.ceil(math.log2(first) - 1e-9), math.floor(math.log2(last) + 1e-9)
     step = max(1, math.ceil((high - low + 1) / most))
     return [2**power for power in range(low, high + 1, step) if power >= 0]
+
+
+def decade_ticks(first: float, last: float, most: int = 9) -> list[tuple[float, str]]:
+    """Powers of ten between two ends in even steps, with what is written there.
+
+    >>> [text for _, text in decade_ticks(1.0, 1e26)]
+    ['1', '1e5', '1e10', '1e15', '1e20', '1e25']
+    """
+    low, high = math.ceil(math.log10(first) - 1e-9), math.floor(math.log10(last) + 1e-9)
+    step = max(1, int(_round_step((high - low + 1) / most)))
+    return [(10.0**power, _power(float(power))) for power in range(-(-low // step) * step, high + 1, step)]
 
 
 def _round_step(least: float, factors: Sequence[int] = (1, 2, 5, 10)) -> float:

@@ -17,7 +17,7 @@ CHART_FORMATS = (".svg", ".png")
 """Endings of files that a chart can be written to."""
 
 BESIDE = 2
-"""Pictures side by side in a file."""
+"""Pictures of the usual width side by side in a file; narrow ones fill the same width."""
 
 
 def need_png() -> Any:
@@ -43,12 +43,12 @@ class Chart:
     notes: Sequence[str] = ()
 
     def svg(self, *, tips: bool = True) -> Markup:
-        """All pictures as one SVG, two side by side where there are several of our own."""
+        """All pictures as one SVG, side by side as far as the width of two goes."""
         if len(self.pictures) == 1 and not self.title:
             return to_svg(self.pictures[0], tips=tips)
         sizes = [size_of(picture) for picture in self.pictures]
         wide = max((width for width, _ in sizes), default=WIDTH)
-        columns = 1 if wide > WIDTH else min(BESIDE, len(self.pictures)) or 1
+        columns = max(1, min(int(BESIDE * WIDTH // wide), len(self.pictures)))
         parts, top = heading(self.title, self.notes, columns * wide) if self.title else ([], 0.0)
         for start in range(0, len(self.pictures), columns):
             row = self.pictures[start : start + columns]
@@ -58,7 +58,7 @@ class Chart:
             top += max(height for _, height in sizes[start : start + columns])
         size: dict[str, Attribute] = {"width": f"{columns * wide:g}", "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
-        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", font_family=FONTS, **size)
+        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size, font_family=FONTS)
 
     def png(self) -> bytes:
         """The same at twice the size, still."""

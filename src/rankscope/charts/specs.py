@@ -98,6 +98,7 @@ class Grid:
         ends: what the darkest and the brightest color mean.
         groups: headings over neighbouring columns, each with how many it covers.
         feet: lines below the cells, each with a name and a text per column, where columns have ends of their own.
+        is_square: whether cells are as high as they are wide.
     """
 
     title: str
@@ -111,6 +112,7 @@ class Grid:
     groups: Sequence[tuple[str, int]] = ()
     feet: Sequence[tuple[str, Sequence[str]]] = ()
     width: int = WIDTH
+    is_square: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from rankscope.charts.axes import Axis, count_ticks, double_ticks, linear_axis, log_axis
+from rankscope.charts.axes import BROAD, Axis, count_ticks, decade_ticks, double_ticks, linear_axis, log_axis
 from rankscope.charts.colors import BLIND_SAFE, ON_DARK, ink_on, viridis
 from rankscope.charts.markup import Attribute, legal, tag
 from rankscope.charts.specs import (
@@ -186,10 +186,10 @@ def _(panel: Panel) -> _Drawing:
         return _empty(panel, head, top, "There is no number to draw.")
     colors = _colors(panel.lines)
     inks = [color for line, color in zip(panel.lines, colors, strict=True) if line in lines]
-    named = lines[:MOST_NAMES]
-    letters = max(len(clipped(line.name, LONGEST_NAME)) for line in named)
-    room = 16 + LETTER * NAME_SIZE * letters if any(line.name for line in named) else 14
-    height = max(240.0, ROW * len(named))
+    named = [(line, color) for line, color in zip(lines, inks, strict=True) if line.name]
+    letters = max((len(clipped(line.name, LONGEST_NAME)) for line, _ in named[:MOST_NAMES]), default=0)
+    room = 16 + LETTER * NAME_SIZE * letters if named else 14
+    height = max(240.0, ROW * len(named[:MOST_NAMES]))
     places = [point.x for line in lines for point in line.points]
     axis = _axis_of(panel, lines)
     top += ROW if panel.marks else 0
@@ -208,10 +208,10 @@ def _(panel: Panel) -> _Drawing:
         parts += [*_shades(line, color, frame), *_bands(line, color, frame), *_curves(line, color, frame)]
     for line, color in zip(lines, inks, strict=True):
         parts += _dots(line, color, frame, is_small=len(line.points) > 40)
-    parts += _names(named, inks, frame)
-    if len(lines) > MOST_NAMES:
+    parts += _names(named[:MOST_NAMES], frame)
+    if len(named) > MOST_NAMES:
         parts.append(
-            _text(frame.right, frame.bottom + 30, f"and {len(lines) - MOST_NAMES} more lines", anchor="end")
+            _text(frame.right, frame.bottom + 30, f"and {len(named) - MOST_NAMES} more lines", anchor="end")
         )
     return _Drawing(parts, list(_columns(panel, lines, inks, frame)), frame.bottom + BOTTOM)
 
@@ -248,10 +248,9 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     named = dict(panel.places)
     numbered = [point.x for line in panel.lines for point in line.points if point.x not in named]
     near = [frame.x(place) for place in named]
-    ticks = double_ticks if panel.along == "log" else count_ticks
-    for place in ticks(frame.first, max(numbered, default=frame.last)):
+    for place, words in _ticks_along(panel.along, frame.first, max(numbered, default=frame.last)):
         if all(abs(frame.x(place) - other) >= NEAREST for other in near):
-            yield _text(frame.x(place), frame.bottom + 16, str(place), anchor="middle")
+            yield _text(frame.x(place), frame.bottom + 16, words, anchor="middle")
     for at, words in named.items():
         yield _text(frame.x(at), frame.bottom + 16, clipped(words, 12), anchor="middle")
     yield _text(
@@ -274,6 +273,13 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
                 "path", stroke=GRAY, stroke_dasharray="2 3", d=f"M{x:.1f} {frame.top:.0f}V{frame.bottom:.0f}"
             )
             yield _text(x + (-3 if way == "start" else 3), frame.top - 5, words, anchor=way)
+
+
+def _ticks_along(along: Scale, first: float, last: float) -> list[tuple[float, str]]:
+    """Places along the layers, and what is written there."""
+    if along == "log" and last >= BROAD * first:
+        return decade_ticks(first, last)
+    return [(place, str(place)) for place in (double_ticks if along == "log" else count_ticks)(first, last)]
 
 
 def _runs(points: Sequence[Point]) -> Iterator[tuple[bool, list[Point]]]:
@@ -374,12 +380,12 @@ def _dots(line: Line, color: int, frame: _Frame, *, is_small: bool) -> Iterator[
             )
 
 
-def _names(lines: Sequence[Line], colors: Sequence[int], frame: _Frame) -> Iterator[Markup]:
+def _names(lines: Sequence[tuple[Line, int]], frame: _Frame) -> Iterator[Markup]:
     """The names at the ends of the lines, moved apart where two would touch, and kept beside the drawing."""
     wanted = []
-    for line, color in zip(lines, colors, strict=False):
+    for line, color in lines:
         last = next(point for point in reversed(line.points) if point.y is not None)
-        if line.name and last.y is not None:
+        if last.y is not None:
             wanted.append((frame.y(last.y), line.name, color))
     wanted.sort(key=lambda one: one[0])
     places = list[float]()
@@ -438,7 +444,8 @@ def _(grid: Grid) -> _Drawing:
     left = min(
         max(30.0, 12 + LETTER * NAME_SIZE * max(len(clipped(row, LONGEST_NAME)) for row in names)), 200.0
     )
-    across, down = (grid.width - left - 14) / len(grid.columns), min(20.0, max(6.0, 900 / len(grid.rows)))
+    across = (grid.width - left - 14) / len(grid.columns)
+    down = across if grid.is_square else min(20.0, max(6.0, 900 / len(grid.rows)))
     has_text = all(
         LETTER * 9.5 * len(cell.text) + 3 < across and down >= 12 for row in grid.cells for cell in row
     )

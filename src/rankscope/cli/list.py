@@ -83,8 +83,6 @@ def _list(asked: ListConfig, out: Output) -> None:
             raise ConfigError(f"a schema is JSON, not {wanted}; leave --format out")
         emit(_schema(asked.name), out.output)
         return
-    if out.plot is not None:
-        import rankscope.plots  # noqa: F401 - a missing extra names itself now
     rows = (
         _LISTINGS[what]() if asked.tokens is None else _described_masks(asked.tokens, asked.masks, out.plot)
     )
@@ -141,9 +139,9 @@ def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> li
     rules = [parse_mask(text) for text in texts]
     rows = [{"mask": rule.text, **describe(rule, tokens)} for rule in rules]
     if plot is not None:
-        from rankscope.plots import mask_graph, mask_sheet, save_figure
+        from rankscope.masks import mask_chart
 
-        save_figure(mask_graph(rules[0], tokens) if len(rules) == 1 else mask_sheet(rules, tokens), plot)
+        mask_chart(rules, tokens).save(plot)
         note(f"wrote {plot}")
     return rows
 

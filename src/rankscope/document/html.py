@@ -280,9 +280,11 @@ def _provenance(document: Document) -> Markup:
 
 
 def _pairs(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Names and values that say something: what was left open or is an object stands in the JSON below alone."""
     return [
         (str(name), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
         for name, value in values.items()
+        if not (value is None or value is False or isinstance(value, Mapping) or value in ([], ()))
     ]
 
 

@@ -17,7 +17,7 @@ from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Num
 from rankscope.findings.blame import Blame, Headline
 from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
-from rankscope.findings.subject import Subject
+from rankscope.findings.subject import Subject, variant_name
 from rankscope.findings.suggest import Suggestions
 
 if TYPE_CHECKING:
@@ -37,13 +37,6 @@ Fall = Literal["collapsing", "collapsed", "not collapsing", "undecided", "no num
 """The verdict of a scan on a curve of residual ratios: falling, equal from the start, neither, or not known."""
 
 FALLS: tuple[Fall, ...] = get_args(Fall)
-
-NAMES = {
-    "san": "attention alone",
-    "san+mlp": "attention with MLPs",
-    "san+skip": "attention with skips",
-    "transformer": "the full model",
-}
 
 
 class AblateConfig(Either):
@@ -426,7 +419,7 @@ class AblateFinding(Finding):
 
     def name_of(self, one: Fate) -> str:
         """A cut in a few words: its parts, and the mask and skip scale where these differ."""
-        name = f"{NAMES[one.variant]} ({one.variant})" if one.variant in NAMES else one.variant
+        name = variant_name(one.variant)
         if self.subject.as_it_is and name.startswith("attention"):
             rest = name.removeprefix("attention alone").removeprefix("attention")
             name = f"attention{rest} and what is run as it is ({self.subject.pieces})"
@@ -570,7 +563,7 @@ def headline_name(network: Headline) -> str:
     extra += [] if network.skip_scale is None else [f"skip scale {number(network.skip_scale)}"]
     extra += ["without norms"] if network.without_norms else []
     extra += [] if network.blocks == "all" else [f"changed in {_blocks(network.blocks)}"]
-    name = f"{NAMES[network.variant]} ({network.variant})" if network.variant in NAMES else network.variant
+    name = variant_name(network.variant)
     return ", ".join([name, *extra])
 
 

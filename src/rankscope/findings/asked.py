@@ -375,7 +375,8 @@ class View(Asked):
 
     def notes(self, finding: Any) -> "Sequence[str]":
         """What is said on stderr where the page itself goes to a file, or is not what was asked for."""
-        return ()
+        first: Sequence[str] = finding.words[:1]
+        return first
 
     def asking(self, config: A) -> A:
         """The configuration with what the view needs besides, such as measures that a condition names."""

@@ -51,8 +51,8 @@ SPLIT_COLUMNS = {
 """Columns of the split pass."""
 
 
-_UNREADABLE = (LookupError, ArithmeticError, AttributeError, StopIteration)
-"""Beside errors of types and values: what fields that do not belong together lead to."""
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, StopIteration)
+"""What fields lead to that do not belong together, as in a file that was changed by hand."""
 
 
 class Value(BaseModel):
@@ -231,7 +231,7 @@ class Finding(Value):
                 said
             ) in kind.shown:  # numbers that no study gives, such as a negative rate, show themselves here
                 getattr(found, said)
-        except (RankscopeError, PolarsError, ValueError, TypeError, *_UNREADABLE) as error:
+        except (RankscopeError, PolarsError, *UNREADABLE) as error:
             raise FileError(f"{name!r} is not whole: {one_line(error)}") from None
         return found
 

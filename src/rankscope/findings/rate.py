@@ -12,6 +12,7 @@ from rankscope.document import Column, Document, Facts, Figure, Notes, Section, 
 from rankscope.findings.asked import ModelOrRandom, option
 from rankscope.findings.base import SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blocks import mean_by_layer, split_curves
+from rankscope.findings.subject import VARIANTS, variant_name
 
 DEFINITION = "residual[frobenius,mean]"
 
@@ -247,6 +248,9 @@ class RateFinding(Finding):
     subject: str
     """Name of the model; "random" for random networks."""
 
+    variant: str
+    """Which parts the network has; of a model without others attention alone."""
+
     layers: int
     """Blocks that were followed."""
 
@@ -304,31 +308,47 @@ class RateFinding(Finding):
         ]
         return tuple(dict.fromkeys(said))
 
+    @property
+    def network(self) -> str:
+        """What was followed, in words."""
+        name = "a random network" if self.subject == "random" else self.subject
+        return name if self.variant == "transformer" else f"{name} with {variant_name(self.variant)}"
+
     def _conclusion(self, fit: Summary) -> str:
+        what = f"in {self.network}"
         match fit.regime:
             case "linear" if fit.rate is not None:
                 off = f" ± {number(fit.uncertainty, 2)}" if fit.uncertainty else ""
-                grows = fit.value_growth is not None and abs(math.log(fit.value_growth)) > 1e-6
+                grows = number(fit.value_growth, 4) not in ("1", NOTHING)
                 rest = (
                     f" relative to the common row, which itself changes by a factor {number(fit.value_growth, 4)}"
                     if grows
                     else ""
                 )
-                return f"The residual changes by a factor {number(fit.rate, 4)}{off} per layer{rest}."
+                return f"The residual {what} changes by a factor {number(fit.rate, 4)}{off} per layer{rest}."
             case "cubic":
-                return f"Every layer cubes the residual: the measured order is {number(fit.order)}."
+                return f"Every layer cubes the residual {what}: the measured order is {number(fit.order)}."
             case "sublinear":
-                return f"The residual falls as the layer to the power {number(fit.exponent)}, slower than any factor."
+                power = number(fit.exponent)
+                return f"The residual {what} falls as the layer to the power {power}, slower than any factor."
         have = sum(run.measured.rate is not None for run in self.runs)
         if have:
             has = "has" if have == 1 else "have"
-            return f"{have} of {count(len(self.runs), 'run')} {has} a rate, the others follow another law or none."
-        return f"No rate could be fitted to {'the run' if len(self.runs) == 1 else 'any run'}."
+            runs = f"{count(len(self.runs), 'run')} of {self.network}"
+            return f"{have} of {runs} {has} a rate, the others follow another law or none."
+        return (
+            f"No rate could be fitted to {'the run' if len(self.runs) == 1 else 'any run'} of {self.network}."
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where floors come from."""
+        """Which parts of a model were left out, and where floors come from."""
+        left_out = (
+            f"Parts of {self.subject} were left out: this is {variant_name(self.variant)}, not the model as it is. "
+            "The whole model is the variant transformer."
+        )
         return (
+            *([left_out] if self.subject != "random" and self.variant != "transformer" else []),
             "Floors are estimated from a perturbed run; they are not bounds."
             if self.has_error
             else "Run without an error estimate: no number has a floor, and rounding may be behind what is said above.",
@@ -343,21 +363,32 @@ class RateFinding(Finding):
         tones: dict[Regime, Tone] = {"none": "unknown", "sublinear": "look", "linear": "bad", "cubic": "bad"}
         return tones[fit.regime]
 
+    @property
+    def headline(self) -> str:
+        """The law in a few words; of a model that was cut, which parts follow it."""
+        law = TITLES[self.fit.regime] if self.tone != "good" else "Tokens do not become equal"
+        if self.subject == "random" or self.variant == "transformer":
+            return law
+        return f"{sentence(VARIANTS.get(self.variant, self.variant))[:-1]}: {law[0].lower()}{law[1:]}"
+
     def document(self) -> Document:
         """The conclusion, the numbers, the curve, every run, the mean of every layer."""
-        name = "a random network" if self.subject == "random" else self.subject
         return Document(
-            title=f"Order and rate of collapse of {name}",
+            title=f"Order and rate of collapse of {self.network}",
             command=self.command,
             facts=[count(self.layers, "layer"), count(len(self.runs), "run")],
             blocks=some(
                 Verdict(
-                    TITLES[self.fit.regime] if self.tone != "good" else "Tokens do not become equal",
+                    self.headline,
                     self.words,
                     self.tone,
                 ),
                 Facts(
-                    [(label, fact) for label in SHOWN if (fact := _fact(getattr(self.fit, label))) != NOTHING]
+                    [
+                        (label, fact)
+                        for name, label in SHOWN.items()
+                        if (fact := _fact(getattr(self.fit, name))) != NOTHING
+                    ]
                 ),
                 Notes(self.notes),
                 Section("Curve", [Figure(one) for one in self.chart().pictures], only="html"),
@@ -388,7 +419,21 @@ class RateFinding(Finding):
         return Tabular(columns=columns, rows=[_row(run) for run in self.runs])
 
 
-SHOWN = tuple(Summary.model_fields)
+SHOWN = {
+    "order": "order p of r(l+1) ~ c r(l)^p",
+    "rate": "factor per layer",
+    "uncertainty": "standard error of the factor",
+    "value_growth": "growth of the common row per layer",
+    "regime": "law",
+    "exponent": "power of the layer",
+    "plateaus": "plateaus",
+    "predicted_order": "predicted order",
+    "predicted_rate": "predicted factor per layer",
+    "predicted_uncertainty": "standard error of the prediction",
+    "declined": "no factor because",
+    "method": "how it is predicted",
+}
+"""Numbers of the summary, each with its name on the page."""
 
 TITLES: dict[Regime, str] = {
     "linear": "Tokens become equal at a constant rate",

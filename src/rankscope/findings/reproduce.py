@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -15,7 +15,7 @@ from rankscope.core.words import count, listed
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Foldered, Seeds, option
-from rankscope.findings.base import Finding, Value
+from rankscope.findings.base import SPLIT_COLUMNS, Finding, Value
 
 Size = Literal["fast", "usual", "full"]
 """Seconds, a few minutes, or the sizes of the paper."""
@@ -130,7 +130,7 @@ class Declared:
 
 
 class ReproduceFinding(Finding):
-    """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth."""
+    """A figure, made again. Every figure adds other columns to its rows; those below are of width-depth and wu-*."""
 
     command: ClassVar[str] = "reproduce"
 
@@ -144,6 +144,21 @@ class ReproduceFinding(Finding):
         "learning_rate": "Largest rate of the optimizer.",
         "train_loss": "Loss of the last epoch.",
         "train_accuracy": "Accuracy in the last epoch of training.",
+        "values": "Value maps of the stack: gaussian, small, orthogonal, identity, or a matrix.",
+        "temperature": "The temperature term d_QK: logits are divided by its square root.",
+        "rank": "Rank of the built state that a stack starts from.",
+        "arithmetic": "How a state was computed: float64, or split (the split pass).",
+        "alpha": "Weight of token 2 on token 1.",
+        "shear": "Shear w of the value map.",
+        "defect_median": "One minus the smallest cosine of two tokens, median over starts.",
+        "defect_low": "The same, the least.",
+        "defect_high": "The same, the greatest.",
+        "defect_floor": "Size below which it is rounding.",
+        "covered": "Starts without two tokens at an obtuse angle, which the bound covers.",
+        "bound_median": "Accumulated bound of the defect, median over starts; null unless it covers more than half.",
+        "bound_high": "The same, the greatest; null unless it covers all.",
+        "ratio": "Largest defect over its bound after the last step; null where no start was covered.",
+        **SPLIT_COLUMNS,
     }
 
     figure: FigureName
@@ -160,6 +175,12 @@ class ReproduceFinding(Finding):
         # Figures stand above this row: they need torch. Hence the name of a module in place of an import.
         declared: Declared = import_module("rankscope.papers.figures.run").declared(self)
         return declared
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, perhaps with other fields: what is said is computed again."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("_declared", None)
+        return copy
 
     @property
     def question(self) -> str:

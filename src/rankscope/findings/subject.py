@@ -5,6 +5,19 @@ from pydantic import FiniteFloat
 from rankscope.core.words import count, listed, number
 from rankscope.findings.base import Number, Value
 
+VARIANTS = {
+    "san": "attention alone",
+    "san+mlp": "attention with MLPs",
+    "san+skip": "attention with skips",
+    "transformer": "the full model",
+}
+"""Which parts a network has, in words."""
+
+
+def variant_name(variant: str) -> str:
+    """A variant in words, with its name: ``attention alone (san)``; other variants by their name alone."""
+    return f"{VARIANTS[variant]} ({variant})" if variant in VARIANTS else variant
+
 
 class Proof(Value):
     """How far the tree was from the model, relative to the length of a token."""

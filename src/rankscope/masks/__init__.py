@@ -4,6 +4,7 @@ from rankscope.masks.explicit import ExplicitMask as ExplicitMask
 from rankscope.masks.explicit import FileMask as FileMask
 from rankscope.masks.grammar import parse_mask as parse_mask
 from rankscope.masks.graph import MaskGraph as MaskGraph
+from rankscope.masks.picture import mask_chart as mask_chart
 from rankscope.masks.rule import MASKS as MASKS
 from rankscope.masks.rule import MaskKind as MaskKind
 from rankscope.masks.rule import MaskRule as MaskRule

@@ -46,6 +46,10 @@ class ExplicitMask(MaskRule):
     def hereditary(self) -> bool:
         return False
 
+    @property
+    def only_tokens(self) -> int | None:
+        return self.size
+
     def _array(self, tokens: int) -> MaskArray:
         if tokens != self.size:
             raise MaskError(
@@ -83,6 +87,10 @@ class FileMask(MaskRule):
     @property
     def hereditary(self) -> bool:
         return False
+
+    @property
+    def only_tokens(self) -> int | None:
+        return self.content.size
 
     def _array(self, tokens: int) -> MaskArray:
         if tokens != self.content.size:

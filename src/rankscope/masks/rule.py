@@ -3,14 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, ClassVar, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import numpy as np
 
 from rankscope.core.registry import Registry
-from rankscope.errors import MaskError
+from rankscope.errors import MaskError, RankscopeError
 from rankscope.masks.graph import MaskGraph
 from rankscope.masks.patterns import MaskArray, SparseMask, require_keys
+
+if TYPE_CHECKING:
+    from rankscope.charts import Chart
+
+SHOWN_TOKENS = 16
+"""Tokens on which a rule shows itself where none are named."""
 
 
 class MaskRule(ABC):
@@ -58,6 +64,26 @@ class MaskRule(ABC):
         """The mask as a graph on tokens, edge key -> query."""
         return MaskGraph(mask=self.sparse(tokens))
 
+    @property
+    def only_tokens(self) -> int | None:
+        """The one number of tokens that the rule exists for; None if it exists for others too."""
+        return None
+
+    @final
+    def chart(self, tokens: int | None = None) -> "Chart":
+        """The mask as a picture, on ``only_tokens`` or 16 tokens if none are named."""
+        from rankscope.masks.picture import mask_chart
+
+        usual = SHOWN_TOKENS if self.only_tokens is None else self.only_tokens
+        return mask_chart(self, usual if tokens is None else tokens)
+
+    def _repr_svg_(self) -> str | None:
+        """How a notebook shows the rule; one that has no picture is shown as text."""
+        try:
+            return str(self.chart().svg())
+        except RankscopeError:
+            return None
+
     def __add__(self, other: "MaskRule") -> "MaskRule":
         return union(self, other)
 
@@ -90,6 +116,10 @@ class MaskUnion(MaskRule):
     @property
     def hereditary(self) -> bool:
         return all(part.hereditary for part in self.parts)
+
+    @property
+    def only_tokens(self) -> int | None:
+        return next((part.only_tokens for part in self.parts if part.only_tokens is not None), None)
 
     def _pattern(self, tokens: int) -> SparseMask:
         first, *others = (part._pattern(tokens) for part in self.parts)

@@ -1,7 +1,7 @@
 """Many seeds of one spec as a few batched networks, each small enough to stay in the processor's cache."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,17 +44,25 @@ def batches(
     """
     if not seeds:
         raise ConfigError("no seeds were given; give at least one")
-    size = seeds_per_chunk(spec, tokens)
+
+    def draw(seed: int) -> tuple[Network, Tensor]:
+        for_weights, for_tokens = generators(seed)
+        return build(spec, for_weights), gaussian_tokens(tokens, spec.dim, generator=for_tokens)
+
+    for batch in chunked(seeds, seeds_per_chunk(spec, tokens), draw):
+        yield replace(batch, network=batch.network.to(device, dtype), x=batch.x.to(device, dtype))
+
+
+def chunked(
+    seeds: Sequence[int], size: int, draw: Callable[[int], tuple[Network, Tensor]]
+) -> Iterator[Seeds]:
+    """What ``draw`` gives for every seed, ``size`` seeds at a time as one network."""
     for start in range(0, len(seeds), size):
         chunk = tuple(seeds[start : start + size])
-        networks, xs = [], []
-        for seed in chunk:
-            for_weights, for_tokens = generators(seed)
-            networks.append(build(spec, for_weights))
-            xs.append(gaussian_tokens(tokens, spec.dim, generator=for_tokens))
-        yield Seeds(
-            seeds=chunk, network=stack(networks).to(device, dtype), x=torch.stack(xs).to(device, dtype)
-        )
+        drawn = [draw(seed) for seed in chunk]
+        network, x = stack([network for network, _ in drawn]), torch.stack([x for _, x in drawn])
+        del drawn  # copied into the stack; at width 768 these are gigabytes
+        yield Seeds(seeds=chunk, network=network, x=x)
 
 
 def seeds_per_chunk(spec: Spec, tokens: int) -> int:

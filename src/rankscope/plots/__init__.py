@@ -6,14 +6,10 @@ of HTML instead, without JavaScript.
 
 from rankscope.plots.backend import Chart as Chart
 from rankscope.plots.curves import layer_curves as layer_curves
-from rankscope.plots.dynamics_clusters import clusters_chart as clusters_chart
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
 from rankscope.plots.files import description as description
 from rankscope.plots.files import save_figure as save_figure
 from rankscope.plots.files import svg as svg
-from rankscope.plots.mask_graph import mask_graph as mask_graph
-from rankscope.plots.mask_matrix import mask_matrix as mask_matrix
-from rankscope.plots.mask_matrix import mask_sheet as mask_sheet
 from rankscope.plots.paths_effect import effectiveness_chart as effectiveness_chart
 from rankscope.plots.paths_lengths import length_distribution_chart as length_distribution_chart
 from rankscope.plots.split_curves import split_curves as split_curves
@@ -21,14 +17,10 @@ from rankscope.plots.split_curves import split_curves as split_curves
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
-    "clusters_chart",
     "description",
     "effectiveness_chart",
     "layer_curves",
     "length_distribution_chart",
-    "mask_graph",
-    "mask_matrix",
-    "mask_sheet",
     "save_figure",
     "split_curves",
     "svg",

@@ -27,6 +27,36 @@ def wilson(count: int, total: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
+def mean_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of the mean of at least two values.
+
+    >>> [round(end, 3) for end in mean_interval(np.array([1.0, 2.0, 3.0]))]
+    [-0.484, 4.484]
+    """
+    from scipy import stats
+
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * stats.sem(values))
+    middle = float(values.mean())
+    return middle - half, middle + half
+
+
+def median_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Two of the values that enclose the median of the population, whatever the distribution.
+
+    The number of values below it is binomial with 1/2, so the k-th from either end encloses it unless fewer than k
+    values lie to that side: k is the largest for which both tails together stay below ``1 - level``. Where there is
+    none, because values are fewer than six, it is 1.
+
+    >>> median_interval(np.array([5.0, 1.0, 2.0, 3.0, 4.0, 6.0]))
+    (1.0, 6.0)
+    """
+    from scipy import stats
+
+    ordered = np.sort(values)
+    outer = max(int(stats.binom.ppf((1 - level) / 2, len(ordered), 0.5)), 1)
+    return float(ordered[outer - 1]), float(ordered[-outer])
+
+
 def student(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Mean of independent numbers and the ends of its 95% interval by Student's t; a single number has none.
 

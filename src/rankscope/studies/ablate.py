@@ -121,7 +121,7 @@ def ablate(
         source, norm = Spec.of(**config.spec(), variant="transformer"), OWN
     else:
         norm = _own_or_none(config.norm)
-    plan = _plan(config, norm)
+    plan = plan_of(config, norm)
     gathered = _Gathered()
     tokens = config.chosen("tokens") if isinstance(source, Spec) else None
     with memory_words("ablation", ADVICE):
@@ -186,7 +186,8 @@ def _own_or_none(norm: str | None) -> str:
     return norm or OWN
 
 
-def _plan(config: AblateConfig, norm: str) -> Plan:
+def plan_of(config: AblateConfig, norm: str) -> Plan:
+    """The plan of a configuration, for a network whose norms are kept (own) or taken out (none)."""
     twice = [name for name in config.variants if f"{name}-norm" in config.variants]
     if norm == "none" and config.semantics == "paper":
         raise ConfigError(
@@ -218,19 +219,38 @@ def _run(
     gathered.about = gathered.about or subject.about
     total = None if subject.total is None else subject.total * len(chosen) * len(config.seeds)
     measure = _measure_split if config.split else _measure
+
+    def explained(fed: Fed) -> None:
+        _explain(gathered, subject, fed, config, plan, headline(chosen))
+        gathered.texts += len(fed.x)
+        gathered.tokens += sum(fed.tokens)
+
+    def measured(fed: Fed, cut: Cut) -> None:
+        measure(gathered.rows, config, _named(cut, fed, subject, config), cut, fed)
+        gathered.passes += len(fed.x)
+        if advance is not None:
+            advance(gathered.passes, total)
+
+    run_cuts(subject, chosen, measured, first=explained)
+    gathered.notes |= dict.fromkeys(subject.notes())
+
+
+def run_cuts(
+    subject: Subject,
+    chosen: Sequence[Cut],
+    visit: Callable[[Fed, Cut], None],
+    *,
+    first: Callable[[Fed], None] | None = None,
+) -> None:
+    """Every batch of texts through every network: ``first`` sees a batch once, ``visit`` once per network."""
     # Small products run faster on one thread; the largest weight is a measure of their size.
     largest = max((parameter.numel() for parameter in subject.network.parameters()), default=0)
     with torch.no_grad(), threads_for(largest):
         for fed in subject.feeds:
-            _explain(gathered, subject, fed, config, plan, headline(chosen))
+            if first is not None:
+                first(fed)
             for cut in chosen:
-                measure(gathered.rows, config, _named(cut, fed, subject, config), cut, fed)
-                gathered.passes += len(fed.x)
-                if advance is not None:
-                    advance(gathered.passes, total)
-            gathered.texts += len(fed.x)
-            gathered.tokens += sum(fed.tokens)
-    gathered.notes |= dict.fromkeys(subject.notes())
+                visit(fed, cut)
 
 
 def headline(chosen: Sequence[Cut]) -> Cut:

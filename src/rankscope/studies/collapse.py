@@ -1,7 +1,7 @@
 """How fast tokens become equal in random networks: variants, masks and norms side by side, over many seeds."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import product, repeat
 from typing import Any
 
 import polars as pl
@@ -12,13 +12,13 @@ from rankscope.core.processor import amx_fault
 from rankscope.errors import ConfigError
 from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, Course
 from rankscope.masks import MaskGraph, parse_mask
-from rankscope.measures import evaluate, find_measure
+from rankscope.measures import Evaluation, Measure, evaluate, evaluate_many, find_measure
 from rankscope.network import Network, Spec, Trace, variant, with_mask
 from rankscope.network.jitter import jittered
 from rankscope.network.mask_notes import self_contained
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table, layer_summary
-from rankscope.split import can_measure, log_measure, split_states
+from rankscope.split import LogValue, Split, can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
 from rankscope.studies.rows import Rows, definitions
 
@@ -115,14 +115,41 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Netwo
 def _measure_split(
     rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
 ) -> None:
+    measures = [find_measure(name) for name in config.measures]
     splits = split_states(network, batch.x, error=not config.no_error)
-    runs = zip(splits, network.states(batch.x), jittered(network).states(batch.x), strict=True)
-    for layer, (split, state, again) in enumerate(runs):
-        for measure in map(find_measure, config.measures):
-            ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=batch.x.dtype, again=again.cpu())
-            rows.add_split(
-                measure, log_measure(measure, split), ordinary, {**about, "layer": layer, "site": "block"}
-            )
+    for layer, found, ordinary in split_layers(
+        measures,
+        splits,
+        network.states(batch.x),
+        again=jittered(network).states(batch.x),
+        dtype=batch.x.dtype,
+    ):
+        for measure, split, usual in zip(measures, found, ordinary, strict=True):
+            rows.add_split(measure, split, usual, {**about, "layer": layer, "site": "block"})
+
+
+def split_layers(
+    measures: Sequence[Measure],
+    splits: Iterable[Split],
+    states: Iterable[torch.Tensor],
+    *,
+    dtype: torch.dtype,
+    again: Iterable[torch.Tensor] | None = None,
+    keep: Container[int] | None = None,
+) -> Iterator[tuple[int, list[LogValue], list[Evaluation]]]:
+    """Layer by layer, every measure of the split pass and of the ordinary pass beside it, which ran in ``dtype``.
+
+    ``again`` is the perturbed run from which floors of the ordinary pass are widened. The ordinary pass is measured
+    at the layers ``keep`` alone where they are given; elsewhere its list is empty.
+    """
+    others = repeat(None) if again is None else iter(again)
+    for layer, (split, state) in enumerate(zip(splits, states, strict=True)):
+        other, is_kept = next(others), keep is None or layer in keep
+        second = None if other is None else other.cpu()
+        ordinary = (
+            evaluate_many(measures, state.cpu(), layer=layer, dtype=dtype, again=second) if is_kept else []
+        )
+        yield layer, [log_measure(measure, split) for measure in measures], ordinary
 
 
 def _measure(

@@ -51,12 +51,12 @@ def rate(
     """
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     config, source, given = verb_asked(RateConfig, model, config, given, fields)
-    rows, runs, depth, name = Rows(), list[Run](), 0, "random"
+    rows, runs, depth, name, variant = Rows(), list[Run](), 0, "random", ""
     total = len(config.seeds) if source is None else None
     for network, x, context, drawn, about in (
         _random(config) if source is None else _cut(source, config, given)
     ):
-        depth, name = len(network.blocks), str(about["model"])
+        depth, name, variant = len(network.blocks), str(about["model"]), str(about["variant"])
         size = x.numel() if source is None else max((one.numel() for one in network.parameters()), default=0)
         with torch.no_grad(), threads_for(size):
             states = split_states(network, x, context, error=not config.no_error)
@@ -70,6 +70,7 @@ def rate(
             advance(len(runs), total)
     return RateFinding(
         subject=name,
+        variant=variant,
         layers=depth,
         definitions=definitions([DEFINITION]),
         runs=tuple(runs),

@@ -54,6 +54,26 @@ class Fed:
         """How many tokens of each text are measured."""
         return [self.x.shape[1]] * len(self.x) if self.keep is None else self.keep.sum(dim=1).tolist()
 
+    def head(self, texts: int) -> "Fed":
+        """The first texts of a batch; all of them if they are not more."""
+        if texts >= len(self.x):
+            return self
+
+        def cut(value: Tensor | None, own: int) -> Tensor | None:
+            # ``own`` axes belong to a single text; without a further one, or with one of length 1, all texts share it.
+            is_shared = value is None or value.ndim <= own or len(value) == 1
+            return value if value is None or is_shared else value[:texts]
+
+        known = self.context
+        context = Context(
+            is_token=cut(known.is_token, 1),
+            positions=cut(known.positions, 1),
+            segments=cut(known.segments, 1),
+            memory=cut(known.memory, 2),
+            memory_is_token=cut(known.memory_is_token, 1),
+        )
+        return Fed(x=self.x[:texts], context=context, keep=cut(self.keep, 1), first=self.first)
+
     def each(self) -> Iterator[tuple[int, Tensor, Context]]:
         """Every text alone, without its padding: its number, its tokens, its context."""
         for row, x in enumerate(self.x):

@@ -35,7 +35,7 @@ def test_beside_others_nothing_overlaps() -> None:
     whole = str(Chart([drawn(), bars, drawn(700, 200)]).svg())
     height = size_of(bars)[1]
     assert re.findall(r"translate\(([0-9. ]+)\)", whole) == ["0 0", "0 300", f"0 {300 + height:g}"]
-    assert whole.startswith(f'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="{500 + height:g}">')
+    assert whole.startswith(f'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="{500 + height:g}"')
 
 
 def test_on_a_page_it_is_an_image_that_can_do_nothing() -> None:

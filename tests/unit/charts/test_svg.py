@@ -71,6 +71,9 @@ PICTURES = {
     "deep": panel(lines=1, points=3, notes=["far down"]),
     "one point": Panel(title="One", lines=[Line(name="a", points=[Point(3, 0.5)])], scale="linear"),
     "many lines": panel(lines=60, points=4),
+    "1e170 steps": Panel(title="Long", along="log", across="step", lines=[
+        Line(name="a", points=[Point(10.0**at, -float(at)) for at in range(0, 171, 17)]),
+    ]),
     "300 layers": panel(lines=2, points=301),
     "long names": panel(
         lines=2, title="a title of many words " * 12, notes=["a note " * 60], value="x" * 200, across="y" * 200,
@@ -86,6 +89,8 @@ PICTURES = {
                        groups=[("a name of many words that is cut", 2)] * 8, feet=[("dark", ["1e-5"] * 16)] * 2),
     "narrow grid": Grid(title="Heads", rows=["1", "2"], columns=[str(i) for i in range(12)], width=400,
                         cells=[[Cell(0.5, "0.12")] * 12] * 2, across="head", ends=("0", "1"), groups=[("g", 12)]),
+    "square grid": Grid(title="Mask", rows=[str(i) for i in range(64)], columns=[str(i) for i in range(64)],
+                        across="key", cells=[[Cell(0.5)] * 64] * 64, is_square=True, ends=("0", "1")),
     "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
     "plane": Plane(title="Circle", squares=[square(words=[(1.0, 1.0, "x1")])],
                    names=[("token 0", 0), ("token 1", "#123456")]),
@@ -323,3 +328,42 @@ def test_pictures_of_several_widths_stand_side_by_side() -> None:
     below = str(Chart([panel(width=400), panel(width=700)]).svg())  # one that is broad stands alone
     assert '<svg xmlns="http://www.w3.org/2000/svg" width="700"' in below
     assert 'class="chart broad"' in below
+
+
+def test_lines_without_a_name_take_no_room_for_one() -> None:
+    lines = [Line(name="", points=[Point(x, -float(at * x)) for x in range(3)]) for at in range(60)]
+    bare, named = (
+        float(read(panel(lines=n) if n else Panel(title="a", lines=lines)).attrib["height"]) for n in (0, 3)
+    )
+    assert bare == named
+    assert "more lines" not in str(to_svg(Panel(title="a", lines=lines)))
+    assert "and 20 more lines" in str(to_svg(panel(lines=60)))
+
+
+def test_along_a_broad_axis_stand_powers_of_ten() -> None:
+    root = read(PICTURES["1e170 steps"])
+    places = {
+        one.text: float(one.attrib["x"])
+        for one in still_texts(root)
+        if one.attrib.get("text-anchor") == "middle"
+    }
+    assert [f"1e{power}" for power in range(20, 170, 20)] == [
+        name for name in places if name.startswith("1e")
+    ]
+    gaps = [places[f"1e{power + 20}"] - places[f"1e{power}"] for power in range(20, 160, 20)]
+    assert max(gaps) - min(gaps) < 0.11  # places are written with one digit behind the point
+
+
+def test_narrow_pictures_fill_the_width_of_two() -> None:
+    text = str(Chart([panel(width=300) for _ in range(6)]).svg())
+    assert 'width="1200"' in text
+    assert "translate(900 0)" in text
+    assert text.count("translate(0 ") == 2
+
+
+def test_cells_of_a_square_grid_are_square() -> None:
+    cells = [
+        one for one in read(PICTURES["square grid"]).iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None
+    ]
+    assert len(cells) == 64 * 64
+    assert {one.attrib["width"] == one.attrib["height"] for one in cells} == {True}

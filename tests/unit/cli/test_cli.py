@@ -223,9 +223,9 @@ def test_masks_are_described_and_drawn(tmp_path: Path) -> None:
     assert rows["window:2"]["radius"] == 3
     assert rows["blocks:2"]["radius"] is None
     assert picture.read_bytes().startswith(b"\x89PNG")
-    one = run("list", "masks", "--tokens", "6", "--mask", "causal", "--plot", str(tmp_path / "graph.svg"))
+    one = run("list", "masks", "--tokens", "6", "--mask", "causal", "--plot", str(tmp_path / "mask.svg"))
     assert one.exit_code == 0
-    assert "<svg" in (tmp_path / "graph.svg").read_text()
+    assert "mask causal on 6 tokens" in (tmp_path / "mask.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_rate_of_the_issue() -> None:
         [],
     )
     text = run("rate", *arguments).stdout
-    assert "predicted_rate" in text
+    assert "predicted factor per layer" in text
     assert "slem" in text
 
 

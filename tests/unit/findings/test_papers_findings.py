@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from kit.findings import reproduce
+from rankscope.document import Verdict
+from rankscope.errors import UnknownNameError
 from rankscope.findings.base import Finding
 from rankscope.findings.claims import Checked, ClaimsFinding, Compared, Detail
 from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
@@ -71,22 +75,44 @@ def test_a_loaded_finding_is_not_another_one(tmp_path) -> None:
     assert TrainFinding.load(tmp_path / "a.json") != FINDINGS["many epochs"]
 
 
-def test_a_figure_keeps_what_it_found_besides_and_says_nothing_of_no_statement(tmp_path) -> None:
-    about = FigureName(name="f", title=HOSTILE, source="s", question="q", size="fast")
+def test_a_figure_that_no_version_has_is_named() -> None:
+    about = FigureName(name="f", title=HOSTILE, source="s", size="fast")
     table = Table.from_columns(
         {"measure": "m", "definition": "d", "value": [1.0], "floor": 0.0}, command="reproduce"
     )
-    said = Statement(source="paper", statement=HOSTILE, measured=HOSTILE, agrees=None)
-    whole = ReproduceFinding(
-        figure=about, verdict=(said,), table=table, data={"setting": {"layers": [1, 2.5, None]}}
-    )
-    whole.save(tmp_path / "a.json")
-    again = ReproduceFinding.load(tmp_path / "a.json")
-    assert again == whole
-    assert again.data == {"setting": {"layers": [1, 2.5, None]}}
-    assert again != whole.model_copy(update={"verdict": ()})
-    assert HOSTILE in str(whole)
-    assert whole.tone == "look"
+    unknown = ReproduceFinding(figure=about, table=table, data={"setting": {"layers": [1, 2.5, None]}})
+    with pytest.raises(UnknownNameError, match="unknown figure 'f'"):
+        str(unknown)
+
+
+@pytest.mark.parametrize(
+    ("said", "tone", "title"),
+    [
+        ([True, True], "good", "Agrees"),
+        ([False, False], "look", "Does not agree"),
+        ([True, False], "look", "Agrees in part"),
+        ([None], "look", "Not decided"),
+        ([True, None], "look", "Agrees, as far as it is decided"),
+        ([], "unknown", "No statement"),
+    ],
+)
+def test_a_page_is_headed_by_what_became_of_all_statements(
+    said: list[bool | None], tone: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rankscope.papers.figures import FIGURES
+
+    def points(found: object) -> list[Statement]:
+        return [
+            Statement(source="paper", statement=HOSTILE, measured=HOSTILE, agrees=agrees) for agrees in said
+        ]
+
+    example = reproduce()
+    figure = replace(FIGURES[example.figure.name], points=points)
+    monkeypatch.setitem(FIGURES._items, example.figure.name, figure)
+    finding = example.model_copy()
+    assert (finding.tone, finding.document().blocks[0]) == (tone, Verdict(title, finding.words, finding.tone))
+    assert (HOSTILE in str(finding)) == bool(said)
+    assert "<script" not in finding.to_html()
 
 
 def test_no_torch_is_needed() -> None:

@@ -150,6 +150,20 @@ def test_a_jordan_block_is_told_from_a_slower_rate() -> None:
     assert found.exponent == pytest.approx(8, rel=0.02)
 
 
+def test_a_model_that_was_cut_is_never_said_to_collapse_as_it_is() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64)
+    model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cut, whole = rate(model, inputs=x), rate(model, inputs=x, variant="transformer")
+    assert (cut.variant, whole.variant) == ("san", "transformer")
+    assert cut.headline.startswith("Attention alone: ")
+    assert "attention alone" in cut.words[0]
+    assert any("not the model as it is" in note for note in cut.notes)
+    assert not any("left out" in note for note in whole.notes)
+    assert "attention alone" not in str(whole)
+
+
 def test_too_few_layers_say_so() -> None:
     found = rate(layers=10)
     assert found.fit.rate is None

@@ -13,7 +13,7 @@ from rankscope.papers.figures import wu_masks as wu_masks
 from rankscope.papers.figures import wu_temperature as wu_temperature
 from rankscope.papers.figures import wu_geometry as wu_geometry
 from rankscope.papers.figures import wu_counterexample as wu_counterexample
-from rankscope.papers.figures import orthogonal as orthogonal
+from rankscope.papers.figures import wu_orthogonal as wu_orthogonal
 from rankscope.papers.figures import clusters as clusters
 
 # isort: on

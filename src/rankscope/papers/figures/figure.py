@@ -103,7 +103,8 @@ class Figure(Generic[C, F]):
     def config(self, size: Size, seeds: Sequence[int] = ()) -> C:
         """What is computed at that size, for the figure's own seeds or others."""
         own = self.sizes[size]
-        return own.model_copy(update={"seeds": tuple(seeds)}) if seeds else own
+        # Validated again: some figures have one seed and their own number of starts.
+        return type(own).of(**own.model_dump() | {"seeds": tuple(seeds)}) if seeds else own
 
     def made(self, job: Job) -> tuple[Table, F]:
         """Rows and what was found."""

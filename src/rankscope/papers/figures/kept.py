@@ -4,14 +4,13 @@ Wu et al. 2024 (arXiv:2405.18781), Section 4: one value map has equilibria of ev
 ``rankscope.dynamics.staircase``. They exist and do not attract: pushed a little, all of them collapse.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from rankscope.dynamics import Construction, Ending, repeat, run
 from rankscope.dynamics.clusters import uniform_starts
 from rankscope.dynamics.staircase import every_rank, shear_map
+from rankscope.findings.base import Value
 from rankscope.masks import parse_mask
 from rankscope.network import Attention, Chain, Network, Sphere, Uniform, Values
 from rankscope.papers.figures.stacks import Cell, with_norm
@@ -73,8 +72,7 @@ def kept_cells(layers: int) -> list[Cell]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pushed:
+class Pushed(Value):
     """The built state of one rank: its residual, and how it ends after small pushes.
 
     ``second_low`` and ``second_high`` are the least and the greatest second singular value over the first in the end;
@@ -118,8 +116,7 @@ def pushed(count: int, size: float, steps: int, seed: int) -> list[Pushed]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RandomStarts:
+class RandomStarts(Value):
     """How random starts of the same system end.
 
     ``apart`` are those whose tokens still differ; of them ``opposite`` have rank 1 (tokens equal up to sign),

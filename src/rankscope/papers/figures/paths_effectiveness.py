@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import SerializeAsAny
+from pydantic import JsonValue, SerializeAsAny
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.charts.specs import Style
@@ -75,7 +75,7 @@ class PathsConfig(FigureConfig):
     @property
     def is_paper_size(self) -> bool:
         """Whether the networks are those of the paper."""
-        return self.training == TASKS_OF[self.task].configured("paper", seed=self.training.seed)
+        return bool(self.training == TASKS_OF[self.task].configured("paper", seed=self.training.seed))
 
 
 # ------------------------------------------------------------------------------------------------ what is found
@@ -180,7 +180,7 @@ def _one(
     job: Job, task: Task[Any], config: TaskConfig, paths: EffectivenessConfig, tell: Callable[[int], None]
 ) -> Measured:
     """What is measured in one model; it is trained first, unless that is known already."""
-    asked = {"task": task.name, "config": config.model_dump(mode="json")}
+    asked: dict[str, JsonValue] = {"task": task.name, "config": config.model_dump(mode="json")}
 
     def work() -> Measured:
         folder = job.store.folder(f"seed{config.seed}", asked)

@@ -1,16 +1,18 @@
 """A figure by name: a configuration in, a finding out."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from polars.exceptions import PolarsError
 
+from rankscope.charts import Chart
 from rankscope.charts.chart import need_png
 from rankscope.errors import FileError
-from rankscope.findings.base import Value, one_line
+from rankscope.findings.base import UNREADABLE, Value, one_line
 from rankscope.findings.reproduce import Declared, FigureName, ReproduceConfig, ReproduceFinding, Size
 from rankscope.papers.figures.figure import FIGURES, Advance, Figure, Job
 from rankscope.papers.figures.store import Store
@@ -61,17 +63,25 @@ def finding_of(figure: "Figure[Any, Any]", size: Size, table: Table, found: Valu
 def declared(finding: ReproduceFinding) -> Declared:
     """What the figure says about a finding that was just made or loaded."""
     figure = FIGURES[finding.figure.name]
-    try:
+    with _readable(figure.name, "data"):
         found = figure.read(finding)
         points, notes = tuple(figure.points(found)), tuple(figure.notes(found))
-    except (LookupError, ValidationError) as error:  # of a file that was changed, or made by another version
+
+    def chart() -> Chart:
+        with _readable(figure.name, "rows"):
+            drawn: Chart = figure.chart(found, finding.table)
+            return drawn
+
+    return Declared(question=figure.question, verdict=points, notes=notes, chart=chart)
+
+
+@contextmanager
+def _readable(name: str, what: str) -> Iterator[None]:
+    """One line about a file that was changed, or that another version or figure made."""
+    try:
+        yield
+    except (PolarsError, *UNREADABLE) as error:
         raise FileError(
-            f"the finding does not hold what {figure.name!r} finds: {one_line(error)}; make it again with "
-            f"rankscope reproduce {figure.name}"
+            f"its {what} are not what this version of {name!r} finds ({one_line(error)}); make it again with "
+            f"'rankscope reproduce {name}'"
         ) from error
-    return Declared(
-        question=figure.question,
-        verdict=points,
-        notes=notes,
-        chart=lambda: figure.chart(found, finding.table),
-    )

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
+from rankscope.findings.base import Value
 from rankscope.masks import parse_mask
-from rankscope.measures import Evaluation, evaluate_many, find_measure
+from rankscope.measures import Evaluation, find_measure
 from rankscope.network import (
     Attention,
     Chain,
@@ -22,14 +23,15 @@ from rankscope.network import (
     Values,
     gaussian_tokens,
     generators,
-    stack,
     with_mask,
     with_temperature,
 )
 from rankscope.network.initial import haar_orthogonal
-from rankscope.network.seeds import Seeds, seeds_per_chunk
-from rankscope.split import LogValue, log_measure, split_states
+from rankscope.network.seeds import Seeds, chunked, seeds_per_chunk
+from rankscope.papers.figures.figure import FigureConfig
+from rankscope.split import LogValue, split_states
 from rankscope.split.run import in_dtype
+from rankscope.studies.collapse import split_layers
 from rankscope.studies.rows import Rows
 
 ValueKind = Literal["gaussian", "small", "orthogonal", "identity"]
@@ -44,23 +46,38 @@ WORKERS = 2
 """Cells that run at the same time, each on one thread: their matrices are too small to share one product."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Size of the stacks."""
+class Shape(Value):
+    """Size of the stacks, and their masks: complete, causal, sliding window, one-sided sliding window."""
+
+    layers: int
+    dim: int
+    tokens: int
+    window: int
+    """Reach of the sliding windows: an eighth of the tokens to a side, at least one."""
+
+    masks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *, layers: int, dim: int, tokens: int, **more: object) -> Self:
+        """The masks of that many tokens; ``more`` are fields of a class that adds some."""
+        window = max(1, tokens // 8)
+        masks = ("full", "causal", f"window:{window}", f"causal-window:{window}")
+        return cls.model_validate(
+            {"layers": layers, "dim": dim, "tokens": tokens, "window": window, "masks": masks, **more}
+        )
+
+
+class StackConfig(FigureConfig):
+    """Sizes of the stacks."""
 
     layers: int
     dim: int
     tokens: int
 
     @property
-    def window(self) -> int:
-        """Reach of the sliding windows: an eighth of the tokens to a side, at least one."""
-        return max(1, self.tokens // 8)
-
-    @property
-    def masks(self) -> tuple[str, ...]:
-        """Complete, causal, sliding window, one-sided sliding window."""
-        return ("full", "causal", f"window:{self.window}", f"causal-window:{self.window}")
+    def shape(self) -> Shape:
+        """Sizes and masks."""
+        return Shape.of(layers=self.layers, dim=self.dim, tokens=self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,13 +119,7 @@ class Curve:
 def stacks(shape: Shape, seeds: Sequence[int], values: ValueKind) -> Iterator[Seeds]:
     """Stacks and Gaussian tokens of every seed, in chunks that fit the cache; draws are shared by all value kinds."""
     size = seeds_per_chunk(Spec(layers=shape.layers, heads=1, dim=shape.dim), shape.tokens)
-    for start in range(0, len(seeds), size):
-        chunk = tuple(seeds[start : start + size])
-        drawn = [_one(shape, seed, values) for seed in chunk]
-        network = stack([network for network, _ in drawn])
-        x = torch.stack([x for _, x in drawn])
-        del drawn  # copied into the stack; at width 768 these are gigabytes
-        yield Seeds(seeds=chunk, network=network, x=x)
+    return chunked(seeds, size, lambda seed: _one(shape, seed, values))
 
 
 def _one(shape: Shape, seed: int, values: ValueKind) -> tuple[Network, Tensor]:
@@ -191,19 +202,15 @@ def follow(work: Sequence[Cell], layers: int) -> Iterator[Curve]:
 def followed(cell: Cell, keep: Sequence[int]) -> Curve:
     """One cell by the split pass in float64, and once more in float32 as an ordinary run would have it."""
     measures = [find_measure(name) for name in CURVE_MEASURES]
-    split: dict[int, list[LogValue]] = {}
-    ratios = []
-    for layer, state in enumerate(split_states(cell.built(cell.network), cell.x)):
-        found = [log_measure(measure, state) for measure in measures]
-        ratios.append(found[1].log10)
-        if layer in keep:
-            split[layer] = found
-    ordinary = {
-        layer: evaluate_many(measures, state, layer=layer, dtype=torch.float32)
-        for layer, state in enumerate(cell.built(cell.single).states(cell.x.float()))
-        if layer in keep
-    }
-    return Curve(cell=cell, split=split, ordinary=ordinary, log10_ratio=torch.stack(ratios))
+    splits = split_states(cell.built(cell.network), cell.x)
+    states = cell.built(cell.single).states(cell.x.float())
+    layers = list(split_layers(measures, splits, states, dtype=torch.float32, keep=keep))
+    return Curve(
+        cell=cell,
+        split={layer: split for layer, split, _ in layers if layer in keep},
+        ordinary={layer: ordinary for layer, _, ordinary in layers if layer in keep},
+        log10_ratio=torch.stack([split[1].log10 for _, split, _ in layers]),
+    )
 
 
 def add_curve(rows: Rows, curve: Curve) -> None:

@@ -1,14 +1,13 @@
-"""Means, medians and shares over seeds with their intervals, depths of collapse, and rates."""
+"""Means, medians and shares over seeds with their intervals, what these say about levels, depths and rates."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats
 
-from rankscope.core.words import number
+from rankscope.core.words import number, percent, power
 from rankscope.findings.base import Value
-from rankscope.results.statistics import wilson
+from rankscope.findings.blocks import LN10
+from rankscope.results.statistics import mean_interval, median_interval, wilson
 
 LEVEL = 0.95
 FEWEST = 6
@@ -28,37 +27,35 @@ class Mean(Value):
         """The mean."""
         return self.mean
 
+    def text(self, digits: int = 3) -> str:
+        """``12.3 (11.9 to 12.7)``."""
+        return _written(self, lambda one: number(one, digits))
+
+    def power(self, digits: int = 2) -> str:
+        """``1e-37 (1e-38 to 1e-36)`` of logarithms to base ten, whose powers may lie far below floats."""
+        return _written(self, lambda log: power(log * LN10, digits=digits))
+
     def section(self) -> dict[str, float | int | None]:
         """As JSON."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "count": self.count}
 
-    def text(self, digits: int = 3) -> str:
-        """``12.3 (11.9 to 12.7)``."""
-        if self.low is None or self.high is None:
-            return f"{self.mean:.{digits}g}"
-        return f"{self.mean:.{digits}g} ({self.low:.{digits}g} to {self.high:.{digits}g})"
 
-
-def mean_of(values: Sequence[float]) -> Mean:
+def mean_of(values: Sequence[float], level: float = LEVEL) -> Mean:
     """The mean of one number per seed.
 
-    >>> mean_of([1.0, 2.0, 3.0]).text()
-    '2 (-0.484 to 4.48)'
+    >>> mean_of([1.0, 2.0, 3.0]).text(), mean_of([-300.0, -302.0]).power()
+    ('2 (-0.484 to 4.48)', '1e-301 (2e-314 to 5.1e-289)')
     """
     found = np.asarray(values, dtype=float)
-    if len(found) < 2:
-        return Mean(mean=float(found.mean()), low=None, high=None, count=len(found))
-    half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
-    mean = float(found.mean())
-    return Mean(mean=mean, low=mean - float(half), high=mean + float(half), count=len(found))
+    low, high = mean_interval(found, level) if len(found) > 1 else (None, None)
+    return Mean(mean=float(found.mean()), low=low, high=high, count=len(found))
 
 
 class Median(Value):
     """A median over seeds between two of the sorted values.
 
-    From six seeds on these enclose the median of the population in at least 95% of cases, whatever the distribution:
-    the number of seeds below it is binomial with 1/2. With fewer they are the least and the greatest, which is no
-    95% interval, and ``is_enough`` is false.
+    From six seeds on these enclose the median of the population in at least 95% of cases. With fewer they are the
+    least and the greatest, which is no 95% interval, and ``is_enough`` is false.
     """
 
     median: float
@@ -71,8 +68,17 @@ class Median(Value):
         """The median."""
         return self.median
 
+    def text(self, digits: int = 3) -> str:
+        """``12.3 (11.9 to 12.7)``."""
+        return _written(self, lambda one: number(one, digits))
+
+    def power(self, digits: int = 2) -> str:
+        """``1e-37 (1e-38 to 1e-36)`` of logarithms to base ten, whose powers may lie far below floats."""
+        return _written(self, lambda log: power(log * LN10, digits=digits))
+
     @property
     def is_enough(self) -> bool:
+        """Whether the values are enough for an interval."""
         return self.count >= FEWEST
 
     @property
@@ -90,30 +96,78 @@ class Median(Value):
 def median_of(values: Sequence[float]) -> Median:
     """The median of one number per seed.
 
-    >>> found = median_of([5.0, 1.0, 2.0, 3.0, 4.0, 6.0])
-    >>> found.median, found.low, found.high
-    (3.5, 1.0, 6.0)
+    >>> median_of([5.0, 1.0, 2.0, 3.0, 4.0, 6.0]).text()
+    '3.5 (1 to 6)'
     """
-    found = np.sort(np.asarray(values, dtype=float))
-    outer = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(found), 0.5)), 1)
-    return Median(
-        median=float(np.median(found)),
-        low=float(found[outer - 1]),
-        high=float(found[-outer]),
-        count=len(found),
-    )
+    found = np.asarray(values, dtype=float)
+    low, high = median_interval(found, LEVEL)
+    return Median(median=float(np.median(found)), low=low, high=high, count=len(found))
+
+
+def _written(one: Mean | Median, write: Callable[[float], str]) -> str:
+    if one.low is None or one.high is None:
+        return write(one.middle)
+    return f"{write(one.middle)} ({write(one.low)} to {write(one.high)})"
 
 
 def share_text(count: int, total: int) -> str:
-    """``5 of 200 (95% interval 1.1% to 5.7%)``.
+    """A share with Wilson's interval.
 
     >>> share_text(5, 200)
-    '5 of 200 (95% interval 1.1% to 5.7%)'
+    '5 of 200 (95% interval 1.07% to 5.72%)'
     """
     if not total:
         return "none"
     low, high = wilson(count, total)
-    return f"{count} of {total} (95% interval {low:.1%} to {high:.1%})"
+    return f"{count} of {total} (95% interval {percent(low, 3)} to {percent(high, 3)})"
+
+
+# --------------------------------------------------------------------------------------- intervals against levels
+
+
+def side(mean: Mean, level: float) -> bool | None:
+    """True if the whole interval lies above the level, False if below it, None if it does not say."""
+    if mean.low is None or mean.high is None:
+        return None
+    return True if mean.low > level else False if mean.high < level else None
+
+
+def within(mean: Mean, low: float, high: float) -> bool | None:
+    """True if the whole interval lies between the levels, False if it lies outside of them, None if it does not say."""
+    if mean.low is None or mean.high is None:
+        return None
+    if mean.low >= low and mean.high <= high:
+        return True
+    return False if mean.high < low or mean.low > high else None
+
+
+def together(groups: Sequence[Sequence[float]]) -> list[Mean]:
+    """Means with intervals that hold all at once in at least 95% of cases (Bonferroni).
+
+    Of k groups each has Student's interval of level ``1 - 0.05 / k``. A rule that is met as soon as one of several
+    means meets it reads these; one that all must meet needs no such care.
+
+    >>> together([[1.0, 2.0, 3.0]])[0].text(), together([[1.0, 2.0, 3.0]] * 2)[0].text()
+    ('2 (-0.484 to 4.48)', '2 (-1.58 to 5.58)')
+    """
+    return [mean_of(values, 1 - (1 - LEVEL) / len(groups)) for values in groups]
+
+
+def all_within(groups: Sequence[Sequence[float]], limits: Sequence[tuple[float, float]]) -> bool | None:
+    """True if every mean lies within its limits by its own interval, False if one lies outside by those of all at once.
+
+    Without groups None.
+    """
+    if not groups:
+        return None
+    each = [within(mean_of(one), *pair) for one, pair in zip(groups, limits, strict=True)]
+    if all(each):
+        return True
+    outside = [within(mean, *pair) is False for mean, pair in zip(together(groups), limits, strict=True)]
+    return False if any(outside) else None
+
+
+# ------------------------------------------------------------------------------------------------ curves of depth
 
 
 def first_below(log10: Sequence[float], level: float) -> int | None:

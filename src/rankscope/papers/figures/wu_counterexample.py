@@ -1,22 +1,25 @@
 """``wu-counterexample``: two tokens that the unit sphere keeps apart, over the weights of the system."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rankscope.core.config import Config
+from rankscope.charts import Cell, Chart, Grid
 from rankscope.core.refs import Ref
+from rankscope.core.words import number, percent, power
 from rankscope.dynamics import attention_system, run
 from rankscope.dynamics.clusters import uniform_starts
 from rankscope.dynamics.two_tokens import TwoTokens
+from rankscope.findings.base import Value
+from rankscope.findings.blocks import LN10
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Fixed, Network, Sphere, Values
-from rankscope.papers.figures.figure import Job, OldFigure, Point, Size, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, register
 from rankscope.papers.figures.stacks import WORKERS
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
@@ -30,113 +33,164 @@ ANGLE = 0.005
 CLOSE = 0.05
 """Token 2 is at B if it ends this near: token 1, 1/(w steps) from its limit, moves the place of B by as little."""
 
+SLOPES = 1e-6
+"""A central difference over 1e-5 is off by about 1e-10 through curvature and as much through rounding."""
+
+GONE = -6.0
+"""Decades of mu/||X||_F below which two tokens have collapsed."""
+
 EXAMPLE = TwoTokens(alpha=0.5, shear=3.0)
 
+DEFINITIONS = (f"rank_two_share[sine>{ANGLE:g}]", "distance_to_limit[B]")
 
-class WuCounterexampleConfig(Config):
-    """A grid of systems, each with random starts."""
+
+class WuCounterexampleConfig(FigureConfig):
+    """A grid of systems, each with random starts; the first seed draws them."""
 
     figure: Literal["wu-counterexample"] = "wu-counterexample"
-    size: Size
+    seeds: tuple[int, ...] = (0,)
     alphas: tuple[float, ...]
     shears: tuple[float, ...]
     starts: int
     steps: int
     layers: int = 256
-    seed: int = 0
 
 
 def _powers(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(round(low * (high / low) ** (k / (count - 1)), 6) for k in range(count))
 
 
-SIZES: dict[Size, dict[str, Any]] = {
-    "fast": {
-        "alphas": (0.2, 0.5, 0.8),
-        "shears": _powers(0.25, 8, 6),
-        "starts": 100,
-        "steps": 1000,
-        "layers": 128,
-    },
-    "usual": {
-        "alphas": tuple(k / 20 for k in range(2, 19)),
-        "shears": _powers(0.25, 8, 21),
-        "starts": 200,
-        "steps": 2000,
-    },
-    "full": {
-        "alphas": tuple(k / 40 for k in range(4, 37)),
-        "shears": _powers(0.25, 8, 41),
-        "starts": 500,
-        "steps": 4000,
-    },
-}
+# ------------------------------------------------------------------------------------------------ what is found
 
 
-def make(job: Job) -> Table:
-    """One row per system and measure; a seed names the draw of the starts, the first one given counts."""
-    chosen = SIZES[job.size] | ({"seed": job.seeds[0]} if job.seeds else {})
-    config = WuCounterexampleConfig.of(size=job.size, **chosen)
-    rows = Rows()
-    found: list[dict[str, Any]] = []
+class Setting(Value):
+    """How the systems were run."""
+
+    starts: int
+    steps: int
+    layers: int
+    """Of the same weights without a norm."""
+
+
+class System(Value):
+    """One pair of weights. B is the equilibrium at which two tokens span a plane; null where there is no B."""
+
+    alpha: float
+    shear: float
+    least_shear: float
+    """From which on B exists."""
+
+    greatest_stable_shear: float | None
+    """Up to which B attracts; null where it does for every shear above the least."""
+
+    exists: bool
+    share: float
+    """Of random starts whose tokens span a plane in the end."""
+
+    stable: bool | None
+    multiplier: float | None
+    """Of B, in closed form."""
+
+    measured_multiplier: float | None
+    """Of B, from two steps of the system."""
+
+    limit: tuple[float, float] | None
+    distance: float | None
+    """Largest distance of token 2 from B, of the starts that stay apart."""
+
+    log10_ratio_without_norm: float
+
+
+class Equilibrium(Value):
+    """An equilibrium of token 2 in the example alpha = 1/2, w = 3."""
+
+    name: str
+    token: tuple[float, float]
+    multiplier: float
+    stable: bool | None
+
+
+class WuCounterexampleFound(Value):
+    """Every system of the grid, and the equilibria of the published example."""
+
+    setting: Setting
+    systems: tuple[System, ...]
+    example: tuple[Equilibrium, ...]
+
+    @property
+    def attracting(self) -> list[System]:
+        """Systems whose B attracts token 2."""
+        return [one for one in self.systems if one.stable]
+
+
+# -------------------------------------------------------------------------------------------------- computation
+
+
+def compute(config: WuCounterexampleConfig, job: Job) -> tuple[Table, WuCounterexampleFound]:
+    """One row per system and measure."""
+    rows, systems = Rows(), list[System]()
     with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done, systems in enumerate(
-            pool.map(lambda alpha: _measured(alpha, config), config.alphas), start=1
-        ):
-            found += systems
+        for done, some in enumerate(pool.map(lambda alpha: _measured(alpha, config), config.alphas), start=1):
+            systems += some
             job.tell(done, len(config.alphas))
-    for one in found:
-        _add(rows, one, config)
-    points, notes = _verdict(found, config), _notes(config)
-    return rows.table(
+    for one in systems:
+        _add(rows, one, config.layers)
+    table = rows.table(
         config,
         command="reproduce",
-        seeds=[config.seed],
+        seeds=config.seeds[:1],
         definitions=definitions([RATIO])
         | {
             DEFINITIONS[0]: "share of random starts whose two tokens span a plane in the end",
             DEFINITIONS[1]: "largest distance of token 2 from B, of the starts that stay apart",
         },
-        systems=found,
-        example=[
-            {"name": one.name, "token": list(one.token), "multiplier": one.multiplier, "stable": one.stable}
-            for one in EXAMPLE.equilibria()
-        ],
-        verdict=points,
-        notes=notes,
     )
+    found = WuCounterexampleFound(
+        setting=Setting(starts=config.starts, steps=config.steps, layers=config.layers),
+        systems=tuple(systems),
+        example=tuple(
+            Equilibrium(name=one.name, token=one.token, multiplier=one.multiplier, stable=one.stable)
+            for one in EXAMPLE.equilibria()
+        ),
+    )
+    return table, found
 
 
-DEFINITIONS = (f"rank_two_share[sine>{ANGLE:g}]", "distance_to_limit[B]")
-
-
-def _measured(alpha: float, config: WuCounterexampleConfig) -> list[dict[str, Any]]:
+def _measured(alpha: float, config: WuCounterexampleConfig) -> list[System]:
     """Starts of all systems with that alpha as one batch, and one start of each without the norm."""
     pairs = [TwoTokens(alpha=alpha, shear=shear) for shear in config.shears]
-    starts = uniform_starts(config.starts, 2, 2, generator=torch.Generator().manual_seed(config.seed))
+    starts = uniform_starts(config.starts, 2, 2, generator=torch.Generator().manual_seed(config.seeds[0]))
     maps, values = _weights(pairs)
     several = [one.repeat_interleave(config.starts, dim=0) for one in (maps, values)]
     system = attention_system(Fixed(several[0]), several[1], Sphere())
     final = run(system, starts.repeat(len(pairs), 1, 1), config.steps, slowness=None).final
     ends = final.reshape(len(pairs), config.starts, 2, 2)
     plain = _without_norm(maps, values, starts[:1].expand(len(pairs), 2, 2), config.layers)
-    return [
-        _one(pair, end) | {"log10_ratio_without_norm": log10}
-        for pair, end, log10 in zip(pairs, ends, plain.tolist(), strict=True)
-    ]
+    return [_one(pair, end, log10) for pair, end, log10 in zip(pairs, ends, plain.tolist(), strict=True)]
 
 
-def _add(rows: Rows, one: dict[str, Any], config: WuCounterexampleConfig) -> None:
-    about = {"model": "two tokens", "mask": "causal", "alpha": one["alpha"], "shear": one["shear"]}
-    for definition, value in zip(DEFINITIONS, (one["share"], one["distance"]), strict=True):
+def _add(rows: Rows, one: System, layers: int) -> None:
+    about = {"model": "two tokens", "mask": "causal", "alpha": one.alpha, "shear": one.shear}
+    for definition, value in zip(DEFINITIONS, (one.share, one.distance), strict=True):
         named = {"measure": definition.partition("[")[0], "definition": definition}
         rows.add(1, {**about, **named, "norm": "sphere", "value": value, "floor": 0.0})
-    log10 = one["log10_ratio_without_norm"]
-    named = {"measure": "residual_ratio", "definition": RATIO, "value": 10**log10, "log10_value": log10}
-    rows.add(1, {**about, **named, "norm": "none", "layer": config.layers, "floor": 0.0})
+    log10 = one.log10_ratio_without_norm
+    named = {"measure": "residual_ratio", "definition": RATIO}
+    rows.add(
+        1,
+        {
+            **about,
+            **named,
+            "value": 10**log10,
+            "log10_value": log10,
+            "norm": "none",
+            "layer": layers,
+            "floor": 0.0,
+        },
+    )
 
 
-def _one(pair: TwoTokens, end: Tensor) -> dict[str, Any]:
+def _one(pair: TwoTokens, end: Tensor, log10_without_norm: float) -> System:
     """Share of starts that keep a plane, how far from B they end, and both multipliers of B."""
     sine = (end[:, 0, 0] * end[:, 1, 1] - end[:, 0, 1] * end[:, 1, 0]).abs()
     apart = end[sine > ANGLE]
@@ -145,19 +199,21 @@ def _one(pair: TwoTokens, end: Tensor) -> dict[str, Any]:
     if at_b is not None and len(apart):
         mirrored = apart[:, 1] * apart[:, 0, 1:].sign()  # token 1 may go to (0, -1): then all signs turn
         distance = float((mirrored - torch.tensor(at_b.token, dtype=torch.float64)).norm(dim=-1).max())
-    return {
-        "alpha": pair.alpha,
-        "shear": pair.shear,
-        "least_shear": pair.least_shear,
-        "greatest_stable_shear": pair.greatest_stable_shear,
-        "exists": pair.exists,
-        "share": len(apart) / len(end),
-        "stable": None if at_b is None else at_b.stable,
-        "multiplier": None if at_b is None else at_b.multiplier,
-        "measured_multiplier": None if at_b is None else _slope(pair, at_b.token),
-        "limit": None if at_b is None else list(at_b.token),
-        "distance": distance,
-    }
+    greatest = pair.greatest_stable_shear
+    return System(
+        alpha=pair.alpha,
+        shear=pair.shear,
+        least_shear=pair.least_shear,
+        greatest_stable_shear=greatest if math.isfinite(greatest) else None,
+        exists=pair.exists,
+        share=len(apart) / len(end),
+        stable=None if at_b is None else at_b.stable,
+        multiplier=None if at_b is None else at_b.multiplier,
+        measured_multiplier=None if at_b is None else _slope(pair, at_b.token),
+        limit=None if at_b is None else at_b.token,
+        distance=distance,
+        log10_ratio_without_norm=log10_without_norm,
+    )
 
 
 def _slope(pair: TwoTokens, token: tuple[float, float]) -> float:
@@ -179,7 +235,7 @@ def _weights(pairs: Sequence[TwoTokens]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _without_norm(maps: Tensor, values: Tensor, x: Tensor, layers: int) -> Tensor:
-    """Log10 of value and floor of the ratio, after that many layers of the same weights without a norm."""
+    """Log10 of value plus floor of the ratio, after that many layers of the same weights without a norm."""
     eye = torch.eye(2, dtype=torch.float64).expand_as(values)
     block = Attention(Fixed(maps), Values(values, eye, heads=1))
     found = log_measure(find_measure(RATIO), split_states(Network([block] * layers), x)[-1])
@@ -187,84 +243,176 @@ def _without_norm(maps: Tensor, values: Tensor, x: Tensor, layers: int) -> Tenso
     return torch.logaddexp(found.log, floor) / math.log(10.0)
 
 
-def _verdict(found: Sequence[dict[str, Any]], config: WuCounterexampleConfig) -> list[Point]:
-    missing = [one for one in found if not one["exists"]]
-    lone = [one for one in missing if one["share"] > 0]
-    settled = [one for one in found if one["stable"]]
-    kept = [one for one in settled if one["share"] > 0]
-    distances = sorted(one["distance"] for one in kept)
-    off = distances[-1] if distances else math.nan
-    slopes = max((abs(one["multiplier"] - one["measured_multiplier"]) for one in settled), default=math.nan)
-    deepest = max(one["log10_ratio_without_norm"] for one in found)
-    low = min(config.shears) * config.steps
+# --------------------------------------------------------------------------------------------------- statements
+
+
+def points(found: WuCounterexampleFound) -> list[Statement]:
+    """The published counter-example, and what its closed form says of all weights."""
+    setting, systems = found.setting, found.systems
+    missing = [one for one in systems if not one.exists]
+    alone = [one for one in missing if one.share > 0]
+    settled = found.attracting
+    kept = [one for one in settled if one.share > 0]
+    distances = sorted(one.distance for one in kept if one.distance is not None)
+    off = distances[-1] if distances else None
+    slopes = max((abs(_off_slope(one)) for one in settled), default=None)
+    deepest = max(one.log10_ratio_without_norm for one in systems)
+    late = 1 / (min(one.shear for one in systems) * setting.steps)
     return [
-        Point(
+        Statement(
             source="reported",
             statement="With LayerNorm and a suitable value map two tokens keep rank 2 (token 1 tends to (0, 1) or "
             "(0, -1), token 2 to B).",
-            measured=f"With token 1 at its limit, B attracts token 2 in {len(settled)} of {len(found)} systems of the "
-            f"grid; in {len(kept)} of these some of {config.starts} random starts of both tokens end there"
-            f"{_ends(kept, config)}.",
+            measured=f"With token 1 at its limit, B attracts token 2 in {len(settled)} of {len(systems)} systems of "
+            f"the grid; in {len(kept)} of these some of {setting.starts} random starts of both tokens end there"
+            f"{_ends(kept, setting.starts)}.",
             agrees=len(kept) > 0,
         ),
-        Point(
+        Statement(
             source="ours",
             statement="B exists from w = alpha / (1 - alpha) on (closed form of the rebuilt example).",
-            measured=f"Below the boundary {len(missing) - len(lone)} of {len(missing)} systems have no start that "
-            f"keeps rank 2; where B attracts, token 2 of all starts that keep rank 2 ends within {off:.1e} of the "
-            f"closed form in all {len(kept)} systems (median over systems of the largest distance "
-            f"{median(distances) if distances else math.nan:.1e}); token 1 itself is still about 1/(w steps), up to "
-            f"{1 / low:.0e}, from its limit.",
-            agrees=not lone and off < CLOSE if kept and missing else None,
+            measured=f"Below the boundary {len(missing) - len(alone)} of {len(missing)} systems have no start that "
+            f"keeps rank 2; where B attracts, token 2 of all starts that keep rank 2 ends within {number(off, 2)} of "
+            f"the closed form in all {len(kept)} systems (median over systems of the largest distance "
+            f"{number(median(distances) if distances else None, 2)}); token 1 itself is still about 1/(w steps), up to "
+            f"{number(late, 1)}, from its limit.",
+            agrees=not alone and off is not None and off < CLOSE if kept and missing else None,
         ),
-        Point(
+        Statement(
             source="ours",
             statement="At B the circle map of token 2 has multiplier 1 + alpha/(1 - alpha) q.",
-            measured=f"Largest difference from the derivative of one step of the system: {slopes:.1e}.",
-            agrees=slopes < 1e-6 if settled else None,
+            measured=f"Largest difference from the derivative of one step of the system: {number(slopes, 2)}.",
+            agrees=None if slopes is None else slopes < SLOPES,
         ),
-        Point(
+        Statement(
             source="ours",
             statement="The same weights without LayerNorm collapse.",
-            measured=f"By the split pass, mu/||X||_F of one start after {config.layers} layers is at most "
-            f"1e{deepest:.1f} over the whole grid.",
-            agrees=deepest < -6,
+            measured=f"By the split pass, mu/||X||_F of one start after {setting.layers} layers is at most "
+            f"{power(deepest * LN10, digits=2)} over the whole grid.",
+            agrees=deepest < GONE,
         ),
     ]
 
 
-def _ends(kept: Sequence[dict[str, Any]], config: WuCounterexampleConfig) -> str:
+def _off_slope(one: System) -> float:
+    return (one.multiplier or 0.0) - (one.measured_multiplier or 0.0)
+
+
+def _ends(kept: Sequence[System], starts: int) -> str:
     """The least and the greatest share over systems, each with its interval."""
     if not kept:
         return ""
-    counts = [round(one["share"] * config.starts) for one in kept]
-    return f", from {share_text(min(counts), config.starts)} to {share_text(max(counts), config.starts)}"
+    counts = [round(one.share * starts) for one in kept]
+    return f", from {share_text(min(counts), starts)} to {share_text(max(counts), starts)}"
 
 
-def _notes(config: WuCounterexampleConfig) -> list[str]:
-    found = {one.name: one for one in EXAMPLE.equilibria()}
+def notes(found: WuCounterexampleFound) -> list[str]:
+    """Sentences for the reader."""
+    example = {one.name: one for one in found.example}
+    at_b, at_a = example["B"], example["A"]
     return [
         "Two tokens in two dimensions, causal: token 2 puts the weight alpha on token 1, W = [[1, w], [0, 1]]; "
         "attention is fixed. The example is rebuilt from the caption of the paper's figure.",
-        f"At alpha = 1/2, w = 3: B = ({found['B'].token[0]:.6f}, {found['B'].token[1]:.6f}) with multiplier "
-        f"{found['B'].multiplier:.4f}, the other equilibrium A is unstable with {found['A'].multiplier:.4f}.",
+        f"At alpha = 1/2, w = 3: B = ({number(at_b.token[0], 6)}, {number(at_b.token[1], 6)}) with multiplier "
+        f"{number(at_b.multiplier, 4)}, the other equilibrium A is unstable with {number(at_a.multiplier, 4)}.",
         "For alpha > 2/3 and large w the multiplier of B falls below -1: token 2 then goes to and fro near B, or "
         "leaves for token 1. Such systems are not counted as attracting, though their tokens may still span a plane.",
         "That B attracts is said of token 2, with token 1 at its limit (0, 1). Token 1 itself is neutral there: it "
         "approaches from one side and leaves to the other.",
-        f"A start counts as rank 2 if the sine of the angle of its tokens is above {ANGLE:g} after {config.steps} "
-        "steps. Token 1 approaches its limit like 1/(w steps), from one side only.",
+        f"A start counts as rank 2 if the sine of the angle of its tokens is above {ANGLE:g} after "
+        f"{found.setting.steps} steps. Token 1 approaches its limit like 1/(w steps), from one side only.",
     ]
 
 
-def _chart(table: Table) -> Any:
-    from rankscope.plots.wu_counterexample_chart import counterexample_chart
+# ------------------------------------------------------------------------------------------------------ picture
 
-    return counterexample_chart(table)
+
+def chart(found: WuCounterexampleFound, table: Table) -> Chart:
+    """Two maps over the weights: how many starts keep rank 2 on the sphere, and the same weights without a norm."""
+    setting, systems = found.setting, found.systems
+    most = max(one.share for one in systems) or 1.0
+    logs = [one.log10_ratio_without_norm for one in systems]
+    low, high = min(logs), max(logs)
+    agrees, kept = [one.agrees for one in points(found)], sum(one.share > 0 for one in found.attracting)
+    return Chart(
+        [
+            _map(
+                systems,
+                "unit sphere: random starts that keep rank 2",
+                lambda one: Cell(
+                    one.share / most if one.exists or one.share else None, _share(one), _tip(one, setting)
+                ),
+                ends=("0%", percent(most)),
+            ),
+            _map(
+                systems,
+                f"no norm: mu/||X||_F at layer {setting.layers}",
+                lambda one: Cell(
+                    (one.log10_ratio_without_norm - low) / (high - low) if high > low else 0.5,
+                    f"1e{one.log10_ratio_without_norm:.0f}",
+                    f"{_named(one)}: {power(one.log10_ratio_without_norm * LN10)}",
+                ),
+                ends=(f"1e{low:.0f}", f"1e{high:.0f}"),
+            ),
+        ],
+        title=f"The sphere keeps two tokens apart for {kept} of {len(systems)} weights; without a norm all collapse"
+        if kept and agrees[3]
+        else "Two tokens over the weights of their system, with the sphere and without a norm",
+        notes=[
+            f"{setting.starts} random starts each, {setting.steps} steps; alpha: weight of token 2 on token 1; w: "
+            "shear of the value map",
+            "no color: w < alpha/(1 - alpha), where the equilibrium B of rank 2 does not exist; o: B exists and does "
+            "not attract",
+        ],
+    )
+
+
+def _map(
+    systems: Sequence[System], title: str, cell: Callable[[System], Cell], ends: tuple[str, str]
+) -> Grid:
+    """Rows are w from the largest down, columns alpha."""
+    by_place = {(one.shear, one.alpha): cell(one) for one in systems}
+    shears = sorted({one.shear for one in systems}, reverse=True)
+    alphas = sorted({one.alpha for one in systems})
+    few = len(alphas) <= MOST_TEXTS
+    return Grid(
+        title=title,
+        rows=[f"w {number(shear)}" for shear in shears],
+        columns=[number(alpha) for alpha in alphas],
+        cells=[
+            [one if few else Cell(one.share, "o" if one.text == "o" else "", one.tip) for one in row]
+            for row in ([by_place[shear, alpha] for alpha in alphas] for shear in shears)
+        ],
+        down="w",
+        across="alpha",
+        ends=ends,
+    )
+
+
+MOST_TEXTS = 9
+"""Columns of a map whose cells have room for their numbers; beyond that the tips have them."""
+
+
+def _share(one: System) -> str:
+    return percent(one.share) if one.stable or one.share else "o" if one.exists else ""
+
+
+def _named(one: System) -> str:
+    return f"alpha {number(one.alpha)}, w {number(one.shear)}"
+
+
+def _tip(one: System, setting: Setting) -> str:
+    if not one.exists:
+        about = "no B"
+    elif one.multiplier is None:  # on the boundary, where B and A are one point
+        about = "B on its boundary"
+    else:
+        about = f"B {'attracts' if one.stable else 'does not attract'}, multiplier {number(one.multiplier)}"
+    return f"{_named(one)}: {round(one.share * setting.starts)} of {setting.starts} starts; {about}"
 
 
 register(
-    OldFigure(
+    Figure(
         name="wu-counterexample",
         title="two tokens that LayerNorm keeps apart, by attention weight and value map",
         source=Ref(
@@ -278,7 +426,34 @@ register(
             "usual": "about 1 minute",
             "full": "about 15 minutes (extrapolated)",
         },
-        make=make,
-        chart=_chart,
+        sizes={
+            "fast": WuCounterexampleConfig(
+                size="fast",
+                alphas=(0.2, 0.5, 0.8),
+                shears=_powers(0.25, 8, 6),
+                starts=100,
+                steps=1000,
+                layers=128,
+            ),
+            "usual": WuCounterexampleConfig(
+                size="usual",
+                alphas=tuple(k / 20 for k in range(2, 19)),
+                shears=_powers(0.25, 8, 21),
+                starts=200,
+                steps=2000,
+            ),
+            "full": WuCounterexampleConfig(
+                size="full",
+                alphas=tuple(k / 40 for k in range(4, 37)),
+                shears=_powers(0.25, 8, 41),
+                starts=500,
+                steps=4000,
+            ),
+        },
+        found=WuCounterexampleFound,
+        compute=compute,
+        points=points,
+        chart=chart,
+        notes=notes,
     )
 )

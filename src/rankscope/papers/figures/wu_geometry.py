@@ -1,21 +1,33 @@
 """``wu-geometry``: rank, smallest singular value and mean absolute cosine of the tokens against depth."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
-from rankscope.core.config import Config
+from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.numerics import relative_floor
 from rankscope.core.refs import Ref
+from rankscope.core.words import number, percent, power
+from rankscope.findings.base import Value
+from rankscope.findings.blocks import LN10
 from rankscope.measures import evaluate_many, find_measure
-from rankscope.papers.figures.figure import Job, OldFigure, Point, Size, decided, register
+from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
 from rankscope.papers.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
-from rankscope.papers.figures.stacks import Cell, Shape, ValueKind, cells, recorded_layers, stacks
-from rankscope.papers.figures.statistics import Mean, mean_of, median_of
+from rankscope.papers.figures.stacks import (
+    Cell,
+    Shape,
+    StackConfig,
+    ValueKind,
+    cells,
+    recorded_layers,
+    stacks,
+)
+from rankscope.papers.figures.statistics import Mean, Median, mean_of, median_of
 from rankscope.results import Table
 from rankscope.split import log_measure, split_states
 from rankscope.studies.rows import Rows, definitions
@@ -35,41 +47,90 @@ PLAN: tuple[tuple[ValueKind, str], ...] = (
 )
 """Value maps and norm of the random stacks; the sphere is the paper's LayerNorm."""
 
+NEARLY = 0.9
+"""Share of full rank, and mean cosine, above which tokens are called full rank, and anisotropic."""
 
-class WuGeometryConfig(Config):
+LOWEST = -18.0
+"""Singular values of a float64 state are rounding from about 1e-16 on; the axis of their ratio ends a little below."""
+
+
+class WuGeometryConfig(StackConfig):
     """Sizes of the stacks."""
 
     figure: Literal["wu-geometry"] = "wu-geometry"
-    size: Size
-    layers: int
-    dim: int
-    tokens: int
-    seeds: tuple[int, ...]
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(layers=self.layers, dim=self.dim, tokens=self.tokens)
 
 
-SIZES: dict[Size, dict[str, Any]] = {
-    "fast": {"layers": 24, "dim": 12, "tokens": 12, "seeds": range(6)},
-    "usual": {"layers": 128, "dim": 64, "tokens": 64, "seeds": range(20)},
-    "full": {"layers": 128, "dim": 768, "tokens": 128, "seeds": range(3)},
-}
-
-Key = tuple[str, str, str]
-"""Value maps, norm and mask."""
-
-Found = dict[Key, dict[str, list[list[float]]]]
-"""By network and definition one list of seeds per recorded layer."""
+# ------------------------------------------------------------------------------------------------ what is found
 
 
-def make(job: Job) -> Table:
-    """The table of the figure: float64 with floors, and the shape of what differs by the split pass."""
-    chosen = SIZES[job.size] | ({"seeds": job.seeds} if job.seeds else {})
-    config = WuGeometryConfig.of(size=job.size, **chosen | {"seeds": tuple(chosen["seeds"])})
+class Setting(Shape):
+    """Sizes of the stacks and masks, and the ranks that their tokens can have."""
+
+    full_rank: int
+    kept_full_rank: int
+    """Of the built state, which has tokens and dimensions of its own."""
+
+
+class Ends(Value):
+    """One measure at layer 0 and at the last layer, over seeds."""
+
+    first: Mean
+    last: Mean
+    first_median: Median
+    last_median: Median
+    change: Median
+    """The median over seeds of the last minus the first."""
+
+
+class Network(Value):
+    """One kind of network: every measure, by its definition."""
+
+    values: str
+    norm: str
+    mask: str
+    measures: dict[str, Ends]
+
+
+class Built(Value):
+    """The built state, at a layer at which rounding has not moved it."""
+
+    layer: int
+    above_rounding: int
+    """Singular values that float64 can tell from zero."""
+
+    above_thousandth: int
+    """Singular values above 1e-3 of the largest."""
+
+    smallest: float
+    cosine: float
+
+
+class WuGeometryFound(Value):
+    """What became of the tokens of every network, and of the built state."""
+
+    setting: Setting
+    networks: tuple[Network, ...]
+    built: Built
+
+    def ends(self, values: str, name: str) -> dict[str, Ends]:
+        """A measure on the sphere, by mask."""
+        return {
+            one.mask: one.measures[name]
+            for one in self.networks
+            if one.norm == "sphere" and one.values == values
+        }
+
+
+# -------------------------------------------------------------------------------------------------- computation
+
+Lists = dict[str, list[list[float]]]
+"""By definition one list of seeds per recorded layer."""
+
+
+def compute(config: WuGeometryConfig, job: Job) -> tuple[Table, WuGeometryFound]:
+    """Float64 with floors, and the shape of what differs between tokens by the split pass."""
     rows, keep, done = Rows(), recorded_layers(config.layers), 0
-    found: Found = {}
+    found: dict[tuple[str, str, str], Lists] = {}
     total = len(config.seeds) * len(PLAN) * len(config.shape.masks) + 1
     for cell in _work(config):
         about = cell.about
@@ -77,24 +138,56 @@ def make(job: Job) -> Table:
         _measure(rows, cell, keep, found.setdefault(key, {}))
         done += len(cell.x)
         job.tell(done, total)
-    return rows.table(
+    table = rows.table(
         config,
         command="reproduce",
         seeds=config.seeds,
         definitions=definitions((*MEASURES, LEFT))
         | {ABOVE: "singular values above 32 u sqrt(layer) of the largest, u the unit round-off of float64"},
-        setting={
-            "layers": config.layers,
-            "dim": config.dim,
-            "tokens": config.tokens,
-            "window": config.shape.window,
-            "masks": list(config.shape.masks),
-            "full_rank": _full_rank(config.shape),
-            "kept_full_rank": min(TOKENS, DIM),
-        },
-        networks=[_network(key, curves) for key, curves in found.items()],
-        verdict=_verdict(found, config.shape),
-        notes=_notes(config),
+    )
+    return table, found_of(config.shape, found)
+
+
+def found_of(shape: Shape, found: Mapping[tuple[str, str, str], Lists]) -> WuGeometryFound:
+    """What is said of the numbers of every network at the recorded layers."""
+    (built,) = (curves for key, curves in found.items() if key[0] == KIND)
+    keep = recorded_layers(shape.layers)
+    at = max(place for place, layer in enumerate(keep) if layer <= STEADY)
+    return WuGeometryFound(
+        setting=Setting.of(
+            layers=shape.layers,
+            dim=shape.dim,
+            tokens=shape.tokens,
+            full_rank=min(shape.tokens, shape.dim),
+            kept_full_rank=min(TOKENS, DIM),
+        ),
+        networks=tuple(
+            Network(
+                values=values,
+                norm=norm,
+                mask=mask,
+                measures={name: _ends(curves[name]) for name in (*MEASURES, ABOVE, LEFT)},
+            )
+            for (values, norm, mask), curves in found.items()
+        ),
+        built=Built(
+            layer=keep[at],
+            above_rounding=round(built[ABOVE][at][0]),
+            above_thousandth=round(built[RANK][at][0]),
+            smallest=built[SMALLEST][at][0],
+            cosine=built[COSINE][at][0],
+        ),
+    )
+
+
+def _ends(curves: Sequence[Sequence[float]]) -> Ends:
+    first, last = curves[0], curves[-1]
+    return Ends(
+        first=mean_of(first),
+        last=mean_of(last),
+        first_median=median_of(first),
+        last_median=median_of(last),
+        change=median_of([b - a for a, b in zip(first, last, strict=True)]),
     )
 
 
@@ -103,16 +196,11 @@ def _work(config: WuGeometryConfig) -> Iterator[Cell]:
         for batch in stacks(config.shape, config.seeds, values):
             yield from cells(batch, masks=config.shape.masks, norms=[norm], values=values)
     sphere = kept_cells(config.layers)[0]
-    about = {**sphere.about, "rank": [DIM]}
-    yield Cell(about=about, network=sphere.network, single=sphere.single, x=sphere.x[-1:], mask=sphere.mask)
-
-
-def _full_rank(shape: Shape) -> int:
-    return min(shape.tokens, shape.dim)
+    yield replace(sphere, about={**sphere.about, "rank": [DIM]}, x=sphere.x[-1:])
 
 
 @torch.no_grad()
-def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: dict[str, list[list[float]]]) -> None:
+def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: Lists) -> None:
     """States of an ordinary float64 run at the recorded layers, and what differs between tokens by the split pass."""
     network = cell.built(cell.network)
     for layer, (state, split) in enumerate(
@@ -145,108 +233,98 @@ def _above_rounding(state: Tensor, layer: int) -> Tensor:
     return above.sum(dim=-1).double()
 
 
-def _extend(
-    found: dict[str, list[list[float]]], name: str, layer: int, keep: Sequence[int], value: Tensor
-) -> None:
+def _extend(found: Lists, name: str, layer: int, keep: Sequence[int], value: Tensor) -> None:
     lists = found.setdefault(name, [[] for _ in keep])
     lists[list(keep).index(layer)].extend(value.tolist())
 
 
-def _network(key: Key, curves: dict[str, list[list[float]]]) -> dict[str, Any]:
-    return {
-        "values": key[0],
-        "norm": key[1],
-        "mask": key[2],
-        **{
-            f"{name} at layer {words}": mean_of(curves[name][at]).section()
-            for name in (*MEASURES, ABOVE, LEFT)
-            for at, words in ((0, "0"), (-1, "last"))
-        },
-    }
+# --------------------------------------------------------------------------------------------------- statements
 
 
-def _last(found: Found, key: Key, name: str) -> Mean:
-    return mean_of(found[key][name][-1])
-
-
-def _verdict(found: Found, shape: Shape) -> list[Point]:
+def points(found: WuGeometryFound) -> list[Statement]:
+    """Three readings of the published figure, and what a built state shows."""
     return [
-        rank_point(found, shape),
-        _change(found, shape, SMALLEST, "The smallest singular value falls.", wanted=-1),
-        _change(found, shape, COSINE, "The mean absolute cosine of tokens rises.", wanted=1),
-        _kept(found, recorded_layers(shape.layers)),
+        _ranks(found),
+        _change(found, SMALLEST, "The smallest singular value falls.", wanted=-1),
+        _change(found, COSINE, "The mean absolute cosine of tokens rises.", wanted=1),
+        _kept(found.built),
     ]
 
 
-def rank_point(found: Found, shape: Shape) -> Point:
+def _ranks(found: WuGeometryFound) -> Statement:
     """Agrees if the whole interval lies above nine tenths for every mask; otherwise the setups are not comparable."""
-    most, masks = _full_rank(shape), shape.masks
-    ranks = {mask: _last(found, ("gaussian", "sphere", mask), RANK).mean / most for mask in masks}
-    above = {mask: _last(found, ("gaussian", "sphere", mask), ABOVE) for mask in masks}
-    isometric = {mask: _last(found, ("orthogonal", "sphere", mask), ABOVE).mean / most for mask in masks}
-    left = {mask: _last(found, ("gaussian", "sphere", mask), LEFT).mean for mask in masks}
-    means = {mask: one.mean / most for mask, one in above.items()}
-    return Point(
+    most = found.setting.full_rank
+    above = found.ends("gaussian", ABOVE)
+
+    def shares(values: str, name: str) -> str:
+        return ", ".join(
+            f"{mask} {percent(one.last.mean / most)}" for mask, one in found.ends(values, name).items()
+        )
+
+    left = ", ".join(f"{mask} {number(one.last.mean)}" for mask, one in found.ends("gaussian", LEFT).items())
+    return Statement(
         source="reported",
         statement="Share of full rank stays near 100% in depth.",
-        measured=f"Random value maps on the sphere, layer {shape.layers}, mean over seeds, of {most}: above rounding "
-        f"{_shares(means)} (orthogonal value maps: {_shares(isometric)}); above 1e-3 of the "
-        f"largest {_shares(ranks)}: bare stacks do not keep it; networks with skips and MLPs, which the published "
-        f"figure may show, are not these. What still differs between tokens, by the split pass, has numerical rank "
-        f"{', '.join(f'{mask} {value:.3g}' for mask, value in left.items())} of {most - 1}.",
-        agrees=True if all(one.low is not None and one.low > 0.9 * most for one in above.values()) else None,
+        measured=f"Random value maps on the sphere, layer {found.setting.layers}, mean over seeds, of {most}: above "
+        f"rounding {shares('gaussian', ABOVE)} (orthogonal value maps: {shares('orthogonal', ABOVE)}); above 1e-3 of "
+        f"the largest {shares('gaussian', RANK)}. These are bare stacks; the published figure may show networks with "
+        f"skips and MLPs. What still differs between tokens, by the split pass, has numerical rank {left} of "
+        f"{most - 1}.",
+        agrees=True
+        if all(one.last.low is not None and one.last.low > NEARLY * most for one in above.values())
+        else None,
     )
 
 
-def _change(found: Found, shape: Shape, name: str, says: str, *, wanted: int) -> Point:
+def _change(found: WuGeometryFound, name: str, says: str, *, wanted: int) -> Statement:
     """From layer 0 to the last, paired by seed; agrees if the interval of the median is on that side for all masks."""
-    told, sides = [], list[bool | None]()
-    for mask in shape.masks:
-        lists = found["gaussian", "sphere", mask][name]
-        first, last = median_of(lists[0]), median_of(lists[-1])
-        change = median_of([b - a for a, b in zip(lists[0], lists[-1], strict=True)])
-        text = _small if name == SMALLEST else "{:.3f}".format
-        between = "" if not change.is_enough else f" ({text(last.low)} to {text(last.high)})"
-        told.append(f"{mask} {text(first.median)} to {text(last.median)}{between}")
-        sides.append({wanted: True, -wanted: False}.get(change.sign or 0))
+    ends = found.ends("gaussian", name)
+    is_enough = all(one.change.is_enough for one in ends.values())
+    count = min(one.change.count for one in ends.values())
+    kind = "95% interval" if is_enough else f"{count} seeds are too few for an interval"
     what = "Over the largest" if name == SMALLEST else "Mean absolute cosine"
-    kind = "95% interval" if change.is_enough else f"{change.count} seeds are too few for an interval"
-    return Point(
+    each = "; ".join(
+        f"{mask} {_value(name, one.first_median.median)} to {_value(name, one.last_median.median)}"
+        + (
+            f" ({_value(name, one.last_median.low)} to {_value(name, one.last_median.high)})"
+            if is_enough
+            else ""
+        )
+        for mask, one in ends.items()
+    )
+    return Statement(
         source="reported",
         statement=says,
-        measured=f"{what}, on the sphere, layer 0 to the last, median over seeds ({kind}): {'; '.join(told)}.",
-        agrees=decided(sides),
+        measured=f"{what}, on the sphere, layer 0 to the last, median over seeds ({kind}): {each}.",
+        agrees=decided([{wanted: True, -wanted: False}.get(one.change.sign or 0) for one in ends.values()]),
     )
 
 
-def _kept(found: Found, keep: Sequence[int]) -> Point:
-    key = next(key for key in found if key[0] == KIND)
-    layer = max(place for place, at in enumerate(keep) if at <= STEADY)
-    rank, above, smallest, cosine = (found[key][name][layer][0] for name in (RANK, ABOVE, SMALLEST, COSINE))
-    return Point(
+def _value(name: str, value: float) -> str:
+    if name == SMALLEST:
+        return "rounding" if value < np.finfo(float).eps * 32 else number(value, 2)
+    return number(value)
+
+
+def _kept(built: Built) -> Statement:
+    return Statement(
         source="ours",
         statement="There is a state that a norm keeps at full rank while its tokens are anisotropic.",
         measured=f"One built state, the equilibrium of rank {DIM} of W = I + {SHEAR:g} S ({TOKENS} tokens, {DIM} "
-        f"dimensions, causal, unit sphere), read at layer {keep[layer]} while rounding has not moved it: {above:.0f} "
-        f"of {DIM} singular values are above rounding ({rank:.0f} above 1e-3 of the largest), the smallest is "
-        f"{smallest:.1e} of the largest, the mean absolute cosine is {cosine:.3f}. It does not attract, see the notes. "
-        "At random value maps the tokens are anisotropic because they collapse.",
-        agrees=above == DIM and cosine > 0.9,
+        f"dimensions, causal, unit sphere), read at layer {built.layer} while rounding has not moved it: "
+        f"{built.above_rounding} of {DIM} singular values are above rounding ({built.above_thousandth} above 1e-3 of "
+        f"the largest), the smallest is {number(built.smallest, 2)} of the largest, the mean absolute cosine is "
+        f"{number(built.cosine)}. It does not attract, see the notes.",
+        agrees=built.above_rounding == DIM and built.cosine > NEARLY,
     )
 
 
-def _shares(ranks: dict[str, float]) -> str:
-    return ", ".join(f"{mask} {value:.0%}" for mask, value in ranks.items())
-
-
-def _small(value: float) -> str:
-    return "rounding" if value < np.finfo(float).eps * 32 else f"{value:.1e}"
-
-
-def _notes(config: WuGeometryConfig) -> list[str]:
+def notes(found: WuGeometryFound) -> list[str]:
+    """Sentences for the reader."""
+    setting = found.setting
     return [
-        f"Stacks of {config.layers} layers, dim {config.dim}, {config.tokens} Gaussian tokens, one head, value maps "
-        f"N(0, 1/dim), windows of {config.shape.window} to a side, in float64; numbers below their floor are marked as "
+        f"Stacks of {setting.layers} layers, dim {setting.dim}, {setting.tokens} Gaussian tokens, one head, value maps "
+        f"N(0, 1/dim), windows of {setting.window} to a side, in float64; numbers below their floor are marked as "
         "not resolved.",
         "Rank is a matter of the threshold, which every definition names: in exact arithmetic a random stack keeps its "
         "rank, generically, at any finite depth, while its small singular values tend to zero.",
@@ -260,14 +338,94 @@ def _notes(config: WuGeometryConfig) -> list[str]:
     ]
 
 
-def _chart(table: Table) -> Any:
-    from rankscope.plots.wu_geometry_chart import geometry_chart
+# ------------------------------------------------------------------------------------------------------ picture
 
-    return geometry_chart(table)
+TITLES = {
+    ABOVE: "rank above rounding",
+    RANK: "rank above 1e-3 of the largest",
+    SMALLEST: "smallest singular value",
+    COSINE: "mean absolute cosine",
+}
+SYMBOLS = {
+    ABOVE: "share of full rank",
+    RANK: "share of full rank",
+    SMALLEST: "over the largest",
+    COSINE: "cosine",
+}
+
+
+def chart(found: WuGeometryFound, table: Table) -> Chart:
+    """Rows are measures, columns Gaussian value maps (with the built state beside them) and orthogonal ones."""
+    setting = found.setting
+    rises, falls = (
+        all(one.change.sign == way for one in found.ends("gaussian", name).values())
+        for name, way in ((COSINE, 1), (SMALLEST, -1))
+    )
+    seeds = table.frame["seed"].drop_nulls().n_unique()
+    return Chart(
+        [
+            _panel(found, table.frame, name, values, title)
+            for name in TITLES
+            for values, title in (("gaussian", "Gaussian values"), ("orthogonal", "orthogonal values"))
+        ],
+        title="Tokens of random stacks align and lose directions; one built state keeps them"
+        if rises and falls and _kept(found.built).agrees
+        else "Rank, smallest singular value and cosine of the tokens against depth",
+        notes=[
+            f"Unit sphere after every layer; width {setting.dim}, {setting.tokens} tokens, one head, float64; means "
+            f"over {seeds} seeds, geometric ones for singular values",
+            "rings: at least half of the seeds are at rounding; built: the state of full rank of W = I + "
+            f"{SHEAR:g} S, {DIM} dimensions, causal",
+        ],
+    )
+
+
+def _panel(found: WuGeometryFound, frame: pl.DataFrame, name: str, values: str, title: str) -> Panel:
+    own = frame.filter((pl.col("definition") == name) & (pl.col("norm") == "sphere") & (pl.col("layer") > 0))
+    lines = [
+        _line(
+            own.filter((pl.col("values") == values) & (pl.col("mask") == mask)),
+            name,
+            mask,
+            found.setting.full_rank,
+        )
+        for mask in found.setting.masks
+    ]
+    if values == "gaussian":
+        built = own.filter(pl.col("model") == "constructed")
+        lines.append(replace(_line(built, name, "built", found.setting.kept_full_rank), color=-1))
+    is_log = name == SMALLEST
+    return Panel(
+        title=f"{TITLES[name]}, {title}",
+        lines=lines,
+        value=SYMBOLS[name],
+        scale="log" if is_log else "linear",
+        inside=(LOWEST, 0.0) if is_log else (0.0, 1.0),
+        along="log",
+    )
+
+
+def _line(rows: pl.DataFrame, name: str, words: str, full_rank: int) -> Line:
+    """The mean over seeds at every layer, as a share of full rank where it is a rank."""
+    number_of = {
+        ABOVE: pl.col("value").mean() / full_rank,
+        RANK: pl.col("value").mean() / full_rank,
+        SMALLEST: pl.col("log10_value").mean(),
+        COSINE: pl.col("value").mean(),
+    }[name]
+    means = rows.group_by("layer", maintain_order=True).agg(
+        number_of.alias("y"), (pl.col("resolved").mean() <= 0.5).alias("hollow")
+    )
+    found = list[Point]()
+    for layer, y, is_hollow in means.iter_rows():
+        text = power(y * LN10) if name == SMALLEST and y is not None else number(y)
+        shown = max(y, LOWEST) if name == SMALLEST and y is not None else y
+        found.append(Point(layer, shown, f"{words}: {text}", hollow=is_hollow))
+    return Line(name=words, points=found)
 
 
 register(
-    OldFigure(
+    Figure(
         name="wu-geometry",
         title="token geometry against depth: rank, smallest singular value, cosine",
         source=Ref(
@@ -281,7 +439,15 @@ register(
             "usual": "about 1 minute",
             "full": "about 6 minutes, up to 11 GB (extrapolated)",
         },
-        make=make,
-        chart=_chart,
+        sizes={
+            "fast": WuGeometryConfig(size="fast", layers=24, dim=12, tokens=12, seeds=tuple(range(6))),
+            "usual": WuGeometryConfig(size="usual", layers=128, dim=64, tokens=64, seeds=tuple(range(20))),
+            "full": WuGeometryConfig(size="full", layers=128, dim=768, tokens=128, seeds=tuple(range(3))),
+        },
+        found=WuGeometryFound,
+        compute=compute,
+        points=points,
+        chart=chart,
+        notes=notes,
     )
 )

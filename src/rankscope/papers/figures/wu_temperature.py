@@ -9,10 +9,18 @@ import polars as pl
 from rankscope.charts import Chart
 from rankscope.core.refs import Ref
 from rankscope.findings.base import Value
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
-from rankscope.papers.figures.stacks import CURVE_MEASURES, Shape, add_curve, cells, follow, stacks, tempered
+from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
+from rankscope.papers.figures.stacks import (
+    CURVE_MEASURES,
+    Shape,
+    StackConfig,
+    add_curve,
+    cells,
+    follow,
+    stacks,
+    tempered,
+)
 from rankscope.papers.figures.statistics import FEWEST, Median, depths, median_of
-from rankscope.papers.figures.wording import decades_text
 from rankscope.papers.figures.wu_curves import PANEL_NOTES, RATIO, depth_panel
 from rankscope.results import Table
 from rankscope.studies.rows import Rows, definitions
@@ -32,30 +40,18 @@ DEEPEST = -20.0
 """Decades at which the axes of the picture end."""
 
 
-class WuTemperatureConfig(FigureConfig):
+class WuTemperatureConfig(StackConfig):
     """Sizes of the stacks."""
 
     figure: Literal["wu-temperature"] = "wu-temperature"
-    layers: int
-    dim: int
-    tokens: int
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(layers=self.layers, dim=self.dim, tokens=self.tokens)
 
 
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class Setting(Shape):
     """Sizes of the stacks, masks and temperature terms."""
 
-    layers: int
-    dim: int
-    tokens: int
-    window: int
-    masks: tuple[str, ...]
     temperatures: tuple[str, ...]
 
 
@@ -126,13 +122,8 @@ def compute(config: WuTemperatureConfig, job: Job) -> tuple[Table, WuTemperature
             job.tell(done, total)
     curves = {key: np.concatenate(each, axis=1) for key, each in parts.items()}
     found = WuTemperatureFound(
-        setting=Setting(
-            layers=config.layers,
-            dim=config.dim,
-            tokens=config.tokens,
-            window=config.shape.window,
-            masks=masks,
-            temperatures=tuple(TERMS),
+        setting=Setting.of(
+            layers=config.layers, dim=config.dim, tokens=config.tokens, temperatures=tuple(TERMS)
         ),
         networks=tuple(_network(*key, log10) for key, log10 in curves.items()),
         slowing={
@@ -195,14 +186,14 @@ def points(found: WuTemperatureFound) -> list[Statement]:
             source="reported",
             statement="More so for global masks than for sparse ones.",
             measured="Largest median difference at any layer, in decades: "
-            + _by_norm(found, lambda mask, one: f"{mask} {decades_text(one.peak)} at layer {one.peak_layer}"),
+            + _by_norm(found, lambda mask, one: f"{mask} {one.peak.text(2)} at layer {one.peak_layer}"),
             agrees=decided([side for by_mask in found.slowing.values() for side in _larger(by_mask)]),
         ),
         Statement(
             source="reported",
             statement="The effect is seen in early layers above all.",
             measured=f"Largest within the first {early} layers: {_early(found, early)}. At layer {layers}, in "
-            f"decades: {_by_norm(found, lambda mask, one: f'{mask} {decades_text(one.last)}')} Below 0 sharper "
+            f"decades: {_by_norm(found, lambda mask, one: f'{mask} {one.last.text(2)}')} Below 0 sharper "
             "attention has overtaken: each token copies nearly one other, and tokens that copy the same one are equal "
             "at once. With the complete mask a late onset stays ahead, because every layer cubes the residual.",
             agrees=decided([one.peak_layer <= early for one in every]) if is_enough else None,

@@ -1,4 +1,4 @@
-"""Products of attention maps along paths, in two parts, so that what is left of them has no rounding floor of its own.
+"""Products of attention maps along paths, in two parts, so that what is left of them is not lost in rounding.
 
 Every map is ``P = 1 q + E`` with ``q`` its mean row. Columns of ``E`` sum to zero by that choice, and its rows because
 those of ``P`` and ``q`` both sum to one: ``E 1 = 0``. So in a product
@@ -21,12 +21,22 @@ from torch import Tensor
 
 from rankscope.core.numerics import relative_floor, unit_roundoff
 from rankscope.core.registry import unknown_name
+from rankscope.findings.base import Value
+from rankscope.measures.maps import dobrushin_of
 from rankscope.measures.norms import composite_norm, frobenius_norm, l1_norm, linf_norm, unit_scale
 
 Order = Literal["true", "notebook"]
 """``true``: the last layer on the left, as tokens pass the network. ``notebook``: the first on the left."""
 
 ORDERS: tuple[Order, ...] = ("true", "notebook")
+
+MEAN, RANK_ONE = "residual_ratio[composite,mean]", "rank_one_ratio[composite,svd]"
+ROWS = "residual_ratio[linf,mean]"
+
+COEFFICIENTS = ("dobrushin", "spectral", "typical")
+
+CHUNK = 10
+"""Paths at a time, so that their matrices stay in the cache of a processor."""
 
 NEAR = 0.5
 """Up to this part of the rank-one term the rest is small enough for the iteration: every step gains a factor 4."""
@@ -258,3 +268,134 @@ def plain_ratios(maps: Sequence[Tensor], *, order: Order) -> list[tuple[Tensor, 
         off = whole - whole.mean(dim=-2, keepdim=True)
         found.append((composite_norm(off) / size, composite_norm(whole - best) / size))
     return found
+
+
+# --------------------------------------------------------------------------------------------- all paths of a model
+
+
+class Curves(Value):
+    """``log10`` and ``floor`` of a ratio, by depth and path."""
+
+    log10: tuple[tuple[float, ...], ...]
+    floor: tuple[tuple[float, ...], ...]
+
+
+class Window(Curves):
+    """The same for chains in the true order that start at a later layer."""
+
+    start: int
+
+
+class Chained(Value):
+    """Ratios along random paths of one model, and coefficients of the maps on them."""
+
+    layers: int
+    heads: tuple[tuple[int, ...], ...]
+    """Which head a path takes in every layer."""
+
+    texts: tuple[int, ...]
+    curves: dict[Order, dict[str, Curves]]
+    plain: dict[Order, dict[str, tuple[tuple[float, ...], ...]]]
+    """The first paths as ordinary float64 products, by depth and path."""
+
+    windows: tuple[Window, ...]
+    coefficients: dict[str, tuple[tuple[float, ...], ...]]
+    """By layer and path, ``log10`` of three coefficients of the path's map, see ``_coefficients``."""
+
+
+def chained(maps: Sequence[Tensor], *, paths: int, plain: int, window: int, seed: int) -> Chained:
+    """Ratios along ``paths`` random paths of nested depths; the first ``plain`` also as ordinary products.
+
+    A path takes one head per layer and one text; its chain of depth k are the maps of layers 1 .. k. ``window`` more
+    paths start at every later layer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    texts, heads = maps[0].shape[:2]
+    chosen = torch.randint(heads, (paths, len(maps)), generator=generator)
+    text = torch.arange(paths) % texts
+    split = [factors(own, layer=layer) for layer, own in enumerate(maps, start=1)]
+    few = [own[text[:plain], chosen[:plain, place]] for place, own in enumerate(maps)]
+    return Chained(
+        layers=len(maps),
+        heads=tuple(map(tuple, chosen.tolist())),
+        texts=tuple(text.tolist()),
+        curves={order: _curves(split, chosen, text, order) for order in ORDERS},
+        plain={order: _plain(few, order) for order in ORDERS},
+        windows=tuple(_windows(split, window, generator)),
+        coefficients=_coefficients(maps, split, chosen, text),
+    )
+
+
+def _curves(split: Sequence[Factors], chosen: Tensor, text: Tensor, order: Order) -> dict[str, Curves]:
+    logs, floors = (
+        {name: [list[float]() for _ in split] for name in (MEAN, RANK_ONE, ROWS)} for _ in range(2)
+    )
+    for start in range(0, len(text), CHUNK):
+        part = slice(start, start + CHUNK)
+        steps = [own.at(text[part], chosen[part, place]) for place, own in enumerate(split)]
+        for depth, product in enumerate(products(steps, order=order)):
+            ratios = {
+                MEAN: consensus_ratio(product),
+                RANK_ONE: rank_one_ratio(product),
+                ROWS: row_distance(product),
+            }
+            for name, ratio in ratios.items():
+                logs[name][depth] += ratio.log10.tolist()
+                floors[name][depth] += ratio.floor.tolist()
+    return {name: Curves(log10=_tuples(logs[name]), floor=_tuples(floors[name])) for name in logs}
+
+
+def row_distance(product: Product) -> Ratio:
+    """The largest row sum of what differs from the mean row; rows of the product itself sum to one."""
+    log = (linf_norm(product.rest).log() + product.log_scale) / math.log(10)
+    return Ratio(log10=log, floor=math.sqrt(product.rest.shape[-1]) * product.error * product.scale)
+
+
+def _plain(few: Sequence[Tensor], order: Order) -> dict[str, tuple[tuple[float, ...], ...]]:
+    found = plain_ratios(few, order=order)
+    return {
+        MEAN: _tuples([mean.tolist() for mean, _ in found]),
+        RANK_ONE: _tuples([rank.tolist() for _, rank in found]),
+    }
+
+
+def _windows(split: Sequence[Factors], paths: int, generator: torch.Generator) -> list[Window]:
+    """Chains in the true order that start at layer 2, 3, ...: one entry per start."""
+    texts, heads = split[0].mean.shape[:2]
+    text = torch.arange(paths) % texts
+    found = []
+    for start in range(1, len(split)):
+        own = split[start:]
+        chosen = torch.randint(heads, (paths, len(own)), generator=generator)
+        steps = [one.at(text, chosen[:, place]) for place, one in enumerate(own)]
+        ratios = [consensus_ratio(product) for product in products(steps, order="true")]
+        found.append(
+            Window(
+                start=start + 1,
+                log10=_tuples([one.log10.tolist() for one in ratios]),
+                floor=_tuples([one.floor.tolist() for one in ratios]),
+            )
+        )
+    return found
+
+
+def _coefficients(
+    maps: Sequence[Tensor], split: Sequence[Factors], chosen: Tensor, text: Tensor
+) -> dict[str, tuple[tuple[float, ...], ...]]:
+    """By layer and path, ``log10`` of three coefficients of the path's map.
+
+    ``dobrushin`` bounds how the map shrinks distances between rows, ``spectral`` how it shrinks what differs from the
+    mean row; ``typical`` is the root of the mean square of the latter over all directions, ``|E|_F / sqrt(n - 1)``.
+    """
+    found = {name: list[list[float]]() for name in COEFFICIENTS}
+    for place, (own, parts) in enumerate(zip(maps, split, strict=True)):
+        at = (text, chosen[:, place])
+        size = torch.linalg.matrix_norm(parts.rest) / math.sqrt(own.shape[-1] - 1)
+        tau = torch.stack([dobrushin_of(one) for one in own])  # a text at a time: n^3 numbers per map
+        for name, values in zip(COEFFICIENTS, (tau, parts.gain, size), strict=True):
+            found[name].append(values[at].log10().tolist())
+    return {name: _tuples(rows) for name, rows in found.items()}
+
+
+def _tuples(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, rows))
