@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rankscope.papers.figures.paths_effectiveness_curves import Curves, above, falls, near
+from rankscope.papers.figures.paths_effectiveness_words import verdict
 
 from rankscope.papers.figures import paths_effectiveness as figures
 from rankscope.papers.figures.figure import Job, Point
-from rankscope.papers.figures.paths_effectiveness_curves import Curves, above, falls, near
-from rankscope.papers.figures.paths_effectiveness_words import verdict
 from rankscope.papers.figures.statistics import mean_of
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks import SortConfig

@@ -34,7 +34,7 @@ def is_own(config: Mapping[str, object]) -> bool:
 
 def load_own(folder: Path, request: Request, *, seed: int | None = None) -> Loaded:
     """The model of such a folder, with examples of what it was trained for; with a seed, as it was before training."""
-    reader: Reader = import_module(KINDS[str(read_config(folder)["model_type"])])  # type: ignore[assignment]
+    reader: Reader = import_module(KINDS[str(read_config(folder)["model_type"])])
     model, examples = reader.read_folder(folder, request.dtype, seed)
     found = loaded(model.to(request.device or torch.device("cpu")), folder.name)
     return found.with_examples(examples[:EXAMPLES])

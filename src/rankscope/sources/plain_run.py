@@ -1,7 +1,8 @@
 """What a live model computes on one batch: every state of one stack, kept, the blocks in order of their calls, and what
 the model makes of the tokens after them."""
 
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -143,10 +144,26 @@ def _taped(
                 "call that runs both, or the part alone, rs.record(model.get_submodule(...))"
             )
     except Ambiguous:  # raised where the first block is entered: neither tape nor ending has seen anything
-        (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
+        with as_model_errors():
+            (stack,) = oriented(model, Layout(family="", stacks=(stack,)), batch).stacks
         tape = _Tape()
         _run(model, stack, batch, tape, ending, first=first, with_arguments=with_arguments)
     return tape
+
+
+@contextmanager
+def as_model_errors() -> Iterator[None]:
+    """What the model's own code raises becomes a ``ModelError``; our errors and a full memory stay what they are."""
+    try:
+        yield
+    except (RankscopeError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        words = next(iter(str(error).splitlines()), "")
+        raise ModelError(
+            f"the model failed on its inputs: {type(error).__name__}: {words}; "
+            "check that the inputs fit the model"
+        ) from error
 
 
 def _run(
@@ -195,6 +212,7 @@ def _run(
     ]
     try:
         with (
+            as_model_errors(),
             torch.random.fork_rng(devices=()),  # some models draw a number even at rest
             quiet(model),
             tapped(model, Layout(family="", stacks=(stack,)), receive, texts=len(batch)) as finished,
@@ -210,14 +228,6 @@ def _run(
                 if not tape.is_whole(stack):
                     raise
             finished()
-    except (RankscopeError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        words = next(iter(str(error).splitlines()), "")
-        raise ModelError(
-            f"the model failed on its inputs: {type(error).__name__}: {words}; "
-            "check that the inputs fit the model"
-        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import FileError
+from rankscope.errors import FileError, RankscopeError
 from rankscope.network import generators
-from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, load_trained, told_by
-from rankscope.papers.tasks.task import Task, TaskConfig
+from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, Trained, load_trained
+from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
 from rankscope.results.files import write_atomically
+from rankscope.results.plain import from_json
 
 MODEL_TYPE = "rankscope-task"
 CONFIG, MODEL, STATE = "config.json", "model.safetensors", "state.safetensors"
@@ -42,22 +43,34 @@ def _text(task: Task[Any], config: TaskConfig) -> str:
 
 def read_folder(folder: Path, dtype: torch.dtype | None, seed: int | None) -> tuple[nn.Module, Tensor]:
     """The trained model, or one with weights drawn from ``seed``, and the held-out examples of its task."""
-    file = folder / MODEL
-    if not file.is_file():
-        started = (folder / STATE).is_file()
-        raise FileError(
-            f"the folder {str(folder)!r} has no {MODEL}: "
-            + (
-                "its training is not finished; run the same 'rankscope train' again, which goes on with it"
-                if started
-                else "train again into it with 'rankscope train TASK --output FOLDER'"
-            )
-        )
     if seed is None:
-        trained = load_trained(file, dtype=dtype or torch.float32)
+        trained = _trained(folder, dtype or torch.float32)
         task, config, model = trained.task, trained.config, trained.model
     else:
-        task, config, _ = told_by(file, MODEL_FORMAT)
+        task, config = _described(folder / CONFIG)
         model = task.model(config, generators(seed)[0]).to(dtype or torch.float32)
     examples, _ = task.held_out(config)
     return model.requires_grad_(requires_grad=False).eval(), examples
+
+
+def _trained(folder: Path, dtype: torch.dtype) -> Trained:
+    if not (folder / MODEL).is_file():
+        hint = (
+            "its training is not finished; the same 'rankscope train' goes on with it"
+            if (folder / STATE).is_file()
+            else "train into it with 'rankscope train', or draw weights at random: --weights initial"
+        )
+        raise FileError(f"the folder {str(folder)!r} has no {MODEL}: {hint}")
+    return load_trained(folder / MODEL, dtype=dtype)
+
+
+def _described(file: Path) -> tuple[Task[Any], TaskConfig]:
+    """What a ``config.json`` says of its folder."""
+    found = from_json(file.read_text(encoding="utf-8"))
+    try:
+        task = TASKS[str(found["task"])]
+        return task, task.config.of(**found["config"])
+    except (RankscopeError, LookupError, TypeError) as error:
+        raise FileError(
+            f"{str(file)!r} does not describe a task of this rankscope: {error}; train again into another folder"
+        ) from error
