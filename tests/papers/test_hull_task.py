@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ConfigError
 from rankscope.papers.tasks.checkpoint import initial_model, load_trained, save_trained
 from rankscope.papers.tasks.hull import HULL, HullConfig, batches, held_out, hull_batch
 from rankscope.papers.tasks.task import TASKS
@@ -116,5 +116,5 @@ def test_bad_settings_and_inputs_are_refused(generator):
         HullConfig(scale=0.0)
     with pytest.raises(ConfigError, match="count=-1"):
         hull_batch(TINY, -1, generator=generator)
-    with pytest.raises(ShapeError, match=r"points \(\*batch, points, 2\)"):
+    with pytest.raises(ValueError, match=r"points \(\*batch, points, 2\)"):
         initial_model(HULL, TINY)(torch.zeros(4, 3))

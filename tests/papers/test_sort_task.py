@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ConfigError
 from rankscope.network import generators
 from rankscope.papers.tasks import TASKS, SortConfig, initial_model, load_trained
 from rankscope.papers.tasks.checkpoint import BUILTIN
@@ -249,7 +249,7 @@ def test_initial_weights_are_small_and_biases_zero() -> None:
     ],
 )
 def test_letters_that_do_not_fit_are_refused(letters: torch.Tensor, message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
+    with pytest.raises(ValueError, match=message):
         initial(TINY).embed(letters)
 
 

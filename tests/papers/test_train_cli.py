@@ -38,7 +38,7 @@ def test_the_folder_holds_model_log_and_result(tmp_path):
     found = run("--output", folder, "--tensorboard", "--plot", tmp_path / "curve.png", "--format", "json")
     assert found.exit_code == 0, found.stderr
     names = {path.name for path in folder.iterdir()}
-    assert names == {".lock", "log.csv", "model.safetensors", "result.json", "tensorboard"}
+    assert names == {".lock", "config.json", "log.csv", "model.safetensors", "result.json", "tensorboard"}
     assert (tmp_path / "curve.png").stat().st_size > 1000
     printed = json.loads(found.stdout)
     assert printed["command"] == "train"
