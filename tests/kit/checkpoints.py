@@ -1,5 +1,6 @@
 """Real checkpoints for tests, loaded at most once per process: reading the largest one takes many seconds."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -9,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from torch import nn
 
 from rankscope.sources import BUILTINS, Batch, Loaded, Translation, load_model, text_batches, translate
 
@@ -44,6 +46,15 @@ def first_texts(name: str) -> Batch:
 def translated(name: str) -> Translation:
     """The tree of a checkpoint, proven on its texts; not to be changed."""
     return translate(loaded(name).model, first_texts(name))
+
+
+def shortened(model: nn.Module, blocks: int) -> nn.Module:
+    """The model with its first blocks alone, which it shares with the whole one."""
+    short = copy.copy(model)
+    short._modules = dict(model._modules)
+    short.layers, short.config = model.layers[:blocks], copy.deepcopy(model.config)
+    short.config.num_hidden_layers = blocks
+    return short
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
 from rankscope.sources.seen import Call
-from rankscope.split import Split, fit_logs, log_measure, predict_rate, split_states
+from rankscope.split import LogValue, Split, fit_logs, log_measure, predict_rate, split_states
 from rankscope.split.fit import nothing
 from rankscope.split.floors import SAFETY
 from rankscope.studies.cuts import one_cut
@@ -60,12 +60,13 @@ def rate(
         size = x.numel() if source is None else max((one.numel() for one in network.parameters()), default=0)
         with torch.no_grad(), threads_for(size):
             states = split_states(network, x, context, error=not config.no_error)
-            _add(rows, about, network, x, context, states)
+            sizes = _sizes(states)
+            _add(rows, about, network, x, context, sizes)
             common = x.mean(dim=0) if source is None else states[0].common
             found = predict_rate(network, common, tokens=len(x), generator=drawn, context=context)
         kept = {field: value for field, value in asdict(found).items() if field in Prediction.model_fields}
         place = {"seed": about["seed"], "sample": about.get("sample")}
-        runs.append(Run(**place, measured=measured(states, found), predicted=Prediction(**kept)))
+        runs.append(Run(**place, measured=measured(states, found, sizes), predicted=Prediction(**kept)))
         if advance is not None:
             advance(len(runs), total)
     return RateFinding(
@@ -114,12 +115,21 @@ def deepened(network: Network, layers: int | None) -> Network:
     return network if layers is None else network.with_blocks(islice(cycle(network.blocks), layers))
 
 
-def measured(states: Sequence[Split], prediction: Any) -> Fit:
+def _sizes(states: Sequence[Split]) -> list[LogValue]:
+    """The residual of every layer."""
+    return [log_measure(find_measure(DEFINITION), state) for state in states]
+
+
+def measured(states: Sequence[Split], prediction: Any, sizes: Sequence[LogValue] | None = None) -> Fit:
     """Order and rate of one split run, fitted to the layers whose logarithm is known.
 
-    What was predicted helps to tell a plateau from a slow fall.
+    What was predicted helps to tell a plateau from a slow fall. ``sizes`` are the residuals of the states, for who
+    has them already: their floors cost as much as the layers themselves.
     """
-    known = next((layer for layer, state in enumerate(states) if not _is_known(state)), len(states))
+    sizes = _sizes(states) if sizes is None else sizes
+    known = next(
+        (layer for layer, at in enumerate(zip(states, sizes, strict=True)) if not _is_known(*at)), len(states)
+    )
     logs = np.array([float(state.log_scale) for state in states[:known]])
     common = np.array([float(state.common.norm().log()) for state in states[:known]])
     expected = 0.0 if prediction.order == 3.0 else prediction.rate
@@ -131,12 +141,11 @@ def measured(states: Sequence[Split], prediction: Any) -> Fit:
     return Fit(**kept | {"lost_from": lost})
 
 
-def _is_known(state: Split) -> bool:
+def _is_known(state: Split, found: LogValue) -> bool:
     """Whether the log of the residual is known well enough to fit it; always so where no perturbed run went along.
 
     A residual that every layer cubes may be unknown while its logarithm, in which the order shows, is known well.
     """
-    found = log_measure(find_measure(DEFINITION), state)
     if not state.twins or found.log_floor is None or float(state.log_scale) == -math.inf:
         return True
     size = abs(float(found.log))
@@ -147,9 +156,14 @@ def _is_known(state: Split) -> bool:
 
 
 def _add(
-    rows: Rows, about: dict[str, Any], network: Network, x: Tensor, context: Context, states: Sequence[Split]
+    rows: Rows,
+    about: dict[str, Any],
+    network: Network,
+    x: Tensor,
+    context: Context,
+    sizes: Sequence[LogValue],
 ) -> None:
     measure = find_measure(DEFINITION)
-    for layer, (split, state) in enumerate(zip(states, network.states(x, context), strict=True)):
+    for layer, (size, state) in enumerate(zip(sizes, network.states(x, context), strict=True)):
         ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=x.dtype)
-        rows.add_split(measure, log_measure(measure, split), ordinary, about | {"layer": layer})
+        rows.add_split(measure, size, ordinary, about | {"layer": layer})

@@ -1,5 +1,7 @@
 """The quotient lemma in every norm: true, with constants that are attained; the TV lemma likewise."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from rankscope.bounds.theorems.quotient import (
 from rankscope.errors import UnknownNameError
 from rankscope.measures import dobrushin, find_measure, residual_bracket, residual_norm
 
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 QUICK = [name for name in COEFFICIENTS if name not in ("residual[linf,best]", "residual[composite,best]")]
 
 
@@ -60,7 +63,7 @@ def test_maps_and_values_enlarge_by_no_more_than_their_coefficients(quantity, to
 
 
 @pytest.mark.parametrize("quantity", ["residual[linf,best]", "residual[composite,best]"])
-@settings(max_examples=6)  # each draw solves nine brackets
+@settings(max_examples=60 if SOAK else 4)  # each draw solves nine brackets
 @given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 2**16), st.floats(0.05, 20))
 def test_bracketed_residuals_too(quantity, tokens, dim, seed, sharpness):
     check(quantity, 3, tokens, dim, seed, sharpness)
@@ -109,7 +112,7 @@ def test_the_factor_of_squares_by_trying_all_maps_that_matter(tokens, factor):
         assert sharp_ratio(quantity, tokens, 1) == pytest.approx(factor, rel=1e-14)
 
 
-@settings(max_examples=6)
+@settings(max_examples=60 if SOAK else 2)  # brackets of a millionth take a second each
 @given(st.integers(3, 6), st.integers(0, 2**16), st.floats(0.5, 40))
 def test_in_the_plane_row_sums_shrink_by_the_dobrushin_coefficient(tokens, seed, sharpness):
     maps, x, _ = drawn(3, tokens, 2, seed, sharpness)
