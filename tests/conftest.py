@@ -26,7 +26,7 @@ settings.register_profile(
     "rankscope",
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 settings.register_profile("fuzz", settings.get_profile("rankscope"), derandomize=False, max_examples=600)

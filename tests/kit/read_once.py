@@ -1,8 +1,14 @@
-"""Translations that are made once: a model that nobody changes has the same tree on the same batch every time."""
+"""Models that are loaded once, and translations that are made once.
+
+A model that nobody changes has the same tree on the same batch every time.
+"""
+
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from rankscope.sources import Batch, Translation, translate
+from rankscope.sources import Batch, Loaded, Translation, load_drawn, translate
 from rankscope.sources.structure import Blocks
 
 SMALL = 100_000
@@ -33,3 +39,21 @@ def _is_same(one: Batch, other: Batch) -> bool:
         and (one.text_axes, one.form, one.autocast) == (other.text_axes, other.form, other.autocast)
         and one.labels == other.labels
     )
+
+
+_loaded: dict[tuple[Any, ...], Loaded] = {}
+
+
+def loaded_once(model: Any, **options: Any) -> Loaded:
+    """As ``load_drawn``, in the place of which tests of commands put it: a folder that did not change is read once.
+
+    Weights that are drawn from a seed are drawn every time.
+    """
+    folder = Path(model) if isinstance(model, (str, Path)) and "seed" not in options else None
+    if folder is None or not folder.is_dir():
+        return load_drawn(model, **options)
+    files = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(folder.iterdir())]
+    key = (str(folder.resolve()), *files, repr(sorted(options.items())))
+    if key not in _loaded:
+        _loaded[key] = load_drawn(model, **options)
+    return _loaded[key]

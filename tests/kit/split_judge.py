@@ -169,14 +169,14 @@ def sweep(
 
 
 @contextmanager
-def solved_once() -> Iterator[None]:
+def solved_once(most: int = 50) -> Iterator[None]:
     """Remembers the centers of the matrices of late: a dozen measures ask for the same one, and each takes long."""
     seen: dict[tuple[object, ...], object] = {}
 
     def once(y: Tensor, solve: Callable[..., object], tolerance: float) -> object:
         key = (y.detach().numpy().tobytes(), y.shape, solve, tolerance)
         if key not in seen:
-            if len(seen) > 50:
+            if len(seen) > most:
                 seen.clear()
             seen[key] = best_rows(y, solve, tolerance)
         return seen[key]

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.split_judge import solved_once
 from rankscope.measures import MEASURES, Bracket
 from rankscope.measures.laws import Covers
 from rankscope.measures.norms import NORMS, turned, unit_tokens
@@ -18,6 +19,13 @@ OF_TOKENS = [measure for measure in MEASURES.values() if measure.kind == "tokens
 # A search for every matrix: few of them in the short run.
 SEARCHED = [m for m in OF_TOKENS if m.norm and (",linf" in m.definition or m.is_bracket)]
 QUICK = [m for m in OF_TOKENS if m not in SEARCHED]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _search_once():
+    """All measures look at the same states, and many ask for the same center."""
+    with solved_once(most=10_000):
+        yield
 
 
 @cache

@@ -42,13 +42,21 @@ def mixers(translation: Translation) -> list[Softmax]:
 # the model's own attention
 
 
+OTHER_MAPS = (
+    *("opt", "gpt-neox", "gpt2", "gpt2-unscaled", "openai-gpt", "gpt-bigcode-many-keys", "gpt-neo", "gptj"),
+    *("llama", "mistral-window", "qwen3-window", "granite", "gemma2", "gemma3", "phi", "persimmon"),
+    *("olmo2", "cohere", "bloom", "mpt", "falcon"),
+)
+"""Decoders whose code of maps differs: most others have that of Llama, with other weights and norms around it."""
+
+
 def sides() -> list[tuple[str, Side]]:
-    """Every decoder, read from a batch that is padded on one side, in turn; on either one in ``make soak``."""
+    """Decoders read from a batch that is padded on one side, in turn; all of them on either one in ``make soak``."""
     both: tuple[Side, Side] = ("right", "left")
     is_soak = bool(os.environ.get("RANKSCOPE_SOAK"))
     return [
         (name, side)
-        for number, name in enumerate(CASES)
+        for number, name in enumerate(CASES if is_soak else OTHER_MAPS)
         for side in (both if is_soak else (both[number % 2],))
     ]
 
