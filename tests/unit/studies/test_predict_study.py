@@ -176,12 +176,12 @@ def test_zero_always_and_nothing_are_told_apart() -> None:
 
 
 def test_weights_of_a_model() -> None:
-    found = predict("minilm", weights="trained", spread=1.0, size=2.0)
+    found = predict("sapiens", weights="trained", spread=1.0, size=2.0)
     assert found.forecast is None
     assert found.table.frame["upper"].is_not_null().all()
     assert found.apriori is not None
     assert any("LayerNorm" in reason.name for reason in found.apriori.layers[0].no_lower)
-    again = predict("minilm", weights="trained", blocks="encoder.layer", spread=1.0, size=2.0)
+    again = predict("sapiens", weights="trained", blocks="encoder.layer", spread=1.0, size=2.0)
     assert again.table.frame["upper"].to_list() == found.table.frame["upper"].to_list()
 
 
