@@ -15,8 +15,7 @@ from rankscope.findings.blocks import LN10
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.network import Network, without_attention_skip
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
-from rankscope.papers.figures.interval_rules import side, together
-from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text
+from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text, side, together
 from rankscope.papers.tasks.checkpoint import Trained
 from rankscope.papers.tasks.effectiveness import read_states
 from rankscope.papers.tasks.long_paths import LONG_ONLY, PATH_DROPOUT, SPREAD_LONG

@@ -13,8 +13,7 @@ from rankscope.core.words import number, percent, power, whole
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
-from rankscope.papers.figures.interval_rules import side
-from rankscope.papers.figures.statistics import Mean, mean_of
+from rankscope.papers.figures.statistics import Mean, mean_of, side
 from rankscope.papers.tasks import initial_model, load_trained
 from rankscope.papers.tasks.effectiveness import Weights
 from rankscope.papers.tasks.model import TaskModel

@@ -9,8 +9,7 @@ from rankscope.core.refs import Ref
 from rankscope.core.words import count, listed, number, percent
 from rankscope.findings.base import Value
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, register
-from rankscope.papers.figures.interval_rules import side, together
-from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text
+from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text, side, together
 from rankscope.papers.tasks.long_paths import LONG_ONLY
 from rankscope.papers.tasks.sort import SORT, SortConfig
 from rankscope.papers.tasks.training import train_task
