@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.papers.figures import circle_runs, paths_effectiveness, store
+from rankscope.papers.figures import circle, paths_effectiveness, store
+from rankscope.papers.figures.circle_orbits import Walk
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
@@ -296,6 +297,12 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
     assert len(set(folders)) == 1 + len(OTHER_SORT)
 
 
+WALK = Walk(
+    error_over_zero=0.1, error_over_staying=0.1, path=(), distance=(), mean=(), floor=(), merged_at=None, left_at=None,
+    ending="apart", turned=0.0, growth=1.0, mean_growth=1.0, difference_growth=1.0,
+)  # fmt: skip
+
+
 def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Any] = []
 
@@ -303,16 +310,20 @@ def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch:
         folders.append(folder)
         return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
 
-    monkeypatch.setattr(circle_runs, "train_task", told)
-    monkeypatch.setattr(
-        circle_runs, "described", lambda model, config, steps: [config.model_dump(mode="json"), steps]
-    )
+    made: list[tuple[Any, int]] = []
+
+    def answer(model: Any, config: Any, steps: int) -> Walk:
+        made.append((config, steps))
+        return WALK.model_copy(update={"turned": float(len(made) - 1)})
+
+    monkeypatch.setattr(circle, "train_task", told)
+    monkeypatch.setattr(circle, "described", answer)
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip
     asked = [(CircleConfig.of(**one), steps) for one in others for steps in (5, 6)]
     for config, steps in asked + asked:
-        found = circle_runs.found_of(config, steps, Job(store=Store(tmp_path)), "one")
-        assert found == [config.model_dump(mode="json"), steps]
+        found = circle._walk(config, steps, Job(store=Store(tmp_path)), "one")
+        assert made[int(found.turned)] == (config, steps)  # not what was found for another
     assert len(folders) == len(asked)  # the second time all is known
     assert len(set(folders)) >= len(others)
