@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.papers.figures import circle_runs, paths_effectiveness, store
+from rankscope.papers.figures import circle, paths_effectiveness, store
+from rankscope.papers.figures.circle_orbits import Walk
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
-from rankscope.papers.tasks.effectiveness import EffectivenessConfig
+from rankscope.papers.tasks.effectiveness import EffectivenessConfig, FullModel, Measured
 from rankscope.papers.tasks.sort import SORT, SortConfig
 
 ASKED: dict[str, Any] = {"seed": 1, "sizes": [4, 8]}
@@ -199,6 +200,29 @@ def test_a_key_is_a_plain_name(tmp_path: Path, key: str) -> None:
         Store(tmp_path).remember(key, ASKED, Work())
 
 
+ONE = FullModel(model="sort", seed=3, weights="trained", accuracy=0.1 + 0.2)
+
+
+def test_a_typed_piece_is_the_same_whether_it_was_made_or_read(tmp_path: Path) -> None:
+    work = Work(ONE)
+    for place in (Store(), Store(tmp_path), Store(tmp_path)):
+        found = place.kept(FullModel, "piece", ASKED, work)
+        assert isinstance(found, FullModel)
+        assert found == ONE
+    assert work.times == 2
+
+
+@pytest.mark.parametrize("found", [{"model": "sort"}, [1], None, {**ONE.model_dump(), "accuracy": "high"}])
+def test_a_piece_of_another_kind_is_made_again(tmp_path: Path, found: Any) -> None:
+    Store(tmp_path).kept(FullModel, "piece", ASKED, Work(ONE))
+    (file,) = tmp_path.rglob("result.json")
+    file.write_text(json.dumps({"found": found, "inner": []}))
+    work = Work(ONE)
+    assert Store(tmp_path).kept(FullModel, "piece", ASKED, work) == ONE
+    assert Store(tmp_path).kept(FullModel, "piece", ASKED, work) == ONE
+    assert work.times == 1
+
+
 # What figures ask
 
 
@@ -221,6 +245,9 @@ OTHER_PATHS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+PIECE = Measured(rows=(), models=(), identity=0.0, examples=1, refit=None, seed=0)
+
+
 @pytest.fixture
 def paths_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """What the figure says of a model and a measurement; both are told by their configurations, nothing is trained."""
@@ -229,17 +256,19 @@ def paths_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         return SimpleNamespace(config=config)
 
     monkeypatch.setattr(paths_effectiveness, "train_task", told)
-    monkeypatch.setattr(
-        paths_effectiveness,
-        "measured",
-        lambda one, paths, tell: [one.config.model_dump(mode="json"), paths.model_dump(mode="json")],
-    )
+    made: list[tuple[Any, Any]] = []
+
+    def answer(one: Any, paths: Any, tell: Any) -> Measured:
+        made.append((one.config, paths))
+        return PIECE.model_copy(update={"seed": len(made) - 1})
+
+    monkeypatch.setattr(paths_effectiveness, "measured", answer)
 
     def ask(training: dict[str, Any], paths: dict[str, Any]) -> Any:
         job = Job(store=Store(tmp_path))
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
         found = paths_effectiveness._one(job, SORT, *configs, lambda done: None)
-        assert found == [one.model_dump(mode="json") for one in configs]  # not what was found for another
+        assert made[found.seed] == configs  # not what was found for another
         return found
 
     return ask
@@ -260,12 +289,18 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
         return SimpleNamespace(config=config)
 
     monkeypatch.setattr(paths_effectiveness, "train_task", told)
-    monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: 0)
+    monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: PIECE)
     for training, paths in (({}, {}), ({}, {"seed": 1}), *((one, {}) for one in OTHER_SORT)):
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
         paths_effectiveness._one(Job(store=Store(tmp_path)), SORT, *configs, lambda done: None)
     assert folders[0] == folders[1]
     assert len(set(folders)) == 1 + len(OTHER_SORT)
+
+
+WALK = Walk(
+    error_over_zero=0.1, error_over_staying=0.1, path=(), distance=(), mean=(), floor=(), merged_at=None, left_at=None,
+    ending="apart", turned=0.0, growth=1.0, mean_growth=1.0, difference_growth=1.0,
+)  # fmt: skip
 
 
 def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,16 +310,20 @@ def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch:
         folders.append(folder)
         return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
 
-    monkeypatch.setattr(circle_runs, "train_task", told)
-    monkeypatch.setattr(
-        circle_runs, "described", lambda model, config, steps: [config.model_dump(mode="json"), steps]
-    )
+    made: list[tuple[Any, int]] = []
+
+    def answer(model: Any, config: Any, steps: int) -> Walk:
+        made.append((config, steps))
+        return WALK.model_copy(update={"turned": float(len(made) - 1)})
+
+    monkeypatch.setattr(circle, "train_task", told)
+    monkeypatch.setattr(circle, "described", answer)
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip
     asked = [(CircleConfig.of(**one), steps) for one in others for steps in (5, 6)]
     for config, steps in asked + asked:
-        found = circle_runs.found_of(config, steps, Job(store=Store(tmp_path)), "one")
-        assert found == [config.model_dump(mode="json"), steps]
+        found = circle._walk(config, steps, Job(store=Store(tmp_path)), "one")
+        assert made[int(found.turned)] == (config, steps)  # not what was found for another
     assert len(folders) == len(asked)  # the second time all is known
     assert len(set(folders)) >= len(others)

@@ -7,12 +7,29 @@ import numpy as np
 import pytest
 import torch
 
+from kit.reloaded import assert_same_when_loaded
 from rankscope.errors import ConfigError
 from rankscope.network import Mlp, Skip, only_in, without, without_attention_skip
+from rankscope.papers.figures import FIGURES
 from rankscope.papers.figures import long_paths as figure
-from rankscope.papers.figures import long_paths_words as words
 from rankscope.papers.figures.figure import Job
-from rankscope.papers.figures.long_paths_words import BARE, FROZEN, FULL, ISOLATED, RATIO, Variant
+from rankscope.papers.figures.long_paths import (
+    ACCURACY,
+    BARE,
+    FROZEN,
+    FULL,
+    ISOLATED,
+    RATIO,
+    LengthRow,
+    LongPathsConfig,
+    LongPathsFound,
+    Measured,
+    Setting,
+    Variant,
+    equal_accuracy,
+    over_seeds,
+    points,
+)
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks import TASKS, SortConfig, initial_model
 from rankscope.papers.tasks.long_paths import (
@@ -23,6 +40,7 @@ from rankscope.papers.tasks.long_paths import (
 )
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.pathways import path_counts, spectrum
+from rankscope.results import Table
 
 SORT = TASKS["sort"]
 TINY = {"layers": 2, "dim": 6, "alphabet": 4, "length": 3, "train": 20, "test": 10, "epochs": 1, "batch": 10}
@@ -245,9 +263,7 @@ def test_strengths_are_checked():
 def test_accuracy_of_equal_tokens_by_enumeration(alphabet, length):
     every = list(itertools.product(range(alphabet), repeat=length))
     best = sum(max(map(letters.count, letters)) for letters in every) / len(every) / length
-    assert words.equal_accuracy(SortConfig(alphabet=alphabet, length=length)) == pytest.approx(
-        best, rel=1e-12
-    )
+    assert equal_accuracy(SortConfig(alphabet=alphabet, length=length)) == pytest.approx(best, rel=1e-12)
 
 
 # --- the rules of the figure -----------------------------------------------------------------------------------------
@@ -255,100 +271,109 @@ def test_accuracy_of_equal_tokens_by_enumeration(alphabet, length):
 BASE = Variant(name="baseline", objective="plain")
 DROPOUT = Variant(name="path dropout 0.5", objective="path-dropout", strength=0.5)
 SPREAD = Variant(name="regularizer 0.1", objective="spread-long", strength=0.1)
+READINGS = (FROZEN, ISOLATED, BARE)
 LAYERS, LINE = 6, 0.4
+EMPTY = Table.from_columns({"measure": ["a"], "definition": ["a"], "value": [0.0], "floor": [0.0]})
 
 
-def rows(full, long, ratio):
-    """Rows of one seed with the same accuracy of long paths by all readings, or one for each."""
-    by_mode = long if isinstance(long, dict) else dict.fromkeys((FROZEN, ISOLATED, BARE), long)
-    ratios = ratio if isinstance(ratio, dict) else dict.fromkeys((FROZEN, ISOLATED, BARE), ratio)
-    found = [{"mode": FULL, "length": None, "definition": words.ACCURACY, "value": full, "resolved": True}]
-    for mode, value in by_mode.items():
-        about = {"mode": mode, "length": LAYERS, "resolved": True}
-        found.append({**about, "definition": words.ACCURACY, "value": value})
-        found.append({**about, "definition": RATIO, "value": ratios[mode]})
-    return found
+def row(mode, length, definition, value, resolved=True):
+    about = {"mode": mode, "length": length, "measure": definition, "definition": definition}
+    return LengthRow(**about, value=value, floor=0.0, resolved=resolved)
 
 
-def made(full=0.99, long=0.1, ratio=1e-3, spread=0.002):
-    return [rows(full + e * spread, _moved(long, e * spread), ratio) for e in (-1, 0, 1)]
+def network(full, long, ratio, rounding=()):
+    """One seed: accuracies of long paths by reading, and their residual ratios."""
+    rows = [row(FULL, None, ACCURACY, full)]
+    for mode in READINGS:
+        rows.append(row(mode, LAYERS, ACCURACY, long[mode]))
+        rows.append(row(mode, LAYERS, RATIO, ratio[mode], resolved=mode not in rounding))
+    return Measured(rows=tuple(rows))
 
 
-def _moved(long, by):
-    return {mode: value + by for mode, value in long.items()} if isinstance(long, dict) else long + by
+def by_reading(value):
+    return value if isinstance(value, dict) else dict.fromkeys(READINGS, value)
 
 
-def judged(point, variant, base=None, **numbers):
-    found = {"baseline": base or made(), variant.name: made(**numbers)}
-    extra = {"layers": LAYERS, "line": LINE} if point is words.useful_point else {}
-    if point is words.residual_point:
-        extra = {"layers": LAYERS}
-    return point(found, BASE, variant, **extra)["agrees"]
-
-
-def test_long_paths_are_useful_by_every_reading_or_it_stays_open():
-    assert judged(words.useful_point, DROPOUT, long=0.7) is True
-    assert judged(words.useful_point, DROPOUT, long=0.2) is False
-    assert judged(words.useful_point, DROPOUT, long={FROZEN: 0.2, ISOLATED: 0.2, BARE: 0.7}) is None
-    assert judged(words.useful_point, DROPOUT, long=0.4) is None
-
-
-def test_paths_that_were_better_before_were_not_made_useful():
-    assert judged(words.useful_point, DROPOUT, base=made(long=0.9), long=0.7) is False
-
-
-def test_the_price_is_paired_by_seed():
-    assert judged(words.price_point, DROPOUT, full=0.985) is True
-    assert judged(words.price_point, DROPOUT, full=0.6) is False
-    # the same means with seeds that scatter by more than the difference: paired they agree, other spreads do not
-    scattered = made(spread=0.2)
-    assert judged(words.price_point, DROPOUT, base=scattered, full=0.985, spread=0.2) is True
-    assert judged(words.price_point, DROPOUT, base=scattered, full=0.985, spread=0.002) is None
-
-
-def test_the_residual_is_judged_by_both_readings():
-    found = {"baseline": made(), SPREAD.name: made()}
-    for seed, factor in enumerate((0.9, 1.0, 1.1)):
-        for name, ratio in (("baseline", 1e-3), (SPREAD.name, 0.9)):
-            for row in found[name][seed]:
-                if row["definition"] == RATIO:
-                    row["value"] = ratio * (factor if name == "baseline" else 1.0)
-    assert words.residual_point(found, BASE, SPREAD, layers=LAYERS)["agrees"] is True
-    for row in (row for seed in found[SPREAD.name] for row in seed):
-        if row["definition"] == RATIO and row["mode"] == ISOLATED:
-            row["value"] = 1e-9
-    assert words.residual_point(found, BASE, SPREAD, layers=LAYERS)["agrees"] is None
-    for row in (row for seed in found[SPREAD.name] for row in seed):
-        if row["definition"] == RATIO:
-            row["value"] = 1e-9
-    assert words.residual_point(found, BASE, SPREAD, layers=LAYERS)["agrees"] is False
-
-
-def test_residuals_at_rounding_decide_nothing():
-    found = {"baseline": made(ratio=1e-9), SPREAD.name: made(ratio=0.9)}
-    for row in found["baseline"][0]:
-        row["resolved"] = row["mode"] != ISOLATED
-    point = words.residual_point(found, BASE, SPREAD, layers=LAYERS)
-    assert point["agrees"] is None
-    assert "isolated not above rounding" in point["measured"]
-
-
-def lengths(*accuracies):
-    """Rows of one seed: accuracies of paths of length 0, 1, ... by both readings."""
-    about = {"definition": words.ACCURACY, "resolved": True}
+def seeds(full=0.99, long=0.1, ratio=1e-3, spread=0.002, ratio_spread=0.0, rounding=()):
+    """Three seeds a little apart, with the same numbers by all readings or one for each."""
     return [
-        {"mode": mode, "length": length, "value": value, **about}
-        for mode in (FROZEN, ISOLATED)
-        for length, value in enumerate(accuracies)
+        network(
+            full + e * spread,
+            {mode: value + e * spread for mode, value in by_reading(long).items()},
+            {mode: value * (1 + e * ratio_spread) for mode, value in by_reading(ratio).items()},
+            rounding,
+        )
+        for e in (-1, 0, 1)
     ]
 
 
+def found_of(networks, variants=None):
+    """What was found, of lists of networks by the name of their variant."""
+    known = {one.name: one for one in (BASE, DROPOUT, SPREAD)}
+    variants = variants or tuple(known[name] for name in networks)
+    setting = {"layers": LAYERS, "heads": 2, "dim": 4, "epochs": 1, "initial_std": 0.02}
+    return LongPathsFound(
+        setting=Setting(**setting, variants=tuple(networks)),
+        variants=variants,
+        lines={"naive": 0.1, "own letter alone": LINE},
+        over_seeds=tuple(one for name, own in networks.items() for one in over_seeds(name, own)),
+    )
+
+
+def judged(words, variant, base=None, **numbers):
+    found = found_of({"baseline": base or seeds(), variant.name: seeds(**numbers)})
+    (point,) = (one for one in points(found) if words in one.statement)
+    assert point.source == "ours"
+    return point
+
+
+USEFUL, PRICE, APART = "makes paths of the full length useful", "costs no accuracy", "further apart"
+
+
+def test_long_paths_are_useful_by_every_reading_or_it_stays_open():
+    assert judged(USEFUL, DROPOUT, long=0.7).agrees is True
+    assert judged(USEFUL, DROPOUT, long=0.2).agrees is False
+    assert judged(USEFUL, DROPOUT, long={FROZEN: 0.2, ISOLATED: 0.2, BARE: 0.7}).agrees is None
+    assert judged(USEFUL, DROPOUT, long=0.4).agrees is None
+
+
+def test_paths_that_were_better_before_were_not_made_useful():
+    assert judged(USEFUL, DROPOUT, base=seeds(long=0.9), long=0.7).agrees is False
+
+
+def test_the_price_is_paired_by_seed():
+    assert judged(PRICE, DROPOUT, full=0.985).agrees is True
+    assert judged(PRICE, DROPOUT, full=0.6).agrees is False
+    # the same means with seeds that scatter by more than the difference: paired they agree, other spreads do not
+    scattered = seeds(spread=0.2)
+    assert judged(PRICE, DROPOUT, base=scattered, full=0.985, spread=0.2).agrees is True
+    assert judged(PRICE, DROPOUT, base=scattered, full=0.985, spread=0.002).agrees is None
+
+
+def test_the_residual_is_judged_by_both_readings():
+    base = seeds(ratio_spread=0.1)
+    assert judged(APART, SPREAD, base=base, ratio=0.9).agrees is True
+    assert judged(APART, SPREAD, base=base, ratio={FROZEN: 0.9, ISOLATED: 1e-9, BARE: 0.9}).agrees is None
+    assert judged(APART, SPREAD, base=base, ratio=1e-9).agrees is False
+
+
+def test_residuals_at_rounding_decide_nothing():
+    point = judged(APART, SPREAD, base=seeds(ratio=1e-9, rounding=(ISOLATED,)), ratio=0.9)
+    assert point.agrees is None
+    assert "isolated not above rounding" in point.measured
+
+
 def test_longer_paths_are_useful_in_all_seeds_or_in_none():
+    def lengths(*accuracies):
+        """One seed: accuracies of paths of length 0, 1, ... by both readings."""
+        modes = (FROZEN, ISOLATED)
+        own = [row(mode, at, ACCURACY, value) for mode in modes for at, value in enumerate(accuracies)]
+        return Measured(rows=tuple(own))
+
     short, long, none = lengths(0.1, 0.9, 0.3), lengths(0.1, 0.3, 0.9), lengths(0.1, 0.2, 0.3)
 
     def agrees(base, own):
-        found = {"baseline": base, DROPOUT.name: own}
-        return words.longer_point(found, BASE, DROPOUT, line=LINE)["agrees"]
+        return figure._longer(found_of({"baseline": base, DROPOUT.name: own}), DROPOUT).agrees
 
     assert agrees([short, short, none], [long, long, short]) is True
     assert agrees([short, short, none], [short, none, none]) is False
@@ -356,11 +381,15 @@ def test_longer_paths_are_useful_in_all_seeds_or_in_none():
     assert agrees([short, short], [long, long]) is None
 
 
+def principle(*longs):
+    others = [Variant(name=str(place), objective="plain") for place in range(len(longs))]
+    networks = {one.name: seeds(long=long) for one, long in zip(others, longs, strict=True)}
+    return found_of({"baseline": seeds(), **networks}, (BASE, *others))
+
+
 def test_one_network_that_works_without_skips_is_enough_for_the_principle():
     def agrees(*longs):
-        others = [Variant(name=str(place), objective="plain") for place in range(len(longs))]
-        found = {one.name: made(long=long) for one, long in zip(others, longs, strict=True)}
-        return words.principle_point(found, others, layers=LAYERS, line=LINE)["agrees"]
+        return points(principle(*longs))[-1].agrees
 
     assert agrees(0.1, 0.8) is True
     assert agrees(0.1, 0.2) is False
@@ -372,33 +401,60 @@ def test_one_network_that_works_without_skips_is_enough_for_the_principle():
 
 
 def test_one_seed_decides_nothing():
-    found = {"baseline": made()[:1], DROPOUT.name: made(long=0.9)[:1]}
-    points = words.verdict(found, (BASE, DROPOUT), layers=LAYERS, line=LINE)
-    assert [point["agrees"] for point in points] == [None, None, None, None]
+    found = found_of({"baseline": seeds()[:1], DROPOUT.name: seeds(long=0.9)[:1]})
+    assert [point.agrees for point in points(found)] == [None, None, None, None]
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    chosen = {"training": SortConfig.of(**TINY), "variants": (BASE, figure.ONLY), "seeds": (0, 1)}
-    monkeypatch.setitem(figure.SIZES, "fast", chosen)
+def test_the_title_of_the_picture_is_the_last_statement():
+    titles = [figure.chart(principle(*longs), EMPTY).title for longs in ((0.8,), (0.2,), (0.4,))]
+    assert titles == [
+        "Training can make the longest paths useful",
+        "No training here makes the longest paths useful",
+        "Training that asks for long paths: the seeds do not tell whether it helps",
+    ]
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_figure_goes_on_where_it_was(tmp_path, monkeypatch):
-    first = figure.make(Job(size="fast", store=Store(tmp_path)))
+def test_the_picture_stays_on_its_axes_and_marks_rounding():
+    low = seeds(full=0.99, ratio=1e-20, rounding=(FROZEN,), spread=0.02)
+    whole, bare, *panels = figure.chart(found_of({"baseline": seeds(), DROPOUT.name: low}), EMPTY).pictures
+    assert [bar.name for bar in whole.bars] == ["baseline", DROPOUT.name, "without mixing letters"]
+    assert whole.bars[1].high == 1.0  # no interval of an accuracy goes beyond it
+    assert bare.bars[1].value == pytest.approx(0.1)
+    frozen, isolated = panels[2:]
+    assert [[point.hollow for point in line.points] for line in frozen.lines] == [[False], [True]]
+    assert not any(point.hollow for line in isolated.lines for point in line.points)
+    assert min(frozen.inside) == figure.DEEPEST  # deeper ones stand at the end of the axis
+
+
+@pytest.fixture(scope="module")
+def config():
+    return LongPathsConfig(
+        size="fast", training=SortConfig.of(**TINY), variants=(BASE, figure.ONLY), seeds=(0, 1)
+    )
+
+
+@pytest.fixture(scope="module")
+def stored(config, tmp_path_factory):
+    """A store after the figure was made, and what was found."""
+    folder = tmp_path_factory.mktemp("store")
+    return folder, *figure.compute(config, Job(store=Store(folder)))
+
+
+def test_the_figure_goes_on_where_it_was(config, stored, tmp_path, monkeypatch):
+    folder, table, found = stored
     monkeypatch.setattr(figure, "train_task", lambda *_, **__: pytest.fail("trained again"))
-    again = figure.make(Job(size="fast", store=Store(tmp_path)))
-    assert first.sections["verdict"] == again.sections["verdict"]
-    assert first.frame.equals(again.frame)
+    again, same = figure.compute(config, Job(store=Store(folder)))
+    assert same == found
+    assert again.frame.equals(table.frame)
+    assert_same_when_loaded(FIGURES["long-paths"], table, found, tmp_path / "one.json")
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_network_of_long_paths_only_has_no_others():
-    table = figure.make(Job(size="fast"))
+def test_the_network_of_long_paths_only_has_no_others(stored):
+    _, table, _ = stored
     own = table.frame.filter((table.frame["variant"] == "long paths only") & (table.frame["seed"] == 0))
     assert set(own["length"].drop_nulls()) == {2}
     whole, bare = (
-        own.filter((own["mode"] == mode) & (own["definition"] == words.ACCURACY))["value"].item()
+        own.filter((own["mode"] == mode) & (own["definition"] == ACCURACY))["value"].item()
         for mode in (FULL, BARE)
     )
     assert whole == bare

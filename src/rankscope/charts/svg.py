@@ -248,7 +248,8 @@ def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     named = dict(panel.places)
     numbered = [point.x for line in panel.lines for point in line.points if point.x not in named]
     near = [frame.x(place) for place in named]
-    for place, words in _ticks_along(panel.along, frame.first, max(numbered, default=frame.last)):
+    # Where every place has a name, numbers between them would be places at which nothing was measured.
+    for place, words in _ticks_along(panel.along, frame.first, max(numbered)) if numbered else ():
         if all(abs(frame.x(place) - other) >= NEAREST for other in near):
             yield _text(frame.x(place), frame.bottom + 16, words, anchor="middle")
     for at, words in named.items():
@@ -342,6 +343,19 @@ def _bands(line: Line, color: int, frame: _Frame) -> Iterator[Markup]:
         if not is_known:
             continue
         kept = list(run)
+        if (
+            len(kept) == 1 and kept[0].low is not None and kept[0].high is not None
+        ):  # no area: a bar in its place
+            x, top, bottom = frame.x(kept[0].x), frame.y(kept[0].high), frame.y(kept[0].low)
+            yield tag(
+                "path",
+                class_=_stroke(color, kept[0].faint),
+                stroke=_ink(color, kept[0].faint),
+                stroke_width=5,
+                stroke_opacity=0.25,
+                d=f"M{x:.1f} {top:.1f}V{bottom:.1f}",
+            )
+            continue
         up = [frame.at(point, point.high) for point in kept if point.high is not None]
         down = [frame.at(point, point.low) for point in reversed(kept) if point.low is not None]
         faint = all(point.faint for point in kept)

@@ -162,15 +162,11 @@ def _architectures() -> list[Row]:
 
 
 def _draw_lengths(plot: Path) -> None:
+    from rankscope.charts import Chart
+    from rankscope.papers.figures.path_length import counted, length_bars
     from rankscope.pathways.counts import ARCHITECTURES
-    from rankscope.plots import length_distribution_chart, save_figure
 
-    rows = [
-        {"name": name, "length": length, "share": share}
-        for name, found in ARCHITECTURES.items()
-        for length, share in enumerate(found.lengths().shares)
-    ]
-    save_figure(length_distribution_chart(rows), plot)
+    Chart([length_bars(counted(ARCHITECTURES))]).save(plot)
     note(f"wrote {plot}")
 
 

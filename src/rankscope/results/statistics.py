@@ -4,9 +4,6 @@ What scipy has comes from scipy. It is imported inside the functions, because it
 need no statistics.
 """
 
-import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,22 +52,6 @@ def median_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
     ordered = np.sort(values)
     outer = max(int(stats.binom.ppf((1 - level) / 2, len(ordered), 0.5)), 1)
     return float(ordered[outer - 1]), float(ordered[-outer])
-
-
-def student(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean of independent numbers and the ends of its 95% interval by Student's t; a single number has none.
-
-    >>> [round(end, 3) for end in student([1.0, 2.0, 3.0])]
-    [2.0, -0.484, 4.484]
-    """
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None, None
-    from scipy.special import stdtrit
-
-    # Exact sums: numbers that are all the same have no spread at all.
-    reach = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - reach, mean + reach
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

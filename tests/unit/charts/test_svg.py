@@ -180,6 +180,33 @@ def test_what_is_not_above_its_floor_is_hollow_and_what_is_beyond_the_axis_is_a_
     assert len([one for one in root.iter(f"{SVG}path") if "h8l-4" in one.attrib["d"]]) == 1
 
 
+def test_where_every_place_has_a_name_no_number_stands_between_them() -> None:
+    dots = [Point(x, 0.5) for x in (1, 3, 7)]
+    names = [(1, "1 x 42"), (3, "3 x 24"), (7, "7 x 16")]
+
+    def below(places) -> set[str]:
+        root = read(Panel(title="a", lines=[Line(name="", points=dots)], places=places, along="log"))
+        texts = still_texts(root)
+        bottom = (
+            max(float(one.attrib["y"]) for one in texts if one.attrib.get("text-anchor") == "middle") - 18
+        )
+        return {str(one.text) for one in texts if float(one.attrib["y"]) == pytest.approx(bottom, abs=0.1)}
+
+    assert below(names) == {"1 x 42", "3 x 24", "7 x 16"}
+    assert below(names[:1]) == {"1 x 42", "2", "4"}  # powers of two up to the last place without a name
+
+
+def test_the_band_of_a_point_alone_is_a_bar() -> None:
+    lone, pair = Point(2, 0.5, low=0.2, high=0.7), [Point(0, 0.5), Point(1, 0.6)]
+    lines = [Line(name="", points=[lone]), Line(name="", points=pair)]
+    root = read(Panel(title="a", lines=lines, scale="linear", inside=[0.0, 1.0]))
+    (bar,) = [one.attrib["d"] for one in root.iter(f"{SVG}path") if one.attrib.get("stroke-width") == "5"]
+    x, top, bottom = map(float, re.fullmatch(r"M(\S+) (\S+)V(\S+)", bar).groups())
+    dot = next(one for one in root.iter(f"{SVG}circle") if float(one.attrib["cx"]) == x)
+    # 0.5 stands two fifths of the way down from 0.7 to 0.2; places are written with one decimal
+    assert (float(dot.attrib["cy"]) - top) / (bottom - top) == pytest.approx(0.4, abs=0.01)
+
+
 def test_a_curve_is_broken_where_there_is_no_number() -> None:
     points = [Point(0, 0.0), Point(1, -1.0), Point(2, None), Point(3, -1.0), Point(4, -2.0)]
     root = read(Panel(title="a", lines=[Line(name="", points=points)]))

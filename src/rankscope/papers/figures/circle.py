@@ -260,11 +260,11 @@ def _walk(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
     """One network, trained and followed; both are kept in the store of the job."""
     asked = {"config": config.model_dump(mode="json"), "steps": steps}
 
-    def make() -> dict[str, object]:
+    def make() -> Walk:
         trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))
-        return described(trained.model.double(), config, steps).model_dump(mode="json")
+        return described(trained.model.double(), config, steps)
 
-    return Walk.model_validate(job.store.remember(key, asked, make))
+    return job.store.kept(Walk, key, asked, make)
 
 
 def _add(rows: Rows, one: Network, radius: float) -> None:

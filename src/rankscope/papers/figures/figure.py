@@ -5,12 +5,10 @@ follows from that value alone, so a figure that was saved says and shows the sam
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypedDict, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from pydantic import ConfigDict
-
-from rankscope.charts import Chart, Drawn
+from rankscope.charts import Chart
 from rankscope.core.config import Config
 from rankscope.core.refs import Ref
 from rankscope.core.registry import Registry
@@ -36,18 +34,6 @@ class FigureConfig(Config):
 
 C = TypeVar("C", bound=FigureConfig)
 F = TypeVar("F", bound=Value)
-
-
-class Point(TypedDict):
-    """One statement, and what was found.
-
-    ``agrees`` is None where it holds in part only, or where the seeds are too few to tell.
-    """
-
-    source: Source
-    statement: str
-    measured: str
-    agrees: bool | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,42 +94,11 @@ class Figure(Generic[C, F]):
 
     def made(self, job: Job) -> tuple[Table, F]:
         """Rows and what was found."""
-        config: Any = self.config(job.size, job.seeds) if self.sizes else None
-        return self.compute(config, job)
+        return self.compute(self.config(job.size, job.seeds), job)
 
     def read(self, finding: ReproduceFinding) -> F:
         """What was found, from a finding that was just made or loaded."""
         return self.found.model_validate(finding.data)
-
-
-class OldFound(Value):
-    """Sections of a table, of figures that are not declared yet."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-def OldFigure(*, make: Callable[[Job], Table], chart: Callable[[Table], Any], **about: Any) -> Any:  # noqa: N802
-    """A figure that is not declared yet: its table has sections, and altair draws it."""
-
-    def made(job: Job) -> tuple[Table, OldFound]:
-        table = make(job)
-        return table, OldFound(**{name: one for name, one in table.sections.items() if name != "definitions"})
-
-    def drawn(found: Any, table: Table) -> Chart:
-        from rankscope.plots import svg
-
-        whole = replace(table, sections=found.model_extra)
-        return Chart([Drawn(title=about["title"], draw=lambda: svg(chart(whole)))])
-
-    return Figure(
-        sizes={},
-        found=OldFound,
-        compute=lambda _, job: made(job),
-        points=lambda found: [Statement(**one) for one in found.model_dump()["verdict"]],
-        chart=drawn,
-        notes=lambda found: found.model_dump()["notes"],
-        **about,
-    )
 
 
 FIGURES: Registry[Any] = Registry("figure")

@@ -1,30 +1,21 @@
 """``path-length``: how many paths of published models have which length, and what such paths weigh in a trained one."""
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from rankscope.core.config import Config
+from rankscope.charts import Bar, Bars, Chart, Line, Panel, Point
 from rankscope.core.refs import Ref
-from rankscope.papers.figures.figure import Job, OldFigure, Size, register
-from rankscope.papers.figures.path_length_words import (
-    LEVELS,
-    SHORT,
-    STATED,
-    Weighed,
-    counted,
-    exact_mean,
-    long_by_count,
-    means,
-    mode,
-    modes,
-    quantile,
-    short_by_weight,
-)
-from rankscope.papers.figures.statistics import mean_of
+from rankscope.core.words import number, percent, power, whole
+from rankscope.findings.base import Value
+from rankscope.findings.blocks import LN10
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.statistics import Mean, mean_of, side
 from rankscope.papers.tasks import initial_model, load_trained
+from rankscope.papers.tasks.effectiveness import Weights
 from rankscope.papers.tasks.model import TaskModel
 from rankscope.pathways import spectrum
 from rankscope.pathways.counts import ARCHITECTURES, Architecture, LengthDistribution
@@ -37,77 +28,189 @@ DEFINITIONS = {
     WEIGHT: "share of the output's residual that all paths with so many heads add: <J Z_k, J Y> / |J Y|^2",
 }
 
+STATED = {
+    "DistilBert": 5.54,
+    "MobileBert": 9.60,
+    "BERT-base/ViT-B": 11.08,
+    "BERT-large/ViT-L": 22.59,
+    "ViT-H": 30.12,
+    "T5-3B": 23.27,
+    "T5-11B": 23.81,
+    "GPT-3": 95.01,
+    "DeiT-T": 9.00,
+}
+"""Mean lengths ``L H / (H + 1)`` of the published models to two digits after the point."""
 
-class PathLengthConfig(Config):
-    """The published models are counted exactly at every size; ``texts`` sequences pass the small trained one."""
+SHORT = 3
+LEVELS = ("0.05", "0.5", "0.95")
+EXACT = "Calculated, nothing random enters."
+
+
+class PathLengthConfig(FigureConfig):
+    """The published models are counted exactly at every size; ``texts`` sequences pass the small trained one.
+
+    No seed changes anything: the network is the built-in one.
+    """
 
     figure: Literal["path-length"] = "path-length"
-    size: Size
+    seeds: tuple[int, ...] = (0,)
     texts: int
 
 
-SIZES: dict[Size, int] = {"fast": 60, "usual": 200, "full": 200}
+# ------------------------------------------------------------------------------------------------ what is found
 
 
-def make(job: Job) -> Table:
-    """The table of the figure: a row per model and length."""
-    config = PathLengthConfig(size=job.size, texts=SIZES[job.size])
+class Counted(Value):
+    """How long the paths of one model are. Whole numbers and fractions that no float holds are texts."""
+
+    name: str
+    heads: int
+    layers: int
+    paths: str
+    log10_paths: float
+    is_closed_form: bool
+    """Whether counting layer by layer gives ``C(L, k) H^k`` at every length k."""
+
+    mean: float
+    mean_exactly: str
+    std: float
+    mode: int
+    """The commonest length; of several the longest."""
+
+    quantiles: dict[str, int]
+    is_mostly_long: bool
+    """Whether more than half of the paths take a head in more than half of the layers."""
+
+    at_most_3: float
+    log10_at_most_3: float
+
+    @property
+    def middle(self) -> tuple[int, int]:
+        """Lengths between which 90% of the paths lie."""
+        return self.quantiles[LEVELS[0]], self.quantiles[LEVELS[-1]]
+
+
+class Weighed(Value):
+    """Of the small network: how many paths have each length, and the share of the output that they add."""
+
+    weights: Weights
+    counts: tuple[int, ...]
+    shares: tuple[Mean, ...]
+    """Means over sequences, by length."""
+
+    short: Mean
+    """What lengths up to half of the layers add together."""
+
+    @property
+    def half(self) -> int:
+        return (len(self.counts) - 1) // 2
+
+    @property
+    def short_count(self) -> int:
+        """How many paths are that short."""
+        return sum(self.counts[: self.half + 1])
+
+
+class Setting(Value):
+    """The small network, and how many sequences it read."""
+
+    texts: int
+    layers: int
+    heads: int
+
+
+class PathLengthFound(Value):
+    """Counts of the published models, and weights in the small one."""
+
+    architectures: tuple[Counted, ...]
+    setting: Setting
+    weighed: tuple[Weighed, ...]
+
+    @property
+    def trained(self) -> Weighed:
+        return {one.weights: one for one in self.weighed}["trained"]
+
+
+# ------------------------------------------------------------------------------------------------- computation
+
+
+def compute(config: PathLengthConfig, job: Job) -> tuple[Table, PathLengthFound]:
+    """A row per model and length."""
     rows = Rows()
-    sections = []
-    for name, found in ARCHITECTURES.items():
-        _add_counts(rows, name, found)
-        sections.append({"name": name, **summary(found)})
+    for name, architecture in ARCHITECTURES.items():
+        _add_counts(rows, name, architecture)
     job.tell(1, 3)
     trained = load_trained()
     letters = trained.task.held_out(trained.config)[0][: config.texts]
-    models = {"trained": trained.model, "initial": initial_model(trained.task, trained.config)}
-    weighed = []
+    models: dict[Weights, object] = {
+        "trained": trained.model,
+        "initial": initial_model(trained.task, trained.config),
+    }
+    weighed = list[Weighed]()
     for done, (weights, model) in enumerate(models.items(), start=2):
         if not isinstance(model, TaskModel):
             raise TypeError(f"the built-in model is a {type(model).__name__}, not one that sorts")
         weighed.append(_weighed(rows, weights, model, letters))
         job.tell(done, 3)
-    return rows.table(
-        config,
-        command="reproduce",
-        seeds=[trained.config.seed],
-        definitions=DEFINITIONS,
-        architectures=sections,
-        setting={"texts": config.texts, "layers": trained.config.layers, "heads": trained.config.heads},
-        verdict=[
-            counted(ARCHITECTURES),
-            means(ARCHITECTURES, STATED),
-            long_by_count(ARCHITECTURES),
-            modes(ARCHITECTURES),
-            short_by_weight(weighed),
-        ],
-        notes=_notes(config),
+    found = PathLengthFound(
+        architectures=counted(ARCHITECTURES),
+        setting=Setting(texts=config.texts, layers=trained.config.layers, heads=trained.config.heads),
+        weighed=tuple(weighed),
+    )
+    asked = config.model_copy(update={"seeds": (trained.config.seed,)})  # others would give the same rows
+    return rows.table(asked, command="reproduce", seeds=asked.seeds, definitions=DEFINITIONS), found
+
+
+def counted(models: Mapping[str, Architecture]) -> tuple[Counted, ...]:
+    """What is said of each model."""
+    return tuple(_counted(name, one.heads, one.layers, one.lengths()) for name, one in models.items())
+
+
+def _counted(name: str, heads: int, layers: int, lengths: LengthDistribution) -> Counted:
+    closed = tuple(math.comb(layers, k) * heads**k for k in range(layers + 1))
+    return Counted(
+        name=name,
+        heads=heads,
+        layers=layers,
+        paths=str(lengths.total),
+        log10_paths=math.log10(lengths.total),
+        is_closed_form=lengths.counts == closed,
+        mean=lengths.mean,
+        mean_exactly=str(exact_mean(lengths)),
+        std=lengths.std,
+        mode=mode(lengths),
+        quantiles={level: quantile(lengths, Fraction(level)) for level in LEVELS},
+        is_mostly_long=2 * sum(lengths.counts[layers // 2 + 1 :]) > lengths.total,
+        at_most_3=lengths.at_most(SHORT),
+        log10_at_most_3=math.log10(sum(lengths.counts[: SHORT + 1])) - math.log10(lengths.total),
     )
 
 
-def summary(found: Architecture) -> dict[str, Any]:
-    """Numbers of one model; whole numbers too large for a float are texts."""
-    lengths = found.lengths()
-    short = sum(lengths.counts[: SHORT + 1])
-    return {
-        "heads": found.heads,
-        "layers": found.layers,
-        "paths": str(lengths.total),
-        "log10_paths": math.log10(lengths.total),
-        "mean": lengths.mean,
-        "mean_exactly": str(exact_mean(lengths)),
-        "std": lengths.std,
-        "mode": mode(lengths),
-        "quantiles": {str(level): quantile(lengths, Fraction(str(level))) for level in LEVELS},
-        "at_most_3": lengths.at_most(SHORT),
-        "log10_at_most_3": math.log10(short) - math.log10(lengths.total),
-    }
+def exact_mean(lengths: LengthDistribution) -> Fraction:
+    """The mean length as a fraction."""
+    return Fraction(sum(k * count for k, count in enumerate(lengths.counts)), lengths.total)
+
+
+def mode(lengths: LengthDistribution) -> int:
+    """The commonest length; of several the longest."""
+    most = max(lengths.counts)
+    return max(length for length, count in enumerate(lengths.counts) if count == most)
+
+
+def quantile(lengths: LengthDistribution, level: Fraction) -> int:
+    """The smallest length that at least this share of the paths does not exceed, in exact arithmetic."""
+    needed, seen = level * lengths.total, 0
+    for length, count in enumerate(lengths.counts):
+        seen += count
+        if seen >= needed:
+            return length
+    raise ValueError(f"a quantile lies between 0 and 1, got {level}")
 
 
 def log10_shares(lengths: LengthDistribution) -> list[float | None]:
-    """Logarithms of the shares, from whole numbers: they are there where a share is below the smallest float."""
-    whole = math.log10(lengths.total)
-    return [math.log10(count) - whole if count else None for count in lengths.counts]
+    """Logarithms of the shares, from whole numbers: they exist where a share is below the smallest float."""
+    total = math.log10(lengths.total)
+    return [math.log10(count) - total if count else None for count in lengths.counts]
 
 
 def _add_counts(rows: Rows, name: str, found: Architecture) -> None:
@@ -130,20 +233,20 @@ def _add_counts(rows: Rows, name: str, found: Architecture) -> None:
     )
 
 
-def _weighed(rows: Rows, weights: str, model: TaskModel, letters: Tensor) -> Weighed:
-    """The small model on test sequences: rows of its counts and of what they weigh, and both for the verdict."""
+def _weighed(rows: Rows, weights: Weights, model: TaskModel, letters: Tensor) -> Weighed:
+    """The small model on test sequences: rows of its counts and of what they weigh."""
     found = spectrum(model.network, model.embed(letters))
     counts = tuple(count for count in found.counts if isinstance(count, int))
     reading = found.read()
     shares = tuple(mean_of(row.tolist()) for row in reading.share)
-    half = (len(counts) - 1) // 2
     about = {
         "model": "sorting",
         "weights": weights,
         "heads": model.config.heads,
         "layers": model.config.layers,
+        "length": list(range(len(counts))),
+        "measure": "path_share",
     }
-    about |= {"length": list(range(len(counts))), "measure": "path_share"}
     total = sum(counts)
     rows.add(
         len(counts),
@@ -161,35 +264,191 @@ def _weighed(rows: Rows, weights: str, model: TaskModel, letters: Tensor) -> Wei
             "resolved": [abs(one.mean) > floor for one, floor in zip(shares, floors, strict=True)],
         },
     )  # fmt: skip
+    half = (len(counts) - 1) // 2
     short = mean_of(reading.share[: half + 1].sum(dim=0).tolist())
     return Weighed(weights=weights, counts=counts, shares=shares, short=short)
 
 
-def _notes(config: PathLengthConfig) -> list[str]:
+# ---------------------------------------------------------------------------------------------------- statements
+
+
+def points(found: PathLengthFound) -> list[Statement]:
+    """Four statements on counts, which are exact, and one on weights."""
+    models = found.architectures
     return [
-        "Nothing here is drawn at random: counts are exact, and the network is the built-in one on its own test "
-        "sequences. A seed changes nothing.",
-        "Counts are whole numbers, shares are rounded once; the column paths holds every count in full, log10_value "
-        "the logarithm of every share however small.",
-        "A path picks one head or the skip around the attention of every layer. MLPs and norms are not choices. Heads "
-        "and layers are those of the published figure; cross-attention and other layouts are not counted.",
-        "A uniformly random path has Binomial(L, H / (H + 1)) heads. Drawing paths of one length evenly, as for path "
-        "effectiveness, is another distribution.",
-        f"The weight is that of the built-in network that sorts letters (6 layers, 2 heads, attention alone) on "
-        f"{config.texts} test sequences: the share of the output's residual in the direction of the output, with "
-        "attention maps and norms held at their values. Shares add up to 1 and may be negative.",
+        _closed_form(models),
+        _means(models),
+        _long_by_count(models),
+        _modes(models),
+        _short_by_weight(found),
+    ]
+
+
+def _closed_form(models: Sequence[Counted]) -> Statement:
+    """Every model must agree: one that differs refutes a formula."""
+    wrong = [one.name for one in models if not one.is_closed_form]
+    largest = max(models, key=lambda one: one.log10_paths)
+    return Statement(
+        source="reported",
+        statement="Of a network with skips, C(L, k) H^k paths have length k, and there are (1 + H)^L in all.",
+        measured=f"{EXACT} Counted layer by layer in whole numbers for {len(models)} published models: "
+        + (f"differs for {', '.join(wrong)}." if wrong else "equal at every length.")
+        + f" The most paths are {largest.heads + 1}^{largest.layers} = {power(largest.log10_paths * LN10)}.",
+        agrees=not wrong,
+    )
+
+
+def _means(models: Sequence[Counted]) -> Statement:
+    """Model by model; a number to two digits after the point agrees if it is the exact one rounded."""
+    said, checks = [], []
+    for one in models:
+        exact = Fraction(one.mean_exactly)
+        is_right = abs(exact - Fraction(str(STATED[one.name]))) <= Fraction(1, 200)
+        checks.append(is_right and exact == Fraction(one.layers * one.heads, one.heads + 1))
+        said.append(
+            f"{one.name} ({one.heads}, {one.layers}) {one.mean:.2f}{'' if is_right else ' (differs)'}"
+        )
+    stated = ", ".join(f"{one.name} {STATED[one.name]:.2f}" for one in models)
+    return Statement(
+        source="ours",
+        statement=f"The mean length is L H / (H + 1): {stated}.",
+        measured=f"{EXACT} (Heads, layers) and mean from whole numbers: {', '.join(said)}.",
+        agrees=decided(checks),
+    )
+
+
+def _long_by_count(models: Sequence[Counted]) -> Statement:
+    said = [
+        f"{one.name} {power(one.log10_at_most_3 * LN10, digits=2)}, {one.middle[0]} to {one.middle[1]} of {one.layers}"
+        for one in models
+    ]
+    return Statement(
+        source="ours",
+        statement="By count, paths are overwhelmingly long: most take a head in more than half of the layers. Short "
+        "paths can only matter by their weight.",
+        measured=f"{EXACT} Share of paths with at most {SHORT} heads, and the lengths of the middle 90%: "
+        f"{'; '.join(said)}.",
+        agrees=decided([one.is_mostly_long for one in models]),
+    )
+
+
+def _modes(models: Sequence[Counted]) -> Statement:
+    """``C(L, L) H^L / (C(L, L-1) H^(L-1)) = H / L``, and the shares rise up to their one maximum."""
+    said = [f"{one.name} {one.mode} of {one.layers} ({one.heads} heads)" for one in models]
+    return Statement(
+        source="ours",
+        statement="The commonest path takes a head in every layer just where there are at least as many heads as "
+        "layers.",
+        measured=f"{EXACT} Commonest length of the layers: {', '.join(said)}. With as many heads as layers one layer "
+        "less is as common.",
+        agrees=decided([(one.mode == one.layers) == (one.heads >= one.layers) for one in models]),
+    )
+
+
+def _short_by_weight(found: PathLengthFound) -> Statement:
+    """Holds if the trained network's shorter half has under half of the paths and, by interval, most of the output."""
+    trained = found.trained
+    said = [
+        f"{one.weights} {one.short.text(5)} (by length {', '.join(number(mean.mean, 2) for mean in one.shares)})"
+        for one in found.weighed
+    ]
+    few, total = trained.short_count, sum(trained.counts)
+    heavy = side(trained.short, 0.5)
+    return Statement(
+        source="ours",
+        statement="By count paths are long, by weight they are short: in a small trained network the shorter half of "
+        "the lengths has the minority of the paths and most of the output.",
+        measured=f"Network that sorts (L = {found.setting.layers}): lengths 0 to {trained.half} have {few} of {total} "
+        f"paths ({percent(few / total)}); share of the output, mean over sequences (95% interval): "
+        f"{'; '.join(said)}.",
+        agrees=False if 2 * few >= total else heavy,
+    )
+
+
+def notes(found: PathLengthFound) -> list[str]:
+    """Sentences for the reader."""
+    setting = found.setting
+    return [
+        "Counts are exact, and the network is the built-in one on its own test sequences. A seed changes nothing.",
+        "The column paths holds every count in full, log10_value the logarithm of every share however small.",
+        "A path picks one head or the skip around the attention of every layer, so a uniformly random path has "
+        "Binomial(L, H / (H + 1)) heads. MLPs and norms are not choices. Heads and layers are those of the published "
+        "figure; cross-attention is not counted.",
+        f"The weight is that of the built-in network that sorts letters ({setting.layers} layers, {setting.heads} "
+        f"heads, attention alone) on {setting.texts} test sequences: the share of the output's residual in the "
+        "direction of the output, with attention maps and norms held at their values. Shares add up to 1 and may be "
+        "negative.",
         "For another model: 'rankscope paths MODEL' weighs its lengths.",
     ]
 
 
-def _chart(table: Table) -> Any:
-    from rankscope.plots.path_length_chart import path_length_chart
+# ------------------------------------------------------------------------------------------------------- picture
 
-    return path_length_chart(table)
+
+def chart(found: PathLengthFound, _: Table) -> Chart:
+    """How long paths are by count, and what paths of each length weigh."""
+    by_count, by_weight = _long_by_count(found.architectures).agrees, _short_by_weight(found).agrees
+    long = "By count paths are long" if by_count else "How long paths are by count"
+    short = "by weight they are short" if by_weight else "and by weight"
+    return Chart([length_bars(found.architectures), _weights(found)], title=f"{long}, {short}")
+
+
+def length_bars(models: Sequence[Counted]) -> Bars:
+    """The mean length of every model as a share of its layers, with the middle 90% of its paths."""
+    return Bars(
+        title="Mean length of a path, as a share of the layers",
+        bars=[
+            Bar(
+                f"{one.name}, H {one.heads}, L {one.layers}",
+                one.mean / one.layers,
+                f"{one.mean:.2f} of {one.layers}",
+                low=one.middle[0] / one.layers,
+                high=one.middle[1] / one.layers,
+                tip=f"mean {one.mean:.2f} of {one.layers}, 90% of {whole(int(one.paths))} paths have "
+                f"{one.middle[0]} to {one.middle[1]} heads",
+            )
+            for one in sorted(models, key=lambda one: one.mean)
+        ],
+        value="share of the layers in which a path takes a head",
+        notes=["All paths count the same. Lines: the middle 90% of them. H heads, L layers."],
+    )
+
+
+def _weights(found: PathLengthFound) -> Panel:
+    counts = found.trained.counts
+    shares = [count / sum(counts) for count in counts]
+    names = {"trained": "share of output, trained", "initial": "share of output, initial"}
+    lines = [
+        Line(
+            name="share of paths",
+            points=[Point(at, one, f"share of paths: {percent(one)}") for at, one in enumerate(shares)],
+            style="dashed",
+            color=-1,
+        )
+    ]
+    for place, one in enumerate(found.weighed):
+        name = names[one.weights]
+        dots = [
+            Point(at, mean.mean, f"{name}: {percent(mean.mean)}", low=mean.low, high=mean.high)
+            for at, mean in enumerate(one.shares)
+        ]
+        lines.append(Line(name=name, points=dots, color=place))
+    setting = found.setting
+    return Panel(
+        title="A network that sorts: share by path length",
+        lines=lines,
+        value="share",
+        across="heads on the path",
+        scale="linear",
+        notes=[
+            f"{setting.layers} layers of {setting.heads} heads, mean over {setting.texts} sequences (bands: 95% "
+            "interval). Shares of the output may be negative."
+        ],
+    )
 
 
 register(
-    OldFigure(
+    Figure(
         name="path-length",
         title="how long paths are, by count and by weight",
         source=Ref(
@@ -199,7 +458,15 @@ register(
         ),
         question="Are most paths short, or is it only that short paths matter most?",
         durations={"fast": "about 1 second", "usual": "about 2 seconds", "full": "about 2 seconds"},
-        make=make,
-        chart=_chart,
+        sizes={
+            "fast": PathLengthConfig(size="fast", texts=60),
+            "usual": PathLengthConfig(size="usual", texts=200),
+            "full": PathLengthConfig(size="full", texts=200),
+        },
+        found=PathLengthFound,
+        compute=compute,
+        points=points,
+        chart=chart,
+        notes=notes,
     )
 )

@@ -49,6 +49,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -67,7 +68,7 @@ from rankscope.pathways import spectrum
 from rankscope.pathways.counts import counts_of
 from rankscope.pathways.isolated import OFFICIAL_EPS
 from rankscope.results import Table
-from rankscope.results.statistics import student
+from rankscope.results.statistics import mean_interval
 from rankscope.studies.rows import Rows, definitions
 
 Weights = Literal["trained", "initial"]
@@ -346,7 +347,7 @@ def over_seeds(rows: Sequence[PathRow]) -> tuple[OverSeeds, ...]:
     found = []
     for (weights, mode, paths, summed, length, definition), some in groups.items():
         values = tuple(row.value for row in some)
-        mean, low, high = student(values)
+        mean, low, high = _mean(values)
         resolved = sum(row.resolved for row in some)
         found.append(
             OverSeeds(
@@ -594,11 +595,17 @@ def _tally_rows(about: Kept, tallies: Sequence[Tally]) -> list[PathRow]:
     found, rows = [tally.means() for tally in tallies], list[PathRow]()
     for definition in found[0]:
         values, floors = zip(*(one[definition] for one in found), strict=True)
-        mean, low, high = student(values)
+        mean, low, high = _mean(values)
         row = _row(about, definition, mean, math.fsum(floors) / len(floors))
         drawn = {"low": low, "high": high, "repeats": len(values)} if about.paths == "drawn" else {}
         rows.append(row.model_copy(update=drawn))
     return rows
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Mean of independent numbers and the ends of its 95% interval; a single number has none."""
+    low, high = mean_interval(np.asarray(values, dtype=float)) if len(values) > 1 else (None, None)
+    return math.fsum(values) / len(values), low, high
 
 
 def _row(about: Kept, definition: str, value: float, floor: float) -> PathRow:
