@@ -5,23 +5,19 @@ of HTML instead, without JavaScript.
 """
 
 from rankscope.plots.backend import Chart as Chart
-from rankscope.plots.curves import layer_curves as layer_curves
 from rankscope.plots.files import FIGURE_FORMATS as FIGURE_FORMATS
 from rankscope.plots.files import description as description
 from rankscope.plots.files import save_figure as save_figure
 from rankscope.plots.files import svg as svg
 from rankscope.plots.paths_effect import effectiveness_chart as effectiveness_chart
 from rankscope.plots.paths_lengths import length_distribution_chart as length_distribution_chart
-from rankscope.plots.split_curves import split_curves as split_curves
 
 __all__ = [
     "FIGURE_FORMATS",
     "Chart",
     "description",
     "effectiveness_chart",
-    "layer_curves",
     "length_distribution_chart",
     "save_figure",
-    "split_curves",
     "svg",
 ]

@@ -11,7 +11,6 @@ DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 
 GRAY = "#6b6b6b"
-FLOOR_FILL = "#9a9a9a"
 INK = "#222222"
 
 # Vega breaks no lines; an average letter of this font size is about this many pixels wide.
