@@ -26,8 +26,7 @@ from rankscope.papers.figures.dong_curves import (
     compute,
 )
 from rankscope.papers.figures.figure import Figure, Statement, decided, register
-from rankscope.papers.figures.interval_rules import all_within, side, within
-from rankscope.papers.figures.statistics import Mean, first_below, mean_of
+from rankscope.papers.figures.statistics import Mean, all_within, first_below, mean_of, side, within
 from rankscope.results import Table
 
 FEWEST = 3
@@ -397,7 +396,9 @@ def chart(found: DongFound, table: Table) -> Chart:
     if found.published:
         said.append("dashed with rings: published")
     if found.split:
-        said.append("dotted: the residual itself, by the split pass, geometric mean over the first texts")
+        said.append(
+            "dotted: the residual itself, by the split pass, geometric mean over the first texts, as far as the axis"
+        )
     said.append(f"shaded: below the rounding floor of float32; collapsed: below {GONE} for good")
     return Chart(
         [_linear(found, weights) for weights in shown] + [_logarithmic(found, weights) for weights in shown],
@@ -505,8 +506,8 @@ def _log_point(name: str, layer: int, one: Mean) -> Point:
 
 
 def _split_line(name: str, place: int, logs: Sequence[float]) -> Line:
-    """Up to the first layer beyond the axis: the line leaves there for good."""
-    end = next((layer for layer, log in enumerate(logs) if log < DEEPEST), len(logs) - 1)
+    """Up to the first layer beyond the axis, which has a margin of a twentieth."""
+    end = next((layer for layer, log in enumerate(logs) if log < 1.1 * DEEPEST), len(logs) - 1)
     said = [
         Point(layer, log, f"{name}, split pass: {power(LN10 * log)}")
         for layer, log in enumerate(logs[: end + 1])
