@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from rankscope.charts import Chart, Panel
 from rankscope.core.refs import Ref
-from rankscope.core.words import listed, number, power
+from rankscope.core.words import count, listed, number, power
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.masks import parse_mask, slem_words
@@ -464,8 +464,8 @@ def _normed(found: WuMasksFound) -> Statement:
         source="reported",
         statement="LayerNorm alone keeps mu(X) from going to 0 at random value maps.",
         measured=f"{start} (one head, Gaussian tokens and weights, no skips, no MLPs). Factor per layer over the last "
-        f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}. The norm keeps the "
-        "scale of the tokens, not their differences.",
+        f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}."
+        + (" The norm keeps the scale of the tokens, not their differences." if falls else ""),
         agrees=_turned(falls),
     )
 
@@ -581,8 +581,8 @@ def _kept(kept: Kept) -> Statement:
         measured=f"Existence, not attraction. W = I + {SHEAR:g} S, {TOKENS} tokens in {DIM} dimensions, causal, unit "
         f"sphere, built states of rank {listed([str(rank) for rank in kept.ranks])}: one step moves them by at most "
         f"{number(moved, 1)}, and a stack started exactly there keeps mu/||X||_F at {_powers(steady)} over "
-        f"{kept.steady_layers} layers; without the norm the same weights and starts end at {_powers(plain)}. They do "
-        f"not attract: {_pushes(kept.pushed)}. {_random(kept.random_starts)}",
+        f"{kept.steady_layers} layers; without the norm the same weights and starts end at {_powers(plain)}. "
+        f"{_pushes(kept.pushed)}. {_random(kept.random_starts)}",
         agrees=moved < AT_REST and stays and all(log < GONE for log in plain),
     )
 
@@ -593,7 +593,7 @@ def _powers(logs: Sequence[float]) -> str:
 
 def _pushes(found: Sequence[Pushed]) -> str:
     each = [f"{share_text(one.collapsed, one.pushes)} at rank {one.rank}" for one in found]
-    return f"pushed by {number(found[0].size, 1)} in every entry, {listed(each)} collapse within {found[0].steps} steps"
+    return f"Pushed by {number(found[0].size, 1)} in every entry, {listed(each)} collapse within {found[0].steps} steps"
 
 
 def _random(starts: RandomStarts) -> str:
@@ -622,7 +622,7 @@ def notes(found: WuMasksFound) -> list[str]:
     slowest = found.network("gaussian", "none", shape.masks[2])
     return [
         f"Stacks of {shape.layers} layers X <- D A X W with one head, dim {shape.dim}, {shape.tokens} Gaussian "
-        f"tokens; all weights N(0, 1/dim) unless named; windows reach {shape.window} tokens to a side. The weights of "
+        f"tokens; all weights N(0, 1/dim) unless named; windows reach {count(shape.window, 'token')} to a side. The weights of "
         "a seed are the same for all masks and norms.",
         "Split pass: the residual is carried apart from the tokens, with its scale as a logarithm; floors are "
         "estimated from a perturbed run. Float32: an ordinary run; below its floor (32 u sqrt(layer)) a number says "
