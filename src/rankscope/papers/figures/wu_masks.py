@@ -622,8 +622,8 @@ def notes(found: WuMasksFound) -> list[str]:
     slowest = found.network("gaussian", "none", shape.masks[2])
     return [
         f"Stacks of {shape.layers} layers X <- D A X W with one head, dim {shape.dim}, {shape.tokens} Gaussian "
-        f"tokens; all weights N(0, 1/dim) unless named; windows reach {count(shape.window, 'token')} to a side. The weights of "
-        "a seed are the same for all masks and norms.",
+        f"tokens; all weights N(0, 1/dim) unless named; windows reach {count(shape.window, 'token')} to a side. The "
+        "weights of a seed are the same for all masks and norms.",
         "Split pass: the residual is carried apart from the tokens, with its scale as a logarithm; floors are "
         "estimated from a perturbed run. Float32: an ordinary run; below its floor (32 u sqrt(layer)) a number says "
         "nothing.",

@@ -252,7 +252,8 @@ def notes(found: WuTemperatureFound) -> list[str]:
         "by 8, 1/64 multiplies them by 8. With weights N(0, 1/dim) the logits of the first layer have standard "
         f"deviation {number(size / 8, 2)}, {number(size, 2)} and {number(8 * size, 2)}.",
         f"Stacks of {setting.layers} layers, dim {setting.dim}, {setting.tokens} Gaussian tokens, value maps "
-        f"N(0, 1/dim), windows of {count_of(setting.window, 'token')} to a side; the weights of a seed are the same throughout.",
+        f"N(0, 1/dim), windows of {count_of(setting.window, 'token')} to a side; the weights of a seed are the "
+        "same throughout.",
         "Once tokens are nearly equal their logits are too, whatever the temperature: asymptotic rates do not depend "
         "on it (causal: 1/2 per layer; complete: order 3), only the depth at which they set in.",
     ]
