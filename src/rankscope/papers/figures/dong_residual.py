@@ -26,8 +26,7 @@ from rankscope.papers.figures.dong_curves import (
     compute,
 )
 from rankscope.papers.figures.figure import Figure, Statement, decided, register
-from rankscope.papers.figures.interval_rules import all_within, side, within
-from rankscope.papers.figures.statistics import Mean, first_below, mean_of
+from rankscope.papers.figures.statistics import Mean, all_within, first_below, mean_of, side, within
 from rankscope.results import Table
 
 FEWEST = 3

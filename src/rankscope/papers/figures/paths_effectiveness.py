@@ -19,8 +19,7 @@ from rankscope.core.refs import Ref
 from rankscope.core.words import listed, number, percent, power, sentence
 from rankscope.findings.blocks import LN10
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Size, Statement, decided, register
-from rankscope.papers.figures.interval_rules import side, within
-from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text
+from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text, side, within
 from rankscope.papers.tasks.effectiveness import (
     ACCURACY,
     CHANCE,
