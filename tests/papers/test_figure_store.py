@@ -1,4 +1,4 @@
-"""What a figure keeps of its work: the same question is answered once, every other one anew; and what figures ask."""
+"""What a figure keeps of its work: every question is answered once; and what figures ask."""
 
 import json
 import math
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.papers.figures import circle_runs, paths_effectiveness, store
+from rankscope.findings.base import Value
+from rankscope.papers.figures import circle, paths_effectiveness, store
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
@@ -95,6 +96,25 @@ def test_what_was_just_made_is_what_will_be_read(tmp_path: Path, kept: bool) -> 
     assert made == json.loads(json.dumps(FOUND))
     assert (made["pair"], made["3"], made["tenth"]) == ([1, 2], "key", 0.1 + 0.2)
     assert place.remember("piece", ASKED, Work(FOUND)) == made
+
+
+class Piece(Value):
+    """A typed piece."""
+
+    times: int
+
+
+def test_a_typed_piece_is_made_once_and_made_again_where_it_is_of_another_kind(tmp_path: Path) -> None:
+    work = Work()
+
+    def make() -> Piece:
+        return Piece(times=work())
+
+    assert [Store(tmp_path).kept(Piece, "piece", ASKED, make) for _ in range(2)] == [Piece(times=1)] * 2
+    (file,) = tmp_path.rglob("result.json")
+    file.write_text(json.dumps({"found": {"other": "fields"}, "inner": []}))
+    assert [Store(tmp_path).kept(Piece, "piece", ASKED, make) for _ in range(2)] == [Piece(times=2)] * 2
+    assert Store().kept(Piece, "piece", ASKED, make) == Piece(times=3)
 
 
 def test_work_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -221,31 +241,42 @@ OTHER_PATHS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+class Asked(Value):
+    """Stands for what is measured: it names the configurations it was measured for."""
+
+    training: str
+    measured: str
+
+
+def trained(task: Any, config: Any, **more: Any) -> Any:
+    """Stands for a training: nothing is trained."""
+    return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
+
+
 @pytest.fixture
 def paths_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """What the figure says of a model and a measurement; both are told by their configurations, nothing is trained."""
-
-    def told(task: Any, config: Any, **more: Any) -> Any:
-        return SimpleNamespace(config=config)
-
-    monkeypatch.setattr(paths_effectiveness, "train_task", told)
+    """What the figure finds of a model and a measurement."""
+    monkeypatch.setattr(paths_effectiveness, "train_task", trained)
+    monkeypatch.setattr(paths_effectiveness, "Measured", Asked)
     monkeypatch.setattr(
         paths_effectiveness,
         "measured",
-        lambda one, paths, tell: [one.config.model_dump(mode="json"), paths.model_dump(mode="json")],
+        lambda one, paths, tell: Asked(
+            training=one.config.model_dump_json(), measured=paths.model_dump_json()
+        ),
     )
 
     def ask(training: dict[str, Any], paths: dict[str, Any]) -> Any:
-        job = Job(store=Store(tmp_path))
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
-        found = paths_effectiveness._one(job, SORT, *configs, lambda done: None)
-        assert found == [one.model_dump(mode="json") for one in configs]  # not what was found for another
+        found = paths_effectiveness._one(Job(store=Store(tmp_path)), SORT, *configs, lambda done: None)
+        # not what was found for another question
+        assert found == Asked(training=configs[0].model_dump_json(), measured=configs[1].model_dump_json())
         return found
 
     return ask
 
 
-def test_the_figure_of_paths_asks_anew_when_anything_changes(paths_asked: Callable[..., Any]) -> None:
+def test_the_figure_of_paths_asks_again_when_anything_changes(paths_asked: Callable[..., Any]) -> None:
     asked = [({}, {}), *(({}, one) for one in OTHER_PATHS), *((one, {}) for one in OTHER_SORT)]
     assert {name for one in OTHER_PATHS for name in one} == set(EffectivenessConfig.model_fields)
     for training, paths in asked + asked:
@@ -255,12 +286,13 @@ def test_the_figure_of_paths_asks_anew_when_anything_changes(paths_asked: Callab
 def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Any] = []
 
-    def told(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
+    def noted(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
         folders.append(folder)
-        return SimpleNamespace(config=config)
+        return trained(task, config)
 
-    monkeypatch.setattr(paths_effectiveness, "train_task", told)
-    monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: 0)
+    monkeypatch.setattr(paths_effectiveness, "train_task", noted)
+    monkeypatch.setattr(paths_effectiveness, "Measured", Asked)
+    monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: Asked(training="", measured=""))
     for training, paths in (({}, {}), ({}, {"seed": 1}), *((one, {}) for one in OTHER_SORT)):
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
         paths_effectiveness._one(Job(store=Store(tmp_path)), SORT, *configs, lambda done: None)
@@ -268,23 +300,26 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
     assert len(set(folders)) == 1 + len(OTHER_SORT)
 
 
-def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_circle_asks_again_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Any] = []
 
-    def told(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
+    def noted(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
         folders.append(folder)
-        return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
+        return trained(task, config)
 
-    monkeypatch.setattr(circle_runs, "train_task", told)
+    monkeypatch.setattr(circle, "train_task", noted)
+    monkeypatch.setattr(circle, "Walk", Asked)
     monkeypatch.setattr(
-        circle_runs, "described", lambda model, config, steps: [config.model_dump(mode="json"), steps]
+        circle,
+        "described",
+        lambda model, config, steps: Asked(training=config.model_dump_json(), measured=str(steps)),
     )
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip
     asked = [(CircleConfig.of(**one), steps) for one in others for steps in (5, 6)]
     for config, steps in asked + asked:
-        found = circle_runs.found_of(config, steps, Job(store=Store(tmp_path)), "one")
-        assert found == [config.model_dump(mode="json"), steps]
+        found = circle._walk(config, steps, Job(store=Store(tmp_path)), "one")
+        assert found == Asked(training=config.model_dump_json(), measured=str(steps))
     assert len(folders) == len(asked)  # the second time all is known
     assert len(set(folders)) >= len(others)
