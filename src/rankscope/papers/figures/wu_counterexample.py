@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope.charts import Cell, Chart, Grid
 from rankscope.core.refs import Ref
-from rankscope.core.words import number, percent, power
+from rankscope.core.words import count, number, percent, power
 from rankscope.dynamics import attention_system, run
 from rankscope.dynamics.clusters import uniform_starts
 from rankscope.dynamics.two_tokens import TwoTokens
@@ -272,10 +272,15 @@ def points(found: WuCounterexampleFound) -> list[Statement]:
             source="ours",
             statement="B exists from w = alpha / (1 - alpha) on (closed form of the rebuilt example).",
             measured=f"Below the boundary {len(missing) - len(alone)} of {len(missing)} systems have no start that "
-            f"keeps rank 2; where B attracts, token 2 of all starts that keep rank 2 ends within {number(off, 2)} of "
-            f"the closed form in all {len(kept)} systems (median over systems of the largest distance "
-            f"{number(median(distances) if distances else None, 2)}); token 1 itself is still about 1/(w steps), up to "
-            f"{number(late, 1)}, from its limit.",
+            "keeps rank 2; where B attracts, "
+            + (
+                f"token 2 of all starts that keep rank 2 ends within {number(off, 2)} of the closed form in all "
+                f"{count(len(kept), 'system')} (median over systems of the largest distance "
+                f"{number(median(distances), 2)}); token 1 itself is still about 1/(w steps), up to {number(late, 1)}, "
+                "from its limit."
+                if distances
+                else "no start keeps rank 2."
+            ),
             agrees=not alone and off is not None and off < CLOSE if kept and missing else None,
         ),
         Statement(

@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from rankscope.charts import Chart, Panel
 from rankscope.core.refs import Ref
-from rankscope.core.words import listed, number, power
+from rankscope.core.words import count, listed, number, power
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.masks import parse_mask, slem_words
@@ -458,14 +458,14 @@ def _normed(found: WuMasksFound) -> Statement:
     }[falls]
     speeds = "; ".join(
         f"norm {norm}: {', '.join(one.speed + _forecast(one, shape) for one in found.over_masks('gaussian', norm))}"
-        for norm in NORMS
+        for norm in ("sphere", "layer")
     )
     return Statement(
         source="reported",
         statement="LayerNorm alone keeps mu(X) from going to 0 at random value maps.",
         measured=f"{start} (one head, Gaussian tokens and weights, no skips, no MLPs). Factor per layer over the last "
-        f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}. The norm keeps the "
-        "scale of the tokens, not their differences.",
+        f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}."
+        + (" The norm keeps the scale of the tokens, not their differences." if falls else ""),
         agrees=_turned(falls),
     )
 
@@ -510,7 +510,12 @@ def _single(found: WuMasksFound) -> Statement:
         None: "Not all are at rounding over the last quarter of the recorded layers",
     }[judged]
     stops = [one.mask for one in plain if one.float32_is_level]
-    cause = f" ({listed(stops)} level as well: the plateau is rounding, not the norm)" if stops else ""
+    cause = (
+        f" Without a norm {listed(stops)} {'levels' if len(stops) == 1 else 'level'} off as well: the plateau is "
+        "rounding, not the norm."
+        if stops
+        else ""
+    )
     complete = found.network("gaussian", "sphere", full)
     large, small = (found.network(kind, "none", causal) for kind in ("gaussian", "small"))
     return Statement(
@@ -518,11 +523,11 @@ def _single(found: WuMasksFound) -> Statement:
         statement="Drawn from a float32 run, curves of mu/||X||_F with a norm level off at rounding while the residual "
         "itself goes on falling.",
         measured=f"{start}: in float32 at layer {found.setting.layers}, geometric mean over seeds, "
-        f"{'; '.join(map(_seen, normed))}. Without a norm: {'; '.join(map(_seen, plain))}{cause}. The complete mask on "
-        f"the sphere is exactly 0 in {complete.float32_exactly_zero} of {complete.seeds} seeds. With value maps as "
-        f"small as BERT's and no norm mu itself ends at {_size(small.float32_log10_mu_at_last_layer)} against "
-        f"{_size(large.float32_log10_mu_at_last_layer)} with N(0, 1/dim), "
-        "causal: X shrinks, which is scale and not collapse.",
+        f"{'; '.join(map(_seen, normed))}.{cause} The complete mask on the sphere is exactly 0 in "
+        f"{complete.float32_exactly_zero} of {complete.seeds} seeds. With value maps as small as BERT's and no norm "
+        f"mu itself ends at {_size(small.float32_log10_mu_at_last_layer)} against "
+        f"{_size(large.float32_log10_mu_at_last_layer)} with N(0, 1/dim), causal: X shrinks, which is scale and not "
+        "collapse.",
         agrees=judged,
     )
 
@@ -543,27 +548,21 @@ def _size(log10: Mean | None) -> str:
 def _isometries(found: WuMasksFound) -> Statement:
     """Agrees if every strongly connected mask falls on the sphere, by intervals, for both kinds of maps."""
     full, causal, window, one_sided = found.setting.masks
+    kinds = ("orthogonal", "identity")
 
-    def speeds(norm: str, *masks: str) -> str:
-        return "; ".join(
-            f"{values}: {', '.join(found.network(values, norm, mask).speed for mask in masks)}"
-            for values in ("orthogonal", "identity")
-        )
+    def speeds(*masks: str) -> str:
+        each = ([found.network(values, "sphere", mask).speed for mask in masks] for values in kinds)
+        return "; ".join(f"{values}: {', '.join(one)}" for values, one in zip(kinds, each, strict=True))
 
     return Statement(
         source="reported",
         statement="Orthogonal value maps with LayerNorm: exponential collapse for every strongly connected mask.",
         measured="On the sphere, the paper's LayerNorm, factor per layer over the last half with its 95% interval, for "
-        f"the complete mask the order: {speeds('sphere', full, window)}; the SLEM of {window} is "
+        f"the complete mask the order: {speeds(full, window)}; the SLEM of {window} is "
         f"{slem_words(parse_mask(window).graph(found.setting.tokens))}. Masks that are only quasi-strongly connected, "
-        f"SLEM 1/2: {speeds('sphere', causal, one_sided)}. With mean removal, with which orthogonal maps do not "
-        f"commute: {speeds('layer', full, window)}.",
+        f"SLEM 1/2: {speeds(causal, one_sided)}.",
         agrees=decided(
-            [
-                found.network(values, "sphere", mask).falls
-                for values in ("orthogonal", "identity")
-                for mask in (full, window)
-            ]
+            [found.network(values, "sphere", mask).falls for values in kinds for mask in (full, window)]
         ),
     )
 
@@ -582,8 +581,8 @@ def _kept(kept: Kept) -> Statement:
         measured=f"Existence, not attraction. W = I + {SHEAR:g} S, {TOKENS} tokens in {DIM} dimensions, causal, unit "
         f"sphere, built states of rank {listed([str(rank) for rank in kept.ranks])}: one step moves them by at most "
         f"{number(moved, 1)}, and a stack started exactly there keeps mu/||X||_F at {_powers(steady)} over "
-        f"{kept.steady_layers} layers; without the norm the same weights and starts end at {_powers(plain)}. They do "
-        f"not attract: {_pushes(kept.pushed)}. {_random(kept.random_starts)}",
+        f"{kept.steady_layers} layers; without the norm the same weights and starts end at {_powers(plain)}. "
+        f"{_pushes(kept.pushed)}. {_random(kept.random_starts)}",
         agrees=moved < AT_REST and stays and all(log < GONE for log in plain),
     )
 
@@ -593,14 +592,8 @@ def _powers(logs: Sequence[float]) -> str:
 
 
 def _pushes(found: Sequence[Pushed]) -> str:
-    each = "; ".join(
-        f"rank {one.rank} {share_text(one.collapsed, one.pushes)}, sigma_2/sigma_1 from {number(one.second, 2)} to at "
-        f"most {number(one.second_high, 1)}"
-        for one in found
-    )
-    return (
-        f"pushed by {number(found[0].size, 1)} in every entry, within {found[0].steps} steps collapse {each}"
-    )
+    each = [f"{share_text(one.collapsed, one.pushes)} at rank {one.rank}" for one in found]
+    return f"Pushed by {number(found[0].size, 1)} in every entry, {listed(each)} collapse within {found[0].steps} steps"
 
 
 def _random(starts: RandomStarts) -> str:
@@ -629,8 +622,8 @@ def notes(found: WuMasksFound) -> list[str]:
     slowest = found.network("gaussian", "none", shape.masks[2])
     return [
         f"Stacks of {shape.layers} layers X <- D A X W with one head, dim {shape.dim}, {shape.tokens} Gaussian "
-        f"tokens; all weights N(0, 1/dim) unless named; windows reach {shape.window} tokens to a side. The weights of "
-        "a seed are the same for all masks and norms.",
+        f"tokens; all weights N(0, 1/dim) unless named; windows reach {count(shape.window, 'token')} to a side. The "
+        "weights of a seed are the same for all masks and norms.",
         "Split pass: the residual is carried apart from the tokens, with its scale as a logarithm; floors are "
         "estimated from a perturbed run. Float32: an ordinary run; below its floor (32 u sqrt(layer)) a number says "
         "nothing.",

@@ -67,6 +67,8 @@ class Setting(Value):
 
     tokens: int
     dim: int
+    steps: int
+    """After which a start is given up."""
 
 
 class Starts(Value):
@@ -135,7 +137,7 @@ def compute(config: OrthogonalConfig, job: Job) -> tuple[Table, OrthogonalFound]
         outside_hemisphere=config.starts - sum(in_hemisphere(draw.x)),
     )
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([DIAMETER]))
-    setting = Setting(tokens=config.tokens, dim=config.dim)
+    setting = Setting(tokens=config.tokens, dim=config.dim, steps=config.steps)
     return table, OrthogonalFound(setting=setting, masks=tuple(masks), starts=starts)
 
 
@@ -278,7 +280,8 @@ def chart(found: OrthogonalFound, table: Table) -> Chart:
         else "Orthogonal values on the unit sphere: 1 - smallest cosine of two tokens, by step",
         notes=[
             f"c: smallest cosine of two of {found.setting.tokens} tokens in {found.setting.dim} dimensions; median of "
-            f"{starts.count} starts, least to most; {starts.outside_hemisphere} starts lie in no hemisphere",
+            f"{starts.count} starts, least to most; {starts.outside_hemisphere} starts lie in no hemisphere; those "
+            f"that collapse do within {found.setting.steps} steps",
             "dashed: the accumulated bound of every step, median, from where it covers more than half of the starts; "
             "shaded: rounding",
         ],

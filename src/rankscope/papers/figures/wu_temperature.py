@@ -8,6 +8,8 @@ import polars as pl
 
 from rankscope.charts import Chart
 from rankscope.core.refs import Ref
+from rankscope.core.words import count as count_of
+from rankscope.core.words import number
 from rankscope.findings.base import Value
 from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
 from rankscope.papers.figures.stacks import (
@@ -248,9 +250,10 @@ def notes(found: WuTemperatureFound) -> list[str]:
     return [
         "The temperature term is d_QK of softmax(X W_Q (X W_K)^T / sqrt(d_QK)), as in the paper: 64 divides the logits "
         "by 8, 1/64 multiplies them by 8. With weights N(0, 1/dim) the logits of the first layer have standard "
-        f"deviation {size / 8:.2g}, {size:.2g} and {8 * size:.2g}.",
+        f"deviation {number(size / 8, 2)}, {number(size, 2)} and {number(8 * size, 2)}.",
         f"Stacks of {setting.layers} layers, dim {setting.dim}, {setting.tokens} Gaussian tokens, value maps "
-        f"N(0, 1/dim), windows of {setting.window} tokens to a side; the weights of a seed are the same throughout.",
+        f"N(0, 1/dim), windows of {count_of(setting.window, 'token')} to a side; the weights of a seed are the "
+        "same throughout.",
         "Once tokens are nearly equal their logits are too, whatever the temperature: asymptotic rates do not depend "
         "on it (causal: 1/2 per layer; complete: order 3), only the depth at which they set in.",
     ]
