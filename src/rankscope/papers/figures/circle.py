@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from pydantic import JsonValue
 from scipy import stats
 
 from rankscope.charts import Cell, Chart, Grid, Line, Panel, Plane, Point, Spot, Square, Way
@@ -260,7 +261,7 @@ def _walk(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
     """One network, trained and followed; both are kept in the store of the job."""
     asked = {"config": config.model_dump(mode="json"), "steps": steps}
 
-    def make() -> dict[str, object]:
+    def make() -> Mapping[str, JsonValue]:
         trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))
         return described(trained.model.double(), config, steps).model_dump(mode="json")
 
