@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.papers.figures import circle_runs, paths_effectiveness, store
+from rankscope.papers.figures import circle, paths_effectiveness, store
+from rankscope.papers.figures.circle_orbits import Walk
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
@@ -268,23 +269,32 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
     assert len(set(folders)) == 1 + len(OTHER_SORT)
 
 
-def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_circle_asks_again_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Any] = []
 
     def told(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
         folders.append(folder)
         return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
 
-    monkeypatch.setattr(circle_runs, "train_task", told)
-    monkeypatch.setattr(
-        circle_runs, "described", lambda model, config, steps: [config.model_dump(mode="json"), steps]
-    )
+    monkeypatch.setattr(circle, "train_task", told)
+
+    def walk(config: CircleConfig, steps: int) -> Walk:
+        """A walk whose way names the question."""
+        way = (float(config.seed), float(config.points), float(config.epochs), config.noise)
+        numbers = dict.fromkeys(
+            ("error_over_zero", "error_over_staying", "turned", "growth", "mean_growth"), 1.0
+        )
+        return Walk(
+            **numbers, path=(way,), distance=(float(config.dim),), mean=(float(steps),), floor=(0.0,), merged_at=None,
+            left_at=None, ending="apart", difference_growth=float(len(config.variant)),
+        )  # fmt: skip
+
+    monkeypatch.setattr(circle, "described", lambda model, config, steps: walk(config, steps))
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip
     asked = [(CircleConfig.of(**one), steps) for one in others for steps in (5, 6)]
     for config, steps in asked + asked:
-        found = circle_runs.found_of(config, steps, Job(store=Store(tmp_path)), "one")
-        assert found == [config.model_dump(mode="json"), steps]
+        assert circle.walk_of(config, steps, Job(store=Store(tmp_path)), "one") == walk(config, steps)
     assert len(folders) == len(asked)  # the second time all is known
     assert len(set(folders)) >= len(others)
