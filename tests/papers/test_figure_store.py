@@ -297,33 +297,32 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
     assert len(set(folders)) == 1 + len(OTHER_SORT)
 
 
-WALK = Walk(
-    error_over_zero=0.1, error_over_staying=0.1, path=(), distance=(), mean=(), floor=(), merged_at=None, left_at=None,
-    ending="apart", turned=0.0, growth=1.0, mean_growth=1.0, difference_growth=1.0,
-)  # fmt: skip
-
-
-def test_the_circle_asks_anew_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_circle_asks_again_when_anything_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Any] = []
 
     def told(task: Any, config: Any, *, folder: Any, **more: Any) -> Any:
         folders.append(folder)
         return SimpleNamespace(config=config, model=SimpleNamespace(double=lambda: None))
 
-    made: list[tuple[Any, int]] = []
-
-    def answer(model: Any, config: Any, steps: int) -> Walk:
-        made.append((config, steps))
-        return WALK.model_copy(update={"turned": float(len(made) - 1)})
-
     monkeypatch.setattr(circle, "train_task", told)
-    monkeypatch.setattr(circle, "described", answer)
+
+    def walk(config: CircleConfig, steps: int) -> Walk:
+        """A walk whose way names the question."""
+        way = (float(config.seed), float(config.points), float(config.epochs), config.noise)
+        numbers = dict.fromkeys(
+            ("error_over_zero", "error_over_staying", "turned", "growth", "mean_growth"), 1.0
+        )
+        return Walk(
+            **numbers, path=(way,), distance=(float(config.dim),), mean=(float(steps),), floor=(0.0,), merged_at=None,
+            left_at=None, ending="apart", difference_growth=float(len(config.variant)),
+        )  # fmt: skip
+
+    monkeypatch.setattr(circle, "described", lambda model, config, steps: walk(config, steps))
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip
     asked = [(CircleConfig.of(**one), steps) for one in others for steps in (5, 6)]
     for config, steps in asked + asked:
-        found = circle._walk(config, steps, Job(store=Store(tmp_path)), "one")
-        assert made[int(found.turned)] == (config, steps)  # not what was found for another
+        assert circle.walk_of(config, steps, Job(store=Store(tmp_path)), "one") == walk(config, steps)
     assert len(folders) == len(asked)  # the second time all is known
     assert len(set(folders)) >= len(others)

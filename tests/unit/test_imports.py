@@ -23,14 +23,13 @@ STAGES: dict[str, tuple[str, set[str]]] = {
     "processor": ("import rankscope.core.processor", {"torch", *LIBRARIES}),
     "results": (
         "import rankscope.results.table",
-        {"torch", "altair", "jinja2", "scipy", "pandas", "pydantic", *LIBRARIES},
+        {"torch", "scipy", "pandas", "pydantic", *LIBRARIES},
     ),
     "versions": (
         "assert 'torch' in rankscope.results.provenance({})['versions']",
         {"torch", "scipy", "pydantic", *LIBRARIES},
     ),
-    "masks": ("import rankscope.masks", {"torch", "altair", "jinja2", *LIBRARIES}),
-    "plots": ("import rankscope.plots", {*NO_TORCH, *LIBRARIES}),
+    "masks": ("import rankscope.masks", {"torch", *LIBRARIES}),
     "pages": (
         "found = rankscope.Finding.load('scan.json')\n"
         "found.report('page.html')\n"

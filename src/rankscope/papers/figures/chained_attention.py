@@ -371,23 +371,23 @@ def _block(
     """The paths of chains that begin at layer ``start``, with ordinary products of the first of them beside them."""
     for depth, (logs, floors) in enumerate(zip(curves.log10, curves.floor, strict=True), start=1):
         values = [10**log for log in logs]
-        columns = {
-            **about,
-            "measure": str(about["definition"]).partition("[")[0],
-            "layer": start + depth - 1,
-            "start": start,
-            "depth": depth,
-            "path": list(range(len(logs))),
-            "value": values,
-            "log10_value": list(logs),
-            "floor": list(floors),
-            "resolved": [value > floor for value, floor in zip(values, floors, strict=True)],
-        }
-        if not beside:
-            rows.add(len(logs), columns)
-            continue
-        plain = beside[depth - 1]
-        rows.add(len(logs), {**columns, "float_value": [*plain, *[None] * (len(logs) - len(plain))]})
+        few = beside[depth - 1] if beside else ()
+        rows.add(
+            len(logs),
+            {
+                **about,
+                "measure": str(about["definition"]).partition("[")[0],
+                "layer": start + depth - 1,
+                "start": start,
+                "depth": depth,
+                "path": list(range(len(logs))),
+                "value": values,
+                "log10_value": list(logs),
+                "float_value": [*few, *[None] * (len(logs) - len(few))],
+                "floor": list(floors),
+                "resolved": [value > floor for value, floor in zip(values, floors, strict=True)],
+            },
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

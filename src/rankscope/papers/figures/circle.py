@@ -235,7 +235,7 @@ def compute(config: CircleFigureConfig, job: Job) -> tuple[Table, CircleFound]:
     for done, (case, hidden, seed) in enumerate(work):
         job.tell(done, len(work))
         task = config.task(case, hidden, seed)
-        walk = _walk(task, config.steps, job, f"{case.name}-{hidden}-{seed}")
+        walk = walk_of(task, config.steps, job, f"{case.name}-{hidden}-{seed}")
         about = {"case": case.name, "variant": case.variant, "hidden": hidden, "seed": seed}
         networks.append(Network.model_validate(about | walk.model_dump()))
         _add(rows, networks[-1], task.radius)
@@ -256,7 +256,7 @@ def _work(config: CircleFigureConfig) -> Iterator[tuple[Case, int, int]]:
                 yield case, hidden, seed
 
 
-def _walk(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
+def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
     """One network, trained and followed; both are kept in the store of the job."""
     asked = {"config": config.model_dump(mode="json"), "steps": steps}
 
