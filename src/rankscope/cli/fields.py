@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from rankscope.findings.asked import Asked
+from rankscope.findings.asked import Asked, spelling_of
 
 
 class Typed(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
@@ -69,7 +69,7 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
     order = {one: place for place, one in enumerate(config.__mro__)}
     fields = sorted(config.model_fields.items(), key=lambda pair: order[config.home(pair[0])])
     for name, field in fields:
-        extra: Any = field.json_schema_extra or {}
+        extra = spelling_of(field)
         group, kinds = config.home(name).group, _kinds(field.annotation)
         choices = tuple(str(one) for one in kinds if not isinstance(one, type))
         numeric = "INTEGER" if int in kinds else "NUMBER" if float in kinds else ""
@@ -105,9 +105,9 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
     return found
 
 
-def values_of(config: type[Asked], given: dict[str, Any]) -> dict[str, Any]:
+def values_of(config: type[Asked], /, **given: Any) -> dict[str, Any]:
     """What was typed, by field, comma lists taken apart. Options that were not given are left to their defaults."""
-    found = dict[str, Any]()
+    found = {}
     for name, value in given.items():
         if name not in config.model_fields or value in (None, ()):
             continue

@@ -434,8 +434,7 @@ class AblateFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the loader and the readers said, and where floors come from."""
-        messages = self.provenance.get("messages")
-        said = [sentence(str(one)) for one in messages] if isinstance(messages, list) else []
+        said = [sentence(one) for one in self.subject.reported]
         if self.split:
             said.append(
                 "Floors are estimated from a perturbed run; they are not bounds."
@@ -466,7 +465,6 @@ class AblateFinding(Finding):
             "its floor. A dash: no number (0/0 or overflow)."
         )
         first, *rest = self.subject.facts
-        rule = self.provenance.get("measured tokens")
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
         return Document(
@@ -475,7 +473,7 @@ class AblateFinding(Finding):
             facts=[
                 f"{first}, {self.semantics} semantics",
                 *filter(None, rest),
-                *([str(rule)] if rule else []),
+                self.subject.rule,
             ],
             blocks=some(
                 Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),

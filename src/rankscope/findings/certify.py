@@ -575,7 +575,7 @@ class CertifyFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """What there is to know besides: what loading said, tokens that take part, masks that keep tokens apart."""
-        said = _lines(self.provenance.get("warnings"))
+        said = list(self.subject.reported)
         said += [one.words for one in self.apart]
         if self.left_out:
             those = "that a scan would leave out"
@@ -647,8 +647,7 @@ class CertifyFinding(Finding):
         return [one for one in self.bounds if one.definition == definition]
 
     def _facts(self) -> list[str]:
-        about = self.provenance.get("subject")
-        rule = [str(about.get("special rule"))] if isinstance(about, dict) and about.get("text axes") else []
+        rule = [] if self.subject.text_axes is None else [self.subject.rule]
         several = ["bounds hold of every text, measured is the geometric mean"] if self._several else []
         return [*self.subject.facts, *rule, *several]
 
@@ -776,10 +775,6 @@ def _times(log: float | None, toward: int) -> str:
 def _bound_text(log: float, toward: int) -> str:
     """A bound, rounded so that it stays true; a dash where nothing is proven."""
     return NOTHING if log == toward * math.inf else power(log, toward=toward)
-
-
-def _lines(found: Any) -> list[str]:
-    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 # ----------------------------------------------------------------------------------------------------------- tables

@@ -65,7 +65,7 @@ def curve_table(curves, floor=1e-6):
 def told(curves, floor=1e-6, **more):
     """The finding of curves that are made up."""
     about = {"family": "random", "kind": "random", "weights": "random", "parameters": 0, "dtype": "float64"}
-    about |= {"inputs": "Gaussian tokens"}
+    about |= {"inputs": "Gaussian tokens", "read": "tokens"}
     subject = Subject(model="random", seeds=1, texts=1, tokens=4.0, proof=None, **about)
     table = curve_table(curves, floor)
     definition, cuts = judged(table)

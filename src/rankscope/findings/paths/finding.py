@@ -283,11 +283,15 @@ class PathsFinding(Finding):
         heads = (
             f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
         )
-        messages = self._messages()
+        messages = self.subject.reported
         return Document(
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
-            facts=[*self.subject.facts, *self._rule(), f"{heads}, paths computed in {self.identity.dtype}"],
+            facts=[
+                *self.subject.facts,
+                self.subject.rule,
+                f"{heads}, paths computed in {self.identity.dtype}",
+            ],
             blocks=some(
                 Verdict(self.title, self.words, self.tone),
                 Facts(self._facts()),
@@ -363,17 +367,6 @@ class PathsFinding(Finding):
                 f"{identity.error} (allowed {number(identity.allowed, 1)})",
             ),
         ]
-
-    def _rule(self) -> list[str]:
-        """Which tokens are measured."""
-        about = self.provenance.get("subject")
-        rule = about.get("special rule") if isinstance(about, dict) else None
-        return [str(rule)] if rule else []
-
-    def _messages(self) -> list[str]:
-        """What readers of models and texts had to say."""
-        found = self.provenance.get("warnings")
-        return [str(one) for one in found] if isinstance(found, list | tuple) else []
 
 
 LENGTHS = (

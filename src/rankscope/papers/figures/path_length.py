@@ -137,7 +137,7 @@ def _weighed(rows: Rows, weights: str, model: TaskModel, letters: Tensor) -> Wei
     reading = found.read()
     shares = tuple(mean_of(row.tolist()) for row in reading.share)
     half = (len(counts) - 1) // 2
-    about = {
+    about: dict[str, Any] = {
         "model": "sorting",
         "weights": weights,
         "heads": model.config.heads,

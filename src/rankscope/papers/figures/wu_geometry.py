@@ -216,7 +216,12 @@ def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: Lists) -> None:
             rows.add_measured(measure, value, {**about, "arithmetic": "float64"})
             _extend(found, measure.definition, layer, keep, value.value)
         above = _above_rounding(state, layer)
-        about_rank = {"measure": "numerical_rank", "definition": ABOVE, "arithmetic": "float64", "floor": 0.0}
+        about_rank: dict[str, Any] = {
+            "measure": "numerical_rank",
+            "definition": ABOVE,
+            "arithmetic": "float64",
+            "floor": 0.0,
+        }
         rows.add(len(above), {**about, **about_rank, "value": above.tolist()})
         _extend(found, ABOVE, layer, keep, above)
         left = find_measure(LEFT)
