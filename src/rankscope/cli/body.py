@@ -275,10 +275,12 @@ def _kept(finding: "Finding") -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of our output has seen enough of it
     except (RankscopeError, OSError) as error:
-        words = (
-            str(error) if isinstance(error, RankscopeError) else f"cannot write: {error.strerror or error}"
+        told = (
+            error.pieces
+            if isinstance(error, RankscopeError)
+            else (f"cannot write: {error.strerror or error}",)
         )
-        raise FileError(f"{words}; {_kept_aside(finding)}") from error
+        raise FileError(*told, f"; {_kept_aside(finding)}") from error
 
 
 def _kept_aside(finding: "Finding") -> str:

@@ -1,6 +1,5 @@
 """Options made from a configuration: a field is an option, the class that declares it is its group in ``--help``."""
 
-import re
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -8,6 +7,7 @@ from typing import Any, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
+from rankscope.errors import Option
 from rankscope.findings.asked import Asked, spelling_of
 
 
@@ -53,14 +53,21 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def in_options(error: Exception) -> str:
-    """The message of an error with options where it names fields: --layers 0 and not layers=0."""
-    text = str(error)
-    for field in getattr(error, "fields", ()):  # what was typed is text, and needs no quotes
-        text = re.sub(rf"\b{field}=(?:'([^']*)'|)", rf"{flag(field)} \1", text)
-        # Behind a letter, a slash or a colon it is part of what was typed, such as file.py:loader.
-        text = re.sub(rf"(?<![\w:/.]){field}: ", f"{flag(field)}: ", text).replace(" ,", ",")
-    return text
+def typed(option: Option) -> str:
+    """An option of an error as one would type it.
+
+    >>> typed(Option("layers", 0)), typed(Option("random_tokens", "2x48")), typed(Option("masks", ("full", "causal")))
+    ('--layers 0', '--random-tokens 2x48', '--masks full,causal')
+    >>> typed(Option("inputs")), typed(Option("split", True)), typed(Option("spectra", False))
+    ('--inputs', '--split', '--no-spectra')
+    """
+    name, value = flag(option.field), option.value
+    if value is ... or value is None or value is True or value in ((), []):
+        return name
+    if value is False:
+        return flag(f"no_{option.field}")
+    # What was typed is text, and needs no quotes.
+    return f"{name} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def options_of(config: type[Asked]) -> list[click.Parameter]:

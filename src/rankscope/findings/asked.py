@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from rankscope.core.config import Config
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 
 if TYPE_CHECKING:
     from rankscope.document import Document
@@ -132,15 +132,18 @@ class Seeds(Asked):
         seeds, seed = given.get("seeds"), given.get("seed")
         if seeds is not None and seed is not None:
             raise ConfigError(
-                f"seeds={seeds} and seed={seed}: give the number of networks, or the seed of one, not both",
-                *("seeds", "seed"),
+                Option("seeds", seeds),
+                " and ",
+                Option("seed", seed),
+                ": give the number of networks, or the seed of one, not both",
             )
         if isinstance(seeds, str) and seeds.isdecimal():
             seeds = int(seeds)
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             if not 1 <= seeds <= MOST_SEEDS:
                 raise ConfigError(
-                    f"seeds={seeds}: need at least one network and at most {MOST_SEEDS}", "seeds"
+                    Option("seeds", seeds),
+                    f": need at least one network and at most {MOST_SEEDS}",
                 )
             return given | {"seeds": tuple(range(seeds))}
         return given if seed is None else given | {"seeds": (seed,)}
@@ -349,11 +352,11 @@ class Either(ModelInputs, RandomNetwork, Seeds):
             wrong = [name for name, home in asked.items() if home in (Model, Inputs) and name not in EITHER]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:
-            raise ConfigError(f"{', '.join(f'{name}=' for name in wrong)} {said}", *wrong)
+            raise ConfigError(*options(wrong), f" {said}")
         if not has_model and self.needs_network and not of_random and "norm" not in asked:
             raise ConfigError(
-                "no model was named; name one (rankscope list models), or ask for a random network: layers=12",
-                "layers",
+                "no model was named; name one (rankscope list models), or ask for a random network: ",
+                Option("layers", 12),
             )
 
     def spec(self) -> dict[str, int | str]:

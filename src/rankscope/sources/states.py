@@ -11,7 +11,7 @@ from typing import final, overload
 import torch
 from torch import Tensor
 
-from rankscope.errors import ShapeError
+from rankscope.errors import Option, ShapeError
 from rankscope.findings.reading import StateAxes
 from rankscope.sources.entries import Entry, Index, Source, entries_of_source
 from rankscope.sources.named_axes import AXES, names_of
@@ -144,8 +144,10 @@ def _reading(entry: Entry, given: tuple[str, ...] | None, *, is_layer: bool) -> 
         return StateAxes(axes=known, how="one tensor per layer")
     if len(entry.shape) == 3:
         raise ShapeError(
-            f"{shape}, which can be layers or texts of tokens; say which: --axes layers,tokens,dim or "
-            "--axes texts,tokens,dim (axes=... in Python)"
+            f"{shape}, which can be layers or texts of tokens; say which: ",
+            Option("axes", "layers,tokens,dim"),
+            " or ",
+            Option("axes", "texts,tokens,dim"),
         )
     if len(entry.shape) not in _KNOWN:
         raise ShapeError(f"{shape}; expected (tokens, dim) or (layers, texts, tokens, dim), or axes that say")

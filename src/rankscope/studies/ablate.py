@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.ablate import FALLS, AblateConfig, AblateFinding, Dip, Fall, Fate, Leads, parse_blocks
 from rankscope.findings.asked import OWN
 from rankscope.findings.blame import DEFINITION, MEANING, Headline
@@ -160,8 +160,10 @@ def _checked(config: AblateConfig) -> AblateConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
-            *("no_error", "split"),
+            Option("no_error"),
+            " leaves out the perturbed run of the split pass; add ",
+            Option("split"),
+            ", or leave it out",
         )
     masks = (mask if mask == OWN else parse_mask(mask).text for mask in config.masks)
     return config.model_copy(
@@ -184,7 +186,8 @@ def _no_mlp(variants: Sequence[str]) -> ConfigError:
 def _own_or_none(norm: str | None) -> str:
     if norm not in (None, OWN, "none"):
         raise ConfigError(
-            f"norm={norm!r} is of random networks; a model keeps its norms (own) or loses them (none)", "norm"
+            Option("norm", norm),
+            " is of random networks; a model keeps its norms (own) or loses them (none)",
         )
     return norm or OWN
 
@@ -194,9 +197,9 @@ def plan_of(config: AblateConfig, norm: str) -> Plan:
     twice = [name for name in config.variants if f"{name}-norm" in config.variants]
     if norm == "none" and config.semantics == "paper":
         raise ConfigError(
-            "the paper's code always keeps the norms, so norm='none' has no paper semantics; leave it out, or use the "
-            "clean semantics",
-            "norm",
+            "the paper's code always keeps the norms, so ",
+            Option("norm", "none"),
+            " has no paper semantics; leave it out, or use the clean semantics",
         )
     if norm == "none" and twice:
         raise ConfigError(f"without norms {twice[0]} and {twice[0]}-norm are the same network; leave one out")

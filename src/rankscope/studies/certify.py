@@ -20,7 +20,7 @@ from rankscope.bounds.sizes import SIZES, Interval, composite, ratios, stacked, 
 from rankscope.bounds.theorem import Theorem
 from rankscope.bounds.theorems import PRINTED, THEOREMS
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN
 from rankscope.findings.certify import (
     CLOSE,
@@ -98,7 +98,7 @@ def certify(
         parse_mask(config.mask)
     found, notes = list[Found](), dict[str, None]()
     about, cut = None, None
-    with memory_words("certificate", "lower --max-tokens"):
+    with memory_words("certificate", "lower ", Option("max_tokens")):
         tokens = config.chosen("tokens") if isinstance(source, Spec) else config.tokens
         for subject in subjects(
             source, config, given, seeds=config.seeds, tokens=tokens, tokenizer=tokenizer

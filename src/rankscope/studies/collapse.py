@@ -9,7 +9,7 @@ import torch
 
 from rankscope.core.numerics import dtype_named, threads_for
 from rankscope.core.processor import amx_fault
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, Course
 from rankscope.masks import MaskGraph, parse_mask
 from rankscope.measures import Evaluation, Measure, evaluate, evaluate_many, find_measure
@@ -74,8 +74,10 @@ def _checked(config: CollapseConfig) -> CollapseConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
-            *("no_error", "split"),
+            Option("no_error"),
+            " leaves out the perturbed run of the split pass; add ",
+            Option("split"),
+            ", or leave it out",
         )
     full = config.filled().model_copy(
         update={

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings import asked
 from rankscope.findings.reading import DecoderInputs, TokensRead
 from rankscope.network import Spec
@@ -120,12 +120,17 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
     """What was given as objects, and what the configuration names."""
     if config.text and config.texts is not None:
         raise ConfigError(
-            f"text= and texts={config.texts!r}: give texts, or a file of them, not both", "text", "texts"
+            Option("text"),
+            " and ",
+            Option("texts", config.texts),
+            ": give texts, or a file of them, not both",
         )
     if config.inputs is not None and config.loader is not None:
         raise ConfigError(
-            f"inputs={config.inputs!r} and loader={config.loader!r}: give one of them, not both",
-            *("inputs", "loader"),
+            Option("inputs", config.inputs),
+            " and ",
+            Option("loader", config.loader),
+            ": give one of them, not both",
         )
     call: Any = None if config.call is None else load_attribute(config.call)
     named = Given(
@@ -226,9 +231,9 @@ def chosen_inputs(
         raise ConfigError(f"a vocabulary is that of random tokens; leave it out beside {named[0]}")
     if config.axes is not None and named not in (["inputs"], ["call"]):
         raise ConfigError(
-            f"axes={config.axes!r} names the axes of ready inputs, but none were given: inputs=",
-            "axes",
-            "inputs",
+            Option("axes", config.axes),
+            " names the axes of ready inputs, but none were given: ",
+            Option("inputs"),
         )
     is_example = not named and loaded.examples is not None
     if is_example:
@@ -239,16 +244,18 @@ def chosen_inputs(
         named = ["random_tokens"]
     if config.vocab is not None and not named:
         raise ConfigError(
-            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: random_tokens='2x48'",
-            "random_tokens",
+            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: ",
+            Option("random_tokens", "2x48"),
         )
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
             f"{loaded.name} reads neither texts nor images nor sound as far as its inputs "
-            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors (a file .npy, .npz, .safetensors or .pt): "
-            "inputs=, or a call of it: call=",
-            *("inputs", "call"),
+            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors (a file .npy, .npz, .safetensors or "
+            ".pt): ",
+            Option("inputs"),
+            ", or a call of it: ",
+            Option("call"),
         )
     makers = {
         "texts": _texts,
@@ -308,12 +315,13 @@ def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
 def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
         other = {"image": "images", "audio": "audio"}[loaded.kind]
-        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: {other}=", other)
+        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: ", Option(other))
     if loaded.tokenizer is None:
         raise ConfigError(
-            f"{loaded.name} came without a tokenizer, so texts cannot be read; use random_tokens='2x48', or give "
-            "token ids: inputs=",
-            *("random_tokens", "inputs"),
+            f"{loaded.name} came without a tokenizer, so texts cannot be read; use ",
+            Option("random_tokens", "2x48"),
+            ", or give token ids: ",
+            Option("inputs"),
         )
     total: int | None
     read: Iterable[str]

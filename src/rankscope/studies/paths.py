@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankscope import pathways
 from rankscope.core.numerics import dtype_named, relative_floor, threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN
 from rankscope.findings.paths import PathsConfig, PathsFinding
 from rankscope.findings.paths import values as found
@@ -98,7 +98,9 @@ def paths(
     feeding = config if is_random else config.model_copy(update={"dtype": None})
     rows, texts_found, notes = Rows(), list[_Text](), dict[str, None]()
     about, cut = None, None
-    with memory_words("decomposition", "lower --max-tokens, or compute in --dtype float32"):
+    with memory_words(
+        "decomposition", "lower ", Option("max_tokens"), ", or compute in ", Option("dtype", "float32")
+    ):
         for subject in subjects(
             source,
             feeding,
@@ -293,9 +295,9 @@ def _wanted(frozen: FrozenNetwork, config: PathsConfig) -> int:
     total = sum(path_lengths(frozen))
     if config.top is not None and config.top > total:
         raise ConfigError(
-            f"the top {config.top} paths were asked for, but the network has {total} from its input to its output; "
-            f"ask for at most {total}",
-            "top",
+            f"the top {config.top} paths were asked for, but the network has {total} from its input to its output; ask "
+            "for at most ",
+            Option("top", total),
         )
     return min(DEFAULT_TOP, total) if config.top is None else config.top
 

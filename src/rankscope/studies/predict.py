@@ -15,7 +15,7 @@ from rankscope.bounds.apriori_layers import LayerStatement, apriori
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.forecast import SMALL_LOGITS, forecast
 from rankscope.core.numerics import relative_floor
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.predict import (
     COSINE,
     FOR_WEIGHTS,
@@ -61,8 +61,9 @@ def predict(
     config, what = _asked(source, config, **fields)
     if config.target is not None and config.spread is None:
         raise ConfigError(
-            f"target={config.target:g} asks when the spread of an input falls below it; say which, such as spread=0.3",
-            *("target", "spread"),
+            Option("target", config.target),
+            " asks when the spread of an input falls below it; say which, such as ",
+            Option("spread", 0.3),
         )
     if config.weights is None:
         _refuse_loading(config)
@@ -137,18 +138,19 @@ def _asked(
     what = config.model if first is None or named else first
     given = config.of_random
     if what is not None and given:
-        names = ", ".join(f"{name}=" for name in given)
         said = repr(what) if isinstance(what, str) else f"a {type(what).__name__}"
-        raise ConfigError(f"{names} belongs to a random network, but {said} was named; leave one out", *given)
+        raise ConfigError(
+            *options(given), f" belongs to a random network, but {said} was named; leave one out"
+        )
     if what is None and not given and not config.layers:
         raise ConfigError(
-            "no config was named; name one such as bert-base, or ask for a random network: layers=12",
-            "layers",
+            "no config was named; name one such as bert-base, or ask for a random network: ",
+            Option("layers", 12),
         )
     if not isinstance(what, str) and config.weights is not None:
         raise ConfigError(
-            f"weights={config.weights!r} belongs to a model, but none was named; a random network has its own",
-            "weights",
+            Option("weights", config.weights),
+            " belongs to a model, but none was named; a random network has its own",
         )
     return config, _drawn(config) if what is None else what
 
@@ -165,11 +167,13 @@ def _refuse(config: PredictConfig) -> None:
     used = [name for name in ("spread", "size", "target") if getattr(config, name) is not None]
     if used:
         raise ConfigError(
-            f"{', '.join(f'{name}={getattr(config, name):g}' for name in used)}: statements about inputs need weights; "
-            "add weights='initial' or weights='trained', or describe a random network of one depth: layers=4",
-            *used,
-            "weights",
-            "layers",
+            *options(used),
+            " asks about inputs, and statements about inputs need weights; add ",
+            Option("weights", "initial"),
+            " or ",
+            Option("weights", "trained"),
+            ", or describe a random network of one depth: ",
+            Option("layers", 4),
         )
 
 
@@ -178,10 +182,10 @@ def _refuse_loading(config: PredictConfig) -> None:
     idle = sorted(config.model_fields_set & set(FOR_WEIGHTS))
     if idle:
         raise ConfigError(
-            f"{', '.join(f'{name}=' for name in idle)} says how weights are loaded, and none are; name a model and add "
-            "weights='trained', or leave it out",
-            *idle,
-            "weights",
+            *options(idle),
+            " says how weights are loaded, and none are; name a model and add ",
+            Option("weights", "trained"),
+            ", or leave it out",
         )
 
 

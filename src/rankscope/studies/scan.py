@@ -24,7 +24,9 @@ from rankscope.errors import (
     FileError,
     NotSaved,
     NotTapped,
+    Option,
     OutOfMemory,
+    Piece,
     RankscopeError,
     is_out_of_memory,
 )
@@ -120,7 +122,10 @@ def scan(
         raise not_a_model(model)
     of_loss = load_loss(config.loss) if config.loss is not None else cast("LossOf | None", loss)
     if of_loss is not None and not config.gradients:
-        raise ConfigError("a loss is only used for gradients; add gradients=", "gradients")
+        raise ConfigError(
+            "a loss is only used for gradients; add ",
+            Option("gradients"),
+        )
     ready = _ready(model, config, tokenizer)
     if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
         raise NotTapped(
@@ -196,8 +201,9 @@ def asked_measures(config: ScanConfig) -> tuple[Measured, ...]:
 def _measured(name: str, measure: Measure) -> Measured:
     if measure.kind != "tokens":
         raise ConfigError(
-            f"measures={name!r}: {measure.definition} measures attention maps, not token states; use attention=True",
-            *("measures", "attention"),
+            Option("measures", name),
+            f": {measure.definition} measures attention maps, not token states; use ",
+            Option("attention", True),
         )
     least = 1.0 if Law.AT_LEAST_ONE in measure.laws else 0.0 if Law.NOT_NEGATIVE in measure.laws else None
     most = 1.0 if Law.AT_MOST_ONE in measure.laws else None
@@ -222,7 +228,9 @@ def _ready(model: str | os.PathLike[str] | nn.Module | Loaded, config: ScanConfi
     if isinstance(model, Loaded):
         if config.weights == "initial":
             raise ConfigError(
-                "the model is loaded already; leave out weights='initial', or pass its name", "weights"
+                "the model is loaded already; leave out ",
+                Option("weights", "initial"),
+                ", or pass its name",
             )
         ready = model
     else:
@@ -247,7 +255,8 @@ def _of_stack(layout: Layout, config: ScanConfig) -> Layout:
     if not kept:
         names = ", ".join(one.name for one in layout.stacks)
         raise ConfigError(
-            f"stack={config.stack!r}: the model has no run of blocks of that name; it has: {names}", "stack"
+            Option("stack", config.stack),
+            f": the model has no run of blocks of that name; it has: {names}",
         )
     return replace(layout, stacks=kept)
 
@@ -406,12 +415,21 @@ def _memory_words() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(_LESS) from error
+        raise OutOfMemory(*_LESS) from error
 
 
-_LESS = (
-    "not enough memory for this scan; lower --batch-size (1 holds one text at a time) or --max-tokens, leave out "
-    "--attention and --full, or load the model in a smaller dtype (--dtype bfloat16)"
+_LESS: tuple[Piece, ...] = (
+    "not enough memory for this scan; lower ",
+    Option("batch_size"),
+    " (1 holds one text at a time) or ",
+    Option("max_tokens"),
+    ", leave out ",
+    Option("attention"),
+    " and ",
+    Option("full"),
+    ", or load the model in a smaller dtype (",
+    Option("dtype", "bfloat16"),
+    ")",
 )
 
 
@@ -456,7 +474,9 @@ class Partial:
             self.path = _free(self.path)
             return Tally()
         if not self.path.exists():
-            raise FileError(f"nothing to resume: there is no {str(self.path)!r}; start without --resume")
+            raise FileError(
+                f"nothing to resume: there is no {str(self.path)!r}; start without ", Option("resume")
+            )
         section = Table.load(self.path).sections.get(SECTION)
         if not isinstance(section, dict) or "tally" not in section:
             raise FileError(f"{str(self.path)!r} is not an unfinished scan, so it cannot be resumed")
@@ -464,7 +484,8 @@ class Partial:
         if other:
             raise FileError(
                 f"{str(self.path)!r} belongs to another scan: {', '.join(other)} differ; use the same ones, or start "
-                "without --resume"
+                "without ",
+                Option("resume"),
             )
         self.is_written = True
         return Tally.from_state(section["tally"])
@@ -561,7 +582,8 @@ def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[Ke
     if is_states(model):
         if view.resume:
             raise ConfigError(
-                "resume= needs a live model; a file of hidden states is measured at once", "resume"
+                Option("resume"),
+                " needs a live model; a file of hidden states is measured at once",
             )
         yield {}
         return
@@ -575,9 +597,7 @@ def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[Ke
     except RankscopeError as error:
         if not partial.is_written:
             raise
-        more = f"{error}; what was measured is in {partial.path}"
-        fields = getattr(error, "fields", ())
-        raise (ConfigError(more, *fields) if fields else type(error)(more)) from error
+        raise error.with_more(f"; what was measured is in {partial.path}") from error
     partial.remove()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
-from rankscope.errors import ConfigError, FileError, OutOfMemory, is_out_of_memory
+from rankscope.errors import ConfigError, FileError, Option, OutOfMemory, Piece, is_out_of_memory, options
 from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.findings.reading import TokensRead
 from rankscope.findings.subject import CutSubject, Place
@@ -182,8 +182,9 @@ def subjects(
         return
     if tokens is not None:
         raise ConfigError(
-            f"tokens={tokens} is the length of the text of a random network; a model reads random_tokens='2x48'",
-            *("tokens", "random_tokens"),
+            Option("tokens", tokens),
+            " is the length of the text of a random network; a model reads ",
+            Option("random_tokens", "2x48"),
         )
     if config.weights == "initial" or (config.weights is None and without_trained(model) is not None):
         for seed in seeds:
@@ -193,8 +194,10 @@ def subjects(
     if len(seeds) > 1 and config.random_tokens is None:
         raise ConfigError(
             f"{len(seeds)} seeds of the same weights on the same inputs would be the same run; draw a model of each "
-            "seed with weights='initial', or tokens with random_tokens='2x48'",
-            *("weights", "random_tokens"),
+            "seed with ",
+            Option("weights", "initial"),
+            ", or tokens with ",
+            Option("random_tokens", "2x48"),
         )
     known = model if isinstance(model, Translation) else None
     ready = _with(_trained(model, config), tokenizer)
@@ -203,14 +206,14 @@ def subjects(
 
 
 @contextmanager
-def memory_words(what: str, advice: str) -> Iterator[None]:
+def memory_words(what: str, *advice: Piece) -> Iterator[None]:
     """Running out of memory becomes an error that says what to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
+        raise OutOfMemory(f"not enough memory for this {what}; ", *advice) from error
 
 
 def tree_dtype(network: Network) -> torch.dtype:
@@ -335,12 +338,14 @@ def _random(
         return
     if used:
         raise ConfigError(
-            f"{', '.join(used)} belongs to a model; a random network reads Gaussian tokens: tokens=32",
-            "tokens",
+            *options(used),
+            " belongs to a model; a random network reads Gaussian tokens: ",
+            Option("tokens", 32),
         )
     if config.weights is not None:
         raise ConfigError(
-            "a random network has no trained weights to choose from; leave out weights=", "weights"
+            "a random network has no trained weights to choose from; leave out ",
+            Option("weights"),
         )
     whole = model.model_copy(update={"variant": "transformer"})
     device, dtype = as_device(config.device), dtype_named(config.dtype or "float64")

@@ -276,11 +276,11 @@ def test_blocks_are_written_as_they_are_read():
 
 def test_weights_that_are_not_there_are_told(bare, tmp_path):
     with pytest.raises(
-        FileError, match=r"has a config\.json but no weights; draw them at random: --weights initial"
+        FileError, match=r"has a config\.json but no weights; draw them at random: weights='initial'"
     ):
         ablate(bare)
     with pytest.raises(
-        ConfigError, match=r"'bert-base' is listed with initial weights only .*use --weights initial"
+        ConfigError, match=r"'bert-base' is listed with initial weights only .*use weights='initial'"
     ):
         ablate("bert-base", weights="trained")
     with pytest.raises(ConfigError, match="use random_tokens="):

@@ -8,7 +8,7 @@ from pydantic import field_validator
 from rankscope.charts import Chart, Picture
 from rankscope.core.words import clipped, count, number, percent, whole
 from rankscope.document import Block, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import ModelOrRandom, option
 from rankscope.findings.base import Finding
 from rankscope.findings.paths import page
@@ -91,8 +91,8 @@ class PathsConfig(ModelOrRandom):
         if name in ("bfloat16", "float16"):
             raise ConfigError(
                 f"paths are computed in float64 or float32, not in {name}; a model in {name} is brought to float64 "
-                "block by block: leave out dtype=",
-                "dtype",
+                "block by block: leave out ",
+                Option("dtype"),
             )
         return name
 
@@ -101,7 +101,8 @@ class PathsConfig(ModelOrRandom):
     def _sample_has_an_interval(cls, paths: int) -> int:
         if paths == 1:
             raise ConfigError(
-                "sample=1: an interval needs at least two paths; ask for 2 or more, or 0 for none", "sample"
+                Option("sample", 1),
+                ": an interval needs at least two paths; ask for 2 or more, or 0 for none",
             )
         return paths
 

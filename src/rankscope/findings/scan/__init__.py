@@ -37,7 +37,7 @@ from rankscope.document import (
     some,
 )
 from rankscope.document import Verdict as Headline
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.asked import A, Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.reading import TokensRead
@@ -159,9 +159,7 @@ class ScanConfig(ModelInputs):
         if unused or self.stack is not None:
             names = [*unused, *(["stack"] if self.stack is not None else [])]
             raise ConfigError(
-                f"{', '.join(f'{name}=' for name in names)} needs a live model; a file of hidden states is measured as "
-                "it is",
-                *names,
+                *options(names), " needs a live model; a file of hidden states is measured as it is"
             )
 
 
@@ -221,7 +219,9 @@ class ScanView(Limits):
     def asking(self, config: A) -> A:
         """With the measures that conditions name."""
         if self.fail_if is not None and not self.conditions:
-            raise ConfigError("--fail-if names no condition; expected one such as 'residual_ratio<0.01'")
+            raise ConfigError(
+                Option("fail_if"), " names no condition; expected one such as 'residual_ratio<0.01'"
+            )
         more = [one.measure for one in self.conditions]
         known = getattr(config, "measures", ())
         return (
