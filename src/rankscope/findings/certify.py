@@ -516,10 +516,12 @@ COLUMNS = {
     "lower_by": "How the lower bound of the block was found.",
     "upper_by": "How the upper bound of the block was found.",
     "gain_lower": "Natural logarithm of what one block does to the residual, at least.",
-    "gain_upper": "The same, at most.",
+    "gain_upper": "The same, at most; null where nothing is proven, and where it is zero.",
+    "gain_upper_is_zero": "Whether that is zero: the block makes all tokens equal. Null where no gain is computed.",
     "enclosed_lower": "Of the state as it was computed, minus what rounding may have moved it by: proven of this input "
     "by running the network, and no explanation.",
-    "enclosed_upper": "The same, plus.",
+    "enclosed_upper": "The same, plus; null where nothing is known, and where it is zero.",
+    "enclosed_upper_is_zero": "Whether that is zero. Null where the state is not enclosed.",
     "error": "No computed token is further from the exact one.",
 }
 """Columns that a certificate adds to every row."""

@@ -601,7 +601,7 @@ def _add_rows(rows: Rows, one: Found) -> None:
             "lower": _finite(line.lower),
             "measured": _finite(line.measured),
             "upper": _finite(line.upper),
-            "upper_is_zero": line.upper == -math.inf,
+            "upper_is_zero": _is_zero(line.upper),
             "trivial": _finite(line.trivial),
             "vacuous": line.vacuous,
             "lower_vacuous": line.lower_vacuous,
@@ -612,8 +612,10 @@ def _add_rows(rows: Rows, one: Found) -> None:
             "upper_by": line.upper_by,
             "gain_lower": _finite(line.gain_lower),
             "gain_upper": _finite(line.gain_upper),
+            "gain_upper_is_zero": _is_zero(line.gain_upper),
             "enclosed_lower": _finite(line.enclosed_lower),
             "enclosed_upper": _finite(line.enclosed_upper),
+            "enclosed_upper_is_zero": _is_zero(line.enclosed_upper),
             "error": _finite(line.error),
         }
         rows.add(1, {**about, **columns})
@@ -753,6 +755,11 @@ def _known(value: float) -> float | None:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _is_zero(log: float | None) -> bool | None:
+    """Whether a bound is zero, which tells its null in a table from that of a bound that proves nothing."""
+    return None if log is None else log == -math.inf
 
 
 def _exp(log: float) -> float | None:

@@ -389,5 +389,5 @@ def test_wrong_use_is_told(options, words):
 
 
 def test_a_model_without_token_states_is_refused():
-    with pytest.raises(Exception, match="blocks='path.to.layers'"):
+    with pytest.raises(Exception, match=r"blocks='path\.to\.layers'"):
         scan(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), inputs=torch.randn(2, 5, 4))
