@@ -36,15 +36,15 @@ Piece = str | Option
 """What messages are made of."""
 
 
-def options(fields: Iterable[str]) -> Iterator[Piece]:
-    """Several options one after the other, to be unpacked into a message.
+def options(named: Iterable[Piece]) -> Iterator[Piece]:
+    """Several options one after the other, to be unpacked into a message; a text is the name of a field.
 
     >>> str(RankscopeError(*options(["layers", "heads"]), " belong together"))
     'layers=, heads= belong together'
     """
-    for place, field in enumerate(fields):
+    for place, one in enumerate(named):
         yield from ([", "] if place else [])
-        yield Option(field)
+        yield Option(one) if isinstance(one, str) else one
 
 
 class RankscopeError(Exception):

@@ -167,8 +167,8 @@ def _refuse(config: PredictConfig) -> None:
     used = [name for name in ("spread", "size", "target") if getattr(config, name) is not None]
     if used:
         raise ConfigError(
-            *options(used),
-            " asks about inputs, and statements about inputs need weights; add ",
+            *options(Option(name, getattr(config, name)) for name in used),
+            ": statements about inputs need weights; add ",
             Option("weights", "initial"),
             " or ",
             Option("weights", "trained"),
