@@ -269,7 +269,8 @@ def chosen_inputs(
         made = makers[kind](loaded, config, getattr(given, kind, None), seed)
     made = replace(made, given=getattr(given, kind, None))
     if is_example:
-        made = replace(made, source="held-out examples of its task")
+        example = made.tokens.model_copy(update={"inputs": "held-out examples of its task"})
+        made = replace(made, tokens=example)
     if is_default:
         made = replace(made, tokens=made.tokens.model_copy(update={"no_tokenizer": True}))
     if kind in ("texts", "random_tokens"):
