@@ -3,7 +3,8 @@
 from pydantic import FiniteFloat
 
 from rankscope.core.words import count, listed, number
-from rankscope.findings.base import Number, Value
+from rankscope.findings.base import Number, Quoted, Value
+from rankscope.findings.reading import TokensRead
 
 VARIANTS = {
     "san": "attention alone",
@@ -68,8 +69,8 @@ class Place(Value):
     """What stands there."""
 
 
-class Subject(Value):
-    """The model, or the random network."""
+class Subject(TokensRead):
+    """The model, or the random network, and what it read."""
 
     model: str
     """Its name; "random" for a random network, "tree" for a tree of parts."""
@@ -109,6 +110,9 @@ class Subject(Value):
 
     as_it_is: tuple[Place, ...] = ()
     """Pieces that stand where attention stands and are run as they are."""
+
+    reported: tuple[Quoted, ...] = ()
+    """What loading the model and reading its inputs reported, in the words of those who did it."""
 
     @property
     def name(self) -> str:

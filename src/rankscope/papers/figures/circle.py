@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from pydantic import JsonValue
 from scipy import stats
 
 from rankscope.charts import Cell, Chart, Grid, Line, Panel, Plane, Point, Spot, Square, Way
