@@ -548,12 +548,12 @@ def main(args: Sequence[str]) -> None:
     match task:
         case "write":
             for page in chosen:
-                print("changed" if write(page, whens) else "same   ", page.name, flush=True)  # noqa: T201
+                print("changed" if write(page, whens) else "same   ", page.name, flush=True)
         case "pictures":
             for one in pictures():
                 if not names or one.file in names:
                     one.draw()
-                    print("drawn  ", one.file, flush=True)  # noqa: T201
+                    print("drawn  ", one.file, flush=True)
         case "wrap":
             for page in chosen:
                 replace_file(page, wrapped(page.read_text("utf-8")))
