@@ -75,7 +75,7 @@ pictures: $(STAMP) ## draw every picture of README and docs again (about half an
 
 site: $(STAMP) ## build the documentation site into build/site
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[site]'
-	$(BIN)/python docs/site.py build/site
+	$(BIN)/python docs/build_site.py build/site
 
 dist: $(STAMP) ## build wheel and sdist, and try both in a fresh environment without the repository
 	rm -rf dist

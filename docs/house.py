@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "docs" / "house.svg"
 
-WIDTH, ROW, GAP, TOP, LETTER = 960, 54, 8, 64, 6.2
+WIDTH, ROW, GAP, TOP, LETTER = 960, 54, 8, 64, 6.4
 """Of the drawing, of a row, between boxes, above the first row, and of a letter of the small print, in dots."""
 
 
@@ -30,7 +30,7 @@ def sentence(package: str) -> str:
     place = ROOT / "src" / "rankscope" / package
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-    return re.split(r"(?<=[a-z`\)])[.:](?:\s|$)", " ".join(text.split()), maxsplit=1)[0].replace("`", "")
+    return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0].replace("`", "")
 
 
 def drawn() -> str:

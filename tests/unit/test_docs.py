@@ -181,3 +181,19 @@ def test_the_map_of_the_house_is_that_of_the_import_rule() -> None:
         path.stem for path in (making.ROOT / "src" / "rankscope").iterdir() if not path.name.startswith("_")
     )
     assert named == set(packages) - {"py"}
+
+
+def test_the_site_has_every_page_in_its_navigation() -> None:
+    import build_site
+
+    def named(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        values = entry.values() if isinstance(entry, dict) else entry
+        return [page for value in values for page in named(value)]
+
+    made = {"pages.md", "contributing.md", "gallery.md", "signatures.md", "notebooks.md"}
+    assert sorted(named(build_site.NAVIGATION)) == sorted(
+        {page.name for page in making.DOCS.glob("*.md")} | made
+    )
+    assert all(f"({one.file})" in build_site.gallery() for one in making.pictures())
