@@ -62,15 +62,17 @@ test: lint ## lint, then all tests but those of the papers
 papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
 
-docs: $(STAMP) ## run the commands behind every output and number of README and docs, and rewrite what changed
+docs: $(STAMP) ## make every output, number and picture of README, docs and notebooks again (about an hour)
 	$(BIN)/python docs/making.py write
+	$(BIN)/python docs/notebooks.py write
 	$(BIN)/python docs/making.py wrap
 	$(BIN)/python docs/house.py
 	$(BIN)/python -m rankscope.findings.fields docs/results.md
 	$(BIN)/python -m rankscope.papers.claims.page docs/claims.md
 	$(BIN)/python -m rankscope.papers.proofs docs/proofs.md
+	$(BIN)/python docs/making.py pictures
 
-pictures: $(STAMP) ## draw every picture of README and docs again (about half an hour; one: PICTURES=scan.png)
+pictures: $(STAMP) ## draw pictures of README and docs again; some: make pictures PICTURES="scan.png split.png"
 	$(BIN)/python docs/making.py pictures $(PICTURES)
 
 site: $(STAMP) ## build the documentation site into build/site

@@ -68,6 +68,9 @@ STYLE = """\
 .md-typeset table:not([class]) { font-size: 0.72rem; }
 .md-typeset img { background: #ffffff; border-radius: 4px; }
 math { font-size: 1.05em; }
+@media (max-width: 45em) {
+  .formula { display: inline-block; max-width: 100%; overflow-x: auto; vertical-align: bottom; }
+}
 math[display="block"] { overflow-x: auto; margin: 0.8em 0; }
 """
 
@@ -85,11 +88,12 @@ def with_mathml(text: str) -> str:
     >>> with_mathml("`$x$` is code")
     '`$x$` is code'
     """
-    from latex2mathml.converter import convert
 
     def drawn(found: re.Match[str]) -> str:
         if found["code"]:
             return found[0]
+        from latex2mathml.converter import convert
+
         formula = " ".join((found["block"] or found["line"]).split())
         formula = re.sub(
             r"\\mathbf\s*(?:1|\{1\})", "\U0001d7cf", formula
@@ -99,7 +103,7 @@ def with_mathml(text: str) -> str:
         for sign in "|*_":
             made = made.replace(sign, f"&#{ord(sign)};")
         # Markdown takes a line that begins with <math> for a block, also inside a paragraph; a span is none.
-        return made if found["block"] else f"<span>{made}</span>"
+        return made if found["block"] else f'<span class="formula">{made}</span>'
 
     return CODE_OR_MATH.sub(drawn, text)
 
@@ -131,11 +135,28 @@ def signatures() -> str:
             shown = f"{name}{inspect.signature(value)}" if callable(value) else name
         except ValueError:
             shown = name
-        shown = re.sub(r"\brankscope(?:\.\w+)+\.(\w+)", r"\1", shown.replace("'", ""))
+        shown = re.sub(r"\b(?:rankscope|collections|torch)(?:\.\w+)*\.(\w+)", r"\1", shown.replace("'", ""))
         doc = inspect.getdoc(value) if callable(value) else ""
-        about = f"```text\n{doc}\n```\n" if doc and not doc.startswith(f"{name}(") else ""
+        about = _prose(doc) if doc and not doc.startswith(f"{name}(") else ""
         parts.append(f"## {name}\n\n{_capital(what)}.\n\n```python\n{_broken(shown)}\n```\n\n{about}")
     return "\n".join(parts)
+
+
+def _prose(doc: str) -> str:
+    """A docstring as Markdown: examples and lists of arguments as blocks, the rest as paragraphs.
+
+    >>> _prose("The ``x`` of it.\\n\\n>>> 1 + 1\\n2")
+    'The `x` of it.\\n\\n```python\\n>>> 1 + 1\\n2\\n```\\n'
+    """
+    parts = []
+    for part in re.split(r"\n\n+", doc.strip()):
+        if part.startswith(">>>"):
+            parts.append(f"```python\n{part}\n```")
+        elif re.match(r"(Args|Returns|Raises|Yields):|\s", part):
+            parts.append(f"```text\n{part}\n```")
+        else:
+            parts.append(part.replace("``", "`"))
+    return "\n\n".join(parts) + "\n"
 
 
 def _capital(text: str) -> str:

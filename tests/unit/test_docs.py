@@ -130,6 +130,16 @@ def page_of(folder: Path, text: str) -> Path:
     return page
 
 
+def test_examples_in_the_maker_and_the_site_hold() -> None:
+    import doctest
+
+    import build_site
+    import house
+    import notebooks
+
+    assert [doctest.testmod(one).failed for one in (making, build_site, house, notebooks)] == [0, 0, 0, 0]
+
+
 def test_a_planted_drift_is_found_and_mended(tmp_path: Path) -> None:
     good = '<!-- made by: rankscope list masks | from "full" to "full" -->\n```text\nfull  nonsense\n```\n'
     page = page_of(tmp_path, good)
