@@ -248,7 +248,7 @@ def test_an_empty_list_is_refused() -> None:
     [
         (
             Convolutions(),
-            r"no blocks found in Convolutions: looked for .* found: body \(3 x Sequential\)\. .*--blocks",
+            r"no blocks found in Convolutions: looked for .* found: body \(3 x Sequential\)\. .*blocks=",
         ),
         (nn.Linear(3, 3), r"Lists of modules found: none\."),
         (

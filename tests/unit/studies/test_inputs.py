@@ -48,9 +48,9 @@ def test_what_a_decoder_reads_is_said(halves: torch.nn.Module) -> None:
     assert same["special rule"].endswith("; the decoder reads the same tokens as the encoder")
     own = scan(halves, inputs={"input_ids": ids, "decoder_input_ids": ids[:, :4]}).table.sections["scan"]
     assert own["decoder inputs"] == "inputs of its own"
-    drawn = ablate(halves, random_tokens="1x6", variants=("san",)).provenance
-    assert drawn["decoder inputs"] == "the same tokens as the encoder"
-    assert drawn["random tokens"] == "1x6"
+    drawn = ablate(halves, random_tokens="1x6", variants=("san",)).subject
+    assert drawn.decoder_inputs == "the same tokens as the encoder"
+    assert drawn.random_tokens == "1x6"
 
 
 def test_a_model_without_a_decoder_says_nothing_of_one() -> None:
