@@ -86,7 +86,8 @@ class Store:
         if self.path is None:
             return None
         own = f"{key}-{_digest(asked)[:16]}"
-        place = self.path / f"{own}-{_digest({'rankscope': rankscope_version(), 'versions': versions()})[:8]}"
+        here: dict[str, JsonValue] = {"rankscope": rankscope_version(), "versions": {**versions()}}
+        place = self.path / f"{own}-{_digest(here)[:8]}"
         try:
             make_folder(place)
         except FileError as error:

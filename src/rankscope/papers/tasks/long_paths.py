@@ -3,9 +3,9 @@
 Dong, Cordonnier and Loukas (2021) find that a network trained as usual works by its short paths, and leave open whether
 the long ones fail because nothing asks for them. Each objective here asks, in its own way:
 
-``path-dropout``  every skip around an attention is dropped with probability ``strength``, independently for every example
-                  and layer in every step; what is left is not scaled. Where a skip is dropped the block is the one
-                  without it, so that lengths below the number of dropped skips do not exist in that step. A path drawn
+``path-dropout``  every skip around an attention is dropped with probability ``strength``, independently for every
+                  example and layer in every step; what is left is not scaled. Where a skip is dropped the block is the
+                  one without it: lengths below the number of dropped skips do not exist in that step. A path drawn
                   uniformly from those left has expected length ``L (H + strength) / (H + 1)``. Without scaling the mean
                   of the blocks' outputs is not that of the full network; with it neither would be, as a norm follows.
                   The trained network is used with all its skips. 0 is the plain loss, 1 trains without skips.
@@ -56,7 +56,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def with_dropped_skips(network: Network, chance: float, count: int, *, generator: torch.Generator) -> Network:
-    """A copy whose skips around attention are dropped with that probability, for each of ``count`` examples independently.
+    """A copy whose skips around attention are dropped with that probability, independently for ``count`` examples.
 
     Weights are shared. The copy takes batches of exactly that many examples, ``count tokens dim``.
     """

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
@@ -24,7 +24,6 @@ from rankscope.network import generators
 from rankscope.papers.tasks.model import Draw, TaskModel, TokenReader
 from rankscope.papers.tasks.task import (
     Batch,
-    FieldValue,
     Task,
     TaskConfig,
     register,
@@ -81,7 +80,7 @@ class MemorizeConfig(TaskConfig):
     @model_validator(mode="wrap")
     @classmethod
     def _known_text(
-        cls, values: dict[str, FieldValue], handler: ModelWrapValidatorHandler["MemorizeConfig"]
+        cls, values: dict[str, Any], handler: ModelWrapValidatorHandler["MemorizeConfig"]
     ) -> "MemorizeConfig":
         text = values.get("text")
         if text is None:
