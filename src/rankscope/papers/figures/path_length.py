@@ -24,8 +24,8 @@ from rankscope.studies.rows import Rows
 
 SHARE, WEIGHT = "path_share[count]", "path_share[output]"
 DEFINITIONS = {
-    SHARE: "share of all paths with so many heads on them: C(L, k) H^k / (1 + H)^L",
-    WEIGHT: "share of the output's residual that all paths with so many heads add: <J Z_k, J Y> / |J Y|^2",
+    SHARE: "share of all paths that have k heads on them: C(L, k) H^k / (1 + H)^L",
+    WEIGHT: "share of the output's residual that all paths with k heads add: <J Z_k, J Y> / |J Y|^2",
 }
 
 STATED = {

@@ -57,7 +57,7 @@ class Store:
         self._forget(key, asked)
         return kind.model_validate(self.remember(key, asked, made))
 
-    def remember(self, key: str, asked: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    def remember(self, key: str, asked: Mapping[str, JsonValue], make: Callable[[], Any]) -> Any:
         """What ``make`` returns, or returned when it was asked the same before: numbers, texts, lists and mappings.
 
         The result always passes through JSON, so that it is the same whether it was just made or read. A piece that
@@ -79,14 +79,15 @@ class Store:
                 _warn(error)
         return json.loads(text)["found"]
 
-    def folder(self, key: str, asked: Mapping[str, Any]) -> Path | None:
+    def folder(self, key: str, asked: Mapping[str, JsonValue]) -> Path | None:
         """A folder for work that keeps its own state, such as a training; None if there is none."""
         if not _KEY.fullmatch(key):
             raise ValueError(f"a key of a store is made of a-z, 0-9, '.', '_' and '-', got {key!r}")
         if self.path is None:
             return None
         own = f"{key}-{_digest(asked)[:16]}"
-        place = self.path / f"{own}-{_digest({'rankscope': rankscope_version(), 'versions': versions()})[:8]}"
+        here: dict[str, JsonValue] = {"rankscope": rankscope_version(), "versions": {**versions()}}
+        place = self.path / f"{own}-{_digest(here)[:8]}"
         try:
             make_folder(place)
         except FileError as error:
@@ -119,7 +120,7 @@ def _warn(error: FileError) -> None:
     warnings.warn(f"a finished piece is not kept: {error}", NotSaved, stacklevel=3)
 
 
-def _digest(asked: Mapping[str, Any]) -> str:
+def _digest(asked: Mapping[str, JsonValue]) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -22,7 +22,7 @@ A row of the table is one number. Columns besides the usual ones (``model`` is t
 | `weights` | `trained`, or `initial`: the same network before training                                    |
 | `mode`    | `frozen`, `isolated` or `official`                                                           |
 | `paths`   | which paths were summed: `all` of the length, `up_to` (all of this length or a shorter one), |
-|           | `drawn` (at random), or `single` (none summed: the mean over all paths, each by itself)      |
+|           | `drawn` (at random), or `single` (none summed: the mean over all paths, each alone)          |
 | `summed`  | how many paths were summed                                                                   |
 | `length`  | heads on a path                                                                              |
 | `low`     | lower end of the 95% interval of the mean over draws; null where nothing is drawn            |
@@ -108,9 +108,9 @@ class EffectivenessConfig(Config):
         default=1500,
         ge=0,
         strict=True,
-        description="all paths of a length are run if there are no more than so many",
+        description="all paths of a length are run if there are no more than this",
     )
-    singles: bool = Field(default=True, description="look at each of these by itself, too")
+    singles: bool = Field(default=True, description="look at each of these alone, too")
     examples: int | None = Field(default=None, ge=1, strict=True, description="all that are scored if None")
     refit: int = Field(
         default=200,

@@ -3,9 +3,9 @@
 Dong, Cordonnier and Loukas (2021) find that a network trained as usual works by its short paths, and leave open whether
 the long ones fail because nothing asks for them. Each objective here asks, in its own way:
 
-``path-dropout``  every skip around an attention is dropped with probability ``strength``, by itself for every example
-                  and layer in every step; what is left is not scaled. Where a skip is dropped the block is the one
-                  without it, so that lengths below the number of dropped skips do not exist in that step. A path drawn
+``path-dropout``  every skip around an attention is dropped with probability ``strength``, independently for every
+                  example and layer in every step; what is left is not scaled. Where a skip is dropped the block is the
+                  one without it: lengths below the number of dropped skips do not exist in that step. A path drawn
                   uniformly from those left has expected length ``L (H + strength) / (H + 1)``. Without scaling the mean
                   of the blocks' outputs is not that of the full network; with it neither would be, as a norm follows.
                   The trained network is used with all its skips. 0 is the plain loss, 1 trains without skips.
@@ -56,7 +56,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def with_dropped_skips(network: Network, chance: float, count: int, *, generator: torch.Generator) -> Network:
-    """A copy whose skips around attention are dropped with that probability, for each of ``count`` examples by itself.
+    """A copy whose skips around attention are dropped with that probability, independently for ``count`` examples.
 
     Weights are shared. The copy takes batches of exactly that many examples, ``count tokens dim``.
     """
@@ -105,7 +105,7 @@ def collapse_penalty(states: Tensor, layers: int) -> Tensor:
     """``-log r`` of token matrices of any size, the mean over examples; r is ``residual_ratio[frobenius,mean,unit]``.
 
     ``-log sqrt(mean_i |u_i - m|^2 + floor^2)``, u the tokens at length one, m their mean, floor that of a float64
-    network of so many layers. It is at least about zero and at most ``-log floor``, with gradients that end there in
+    network of that many layers. It is at least about zero and at most ``-log floor``, with gradients that end there in
     place of growing without limit.
     """
     lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True)

@@ -33,7 +33,7 @@ class Plan:
     """Which paths are run, by length: ``drawn[length][summed]`` holds one list of paths per repeat.
 
     ``every[length]`` holds all paths of that length, or none if there are too many; with ``singles`` each of these is
-    also looked at by itself.
+    also looked at alone.
     """
 
     every: tuple[tuple[Path, ...], ...]
@@ -80,7 +80,7 @@ def planned(
     singles: bool,
     generator: torch.Generator,
 ) -> Plan:
-    """All paths of a length if there are at most so many, and ``repeats`` times so many drawn at random."""
+    """All paths of a length if there are at most ``most_paths``, and ``draws`` of them at random, ``repeats`` times."""
     counts = counts_of(network)
     every = tuple(
         tuple(every_path(network, length)) if count <= most_paths else ()
@@ -103,7 +103,7 @@ def summed_paths(
     mode: Mode,
     alone: Callable[[int, Tensor], object] | None = None,
 ) -> dict[Key, Tensor]:
-    """The sums of a plan; ``alone`` is told length and output of each of ``plan.every`` by itself."""
+    """The sums of a plan; ``alone`` gets length and output of each of ``plan.every``."""
     uses, sums = plan.uses(), dict[Key, Tensor]()
     for path, states in path_outputs(network, x, uses, mode):
         for key in uses[path]:

@@ -66,13 +66,16 @@ class TaskConfig(Config):
     objective: str = Field(default="plain", description="what a step of the optimizer minimizes")
     strength: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="of the objective; see there")
     stop_at: float | None = Field(
-        default=None, le=1, allow_inf_nan=False, description="stop after an epoch with so good a test score"
+        default=None,
+        le=1,
+        allow_inf_nan=False,
+        description="stop after an epoch with a test score at least this good",
     )
     patience: int | None = Field(
         default=None,
         ge=1,
         strict=True,
-        description="stop after so many epochs without a smaller training loss",
+        description="stop after that many epochs without a smaller training loss",
     )
     threads: int = Field(
         default=1, ge=1, le=64, strict=True, description="of torch; another number moves the last bits"

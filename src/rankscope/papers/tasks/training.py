@@ -34,7 +34,7 @@ def train_task(
 
     With a folder, training that was interrupted there goes on, and what was done there is returned as it is; the
     result is the same to the last bit as without interruption. Examples and their order depend on the configuration
-    alone, the number of threads is part of it, and random choices of a step are drawn anew from its number.
+    alone, the number of threads is part of it, and random choices of a step follow from its number.
     """
     task = TASKS[task] if isinstance(task, str) else task
     config = task.configured() if config is None else config
@@ -53,7 +53,7 @@ def train_task(
         done = len(curve)
         for number, batches in enumerate(task.batches(config), start=1):
             if number <= done:
-                continue  # drawn all the same: later epochs follow in the same stream of random numbers
+                continue  # drawn nevertheless: later epochs follow in the same stream of random numbers
             if why_stop(config, curve) is not None:
                 break
             curve.append(_epoch(task, config, model, optimizer, batches, number))
