@@ -73,6 +73,19 @@ class Asked(Config):
             )
         return config
 
+    @property
+    def explicit(self) -> frozenset[str]:
+        """The fields that the caller set to something.
+
+        A configuration that sets every field was read from a file, where defaults are written out; of such a one, those
+        that differ from their defaults.
+        """
+        fields = type(self).model_fields
+        found = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        if self.model_fields_set >= set(fields):
+            found = {name for name in found if getattr(self, name) != fields[name].default}
+        return frozenset(found)
+
     @classmethod
     def default_text(cls, name: str) -> str:
         """The default of a field as ``--help`` shows it."""
@@ -256,6 +269,11 @@ class Inputs(Asked):
         return ",".join(map(str, axes)) if isinstance(axes, list | tuple) else axes
 
     @property
+    def draws(self) -> bool:
+        """Whether the command itself draws at random, whatever its model and its inputs, so that a seed matters."""
+        return False
+
+    @property
     def read_files(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
         return (self.texts, self.images, self.audio, self.inputs, self.call, self.loader)
@@ -296,10 +314,6 @@ def files_of_masks(masks: Sequence[str]) -> tuple[str, ...]:
     return tuple(rule.strip().removeprefix("file:") for rule in rules if rule.strip().startswith("file:"))
 
 
-EITHER = ("model", "device", "dtype")
-"""Options of a model that a random network has too."""
-
-
 class Either(ModelInputs, RandomNetwork, Seeds):
     """A command that takes a model, or the options of a random network in its place."""
 
@@ -310,6 +324,9 @@ class Either(ModelInputs, RandomNetwork, Seeds):
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Options of random networks that a model takes too."""
+
+    either: ClassVar[tuple[str, ...]] = ("model", "device", "dtype")
+    """Options of a model that a random network takes too."""
 
     needs_network: ClassVar[bool] = True
     """Whether some option must say that a random network is meant, where no model is named."""
@@ -326,13 +343,14 @@ class Either(ModelInputs, RandomNetwork, Seeds):
 
         ``besides``: options of random networks that this model takes as well.
         """
-        asked = {name: self.home(name) for name in sorted(self.model_fields_set)}
+        asked = {name: self.home(name) for name in sorted(self.explicit)}
         of_random = [name for name, home in asked.items() if home is RandomNetwork]
         if has_model:
             wrong = [name for name in of_random if name not in (*self.shared, *besides)]
             said = f"belongs to a random network, but a model was named ({self.model or 'an object'}); leave one out"
         else:
-            wrong = [name for name, home in asked.items() if home in (Model, Inputs) and name not in EITHER]
+            of_model = [name for name, home in asked.items() if home in (Model, Inputs)]
+            wrong = [name for name in of_model if name not in self.either]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:
             raise ConfigError(f"{', '.join(f'{name}=' for name in wrong)} {said}", *wrong)
@@ -387,8 +405,21 @@ class Limits(View):
     """A view with limits, which may be undecided."""
 
     group = "Limits"
+    limits: ClassVar[tuple[str, ...]]
+    """The options that set a limit."""
+
     undecided: Literal["ok", "fail"] | None = option(
         None,
         "A limit that could not be decided exits with 0 (ok) or with 1 (fail).",
         shown="exit with 3",
     )
+
+    @model_validator(mode="after")
+    def _limits_are_set(self) -> Self:
+        if self.undecided is not None and not any(getattr(self, name) for name in self.limits):
+            raise ConfigError(
+                f"undecided={self.undecided!r} has no effect: it says what an undecided limit means, and none is set; "
+                f"leave it out, or set one: {', '.join(f'{name}=' for name in self.limits)}",
+                *("undecided", *self.limits),
+            )
+        return self

@@ -133,6 +133,7 @@ class CertifyView(Limits):
     """What is printed of a certificate, and what is required of it."""
 
     group = "Certificate"
+    limits: ClassVar = ("require_lower", "require_upper")
     explain: bool = option(False, "Print what printed bounds are made of, and which assumption fails first.")
     require_lower: float | None = option(
         None,

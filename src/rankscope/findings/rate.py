@@ -57,6 +57,7 @@ class RateConfig(ModelOrRandom):
     }
     of_model: ClassVar = ModelOrRandom.of_model | {"variant": "san"}
     shared: ClassVar = ("layers",)
+    either: ClassVar = ("model",)
     needs_network: ClassVar = False
     layers: int | None = option(
         None,
@@ -66,6 +67,11 @@ class RateConfig(ModelOrRandom):
     )
     max_texts: int | None = option(4, "Texts that are followed.", ge=1)
     no_error: bool = option(False, "Leave out the perturbed run that estimates floors; faster.")
+
+    @property
+    def draws(self) -> bool:
+        """The start of the run that a prediction follows is drawn."""
+        return True
 
 
 class Plateau(Value):

@@ -78,6 +78,11 @@ class Calls(Iterator[Batch]):
         self._parts = chain([first], self._parts)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether whole tensors were given, which are cut into batches; calls stay as they were made."""
+        return self._given.is_whole
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Which reading was chosen, what was left out; complete once all calls are through."""
         return tuple(self._given.notes)

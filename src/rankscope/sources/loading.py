@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -63,20 +63,35 @@ def load_model(
     text = os.fspath(source)
     if not text.strip():
         raise ConfigError(f"no model was named; expected {WAYS}")
-    path = Path(text).expanduser()
-    if isinstance(source, str) and text in BUILTINS:
-        return replace(load_builtin(BUILTINS[text], request), weights="trained")
-    if isinstance(source, str) and text in UNTRAINED:
-        raise ConfigError(f"{without_trained(source)}; use --weights initial")
-    if path.exists():
-        found = _from_path(path, request)
-    elif isinstance(source, str) and _ATTRIBUTE.fullmatch(text):
-        return _from_attribute(text, request)
-    elif not isinstance(source, str) or _looks_like_path(text):
-        raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
-    else:
-        found = _from_hub(text, request)
+    match way_of(source):
+        case "listed" if text in BUILTINS:
+            return replace(load_builtin(BUILTINS[text], request), weights="trained")
+        case "listed":
+            raise ConfigError(f"{without_trained(source)}; use --weights initial")
+        case "attribute":
+            return _from_attribute(text, request)
+        case "folder" | "file":
+            found = _from_path(Path(text).expanduser(), request)
+        case _ if not isinstance(source, str) or _looks_like_path(text):
+            raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
+        case _:
+            found = _from_hub(text, request)
     return replace(found, weights="stored")
+
+
+def way_of(source: str | os.PathLike[str]) -> Literal["listed", "folder", "file", "attribute", "hub"]:
+    """What a name means, before anything is opened; what nothing else explains is taken for a Hub id.
+
+    >>> way_of("minilm"), way_of("code.py:model"), way_of("org/name")
+    ('listed', 'attribute', 'hub')
+    """
+    text = os.fspath(source)
+    path = Path(text).expanduser()
+    if isinstance(source, str) and (text in BUILTINS or text in UNTRAINED):
+        return "listed"
+    if path.exists():
+        return "folder" if path.is_dir() else "file"
+    return "attribute" if isinstance(source, str) and _ATTRIBUTE.fullmatch(text) else "hub"
 
 
 def load_drawn(

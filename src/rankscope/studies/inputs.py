@@ -13,7 +13,8 @@ from torch import nn
 
 from rankscope.errors import ConfigError
 from rankscope.findings import asked
-from rankscope.network import Spec
+from rankscope.findings.ways import LOADED, READING, refuse_idle, refuse_unread
+from rankscope.network import Network, Spec
 from rankscope.sources import (
     Batch,
     Layout,
@@ -24,6 +25,7 @@ from rankscope.sources import (
     image_batches,
     layout_of,
     load_attribute,
+    load_model,
     parse_shape,
     random_token_batches,
     read_audio,
@@ -38,6 +40,7 @@ from rankscope.sources import (
 from rankscope.sources.axes import Axes, as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.calls import Calls, given_calls
+from rankscope.sources.loading import way_of
 from rankscope.sources.seen import Call
 from rankscope.sources.structure import Blocks, block_paths
 from rankscope.sources.taps import unwrapped
@@ -92,8 +95,36 @@ def verb_asked(
         config.check_kind(has_model=model is not None, besides=besides)
     elif model is None:
         raise ConfigError("no model was named; name one (rankscope list models)")
+    check_loading(config, model)
     read: object = config  # a verb may load a model and feed it nothing
-    return config, model, _with_named(given, read) if isinstance(read, asked.Inputs) else given
+    if isinstance(read, asked.Inputs):
+        given = _with_named(given, read)
+        if given.call is not None:
+            refuse_unread(read, READING, "calls")  # before it is called
+    return config, model, given
+
+
+def check_loading(config: asked.Model, model: Any) -> None:
+    """Raise if it was said how to load a model in a way that this one is not loaded in."""
+    if isinstance(model, str | os.PathLike):
+        refuse_unread(config, LOADED, way_of(model))
+        if config.weights == "initial":
+            refuse_idle(config, ["allow_pickle"], "beside weights='initial', which opens no checkpoint")
+        return
+    module = model.model if isinstance(model, Loaded | Translation | Seen) else model
+    if not isinstance(module, nn.Module) or isinstance(module, Network):
+        return  # random networks and trees of parts say for themselves what they need
+    if config.weights == "initial":
+        return  # loading has words for this
+    refuse_unread(config, LOADED, "live")
+    if "device" in config.explicit:
+        load_model(module, device=config.device)  # says so if it is elsewhere
+    if isinstance(model, Translation) and config.stack is not None:
+        raise ConfigError(
+            f"stack={config.stack!r} has no effect on a model that is translated already; choose it where it is "
+            f"translated: translate(model, ..., stack={config.stack!r})",
+            "stack",
+        )
 
 
 def _with_paths(model: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +186,9 @@ class Reading:
 
     drawn: str | None = None
     """The shape ``TxN`` of random tokens; None for inputs that somebody meant."""
+
+    draws: bool = False
+    """Whether something of it is drawn at random."""
 
     decoder: str | None = None
     """What the decoder of a model with two halves reads, in words; None where there is none."""
@@ -236,14 +270,6 @@ def chosen_inputs(
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
-    if config.vocab is not None and named not in ([], ["random_tokens"]):
-        raise ConfigError(f"a vocabulary is that of random tokens; leave it out beside {named[0]}")
-    if config.axes is not None and named not in (["inputs"], ["call"]):
-        raise ConfigError(
-            f"axes={config.axes!r} names the axes of ready inputs, but none were given: inputs=",
-            "axes",
-            "inputs",
-        )
     is_example = not named and loaded.examples is not None
     if is_example:
         given, named = replace(given, inputs=loaded.examples), ["inputs"]
@@ -251,11 +277,6 @@ def chosen_inputs(
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
         named = ["random_tokens"]
-    if config.vocab is not None and not named:
-        raise ConfigError(
-            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: random_tokens='2x48'",
-            "random_tokens",
-        )
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
@@ -273,6 +294,7 @@ def chosen_inputs(
     if kind in ("inputs", "call"):
         made = _calls(loaded, config, given, layout)
     else:
+        refuse_unread(config, READING, kind)
         made = makers[kind](loaded, config, getattr(given, kind, None), seed)
     made = replace(made, given=getattr(given, kind, None))
     if is_example:
@@ -283,6 +305,10 @@ def chosen_inputs(
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, seed)
     made = _with_decoder(made, loaded, kind, getattr(given, kind, None))
+    if not (made.draws or config.draws or loaded.weights == "initial"):
+        refuse_idle(
+            config, ["seed", "seeds"], f"on the {loaded.weights} weights of {loaded.name} and these inputs"
+        )
     return made if config.max_texts is None else _cut(made, config)
 
 
@@ -373,6 +399,7 @@ def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> R
         rule="random tokens, of which nothing is left out",
         source=f"random tokens {shape}",
         drawn=shape,
+        draws=True,
     )
 
 
@@ -387,6 +414,7 @@ def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Rea
         if images is None
         else "images, of which nothing is left out",
         source="sample images" if images is None else str(images),
+        draws=images is None,
     )
 
 
@@ -401,6 +429,7 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Readi
         if audio is None
         else "sound, of which nothing is left out",
         source="sample sound" if audio is None else str(audio),
+        draws=audio is None or "decoder_input_ids" in loaded.takes,
     )
 
 
@@ -409,6 +438,7 @@ def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -
     batches = batches_of_call(
         loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
     )
+    refuse_unread(config, READING, "tensors" if batches.is_whole else "calls")
     axes = batches.axes
     words = "texts are the first axis of the states; "
     if axes is not None and axes.inputs:
@@ -439,7 +469,7 @@ def _with_pictures(inputs: Reading, loaded: Loaded, seed: int) -> Reading:
             )
             yield batch.joined(drawn)
 
-    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images")
+    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images", draws=True)
 
 
 def _needs_both(loaded: Loaded) -> bool:

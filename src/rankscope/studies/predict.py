@@ -31,10 +31,12 @@ from rankscope.findings.predict import (
     Sizing,
     Statement,
 )
+from rankscope.findings.ways import refuse_idle
 from rankscope.network import Network, Spec, build, generators
 from rankscope.results.outcome import Outcome, judged, span_of
 from rankscope.sources import load_drawn, translate
 from rankscope.studies.certify import failed
+from rankscope.studies.inputs import check_loading
 from rankscope.studies.plans import Plan, SpecPlan, equal_parameters, read_plan
 from rankscope.studies.rows import Rows, definitions
 
@@ -64,6 +66,8 @@ def predict(
         )
     if config.weights is None:
         _refuse_loading(config)
+    check_loading(config, what)
+    _refuse_unused(config, what)
     rows, found, about = Rows(), dict[str, Any](), dict[str, Any]()
     tokens = config.chosen("tokens")
     if isinstance(what, Network):
@@ -89,7 +93,8 @@ def predict(
     else:
         if config.layers or config.placement:
             raise ConfigError(
-                "layers and placement belong to a forecast; with weights they are the model's own"
+                "layers= and placement= belong to a forecast; with weights they are the model's own: leave them out",
+                *("layers", "placement"),
             )
         ready = load_drawn(
             what,
@@ -131,7 +136,7 @@ def _asked(
             f"expected the name of a config, a Spec or a tree of parts, got {type(first).__name__}"
         )
     what = config.model if first is None or named else first
-    given = config.of_random
+    given = [*config.of_random, *(_of_forecast(config) if isinstance(what, Network) else ())]
     if what is not None and given:
         names = ", ".join(f"{name}=" for name in given)
         said = repr(what) if isinstance(what, str) else f"a {type(what).__name__}"
@@ -147,6 +152,11 @@ def _asked(
             "weights",
         )
     return config, _drawn(config) if what is None else what
+
+
+def _of_forecast(config: PredictConfig) -> list[str]:
+    """Sizes that were given, which a tree of parts has already."""
+    return [name for name in ("layers", "placement") if name in config.explicit]
 
 
 def _drawn(config: PredictConfig) -> Spec:
@@ -178,6 +188,19 @@ def _refuse_loading(config: PredictConfig) -> None:
             "weights='trained', or leave it out",
             *idle,
             "weights",
+        )
+
+
+def _refuse_unused(config: PredictConfig, what: str | Spec | Network) -> None:
+    """Raise if an option is about a forecast where there is none, or about weights where none are drawn."""
+    if config.weights is not None or isinstance(what, Network):
+        refuse_idle(
+            config, ["cosine", "tokens"], "on statements proven from weights, which hold for any text"
+        )
+    has_drawn = config.weights == "initial" or (isinstance(what, Spec) and len(config.layers) <= 1)
+    if not has_drawn:
+        refuse_idle(
+            config, ["seed"], "on a forecast or on stored weights", "draw them with weights='initial'"
         )
 
 

@@ -134,7 +134,7 @@ def test_axes_are_stated_and_a_false_statement_is_refused(apart: Apart) -> None:
     with pytest.raises(ShapeError, match="axes"):
         rate(apart, inputs=X, blocks="one,two", axes="texts,tokens,dim")
     with pytest.raises(
-        ConfigError, match="axes='tokens,texts' names the axes of ready inputs, but none were given"
+        ConfigError, match="axes= has no effect on random tokens: it names the axes of ready inputs"
     ):
         rate(folders.bert(), random_tokens="2x8", axes="tokens,texts")
 

@@ -144,10 +144,8 @@ class ScanConfig(ModelInputs):
 
     def check_states(self) -> None:
         """Raise if an option was given that hidden states alone cannot use."""
-        unused = sorted(self.model_fields_set - set(self.of_states) - {"stack"})
-        unused = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
-        if unused or self.stack is not None:
-            names = [*unused, *(["stack"] if self.stack is not None else [])]
+        names = sorted(self.explicit - set(self.of_states))
+        if names:
             raise ConfigError(
                 f"{', '.join(f'{name}=' for name in names)} needs a live model; a file of hidden states is measured as "
                 "it is",
@@ -198,6 +196,7 @@ class Condition(Value):
 class ScanView(Limits):
     """Conditions on a scan, and whether an unfinished one goes on."""
 
+    limits: ClassVar = ("fail_if",)
     fail_if: tuple[str, ...] | None = option(
         None, "Exit with 1 if this holds of a block: 'residual_ratio<0.01'; comma list."
     )
