@@ -278,6 +278,8 @@ class Fate(Value):
             said = "has equal tokens at every layer, up to the rounding floor; where they became equal is not seen"
         elif self.log10_value is None:
             said = "gives no number above the rounding floor"
+            if self.no_number_from is not None:
+                said += f", and none at all (overflow or 0/0) from layer {self.no_number_from} on"
         else:
             said = f"{self._verb}: {self._value}{self._course}"
         finer = "" if self.would_decide is None else f"; run it in {self.would_decide} to decide"

@@ -75,16 +75,18 @@ class Asked(Config):
 
     @property
     def explicit(self) -> frozenset[str]:
-        """The fields that the caller set to something.
+        """The fields that the caller asked for; one that is left at None, or a flag that is left off, is none of them.
 
         A configuration that sets every field was read from a file, where defaults are written out; of such a one, those
         that differ from their defaults.
         """
-        fields = type(self).model_fields
-        found = {name for name in self.model_fields_set if getattr(self, name) is not None}
-        if self.model_fields_set >= set(fields):
-            found = {name for name in found if getattr(self, name) != fields[name].default}
-        return frozenset(found)
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        is_written_out = self.model_fields_set >= set(defaults)
+        return frozenset(
+            name
+            for name in self.model_fields_set
+            if getattr(self, name) != defaults[name] or not (is_written_out or _is_open(defaults[name]))
+        )
 
     @classmethod
     def default_text(cls, name: str) -> str:
@@ -92,7 +94,7 @@ class Asked(Config):
         field = cls.model_fields[name]
         extra = field.json_schema_extra
         default = extra.get("shown", field.default) if isinstance(extra, dict) else field.default
-        if default is None or default is False or default == ():  # zero is a default like others
+        if _is_open(default):
             return ""
         return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
@@ -111,6 +113,11 @@ class Foldered(Asked):
     def files(self) -> tuple[str, ...]:
         """What is written into the folder."""
         raise NotImplementedError
+
+
+def _is_open(default: Any) -> bool:
+    """Whether a default asks for nothing; zero is a default like others."""
+    return default is None or default is False or default == ()
 
 
 def _article(name: str) -> str:

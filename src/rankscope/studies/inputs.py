@@ -277,6 +277,8 @@ def chosen_inputs(
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
         named = ["random_tokens"]
+    if not named:
+        refuse_idle(config, ["vocab"], "without random tokens")
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(

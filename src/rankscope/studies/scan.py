@@ -45,6 +45,7 @@ from rankscope.sources import (
     read_states,
 )
 from rankscope.sources.given import not_a_model
+from rankscope.sources.layout import check_order
 from rankscope.sources.seen import Call
 from rankscope.sources.states import parse_axes
 from rankscope.sources.streams import in_one_stream
@@ -122,11 +123,12 @@ def scan(
         )
     layout = found_layout(unwrapped(ready.model), config.blocks, given)
     chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
-    if len(layout.stacks) > 1 or config.tree:
+    if len(layout.stacks) > 1 or config.tree or config.blocks is not None:
         first = list(islice(chosen.batches, 1))
         chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
         for batch in first:
             with own_words(ready.model, batch):
+                check_order(unwrapped(ready.model), layout, batch)
                 layout = in_one_stream(unwrapped(ready.model), layout, batch)
     layout = _of_stack(layout, config)
     trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []

@@ -21,6 +21,7 @@ from rankscope.probe.run import measured_tokens, own_words
 from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
 from rankscope.sources.given import not_a_model
 from rankscope.sources.initial import without_trained
+from rankscope.sources.layout import check_order
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
 from rankscope.sources.structure import Blocks
@@ -232,6 +233,8 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; at least one is needed")
+    with own_words(ready.model, first):
+        check_order(unwrapped(ready.model), layout, first)
     source = recording_of(ready.model, given)
     found = (
         translate(source, first, stack=config.stack, blocks=config.blocks)

@@ -133,7 +133,9 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(zoo: Path, tmp_path: Path) -
     )
     assert "not both" in refused("scan", model, "--inputs", "x.pt", "--loader", f"{zoo}:loader")
     assert "--loader file.py:loader" in refused("paths", model, "--inputs", f"{zoo}")
-    assert "random tokens; say how many" in refused("scan", model, "--vocab", 9)
-    assert "leave it out beside call" in refused("scan", model, "--vocab", 9, "--call", f"{zoo}:step")
+    assert "has no effect without random tokens" in refused("scan", model, "--vocab", 9)
+    assert "--vocab has no effect on inputs that come call by call" in refused(
+        "scan", model, "--vocab", 9, "--call", f"{zoo}:step"
+    )
     assert "belongs to a model" in refused("rate", "--call", f"{zoo}:step")
     assert "belongs to a model" in refused("ablate", "--layers", 2, "--call", f"{zoo}:step")
