@@ -467,7 +467,7 @@ class AblateFinding(Finding):
             "Mean over texts and seeds, geometric for residuals, ratios and diameters. A star: some text is not above "
             "its floor. A dash: no number (0/0 or overflow)."
         )
-        first, *rest = self.subject.facts
+        first, *rest = self.subject.facts(self.table)
         rule = self.provenance.get("measured tokens")
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]

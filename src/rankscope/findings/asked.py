@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeV
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from rankscope.core.config import Config
+from rankscope.core.words import article
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Asked(Config):
             return cls.of(**fields)
         if not isinstance(config, cls):
             raise ConfigError(
-                f"{_article(type(config).__name__)} was given, expected {_article(cls.__name__)}, or its fields as "
+                f"{article(type(config).__name__)} was given, expected {article(cls.__name__)}, or its fields as "
                 "keywords"
             )
         if fields:
@@ -118,10 +119,6 @@ class Foldered(Asked):
 def _is_open(default: Any) -> bool:
     """Whether a default asks for nothing; zero is a default like others."""
     return default is None or default is False or default == ()
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 class Seeds(Asked):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rankscope.charts import Line, Panel, Point
-from rankscope.core.words import number, power
+from rankscope.core.words import count, number, power
 from rankscope.document import Cell, Column, Tabular
 
 if TYPE_CHECKING:
@@ -46,6 +46,16 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
         )
     columns = [*(Column(name, "name") for name in names), *(Column(layer) for layer in shown)]
     return Tabular(columns=columns, rows=rows, title=definition)
+
+
+def text_lengths(table: "Table", texts: int, tokens: float) -> str:
+    """How many texts of how many tokens; "on average" unless the rows show that every text has as many."""
+    kept = (
+        table.frame.filter(table.frame["sample"].is_not_null()) if "tokens" in table.frame.columns else None
+    )
+    is_whole = kept is not None and kept["sample"].n_unique() == texts
+    is_alike = texts <= 1 or (kept is not None and is_whole and kept["tokens"].n_unique() == 1)
+    return f"{count(texts, 'text')} of {number(tokens)} tokens{'' if is_alike else ' on average'}"
 
 
 def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:

@@ -651,7 +651,7 @@ class CertifyFinding(Finding):
         about = self.provenance.get("subject")
         rule = [str(about.get("special rule"))] if isinstance(about, dict) and about.get("text axes") else []
         several = ["bounds hold of every text, measured is the geometric mean"] if self._several else []
-        return [*self.subject.facts, *rule, *several]
+        return [*self.subject.facts(self.table), *rule, *several]
 
     def _legend(self) -> str:
         said = [

@@ -1,14 +1,13 @@
 """Rows of many seeds brought together: one line per network, one number per layer."""
 
+import math
 from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.core.words import number, power
 from rankscope.results.schema import log10_of, unknown_column
 from rankscope.results.table import Table
-
-MOST_DECADES = 1e9
-"""Exponents from here on are rounded."""
 
 UNRESOLVED_MARK = "*"
 """Follows a cell of ``pivot`` in which at least one row is not above its rounding floor."""
@@ -119,28 +118,17 @@ def _geometric_cell(value: float | None, log10: float | None, resolved: bool, di
     """The geometric mean as text, also beyond the range of floats; a value of zero has no logarithm."""
     if log10 is None:
         return _cell(value, log10, resolved, digits)
-    text = f"{10**log10:.{digits - 1}e}" if abs(log10) < 300 else _decades(log10)
+    text = number(10**log10, digits) if abs(log10) < 300 else power(log10 * math.log(10), digits=digits)
     return text if resolved else text + UNRESOLVED_MARK
 
 
 def _cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:
     """A mean as text; below the smallest float, the power of ten that is its geometric mean."""
-    text = "-" if value is None else f"{value:.{digits - 1}e}"
-    if value == 0 and log10 is not None:
-        text = _decades(log10)
+    is_tiny = value == 0 and log10 is not None
+    text = (
+        power(log10 * math.log(10), digits=digits) if is_tiny and log10 is not None else number(value, digits)
+    )
     return text if resolved else text + UNRESOLVED_MARK
-
-
-def _decades(log10: float) -> str:
-    """A power of ten; where its exponent has more digits than the logarithm knows, the exponent is rounded.
-
-    >>> _decades(-478863.2), _decades(-2.7352e80)
-    ('1e-478863', '10^-2.74e80')
-    """
-    if abs(log10) < MOST_DECADES:
-        return f"1e{log10:.0f}"
-    mantissa, exponent = f"{log10:.2e}".split("e")
-    return f"10^{mantissa}e{int(exponent)}"
 
 
 def _check(table: Table, names: Sequence[str]) -> None:

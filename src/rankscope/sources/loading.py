@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.given import check_filled, checked_module, not_a_model
@@ -190,7 +191,7 @@ def _from_attribute(text: str, request: Request) -> Loaded:
         raise ConfigError(f"{text!r}: {not_a_model(found)}")
     if not isinstance(found, nn.Module):
         raise ConfigError(
-            f"{text!r} is a {type(found).__name__}; expected a torch.nn.Module or a callable returning one"
+            f"{text!r} is {article(type(found).__name__)}; expected a torch.nn.Module or a callable returning one"
         )
     check_filled(found, repr(text))
     model = found if request.dtype is None else found.to(request.dtype)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 from rankscope.bounds.forecast import Outline, Placement
 from rankscope.bounds.forecast_spec import outline_of
 from rankscope.core.registry import unknown_name
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, MissingExtraError
 from rankscope.network import ACTIVATIONS, Spec
 from rankscope.pathways.counts import ARCHITECTURES
@@ -376,7 +377,7 @@ def _settings(path: Path) -> dict[str, Any]:
     except Exception as error:  # parsers raise classes of their own
         raise FileError(f"cannot read {str(path)!r}: {first_line(error)}; expected {WAYS}") from error
     if not isinstance(found, dict):
-        raise FileError(f"{str(path)!r} holds a {type(found).__name__}; expected {WAYS}")
+        raise FileError(f"{str(path)!r} holds {article(type(found).__name__)}; expected {WAYS}")
     return found
 
 

@@ -14,6 +14,7 @@ from rankscope.bounds.apriori_layers import LayerStatement, apriori
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.forecast import SMALL_LOGITS, forecast
 from rankscope.core.numerics import relative_floor
+from rankscope.core.words import article
 from rankscope.errors import ConfigError
 from rankscope.findings.predict import (
     COSINE,
@@ -139,7 +140,7 @@ def _asked(
     given = [*config.of_random, *(_of_forecast(config) if isinstance(what, Network) else ())]
     if what is not None and given:
         names = ", ".join(f"{name}=" for name in given)
-        said = repr(what) if isinstance(what, str) else f"a {type(what).__name__}"
+        said = repr(what) if isinstance(what, str) else f"{article(type(what).__name__)}"
         raise ConfigError(f"{names} belongs to a random network, but {said} was named; leave one out", *given)
     if what is None and not given and not config.layers:
         raise ConfigError(

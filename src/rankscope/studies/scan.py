@@ -102,6 +102,13 @@ def scan(
     ``revision``, ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the
     path of a list of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
+    if load is not None:
+        said = ", ".join(f"{name}={value!r}" for name, value in load.items()) or "dtype=..."
+        warnings.warn(
+            f"rs.scan(load=...) is now written as fields: rs.scan(model, {said})",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     named = {"loss": loss} if isinstance(loss, str) else {}
     options = _with_paths(model, (load or {}) | fields | named) if fields or load or named else {}

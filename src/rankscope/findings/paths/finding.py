@@ -299,7 +299,11 @@ class PathsFinding(Finding):
         return Document(
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
-            facts=[*self.subject.facts, *self._rule(), f"{heads}, paths computed in {self.identity.dtype}"],
+            facts=[
+                *self.subject.facts(self.table),
+                *self._rule(),
+                f"{heads}, paths computed in {self.identity.dtype}",
+            ],
             blocks=some(
                 Verdict(self.title, self.words, self.tone),
                 Facts(self._facts()),

@@ -32,6 +32,7 @@ from rankscope.document import Verdict as Headline
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import A, Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.blocks import text_lengths
 from rankscope.findings.scan.entries import (
     NOT_RESOLVED,
     STAR,
@@ -47,6 +48,7 @@ from rankscope.findings.scan.entries import (
 from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
 
 if TYPE_CHECKING:
+    from rankscope.results import Table
     from rankscope.results.outcome import Decision, Outcome
 
 TONES: dict[Name, Tone] = {
@@ -346,14 +348,12 @@ class Scanned(Value):
     not_finite: tuple[Weight, ...] = ()
     """Weights that are no numbers."""
 
-    @property
-    def facts(self) -> list[str]:
-        """In a few words each: family, dtype, size, texts."""
+    def facts(self, table: "Table") -> list[str]:
+        """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         found = [clipped(self.family), self.dtype]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
-        average = " on average" if self.texts > 1 else ""
-        return [*found, f"{count(self.texts, 'text')} of {self.tokens:.0f} tokens{average}"]
+        return [*found, text_lengths(table, self.texts, self.tokens)]
 
 
 class TreeBlock(Value):
@@ -586,7 +586,7 @@ class ScanFinding(Finding):
         return Document(
             title=f"Scan of {clipped(self.scan.model, 160)}",
             command=self.command,
-            facts=self.scan.facts,
+            facts=self.scan.facts(self.table),
             blocks=some(
                 Headline(_title(self.verdict.verdict), self.words, self.tone),
                 Notes([sentence(one) for one in self.scan.reported]) if self.scan.reported else None,
