@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from rankscope.core.words import number
+
 
 def _rest(after: list[str] | None) -> str:
     if after:
@@ -35,7 +37,7 @@ def tree_lines(tree: dict[str, Any]) -> list[str]:
         lines.append(f"final norm: {tree['final norm']}")
     if any(block.get("unread") for block in tree["blocks"]):
         lines.append(_UNREAD)
-    lines.append(f"the tree equals the model to {tree['deviation']:.0e}{_limit_words(tree['limits'])}")
+    lines.append(f"the tree equals the model to {number(tree['deviation'], 1)}{_limit_words(tree['limits'])}")
     return [*lines, *_condition_lines(tree["limits"])]
 
 
