@@ -7,7 +7,7 @@ draw) is no part of it, because a run is named by the hash of its configuration:
 
 from collections.abc import Sequence
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, cast
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -200,7 +200,9 @@ class Drawn(RandomNetwork, Run, Seeds):
         )
 
 
-class Loading(TypedDict):
+class Loading(TypedDict, total=False):
+    """Fields of ``Model`` that say how one is fetched and opened; loading takes them by these names."""
+
     revision: str | None
     allow_pickle: bool
     trust_remote_code: bool
@@ -235,11 +237,7 @@ class Model(Asked):
     @property
     def loading(self) -> Loading:
         """How a model is loaded, as ``load_model`` takes it beside dtype and device."""
-        return Loading(
-            revision=self.revision,
-            allow_pickle=self.allow_pickle,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return cast("Loading", {name: getattr(self, name) for name in Loading.__annotations__})
 
 
 class Inputs(Asked):

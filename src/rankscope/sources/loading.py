@@ -10,13 +10,14 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
 
 from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
+from rankscope.findings.asked import Loading
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.given import check_filled, checked_module, not_a_model
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
@@ -38,10 +39,8 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     with_head: bool = False,
+    **loading: Unpack[Loading],
 ) -> Loaded:
     """The model that ``source`` means, in evaluation mode, with its tokenizer or processor.
 
@@ -49,15 +48,13 @@ def load_model(
     name (a folder of the same name is ``./name``); an existing folder or ``.gguf`` file; ``module:attribute``
     or ``file.py:attribute``, which imports and so runs the user's own code; anything else that has the form of
     a Hub id is looked for there. Models load in the dtype of their checkpoint unless ``dtype`` is named, on the
-    CPU unless ``device`` is, without the head unless ``with_head``.
+    CPU unless ``device`` is, without the head unless ``with_head``. ``loading`` are the fields of ``Loading``.
     """
     request = Request(
         dtype=as_dtype(dtype),
         device=as_device(device),
-        revision=revision,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
         with_head=with_head,
+        **loading,
     )
     if isinstance(source, nn.Module):
         return _given(source, request)

@@ -89,7 +89,7 @@ def predict(
             found |= _statements(rows, "random", network, config, names)
     elif config.weights is None:
         _refuse(config)
-        plan = read_plan(what, placement=config.placement, revision=config.revision)
+        plan = read_plan(what, placement=config.placement, **config.loading)
         found |= {"model": plan.name, "forecast": _forecasts(rows, plan, config, tokens, advance)}
     else:
         if config.layers or config.placement:
