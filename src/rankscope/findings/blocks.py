@@ -31,7 +31,8 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
     Means of residuals, ratios and diameters are geometric, because layers multiply them. A cell in which some number is
     not above its floor is faint and ends in a star.
     """
-    from rankscope.results import UNRESOLVED_MARK, pivot
+    from rankscope.findings.pivot import pivot
+    from rankscope.results import UNRESOLVED_MARK
 
     own = table.where(definition=definition)
     names = varying(own)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from rankscope.core.words import article
 from rankscope.errors import ConfigError
 
 
@@ -33,7 +32,7 @@ def plain(value: object, place: str) -> Any:
     if isinstance(value, list | tuple):
         return [plain(entry, f"{place}[{index}]") for index, entry in enumerate(value)]
     raise ConfigError(
-        f"{place} is {article(type(value).__name__)}, which JSON cannot hold; "
+        f"{place} is a {type(value).__name__}, which JSON cannot hold; "
         "use text, numbers, booleans, lists and mappings"
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
+from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Context, Network
-from rankscope.results.tree_lines import tree_lines
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout, Stack

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import UnknownNameError
-from rankscope.results import Table, layer_summary, pivot
+from rankscope.findings.pivot import pivot
+from rankscope.results import Table, layer_summary
 from reference.table_loops import grouped
 
 # Sizes whose squares stay in range, so that the standard deviation of the loop does too.

@@ -11,9 +11,9 @@ from torch.nn.utils import parametrizations
 
 import rankscope as rs
 from rankscope.errors import NotTranslated
+from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Opaque, RMSNorm
 from rankscope.network.norms import default_eps
-from rankscope.results.tree_lines import tree_lines
 from rankscope.sources import Batch, Translation
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.variations import TokenAxes, with_other_contents

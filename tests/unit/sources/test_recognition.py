@@ -13,8 +13,8 @@ from kit.own_models import TEXTS, TOKENS, built, given
 from kit.translation_decoders import CASES as DECODERS
 from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
+from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Attention, Rotary, Softmax
-from rankscope.results.tree_lines import tree_lines
 from rankscope.sources import Batch, Translation, translate
 from rankscope.sources.tree_report import tree_report
 from snapshots import small_model

@@ -8,11 +8,13 @@ import torch
 
 from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer
 from kit.read_once import read_once
+from rankscope.core.words import number
 from rankscope.errors import ConfigError, FileError, NumericalError, RankscopeError
 from rankscope.findings.ablate import AblateConfig, AblateFinding, block_text, parse_blocks
+from rankscope.findings.pivot import pivot
 from rankscope.findings.subject import Subject
 from rankscope.network import Spec, build, generators
-from rankscope.results import Table, pivot
+from rankscope.results import Table
 from rankscope.sources import load_model
 from rankscope.sources.initial import initial_model
 from rankscope.split import split_states
@@ -196,7 +198,7 @@ def test_both_passes_print_the_same_mean_under_its_name():
         cut = found.cuts[0]
         assert math.log(cut.value) == pytest.approx(geometric, abs=1e-9)
         assert f"{cut.value:.2g} at layer 3 (geometric mean of 4)" in found.words[1]
-        assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [f"{math.exp(geometric):.1e}"]
+        assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [number(math.exp(geometric), 2)]
         assert "geometric for residuals, ratios and diameters" in str(found)
 
 

@@ -425,7 +425,7 @@ class Tree(Value):
     @property
     def lines(self) -> list[str]:
         """Block by block, with the weights that are covered and how far it holds."""
-        from rankscope.results.tree_lines import tree_lines
+        from rankscope.findings.tree_lines import tree_lines
 
         return tree_lines(self.model_dump(mode="json"))
 
