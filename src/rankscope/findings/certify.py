@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.charts.axes import DEEP, deep
@@ -23,6 +23,7 @@ from rankscope.document import (
     Verdict,
     some,
 )
+from rankscope.errors import ConfigError
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10
@@ -147,6 +148,17 @@ class CertifyView(Limits):
         gt=0,
         allow_inf_nan=False,
     )
+
+    @model_validator(mode="after")
+    def _can_both_hold(self) -> Self:
+        lower, upper = self.require_lower, self.require_upper
+        if lower is not None and upper is not None and lower > upper:
+            raise ConfigError(
+                f"require_lower={number(lower)} and require_upper={number(upper)} cannot both hold; the lower one must "
+                "be the smaller",
+                *("require_lower", "require_upper"),
+            )
+        return self
 
     def document(self, finding: Any) -> Document:
         """The page, with the constants of printed bounds where they were asked for."""

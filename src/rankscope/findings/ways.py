@@ -74,6 +74,7 @@ EFFECTS: Mapping[str, Effect] = {
     "before_final_norm": Effect(
         "it takes the last state before the final norm", "decompose a model that has one"
     ),
+    "trajectories": Effect("it records paths of random starts", "run some: starts=200", ("starts",)),
     "cosine": Effect(
         "it is a limit of forecasts", "ask for one: name a config without weights=", ("weights",)
     ),

@@ -88,6 +88,12 @@ REFUSED = [
     (("predict", "bert-base", "--revision", "main"), "--revision", "org/name"),
     (("paths", "--layers", "2", "--top", "0", "--score", "norm"), "--score", "--top 20"),
     (("paths", "--layers", "2", "--top", "0", "--seconds", "1"), "--seconds", "--top 20"),
+    (("equilibria", "--rank", "2", "--starts", "0", "--trajectories", "5"), "--trajectories", "--starts 200"),
+    (
+        ("certify", "--layers", "2", "--require-lower", "0.1", "--require-upper", "0.05"),
+        "--require-lower 0.1 and --require-upper 0.05",
+        "cannot both hold",
+    ),
     (("paths", "--layers", "2", "--mlps", "source"), "--mlps", "--variant transformer"),
     (("paths", "--layers", "2", "--count-mlps"), "--count-mlps", "--variant transformer"),
     (("paths", "--layers", "2", "--before-final-norm"), "--before-final-norm", "final norm"),

@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Asked, NormName, files_of_masks, option
+from rankscope.findings.ways import refuse_idle
 
 VALUES: Mapping[str, str | None] = {
     "shear": "shear:10",
@@ -124,6 +125,8 @@ class EquilibriaConfig(Iterated, Searched):
             raise ConfigError(
                 "starts=0 without a rank leaves nothing to do; give a rank, or starts to run", "starts"
             )
+        if self.starts == 0:
+            refuse_idle(self, ["trajectories"], "beside starts=0")
         if self.attention_kind()[0] == "weight" and (tokens != 2 or self.mask.strip() != "causal"):
             raise ConfigError(
                 f"attention={self.attention!r} is of 2 tokens under the causal mask, got {tokens} tokens and mask "
