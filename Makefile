@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install upgrade demo test papers snapshots lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test papers docs pictures site dist snapshots lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,28 @@ test: lint ## lint, then all tests but those of the papers
 
 papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
+
+docs: $(STAMP) ## make every output, number and picture of README, docs and notebooks again (about an hour)
+	$(BIN)/python docs/making.py write
+	$(BIN)/python docs/notebooks.py write
+	$(BIN)/python docs/making.py wrap
+	$(BIN)/python docs/house.py
+	$(BIN)/python -m rankscope.findings.fields docs/results.md
+	$(BIN)/python -m rankscope.papers.claims.page docs/claims.md
+	$(BIN)/python -m rankscope.papers.proofs docs/proofs.md
+	$(BIN)/python docs/making.py pictures
+
+pictures: $(STAMP) ## draw pictures of README and docs again; some: make pictures PICTURES="scan.png split.png"
+	$(BIN)/python docs/making.py pictures $(PICTURES)
+
+site: $(STAMP) ## build the documentation site into build/site
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[site]'
+	$(BIN)/python docs/build_site.py build/site
+
+dist: $(STAMP) ## build wheel and sdist, and try both in a fresh environment without the repository
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	PYTHON=$(PYTHON) .ci/installed dist
 
 snapshots: $(STAMP) ## approve what commands print, after looking at it (git diff tests/snapshots/texts)
 	$(BIN)/python tests/snapshots/taking.py texts

@@ -130,7 +130,7 @@ _HOME = {
 }
 _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in names}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "FIGURES",
     "MEASURES",

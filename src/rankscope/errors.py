@@ -1,13 +1,76 @@
 """Everything rankscope raises on purpose, and the warnings of a monitored run.
 
-A message says what was asked, what was found, what would work.
+A message says what was asked, what was found, what would work. Where it names an option, it holds an ``Option`` and no
+text, because readers know options by different names: ``layers=0`` in Python, ``--layers 0`` on the command line.
 """
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import EllipsisType
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option by the field that holds it, as a piece of a message; as text it is Python.
+
+    Args:
+        field: its name.
+        value: what was given for it, or would work; left out (``...``), the option alone is named.
+        entry: which entry of it is meant, of one that is a list.
+
+    >>> print(Option("layers", 0), Option("weights", "initial"), Option("texts"))
+    layers=0 weights='initial' texts=
+    """
+
+    field: str
+    value: object | EllipsisType = ...
+    entry: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.field}.{self.entry}" if self.entry else self.field
+        return f"{name}=" if self.value is ... else f"{name}={self.value!r}"
+
+
+Piece = str | Option
+"""What messages are made of."""
+
+
+def options(named: Iterable[Piece]) -> Iterator[Piece]:
+    """Several options one after the other, to be unpacked into a message; a text is the name of a field.
+
+    >>> str(RankscopeError(*options(["layers", "heads"]), " belong together"))
+    'layers=, heads= belong together'
+    """
+    for place, one in enumerate(named):
+        yield from ([", "] if place else [])
+        yield Option(one) if isinstance(one, str) else one
 
 
 class RankscopeError(Exception):
-    """Base of all errors below; the command line prints its message on one line and exits with code 2."""
+    """Base of all errors below; the command line prints its message on one line and exits with code 2.
+
+    The message is the text of its pieces one after the other; ``worded`` is the same with options in other words.
+    """
+
+    def __init__(self, *pieces: Piece) -> None:
+        super().__init__("".join(map(str, pieces)))
+        self.pieces = pieces
+
+    def worded(self, say: Callable[[Option], str]) -> str:
+        """The message for a reader who knows options by other names than Python's.
+
+        >>> ShapeError("too few tokens; use ", Option("special", "keep")).worded(lambda one: f"--{one.field}")
+        'too few tokens; use --special'
+        """
+        if not any(isinstance(piece, Option) for piece in self.pieces):
+            return str(self)
+        return "".join(say(piece) if isinstance(piece, Option) else piece for piece in self.pieces)
+
+    def with_more(self, *pieces: Piece) -> "RankscopeError":
+        """The error of the same kind with more to say at its end; of a kind with facts of its own, the base."""
+        plain = type(self).__init__ is RankscopeError.__init__
+        return (type(self) if plain else RankscopeError)(*self.pieces, *pieces)
 
 
 class ShapeError(RankscopeError):
@@ -15,14 +78,7 @@ class ShapeError(RankscopeError):
 
 
 class ConfigError(RankscopeError):
-    """A configuration contradicts itself.
-
-    ``fields`` are those that the message names as ``field=value``; the command line names its options in their place.
-    """
-
-    def __init__(self, message: str = "", *fields: str) -> None:
-        super().__init__(message)
-        self.fields = fields
+    """A configuration contradicts itself."""
 
 
 class UnknownNameError(RankscopeError):

@@ -7,10 +7,12 @@ import torch
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED, Certificate, LayerBounds
 from rankscope.findings.certify import Block, CertifyConfig, Failed, Printed
+from rankscope.findings.reading import TokensRead
 from rankscope.network import Spec, build
 from rankscope.studies import certify as study
 from rankscope.studies.certify import Found, OnText, lines_of
 from rankscope.studies.cuts import Cut
+from rankscope.studies.subjects import About
 
 DEFAULT_DEFINITIONS = ("residual[frobenius,mean]", "diameter[l2]", "residual[composite,mean]")
 LOGITS = Failed(of="dong-2.3", name="logits below 1.256", found=3.25, limit=1.256)
@@ -144,17 +146,15 @@ def finding_from(*certificates, model="random", definitions=DEFAULT_DEFINITIONS,
         text_of(one, sample=place, model=model, definitions=definitions, **more)
         for place, one in enumerate(certificates)
     ]
-    about = {
-        "model": model,
-        "family": "random",
-        "kind": "random",
-        "weights": "random",
-        "parameters": 1024,
-        "dtype": "float64",
-        "inputs": "Gaussian tokens",
-        "special rule": "nothing is left out",
-        "proof": None,
-    }
+    about = About(
+        model=model,
+        family="random",
+        kind="random",
+        weights="random",
+        parameters=1024,
+        dtype="float64",
+        read=TokensRead(inputs="Gaussian tokens", read="tokens"),
+    )
     network = build(Spec(layers=1, heads=1, dim=2), torch.Generator().manual_seed(0))
     cut = Cut(network=network, variant="san", mask="full", norm="none", skip_scale=None)
     return study.found_of(found, about, cut, CertifyConfig(definitions=definitions), list(warnings))

@@ -45,7 +45,7 @@ def made(heads: Sequence[int], /, **changes: Any) -> PathsFinding:
     fields: dict[str, Any] = {
         "subject": CutSubject(
             model="gpt2", family="gpt2", kind="gpt2", proof=None, weights="trained", parameters=10, dtype="float32",
-            inputs="a list", variant="transformer", mask="causal",
+            inputs="a list", read="texts", variant="transformer", mask="causal",
             norm="layer", seeds=1, texts=1, tokens=8.0,
         ),
         "identity": v.Identity(
@@ -64,7 +64,7 @@ def made(heads: Sequence[int], /, **changes: Any) -> PathsFinding:
         "sites": sites,
         "table": Table.from_columns(
             {"run": ["r"], "measure": ["norm"], "definition": ["norm[frobenius]"], "value": [1.0], "floor": [0.0]},
-            command="paths", provenance={"config": {"model": "gpt2"}, "warnings": []},
+            command="paths", provenance={"config": {"model": "gpt2"}},
         ),
     }  # fmt: skip
     return PathsFinding(**fields | changes)

@@ -165,7 +165,7 @@ def finding_of(summary, *, model="tiny/model", dtype="float32", **scan):
             "model": model, "family": "found by structure", "dtype": dtype, "parameters": 124_439_808,
             "texts": TEXTS, "tokens": float(TOKENS), "dims": dict.fromkeys(stacks, 768),
             "stacks": {one: {"tokens": float(TOKENS), "dim": 768} for one in stacks},
-            "special rule": "padding and special tokens are left out", "warnings": [], **scan,
+            "read": "texts", "warnings": [], **scan,
         },
         "definitions": {name: WORDS.get(measure, measure) for name, measure in ids},
     }  # fmt: skip
@@ -240,7 +240,7 @@ def hostile():
     summary += attention_summary(HOSTILE[0], 3, 2)
     found = finding_of(
         summary, model=HOSTILE[5] + "".join(HOSTILE[:4]), warnings=list(HOSTILE), family=HOSTILE[2],
-        **{"special rule": HOSTILE[0]},
+        inputs=HOSTILE[0],
     )  # fmt: skip
     origin = {name: name for name in HOSTILE} | {"config": {name: name for name in HOSTILE}, "versions": {}}
     words = {name: name for name in (*HOSTILE, *found.definitions)}

@@ -350,11 +350,13 @@ def is_quoted(hint: Any) -> bool:
 QUOTED = {
     *("Checked.title", "Checked.statement", "Checked.words"),
     *("Training.about", "TrainFinding.notes"),
+    *("Subject.reported", "CutSubject.reported", "Scanned.reported", "Tree.refused"),
 }
-"""Texts that claims and tasks declare."""
+"""Texts that claims and tasks declare, and what code below us reported: libraries that load models, readers of inputs,
+and who refused a tree."""
 
 
-def test_only_claims_and_tasks_are_quoted() -> None:
+def test_only_claims_tasks_and_reports_are_quoted() -> None:
     found = {
         f"{model.__name__}.{name}"
         for kind in finding_classes().values()

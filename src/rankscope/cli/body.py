@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 from pydantic import field_validator
@@ -181,13 +181,13 @@ def command_of(name: str, declared: "Declared") -> click.Command:
 
     def run(**given: Any) -> int:
         try:
-            return answer(given)
+            return answer(**given)
         except KeyboardInterrupt as stop:
             raise Interrupted(str(stop)) from None
 
-    def answer(given: dict[str, Any]) -> int:
-        out, shown = form.of(**values_of(form, given)), view.of(**values_of(view, given))
-        asked = shown.asking(config.of(**values_of(config, given)))
+    def answer(**given: Any) -> int:
+        out, shown = form.of(**values_of(form, **given)), view.of(**values_of(view, **given))
+        asked = shown.asking(config.of(**values_of(config, **given)))
         wanted = out.wanted
         out.check(asked)
         with found_at(declared.kept)(asked, shown, out.file) if declared.kept else nullcontext({}) as more:
@@ -223,7 +223,14 @@ def _code(decisions: "Sequence[Decision]", undecided: str | None) -> int:
     return 0
 
 
-def _folder(out: Output) -> dict[str, Any]:
+class Into(TypedDict, total=False):
+    """What a study is given that makes several files: the folder, and who writes a finding into it."""
+
+    folder: Path
+    save: Callable[["Finding"], None]
+
+
+def _folder(out: Output) -> Into:
     """What a study that makes several files is given besides: where, and who writes them."""
     if not isinstance(out, FolderOutput) or out.output is None:
         return {}
@@ -268,10 +275,12 @@ def _kept(finding: "Finding") -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of our output has seen enough of it
     except (RankscopeError, OSError) as error:
-        words = (
-            str(error) if isinstance(error, RankscopeError) else f"cannot write: {error.strerror or error}"
+        told = (
+            error.pieces
+            if isinstance(error, RankscopeError)
+            else (f"cannot write: {error.strerror or error}",)
         )
-        raise FileError(f"{words}; {_kept_aside(finding)}") from error
+        raise FileError(*told, f"; {_kept_aside(finding)}") from error
 
 
 def _kept_aside(finding: "Finding") -> str:

@@ -1,6 +1,5 @@
 """Options made from a configuration: a field is an option, the class that declares it is its group in ``--help``."""
 
-import re
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -8,7 +7,8 @@ from typing import Any, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from rankscope.findings.asked import Asked
+from rankscope.errors import Option
+from rankscope.findings.asked import Asked, spelling_of
 
 
 class Typed(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
@@ -53,14 +53,21 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def in_options(error: Exception) -> str:
-    """The message of an error with options where it names fields: --layers 0 and not layers=0."""
-    text = str(error)
-    for field in getattr(error, "fields", ()):  # what was typed is text, and needs no quotes
-        text = re.sub(rf"\b{field}=(?:'([^']*)'|)", rf"{flag(field)} \1", text)
-        # Behind a letter, a slash or a colon it is part of what was typed, such as file.py:loader.
-        text = re.sub(rf"(?<![\w:/.]){field}: ", f"{flag(field)}: ", text).replace(" ,", ",")
-    return text
+def typed(option: Option) -> str:
+    """An option of an error as one would type it.
+
+    >>> typed(Option("layers", 0)), typed(Option("random_tokens", "2x48")), typed(Option("masks", ("full", "causal")))
+    ('--layers 0', '--random-tokens 2x48', '--masks full,causal')
+    >>> typed(Option("inputs")), typed(Option("split", True)), typed(Option("spectra", False))
+    ('--inputs', '--split', '--no-spectra')
+    """
+    name, value = flag(option.field), option.value
+    if value is ... or value is None or value is True or value in ((), []):
+        return name
+    if value is False:
+        return flag(f"no_{option.field}")
+    # What was typed is text, and needs no quotes.
+    return f"{name} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def options_of(config: type[Asked]) -> list[click.Parameter]:
@@ -69,7 +76,7 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
     order = {one: place for place, one in enumerate(config.__mro__)}
     fields = sorted(config.model_fields.items(), key=lambda pair: order[config.home(pair[0])])
     for name, field in fields:
-        extra: Any = field.json_schema_extra or {}
+        extra = spelling_of(field)
         group, kinds = config.home(name).group, _kinds(field.annotation)
         choices = tuple(str(one) for one in kinds if not isinstance(one, type))
         numeric = "INTEGER" if int in kinds else "NUMBER" if float in kinds else ""
@@ -105,9 +112,9 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
     return found
 
 
-def values_of(config: type[Asked], given: dict[str, Any]) -> dict[str, Any]:
+def values_of(config: type[Asked], /, **given: Any) -> dict[str, Any]:
     """What was typed, by field, comma lists taken apart. Options that were not given are left to their defaults."""
-    found = dict[str, Any]()
+    found = {}
     for name, value in given.items():
         if name not in config.model_fields or value in (None, ()):
             continue

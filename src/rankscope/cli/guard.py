@@ -39,9 +39,9 @@ def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
     except (KeyboardInterrupt, Interrupted) as stop:
         _fail(str(stop) or INTERRUPTED, 130)
     except RankscopeError as error:
-        from rankscope.cli.fields import in_options
+        from rankscope.cli.fields import typed
 
-        _fail(in_options(error), 2)
+        _fail(error.worded(typed), 2)
     except BrokenPipeError:
         _leave_quietly()
     except (MemoryError, OverflowError):

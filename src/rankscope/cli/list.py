@@ -15,8 +15,8 @@ from rankscope.findings.asked import Asked, files_of_masks, option
 
 if TYPE_CHECKING:
     from rankscope.cli.program import Declared
-
-Row = dict[str, Any]
+    from rankscope.masks.summary import MaskSummary
+    from rankscope.results.schema import Columns as Row  # some cells of a listing are lists
 
 MOST_TOKENS = 16_384
 
@@ -54,8 +54,8 @@ def list_command(declared: "Declared") -> click.Command:
     """The command, with options from its fields as others have."""
 
     def run(**given: Any) -> None:
-        out = Output.of(**values_of(Output, given))
-        _list(ListConfig.of(**values_of(ListConfig, given)), out)
+        out = Output.of(**values_of(Output, **given))
+        _list(ListConfig.of(**values_of(ListConfig, **given)), out)
 
     params = [*options_of(ListConfig), *options_of(Output)]
     return Command("list", params=params, help=ListConfig.__doc__, callback=run, examples=declared.examples)
@@ -104,7 +104,7 @@ def _schema(name: str | None) -> str:
     return json_of(schema_of(known[name]), "schema", indent=2)
 
 
-def _measures() -> list[Row]:
+def _measures() -> "list[Row]":
     from rankscope.measures import DEFAULTS, MEASURES
 
     defaults = set(DEFAULTS.values())
@@ -122,7 +122,7 @@ def _measures() -> list[Row]:
     ]
 
 
-def _masks() -> list[Row]:
+def _masks() -> "list[Row]":
     from rankscope.masks import MASKS
 
     return [
@@ -130,14 +130,14 @@ def _masks() -> list[Row]:
     ]
 
 
-def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> list[Row]:
+def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> "list[Row]":
     from rankscope.masks import describe, parse_mask
 
     texts = masks or [text for text in EXAMPLES if tokens > 1 or text != "blocks:2"]
     if tokens > MOST_TOKENS:
         raise ConfigError(f"--tokens {tokens}: masks are described up to {MOST_TOKENS} tokens")
     rules = [parse_mask(text) for text in texts]
-    rows = [{"mask": rule.text, **describe(rule, tokens)} for rule in rules]
+    rows = [_described(describe(rule, tokens)) for rule in rules]
     if plot is not None:
         from rankscope.masks import mask_chart
 
@@ -146,7 +146,17 @@ def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> li
     return rows
 
 
-def _architectures() -> list[Row]:
+def _described(found: "MaskSummary") -> "Row":
+    return {
+        **{"mask": found["mask"], "tokens": found["tokens"], "edges": found["edges"]},
+        **{"density": found["density"], "self_loops": found["self_loops"], "centers": found["centers"]},
+        **{"radius": found["radius"], "quasi_strongly_connected": found["quasi_strongly_connected"]},
+        **{"strongly_connected": found["strongly_connected"], "slem": found["slem"]},
+        "slem_bracket": found["slem_bracket"],
+    }
+
+
+def _architectures() -> "list[Row]":
     from rankscope.pathways.counts import ARCHITECTURES
 
     return [
@@ -170,7 +180,7 @@ def _draw_lengths(plot: Path) -> None:
     note(f"wrote {plot}")
 
 
-def _parts() -> list[Row]:
+def _parts() -> "list[Row]":
     from inspect import getdoc
 
     from rankscope.network import PARTS
@@ -180,7 +190,7 @@ def _parts() -> list[Row]:
     ]
 
 
-def _positions() -> list[Row]:
+def _positions() -> "list[Row]":
     from rankscope.network import POSITIONS
 
     return [
@@ -189,7 +199,7 @@ def _positions() -> list[Row]:
     ]
 
 
-def _inits() -> list[Row]:
+def _inits() -> "list[Row]":
     from rankscope.network import INITS
 
     return [
@@ -197,19 +207,19 @@ def _inits() -> list[Row]:
     ]
 
 
-def _variants() -> list[Row]:
+def _variants() -> "list[Row]":
     from rankscope.network import VARIANTS
 
     return [{"name": name, "lacks": list(lacks) or ["nothing"]} for name, lacks in VARIANTS.items()]
 
 
-def _models() -> list[Row]:
+def _models() -> "list[Row]":
     from importlib.util import find_spec
 
     from rankscope.sources import BUILTINS
     from rankscope.sources.initial import UNTRAINED
 
-    trained = [
+    trained: list[Row] = [
         {
             "name": one.name,
             "weights": "trained",
@@ -220,7 +230,7 @@ def _models() -> list[Row]:
         }
         for one in BUILTINS.values()
     ]
-    initial = [
+    initial: list[Row] = [
         {
             "name": one.name,
             "weights": "initial",
@@ -234,14 +244,14 @@ def _models() -> list[Row]:
     return trained + initial
 
 
-def _families() -> list[Row]:
+def _families() -> "list[Row]":
     from rankscope.sources import FAMILIES, load_families
     from rankscope.sources.measured import measured_kinds, measured_versions
     from rankscope.sources.translate import kinds_of
 
     load_families()
     known, versions = measured_kinds(), measured_versions()
-    rows = []
+    rows: list[Row] = []
     for one in FAMILIES.values():
         kinds = kinds_of(one)
         found = [known[kind] for kind in kinds if kind in known]
@@ -261,7 +271,7 @@ def _families() -> list[Row]:
     return rows
 
 
-def _thresholds() -> list[Row]:
+def _thresholds() -> "list[Row]":
     from rankscope.verdict import Thresholds
 
     return [
@@ -270,7 +280,7 @@ def _thresholds() -> list[Row]:
     ]
 
 
-def _claims() -> list[Row]:
+def _claims() -> "list[Row]":
     from rankscope.papers.claims import CLAIMS
 
     return [
@@ -279,7 +289,7 @@ def _claims() -> list[Row]:
     ]
 
 
-def _theorems() -> list[Row]:
+def _theorems() -> "list[Row]":
     from rankscope.papers.proofs import PROOFS
 
     return [
@@ -298,7 +308,7 @@ def _theorems() -> list[Row]:
     ]
 
 
-def _figures() -> list[Row]:
+def _figures() -> "list[Row]":
     from rankscope.papers.figures import FIGURES
 
     return [
@@ -312,7 +322,7 @@ def _figures() -> list[Row]:
     ]
 
 
-def _tasks() -> list[Row]:
+def _tasks() -> "list[Row]":
     from rankscope.papers.tasks import TASKS
 
     return [
@@ -327,7 +337,7 @@ def _tasks() -> list[Row]:
     ]
 
 
-def _objectives() -> list[Row]:
+def _objectives() -> "list[Row]":
     from rankscope.papers.tasks.objectives import OBJECTIVES
 
     return [
@@ -336,7 +346,7 @@ def _objectives() -> list[Row]:
     ]
 
 
-_LISTINGS: dict[str, Callable[[], list[Row]]] = {
+_LISTINGS: "dict[str, Callable[[], list[Row]]]" = {
     "measures": _measures,
     "masks": _masks,
     "parts": _parts,

@@ -2,13 +2,16 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rankscope.core.words import number, printable
 from rankscope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankscope.results.schema import Columns
 
 SCHEMA = "rankscope/1"
 
@@ -70,7 +73,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def names_text(what: str, rows: Sequence[Mapping[str, Any]], format_: str, command: str = "list") -> str:
+def names_text(what: str, rows: "Sequence[Columns]", format_: str, command: str = "list") -> str:
     """Rows of a listing as text, JSON or CSV."""
     header = list(rows[0]) if rows else []
     digits = 4 if format_ == "table" else None

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, Piece
 
 C = TypeVar("C", bound="Config")
 
@@ -38,9 +38,10 @@ class Config(BaseModel):
             choices = _choices(cls.model_fields[name].annotation) if name in cls.model_fields else ()
             if problem["type"] == "literal_error" and all(isinstance(choice, str) for choice in choices):
                 return unknown_name(name, str(problem["input"]), choices)
-        fields = dict.fromkeys(str(problem["loc"][0]) for problem in problems if problem["loc"])
-        lines = (_line(problem["loc"], problem["msg"], problem["input"]) for problem in problems)
-        return ConfigError("; ".join(lines), *fields)
+        pieces = list[Piece]()
+        for problem in problems:
+            pieces += [*(["; "] if pieces else []), *_line(problem["loc"], problem["msg"], problem["input"])]
+        return ConfigError(*pieces)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
@@ -49,9 +50,12 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return _choices(inside[0]) if len(inside) == 1 and get_args(inside[0]) else inside
 
 
-def _line(location: tuple[int | str, ...], message: str, found: object) -> str:
-    name = ".".join(map(str, location))
-    if found == ():
-        return f"{name}: an empty list was given; name at least one"
+def _line(location: tuple[int | str, ...], message: str, found: object) -> tuple[Piece, ...]:
+    """One complaint of pydantic: the option with what was given for it, and what is wrong with that."""
     message = message.removeprefix("Value error, ")
-    return f"{name}={found!r}: {message[:1].lower()}{message[1:]}" if name else message
+    if not location:
+        return (message,)
+    field, *entry = map(str, location)
+    if found == ():
+        return Option(field, found), ": an empty list was given; name at least one"
+    return Option(field, found, ".".join(entry)), f": {message[:1].lower()}{message[1:]}"

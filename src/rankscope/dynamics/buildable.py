@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from rankscope.dynamics.climb import chain_levels
 from rankscope.dynamics.extended import FLOAT_DIGITS
-from rankscope.errors import ConfigError, MaskError
+from rankscope.errors import ConfigError, MaskError, Option
 from rankscope.masks import MaskRule
 
 MOST_SHEAR = 1e100
@@ -44,7 +44,8 @@ def order_of(rule: MaskRule, tokens: int) -> list[int]:
         )
         raise MaskError(
             f"under the mask {rule} the tokens {int(loop[0])} and {int(loop[1])} read each other, directly or through "
-            f"others; {why}; take a causal mask, or search with `rankscope equilibria` without --rank"
+            f"others; {why}; take a causal mask, or search for an equilibrium without ",
+            Option("rank"),
         )
     if not graph.self_loops:
         token = int(np.flatnonzero(~graph.mask.diagonal())[0])

@@ -11,7 +11,7 @@ from pydantic import FiniteFloat, field_validator
 from rankscope.charts import Chart, Panel, Picture
 from rankscope.core.words import NOTHING, listed, number, power, ranges, sentence
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN, Either, files_of_masks, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blame import Blame, Headline
@@ -104,9 +104,9 @@ class AblateConfig(Either):
         if pieces and all(RANGE.fullmatch(one) for piece in pieces for one in piece.split(",")):
             asked = ",".join(pieces)
             raise ConfigError(
-                f"blocks={asked!r}: expected module paths such as model.layers; to change these blocks only, ask for "
-                f"only_blocks={asked!r}",
-                *("blocks", "only_blocks"),
+                Option("blocks", asked),
+                ": expected module paths such as model.layers; to change these blocks only, ask for ",
+                Option("only_blocks", asked),
             )
         return blocks
 
@@ -128,8 +128,8 @@ def parse_blocks(text: str) -> tuple[int, ...]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last < first + 1_000_000:
             raise ConfigError(
-                f"only_blocks={text!r}: {piece.strip()!r} is not a block or a range; write 3,5-7, counted from 1",
-                "only_blocks",
+                Option("only_blocks", text),
+                f": {piece.strip()!r} is not a block or a range; write 3,5-7, counted from 1",
             )
         found.update(range(first, last + 1))
     return tuple(sorted(found))
@@ -153,7 +153,8 @@ def _scale(value: Any) -> float | str:
         scale = math.nan
     if not math.isfinite(scale):
         raise ConfigError(
-            f"skip_scales={value!r}: expected a finite number such as 0.5, or own", "skip_scales"
+            Option("skip_scales", value),
+            ": expected a finite number such as 0.5, or own",
         )
     return scale
 
@@ -436,8 +437,7 @@ class AblateFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the loader and the readers said, and where floors come from."""
-        messages = self.provenance.get("messages")
-        said = [sentence(str(one)) for one in messages] if isinstance(messages, list) else []
+        said = [sentence(one) for one in self.subject.reported]
         if self.split:
             said.append(
                 "Floors are estimated from a perturbed run; they are not bounds."
@@ -468,7 +468,6 @@ class AblateFinding(Finding):
             "its floor. A dash: no number (0/0 or overflow)."
         )
         first, *rest = self.subject.facts(self.table)
-        rule = self.provenance.get("measured tokens")
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
         return Document(
@@ -477,7 +476,7 @@ class AblateFinding(Finding):
             facts=[
                 f"{first}, {self.semantics} semantics",
                 *filter(None, rest),
-                *([str(rule)] if rule else []),
+                self.subject.rule,
             ],
             blocks=some(
                 Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),

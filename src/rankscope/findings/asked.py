@@ -10,10 +10,11 @@ from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, cast
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from rankscope.core.config import Config
 from rankscope.core.words import article
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 
 if TYPE_CHECKING:
     from rankscope.document import Document
@@ -36,8 +37,8 @@ OWN = "own"
 """A mask, norm or skip scale as the model has it."""
 
 
-def option(default: Any, help_: str, **more: Any) -> Any:
-    """A field that is an option.
+class Spelling(TypedDict, total=False):
+    """How an option is spelled on the command line, beside its name; pydantic keeps it with the field.
 
     Args:
         shown: its default in words, where the value itself would not be understood.
@@ -46,9 +47,23 @@ def option(default: Any, help_: str, **more: Any) -> Any:
         positional: it is given without a name.
         many: it may be given several times.
     """
-    known = ("shown", "old", "moved", "positional", "many")
-    extra: dict[str, Any] = {name: more.pop(name) for name in known if name in more}
-    return Field(default, description=help_, json_schema_extra=extra or None, **more)
+
+    shown: str
+    old: tuple[str, ...]
+    moved: tuple[str, ...]
+    positional: bool
+    many: bool
+
+
+def option(default: Any, help_: str, **more: Any) -> Any:
+    """A field that is an option: its default, its help, how it is spelled, and what else pydantic's ``Field`` takes."""
+    spelling = {name: more.pop(name) for name in Spelling.__annotations__ if name in more}
+    return Field(default, description=help_, json_schema_extra=spelling or None, **more)
+
+
+def spelling_of(field: FieldInfo) -> Spelling:
+    """How the option of a field is spelled."""
+    return cast("Spelling", field.json_schema_extra or {})
 
 
 class Asked(Config):
@@ -93,8 +108,7 @@ class Asked(Config):
     def default_text(cls, name: str) -> str:
         """The default of a field as ``--help`` shows it."""
         field = cls.model_fields[name]
-        extra = field.json_schema_extra
-        default = extra.get("shown", field.default) if isinstance(extra, dict) else field.default
+        default = spelling_of(field).get("shown", field.default)
         if _is_open(default):
             return ""
         return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
@@ -135,15 +149,18 @@ class Seeds(Asked):
         seeds, seed = given.get("seeds"), given.get("seed")
         if seeds is not None and seed is not None:
             raise ConfigError(
-                f"seeds={seeds} and seed={seed}: give the number of networks, or the seed of one, not both",
-                *("seeds", "seed"),
+                Option("seeds", seeds),
+                " and ",
+                Option("seed", seed),
+                ": give the number of networks, or the seed of one, not both",
             )
         if isinstance(seeds, str) and seeds.isdecimal():
             seeds = int(seeds)
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             if not 1 <= seeds <= MOST_SEEDS:
                 raise ConfigError(
-                    f"seeds={seeds}: need at least one network and at most {MOST_SEEDS}", "seeds"
+                    Option("seeds", seeds),
+                    f": need at least one network and at most {MOST_SEEDS}",
                 )
             return given | {"seeds": tuple(range(seeds))}
         return given if seed is None else given | {"seeds": (seed,)}
@@ -167,7 +184,7 @@ class RandomNetwork(Asked):
     values: ValueMaps | None = option(None, "How value maps are drawn.")
     init: str | None = option(None, "Initialisation, see 'rankscope list inits'.")
 
-    network: ClassVar[dict[str, Any]] = {
+    network: ClassVar[dict[str, int | str]] = {
         **{"layers": 12, "heads": 4, "dim": 64, "tokens": 32, "placement": "post", "position": "none"},
         **{"values": "gaussian", "init": "paper"},
     }
@@ -319,7 +336,7 @@ def files_of_masks(masks: Sequence[str]) -> tuple[str, ...]:
 class Either(ModelInputs, RandomNetwork, Seeds):
     """A command that takes a model, or the options of a random network in its place."""
 
-    network: ClassVar[dict[str, Any]] = RandomNetwork.network | {"norm": "none"}
+    network: ClassVar[dict[str, int | str]] = RandomNetwork.network | {"norm": "none"}
 
     of_model: ClassVar[dict[str, str]] = {"norm": OWN}
     """What a model is left at where the options do not say, of options that both kinds have."""
@@ -355,14 +372,14 @@ class Either(ModelInputs, RandomNetwork, Seeds):
             wrong = [name for name in of_model if name not in self.either]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:
-            raise ConfigError(f"{', '.join(f'{name}=' for name in wrong)} {said}", *wrong)
+            raise ConfigError(*options(wrong), f" {said}")
         if not has_model and self.needs_network and not of_random and "norm" not in asked:
             raise ConfigError(
-                "no model was named; name one (rankscope list models), or ask for a random network: layers=12",
-                "layers",
+                "no model was named; name one (rankscope list models), or ask for a random network: ",
+                Option("layers", 12),
             )
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, int | str]:
         """The fields of the ``Spec`` of the random network."""
         return {name: self.chosen(name) for name in self.network if name != "tokens"}
 
@@ -370,7 +387,7 @@ class Either(ModelInputs, RandomNetwork, Seeds):
 class ModelOrRandom(Cut, Either):
     """The same for one network made of it."""
 
-    network: ClassVar[dict[str, Any]] = Either.network | {"mask": "full", "variant": "san"}
+    network: ClassVar[dict[str, int | str]] = Either.network | {"mask": "full", "variant": "san"}
     of_model: ClassVar[dict[str, str]] = {"variant": "transformer", "mask": OWN, "norm": OWN}
 
     @property
@@ -420,8 +437,8 @@ class Limits(View):
     def _limits_are_set(self) -> Self:
         if self.undecided is not None and not any(getattr(self, name) for name in self.limits):
             raise ConfigError(
-                f"undecided={self.undecided!r} has no effect: it says what an undecided limit means, and none is set; "
-                f"leave it out, or set one: {', '.join(f'{name}=' for name in self.limits)}",
-                *("undecided", *self.limits),
+                Option("undecided", self.undecided),
+                " has no effect: it says what an undecided limit means, and none is set; leave it out, or set one: ",
+                *options(self.limits),
             )
         return self

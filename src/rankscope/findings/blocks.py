@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankscope.charts import Line, Panel, Point
 from rankscope.core.words import count, number, power
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rankscope.results import Table
+    from rankscope.results.summary import LayerMean
 
 LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head")
 """Columns that tell networks and places of measurement apart, in the order in which they are named."""
@@ -62,6 +63,8 @@ def text_lengths(table: "Table", texts: int, tokens: float) -> str:
 def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:
     """One line per network over layers: the geometric mean, and a band from the smallest to the largest."""
     from rankscope.results import layer_summary
+    from rankscope.results.record import read_rows
+    from rankscope.results.summary import LayerMean
 
     own = table.where(definition=definition)
     names = varying(own)
@@ -70,7 +73,7 @@ def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] 
     for key, rows in summary.group_by(*(names or ["definition"]), maintain_order=True):
         name = " ".join(str(one) for one in key) if names else ""
         lines.append(
-            Line(name=name, points=[_point(row, name) for row in rows.sort("layer").iter_rows(named=True)])
+            Line(name=name, points=[_point(row, name) for row in read_rows(rows.sort("layer"), LayerMean)])
         )
     floors = _floors(summary)
     if floors:
@@ -118,18 +121,18 @@ def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
     return [replace(panel, inside=ends) for panel in panels]
 
 
-def _point(row: dict[str, Any], name: str) -> Point:
-    y = row["log10_mean"]
+def _point(row: "LayerMean", name: str) -> Point:
+    y = row.log10_mean
     words = f"{name or 'mean'}: {power(None if y is None else y * LN10)}"
-    if row["count"] > 1 and row["log10_min"] is not None:
-        words += f" ({power(row['log10_min'] * LN10)} to {power(row['log10_max'] * LN10)})"
-    resolved = row["share_resolved"] == 1.0
+    if row.count > 1 and row.log10_min is not None and row.log10_max is not None:
+        words += f" ({power(row.log10_min * LN10)} to {power(row.log10_max * LN10)})"
+    resolved = row.share_resolved == 1.0
     return Point(
-        int(row["layer"]),
+        row.layer,
         y,
         words if resolved else f"{words}, not above its floor",
-        low=row["log10_min"],
-        high=row["log10_max"],
+        low=row.log10_min,
+        high=row.log10_max,
         hollow=not resolved,
     )
 

@@ -23,7 +23,7 @@ from rankscope.document import (
     Verdict,
     some,
 )
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10
@@ -154,9 +154,10 @@ class CertifyView(Limits):
         lower, upper = self.require_lower, self.require_upper
         if lower is not None and upper is not None and lower > upper:
             raise ConfigError(
-                f"require_lower={number(lower)} and require_upper={number(upper)} cannot both hold; the lower one must "
-                "be the smaller",
-                *("require_lower", "require_upper"),
+                Option("require_lower", lower),
+                " and ",
+                Option("require_upper", upper),
+                " cannot both hold; the lower one must be the smaller",
             )
         return self
 
@@ -529,10 +530,12 @@ COLUMNS = {
     "lower_by": "How the lower bound of the block was found.",
     "upper_by": "How the upper bound of the block was found.",
     "gain_lower": "Natural logarithm of what one block does to the residual, at least.",
-    "gain_upper": "The same, at most.",
+    "gain_upper": "The same, at most; null where nothing is proven, and where it is zero.",
+    "gain_upper_is_zero": "Whether that is zero: the block makes all tokens equal. Null where no gain is computed.",
     "enclosed_lower": "Of the state as it was computed, minus what rounding may have moved it by: proven of this input "
     "by running the network, and no explanation.",
-    "enclosed_upper": "The same, plus.",
+    "enclosed_upper": "The same, plus; null where nothing is known, and where it is zero.",
+    "enclosed_upper_is_zero": "Whether that is zero. Null where the state is not enclosed.",
     "error": "No computed token is further from the exact one.",
 }
 """Columns that a certificate adds to every row."""
@@ -588,7 +591,7 @@ class CertifyFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """What there is to know besides: what loading said, tokens that take part, masks that keep tokens apart."""
-        said = _lines(self.provenance.get("warnings"))
+        said = list(self.subject.reported)
         said += [one.words for one in self.apart]
         if self.left_out:
             those = "that a scan would leave out"
@@ -660,8 +663,7 @@ class CertifyFinding(Finding):
         return [one for one in self.bounds if one.definition == definition]
 
     def _facts(self) -> list[str]:
-        about = self.provenance.get("subject")
-        rule = [str(about.get("special rule"))] if isinstance(about, dict) and about.get("text axes") else []
+        rule = [] if self.subject.text_axes is None else [self.subject.rule]
         several = ["bounds hold of every text, measured is the geometric mean"] if self._several else []
         return [*self.subject.facts(self.table), *rule, *several]
 
@@ -789,10 +791,6 @@ def _times(log: float | None, toward: int) -> str:
 def _bound_text(log: float, toward: int) -> str:
     """A bound, rounded so that it stays true; a dash where nothing is proven."""
     return NOTHING if log == toward * math.inf else power(log, toward=toward)
-
-
-def _lines(found: Any) -> list[str]:
-    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 # ----------------------------------------------------------------------------------------------------------- tables

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -801,6 +802,8 @@ class CompareFinding(Finding):
         """Before and after over layers, for what changed most; of a series also its course over the scans."""
         import polars as pl
 
+        from rankscope.results.record import read_rows
+
         key = ["stack", "site", "head", "definition"]
         frame = by_size(self.table.frame.filter(pl.col("at") == "layer"))
         # What changed most first; what is within rounding, or has no number, comes last.
@@ -815,11 +818,11 @@ class CompareFinding(Finding):
             .agg(pl.col("rank").max())
             .sort("rank", descending=True, maintain_order=True)
         )
-        found = [dict(zip(key, one, strict=True)) for one in order.select(key).iter_rows()]
+        found = read_rows(order, _Place)
         # One panel per measure and place before a second definition, or a second head, of the same one.
-        firsts = dict[tuple[str, str, str], dict[str, Any]]()
+        firsts = dict[tuple[str, str, str], _Place]()
         for one in found:
-            firsts.setdefault((one["stack"], one["site"], _measure(one["definition"])), one)
+            firsts.setdefault((one.stack, one.site, _measure(one.definition)), one)
         chosen = [*firsts.values(), *(one for one in found if one not in firsts.values())]
         panels = [self._panel(one, frame) for one in chosen[:MOST_PANELS]]
         if not panels:
@@ -827,11 +830,13 @@ class CompareFinding(Finding):
             panels = [Panel(title="Before and after", lines=[], notes=[why])]
         return Chart([*panels, *self._courses()])
 
-    def _panel(self, what: dict[str, Any], frame: "pl.DataFrame") -> Panel:
+    def _panel(self, what: "_Place", frame: "pl.DataFrame") -> Panel:
         import polars as pl
 
+        from rankscope.results.record import read_rows
+
         own = frame.filter(
-            pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in what.items())
+            pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in asdict(what).items())
         )
         later = [one.scan for one in self.compare.against]
         if len(later) >= MOST_CURVES:  # an even choice that ends with the last one
@@ -841,21 +846,21 @@ class CompareFinding(Finding):
         is_log = own["measure"][0] in ("residual_ratio", "residual", "diameter") and all(
             value is not None and value > 0 for name in ("before", "after") for value in own[name]
         )
-        base = own.unique("layer", keep="first", maintain_order=True).sort("layer").to_dicts()
+        base = read_rows(own.unique("layer", keep="first", maintain_order=True).sort("layer"), _Layer)
         first = [_point(row, self.compare.baseline, is_log, before=True) for row in base]
         lines = [Line(name=self.compare.baseline, points=first, color=-1)]
         for scan in later:
-            rows = own.filter(pl.col("scan") == scan).sort("layer").to_dicts()
+            rows = read_rows(own.filter(pl.col("scan") == scan).sort("layer"), _Layer)
             if rows:
                 lines.append(Line(name=scan, points=[_point(row, scan, is_log) for row in rows]))
-        head = "" if what["head"] is None else f", head {what['head']}"
-        title = _title(what["stack"], what["definition"])
+        head = "" if what.head is None else f", head {what.head}"
+        title = _title(what.stack, what.definition)
         return Panel(
-            title=f"{title} {SITES.get(what['site'], what['site'])}{head}",
+            title=f"{title} {SITES.get(what.site, what.site)}{head}",
             lines=lines,
-            value=_measure(what["definition"]),
+            value=_measure(what.definition),
             scale="log" if is_log else "linear",
-            notes=[what["definition"], "means over texts; a band is one standard error of the change"],
+            notes=[what.definition, "means over texts; a band is one standard error of the change"],
         )
 
     def _courses(self) -> list[Panel]:
@@ -901,10 +906,34 @@ def by_size(frame: "pl.DataFrame") -> "pl.DataFrame":
     return frame.with_columns(size.alias("size")).sort("size", descending=True, maintain_order=True)
 
 
-def _point(row: dict[str, Any], name: str, is_log: bool, *, before: bool = False) -> Point:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """What one panel shows."""
+
+    stack: str
+    site: str
+    head: int | None
+    definition: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layer:
+    """What a point is drawn from: columns of a row."""
+
+    layer: int
+    before: float | None
+    after: float | None
+    change: float | None
+    spread: float | None
+    floor: float | None
+    floor_after: float | None
+    significant: bool | None
+
+
+def _point(row: _Layer, name: str, is_log: bool, *, before: bool = False) -> Point:
     """The mean of one layer; hollow where it is not above its own floor."""
-    value = row["before" if before else "after"]
-    after, both = row["floor_after"], row["floor"]
+    value = row.before if before else row.after
+    after, both = row.floor_after, row.floor
     floor = math.inf if after is None or both is None else both - after if before else after
 
     def scaled(one: float | None) -> float | None:
@@ -912,17 +941,17 @@ def _point(row: dict[str, Any], name: str, is_log: bool, *, before: bool = False
 
     tip = f"{name}: {number(value)}"
     low = high = None
-    if not before and row["change"] is not None:
-        tip += f", change {number(row['change'])}"
-        if row["spread"] is not None:
-            low, high = value - row["spread"], value + row["spread"]
-            tip += f" (standard error {number(row['spread'])})"
-        tip += {True: ", significant", False: ", not significant", None: ", not tested"}[row["significant"]]
+    if not before and row.change is not None:
+        tip += f", change {number(row.change)}"
+        if row.spread is not None and value is not None:
+            low, high = value - row.spread, value + row.spread
+            tip += f" (standard error {number(row.spread)})"
+        tip += {True: ", significant", False: ", not significant", None: ", not tested"}[row.significant]
     band = (scaled(low), scaled(high))
     if None in band:
         band = (None, None)
     is_hollow = value is None or abs(value) <= floor
-    return Point(int(row["layer"]), scaled(value), tip, low=band[0], high=band[1], hollow=is_hollow)
+    return Point(row.layer, scaled(value), tip, low=band[0], high=band[1], hollow=is_hollow)
 
 
 def _of(stack: str) -> str:

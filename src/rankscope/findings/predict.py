@@ -19,7 +19,7 @@ from rankscope.document import (
     Verdict,
     some,
 )
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import MOST_TOKENS, Limits, Model, RandomNetwork, files_of_masks, option
 from rankscope.findings.base import Finding, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10, even
@@ -74,7 +74,8 @@ class Described(RandomNetwork):
             items = [one.strip() for one in given.split(",") if one.strip()]
             if not items or not all(one.isdecimal() for one in items):
                 raise ConfigError(
-                    f"layers={given!r}: expected whole numbers such as 12 or 4,8,16,32", "layers"
+                    Option("layers", given),
+                    ": expected whole numbers such as 12 or 4,8,16,32",
                 )
             return tuple(map(int, items))
         return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
@@ -158,8 +159,10 @@ class PredictView(Limits):
         """Raise before the work if there will be no forecast."""
         if self.fail_if_passed and config.weights is not None:
             raise ConfigError(
-                f"--fail-if-passed speaks of a forecast, but --weights {config.weights} asks for proven statements; "
-                "leave one out"
+                Option("fail_if_passed"),
+                " speaks of a forecast, but ",
+                Option("weights", config.weights),
+                " asks for proven statements; leave one out",
             )
         return config
 
@@ -460,9 +463,11 @@ class PredictFinding(Finding):
         "dim": "Width of its tokens.",
         "sizing": "How the width was chosen: own width, or equal parameters.",
         "gain_lower": "Natural logarithm of what the block multiplies the spread by, at least; null where nothing is.",
-        "gain_upper": "The same, at most.",
+        "gain_upper": "The same, at most; null where nothing is proven, and where it is zero.",
+        "gain_upper_is_zero": "Whether that is zero: the block makes all tokens equal.",
         "total_lower": "The same of all blocks up to this one, at least.",
-        "total_upper": "The same, at most.",
+        "total_upper": "The same, at most; null where nothing is proven, and where it is zero.",
+        "total_upper_is_zero": "Whether that is zero: all tokens are proven to be equal, whatever the input.",
         "lower": "Natural logarithm of the spread after the block, at least, for the given spread.",
         "upper": "The same, at most; null where nothing is proven, and where it is zero.",
         "upper_is_zero": "Whether the upper bound is zero: all tokens are proven to be equal.",

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from pydantic import FiniteFloat
 
 from rankscope.core.words import count, listed, number
-from rankscope.findings.base import Number, Value
+from rankscope.findings.base import Number, Quoted, Value
 from rankscope.findings.blocks import text_lengths
+from rankscope.findings.reading import TokensRead
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -74,8 +75,8 @@ class Place(Value):
     """What stands there."""
 
 
-class Subject(Value):
-    """The model, or the random network."""
+class Subject(TokensRead):
+    """The model, or the random network, and what it read."""
 
     model: str
     """Its name; "random" for a random network, "tree" for a tree of parts."""
@@ -115,6 +116,9 @@ class Subject(Value):
 
     as_it_is: tuple[Place, ...] = ()
     """Pieces that stand where attention stands and are run as they are."""
+
+    reported: tuple[Quoted, ...] = ()
+    """What loading the model and reading its inputs reported, in the words of those who did it."""
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from pydantic import field_validator, model_validator
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import count, number, percent
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Foldered, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import even
@@ -104,7 +104,10 @@ class TrainConfig(Foldered):
     @classmethod
     def _not_empty(cls, corpus: str | None) -> str | None:
         if corpus is not None and not corpus.strip():
-            raise ConfigError("corpus= is empty; name a file", "corpus")
+            raise ConfigError(
+                Option("corpus"),
+                " is empty; name a file",
+            )
         return corpus
 
     @field_validator("set")
@@ -113,15 +116,20 @@ class TrainConfig(Foldered):
         for one in given:
             name, equals, _ = one.partition("=")
             if not equals or not name.strip():
-                raise ConfigError(f"set={one!r}: expected FIELD=VALUE, such as warmup=50", "set")
+                raise ConfigError(
+                    Option("set", one),
+                    ": expected FIELD=VALUE, such as warmup=50",
+                )
         return given
 
     @model_validator(mode="after")
     def _one_setting(self) -> "TrainConfig":
         if self.official and self.fast:
             raise ConfigError(
-                "official= and fast= were both given; choose one, or none for the paper's sizes, trained well",
-                *("official", "fast"),
+                Option("official"),
+                " and ",
+                Option("fast"),
+                " were both given; choose one, or none for the paper's sizes, trained well",
             )
         return self
 

@@ -8,7 +8,7 @@ name in the ways that read it.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, Piece
 from rankscope.findings.asked import Asked
 
 
@@ -20,11 +20,10 @@ class Way(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What an option does, as a sentence about it, and what would give it an effect; ``names`` are options in that."""
+    """What an option does, as a sentence about it, and the pieces of what would give it an effect."""
 
     does: str
-    instead: str
-    names: tuple[str, ...] = ()
+    instead: tuple[Piece, ...]
 
 
 READING: Mapping[str, Way] = {
@@ -48,41 +47,41 @@ LOADED: Mapping[str, Way] = {
 }
 """How a model comes."""
 
+TEXTS, FOLDER = ("give ", Option("texts")), ("name one of these",)
+SINGLE, MLPS = ("ask for some: ", Option("top", 20)), ("keep them: ", Option("variant", "transformer"))
+FORECAST = ("name a config without ", Option("weights"))
+DRAWN = ("draw weights with ", Option("weights", "initial"))
+
 EFFECTS: Mapping[str, Effect] = {
     "vocab": Effect(
-        "it is the number of ids of random tokens", "ask for random_tokens='2x48'", ("random_tokens",)
+        "it is the number of ids of random tokens", ("ask for ", Option("random_tokens", "2x48"))
     ),
-    "max_tokens": Effect("it cuts texts after this many tokens", "give texts=", ("texts",)),
-    "batch_size": Effect("it cuts texts, images, sound and whole tensors into passes", "give one of these"),
-    "special": Effect("it is about tokens that a tokenizer puts around a text", "give texts=", ("texts",)),
-    "axes": Effect("it names the axes of ready inputs", "give inputs=", ("inputs",)),
-    "revision": Effect("it is a branch, tag or commit of a Hub id", "name one (org/name)"),
-    "allow_pickle": Effect(
-        "it opens pickled weights of a folder or a Hub id", "name one of these, with its trained weights"
+    "max_tokens": Effect("it cuts texts after this many tokens", TEXTS),
+    "batch_size": Effect(
+        "it cuts texts, images, sound and whole tensors into passes", ("give one of these",)
     ),
-    "trust_remote_code": Effect("it runs code that comes with a folder or a Hub id", "name one of these"),
-    "weights": Effect("its weights are taken as they are", "name a folder, a Hub id or a built-in model"),
-    "seed": Effect(
-        "nothing is drawn at random",
-        "draw weights with weights='initial', or tokens with random_tokens='2x48'",
-        ("weights", "random_tokens"),
+    "special": Effect("it is about tokens that a tokenizer puts around a text", TEXTS),
+    "axes": Effect("it names the axes of ready inputs", ("give ", Option("inputs"))),
+    "revision": Effect("it is a branch, tag or commit of a Hub id", ("name one (org/name)",)),
+    "allow_pickle": Effect("it opens pickled weights of a folder or a Hub id, trained ones", FOLDER),
+    "trust_remote_code": Effect("it runs code that comes with a folder or a Hub id", FOLDER),
+    "weights": Effect("its weights are taken as they are", ("name a folder, a Hub id or a built-in model",)),
+    **dict.fromkeys(
+        ("seed", "seeds"),
+        Effect("nothing is drawn at random", (*DRAWN, ", or tokens with ", Option("random_tokens", "2x48"))),
     ),
-    "score": Effect("it ranks single paths", "ask for some: top=20", ("top",)),
-    "seconds": Effect("it is the time for a search of single paths", "ask for some: top=20", ("top",)),
-    "mlps": Effect("it says what paths do at MLPs", "keep them: variant='transformer'", ("variant",)),
-    "count_mlps": Effect("it counts MLPs on a path", "keep them: variant='transformer'", ("variant",)),
+    "score": Effect("it ranks single paths", SINGLE),
+    "seconds": Effect("it is the time for a search of single paths", SINGLE),
+    "mlps": Effect("it says what paths do at MLPs", MLPS),
+    "count_mlps": Effect("it counts MLPs on a path", MLPS),
     "before_final_norm": Effect(
-        "it takes the last state before the final norm", "decompose a model that has one"
+        "it takes the last state before the final norm", ("decompose a model that has one",)
     ),
-    "trajectories": Effect("it records paths of random starts", "run some: starts=200", ("starts",)),
-    "cosine": Effect(
-        "it is a limit of forecasts", "ask for one: name a config without weights=", ("weights",)
-    ),
-    "tokens": Effect(
-        "it is the length of the texts of forecasts", "name a config without weights=", ("weights",)
-    ),
+    "trajectories": Effect("it records paths of random starts", ("run some: ", Option("starts", 200))),
+    "cosine": Effect("it is a limit of forecasts", FORECAST),
+    "tokens": Effect("it is the length of the texts of forecasts", FORECAST),
 }
-EFFECTS = {**EFFECTS, "seeds": EFFECTS["seed"]}
+"""What options do that only some ways, networks or other options give an effect."""
 
 
 def refuse_unread(config: Asked, ways: Mapping[str, Way], way: str) -> None:
@@ -91,7 +90,7 @@ def refuse_unread(config: Asked, ways: Mapping[str, Way], way: str) -> None:
     refuse_idle(config, known - set(ways[way].reads), f"on {ways[way].words}")
 
 
-def refuse_idle(config: Asked, names: Iterable[str], where: str, instead: str = "") -> None:
+def refuse_idle(config: Asked, names: Iterable[str], *where: Piece, instead: tuple[Piece, ...] = ()) -> None:
     """Raise if one of these options was given; it has no effect ``where``, such as "on texts".
 
     ``instead`` is what would give it one, where that is not what others would say.
@@ -99,10 +98,10 @@ def refuse_idle(config: Asked, names: Iterable[str], where: str, instead: str = 
     idle = [name for name in type(config).model_fields if name in set(names) & config.explicit]
     if "seed" in idle:  # one seed is written as a list of one besides
         idle = [name for name in idle if name != "seeds"]
-    if idle:
-        said = "; ".join(
-            f"{name}= has no effect {where}: {EFFECTS[name].does}; leave it out, or "
-            f"{instead or EFFECTS[name].instead}"
-            for name in idle
-        )
-        raise ConfigError(said, *idle, *(other for name in idle for other in EFFECTS[name].names))
+    said = list[Piece]()
+    for name in idle:
+        does, would = EFFECTS[name]
+        said += ["; "] if said else []
+        said += [Option(name), " has no effect ", *where, f": {does}; leave it out, or ", *(instead or would)]
+    if said:
+        raise ConfigError(*said)

@@ -19,9 +19,10 @@ from rankscope.errors import (
     NotFiniteWarning,
     RankscopeWarning,
 )
-from rankscope.findings.verdict import Weight
+from rankscope.findings.scan.entries import Entry
+from rankscope.findings.verdict import Verdict, Weight
 from rankscope.monitor.headlines import headlines
-from rankscope.monitor.history import History
+from rankscope.monitor.history import History, Restart
 from rankscope.monitor.inputs import Probes, fixed_calls
 from rankscope.monitor.undisturbed import is_first_process, undisturbed
 from rankscope.probe import probe, unwrapped
@@ -94,7 +95,7 @@ class CollapseMonitor:
         self._calls = 0
         self._probes = _digest(self._batches)
         self._earlier: tuple[int, ...] = ()  # steps that were read from the file of another run
-        self._restarts: list[dict[str, Any]] = []
+        self._restarts: list[Restart] = []
         self._tellings: set[str] = set()  # what loggers were given, to know it again
         self._warned: set[type[Warning]] = set()
         if output is not None and is_first_process() and Path(output).exists():
@@ -146,10 +147,9 @@ class CollapseMonitor:
         return self._history.latest
 
     @property
-    def verdict(self) -> dict[str, Any]:
+    def verdict(self) -> Verdict:
         """The verdict on the latest scan."""
-        found: dict[str, Any] = self.latest.sections["verdict"]
-        return found
+        return Verdict.model_validate(self.latest.sections["verdict"])
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -161,7 +161,8 @@ class CollapseMonitor:
             return {}
         sections = self._history.latest.sections
         ill = bool(sections["scan"].get("not finite"))
-        found = headlines(sections["summary"], sections["verdict"], not_finite=ill)
+        entries = [Entry.model_validate(one) for one in sections["summary"]]
+        found = headlines(entries, sections["verdict"].get("verdict"), not_finite=ill)
         return found | {"step": self._history.steps[-1].step}
 
     def record(self, metrics: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -222,7 +223,7 @@ class CollapseMonitor:
         dropped = self._history.drop_from(step)
         kept = self._set_aside() if earlier and dropped else None
         if earlier:
-            self._restarts.append({"step": step, "dropped": dropped, "kept": kept})
+            self._restarts.append(Restart(step=step, dropped=dropped, kept=kept))
         if dropped and earlier:
             warnings.warn(
                 f"{os.fspath(self.output or '')!r} goes up to step {dropped[-1]}, and this run goes on at step {step}: "

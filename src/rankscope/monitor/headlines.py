@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from rankscope.findings.scan.entries import Entry
 from rankscope.verdict import EQUAL, UNDECIDED, VERDICTS
 
 HEADLINES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
@@ -22,48 +22,45 @@ LENGTHS = "residual_ratio[composite,mean]"
 """The measure whose missing numbers tell of states that are not finite, or all zero."""
 
 
-def headlines(
-    summary: Sequence[dict[str, Any]], verdict: dict[str, Any], *, not_finite: bool = False
-) -> dict[str, float]:
+def headlines(summary: Sequence[Entry], verdict: str | None, *, not_finite: bool = False) -> dict[str, float]:
     """Names such as ``residual_ratio_unit/last_block`` to numbers; several stacks come before the measure.
 
     Means over texts at the site ``block``. A residual ratio below its floor is given as the floor: that is all that is
     known, and a curve that falls onto it is not mistaken for one that ends. What is no number is NaN, so that a logger
     never shows the last good one in its place: a measure of a state that is not finite, and so the worst layer.
+    ``verdict`` is the name of that on the scan.
     ``collapsing`` is 1 or 0, and NaN where nothing is decided. ``not_finite`` is the share of texts without a number at
     the last block of some stack, 1 where weights are ``not_finite``.
     """
-    states = [entry for entry in summary if entry["site"] == "block"]
-    stacks = list(dict.fromkeys(entry["stack"] for entry in states))
+    states = [entry for entry in summary if entry.site == "block"]
+    stacks = list(dict.fromkeys(entry.stack for entry in states))
     found: dict[str, float] = {}
     lost = [1.0 if not_finite else 0.0]
     for stack in stacks:
         prefix = "" if len(stacks) == 1 else f"{stack}/"
-        layers = max(entry["layer"] for entry in states if entry["stack"] == stack)
+        layers = max(entry.layer for entry in states if entry.stack == stack)
         for definition, (name, worst) in HEADLINES.items():
             values = {
-                entry["layer"]: _shown(entry)
+                entry.layer: _shown(entry)
                 for entry in states
-                if (entry["stack"], entry["definition"]) == (stack, definition)
-                and (entry["layer"] or not layers)
+                if (entry.stack, entry.definition) == (stack, definition) and (entry.layer or not layers)
             }
             if values:
                 is_number = all(not math.isnan(value) for value in values.values())
                 found[f"{prefix}{name}/last_block"] = values.get(layers, math.nan)
                 found[f"{prefix}{name}/worst_layer"] = worst(values.values()) if is_number else math.nan
         lost += [
-            1 - entry["numbers"] / max(entry["texts"], 1)
+            1 - (entry.numbers or 0) / max(entry.texts, 1)
             for entry in states
-            if (entry["stack"], entry["layer"], entry["definition"]) == (stack, layers, LENGTHS)
+            if (entry.stack, entry.layer, entry.definition) == (stack, layers, LENGTHS)
         ]
-    is_decided = verdict.get("verdict") in VERDICTS and verdict["verdict"] != UNDECIDED and not not_finite
-    found["collapsing"] = float(verdict["verdict"] in EQUAL) if is_decided else math.nan
+    is_decided = verdict in VERDICTS and verdict != UNDECIDED and not not_finite
+    found["collapsing"] = float(verdict in EQUAL) if is_decided else math.nan
     found["not_finite"] = max(lost)
     return found
 
 
-def _shown(entry: dict[str, Any]) -> float:
-    if entry["mean"] is None:
+def _shown(entry: Entry) -> float:
+    if entry.mean is None:
         return math.nan
-    value = float(entry["mean"])
-    return max(value, float(entry["floor"] or 0.0)) if entry["measure"] == "residual_ratio" else value
+    return max(entry.mean, entry.floor or 0.0) if entry.measure == "residual_ratio" else entry.mean

@@ -1,11 +1,13 @@
 """All scans of a run in little memory: numbers per step, names once, single texts only where they are compared."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import polars as pl
 
 from rankscope.results import Table
+from rankscope.results.schema import Dtype, Row
 
 KEPT = (
     "of every step one row per stack, layer, site, head and definition (sample null: the mean over texts, with std "
@@ -35,12 +37,34 @@ class _Step:
         return pl.concat([self.keys, self.numbers], how="horizontal").with_columns(*about)
 
 
+class Judged(TypedDict):
+    """The verdict on one step, as the section ``monitor`` of a record keeps it."""
+
+    step: int
+    verdict: str | None
+    words: str | None
+    stacks: Any
+
+
+class Restart(TypedDict):
+    """A step at which a run went on with the record of another one.
+
+    Args:
+        dropped: steps whose scans were replaced.
+        kept: name of a copy of the record before that.
+    """
+
+    step: int
+    dropped: list[int]
+    kept: str | None
+
+
 @dataclass(slots=True)
 class History:
     """The scans so far. ``KEPT`` says what is left of them."""
 
     steps: list[_Step] = field(default_factory=list)
-    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: list[Judged] = field(default_factory=list)
     first: Table | None = None
     latest: Table | None = None
 
@@ -53,9 +77,8 @@ class History:
         numbers = _frame(summary, _NUMBERS, dict.fromkeys(_NUMBERS, pl.Float64))
         self.steps.append(_Step(step=step, keys=keys, numbers=numbers))
         verdict = table.sections.get("verdict", {})
-        self.verdicts.append(
-            {"step": step, **{name: verdict.get(name) for name in ("verdict", "words", "stacks")}}
-        )
+        name, words, stacks = map(verdict.get, ("verdict", "words", "stacks"))
+        self.verdicts.append(Judged(step=step, verdict=name, words=words, stacks=stacks))
         stamped = replace(table, frame=table.frame.with_columns(pl.lit(step, dtype=pl.Int64).alias("step")))
         self.first, self.latest = self.first or stamped, stamped
 
@@ -117,7 +140,7 @@ class History:
         )
 
 
-def _frame(summary: list[dict[str, Any]], names: dict[str, str], dtypes: dict[str, Any]) -> pl.DataFrame:
+def _frame(summary: Sequence[Row], names: Mapping[str, str], dtypes: Mapping[str, Dtype]) -> pl.DataFrame:
     return pl.DataFrame(
         [pl.Series(new, [entry[old] for entry in summary], dtype=dtypes[old]) for old, new in names.items()]
     )

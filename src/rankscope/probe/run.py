@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import unit_roundoff
-from rankscope.errors import ConfigError, ModelError, RankscopeError, ShapeError, is_out_of_memory
+from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, ShapeError, is_out_of_memory
 from rankscope.measures import (
     MASSIVE,
     PANEL,
@@ -257,14 +257,16 @@ def measured_tokens(state: Tensor, batch: Batch, is_token: Tensor | None, *, is_
     if keep.shape != state.shape[:2]:
         raise ShapeError(
             f"the inputs hold {tuple(keep.shape)} (texts, tokens), but a block's state is {tuple(state.shape)}; "
-            "states must have one row per input token for special tokens to be left out: use --special keep"
+            "states must have one row per input token for special tokens to be left out: use ",
+            Option("special", "keep"),
         )
     texts = [text if bool(kept.all()) else text[kept] for text, kept in zip(state, keep, strict=True)]
     short = [place for place, text in enumerate(texts) if len(text) < 2]
     if short:
         raise ShapeError(
             f"text {short[0] + 1} of a batch ({batch.labels[short[0]]!r}) has {len(texts[short[0]])} tokens to "
-            "measure; at least two are needed to be equal or not: use a longer text or --special keep"
+            "measure; at least two are needed to be equal or not: use a longer text or ",
+            Option("special", "keep"),
         )
     return texts
 

@@ -1,13 +1,13 @@
 """One number with everything that says what it is a number of."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import TypeVar
+
+import polars as pl
 
 from rankscope.errors import ConfigError
-from rankscope.results.schema import COLUMNS
-
-Scalar = str | int | float | bool | None
+from rankscope.results.schema import COLUMNS, Cell, Row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Record:
     head: int | None = None
     log10_value: float | None = None
     resolved: bool | None = None
-    extra: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
+    extra: Row = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         clash = sorted(set(self.extra) & set(COLUMNS))
@@ -45,7 +45,21 @@ class Record:
                 f"pass it as Record({clash[0]}=...)"
             )
 
-    def row(self) -> dict[str, Scalar]:
+    def row(self) -> dict[str, Cell]:
         """Column name to entry: the fixed columns in order, then the added ones."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: own[name] for name in COLUMNS} | dict(self.extra)
+
+
+T = TypeVar("T")
+
+
+def read_rows(frame: pl.DataFrame, kind: type[T]) -> list[T]:
+    """The rows of a frame as values of a dataclass, whose fields are the columns that are read.
+
+    >>> from rankscope.results.summary import LayerMean
+    >>> read_rows(pl.DataFrame([], schema=[one.name for one in fields(LayerMean)]), LayerMean)
+    []
+    """
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a dataclass, as the text above says
+    return [kind(**dict(zip(names, row, strict=True))) for row in frame.select(names).iter_rows()]

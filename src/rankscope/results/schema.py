@@ -1,6 +1,6 @@
 """The fixed columns of every table, and the one place where a frame is made to obey them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -40,6 +40,15 @@ COLUMNS: Mapping[str, Dtype] = MappingProxyType(
 
 ``norm`` is the normalization part (matrix norms appear only in ``definition``), ``measure`` the bare name
 (``residual_ratio``), ``definition`` the full id (``residual_ratio[composite,mean]``)."""
+
+Cell = str | int | float | bool | None
+"""What one entry of a table holds."""
+
+Row = Mapping[str, Cell]
+"""One row, or the part of it that some rows share, by the names of columns."""
+
+Columns = Mapping[str, Cell | Sequence[Cell]]
+"""Several rows: an entry that all of them share, or a list with one entry per row."""
 
 REQUIRED = ("measure", "definition", "value", "floor")
 

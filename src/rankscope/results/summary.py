@@ -1,6 +1,7 @@
 """Rows of many seeds brought together: one line per network, one number per layer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -20,6 +21,19 @@ FACTORS = ("residual", "residual_ratio", "diameter")
 
 MEANS = "geometric mean of residuals, ratios and diameters, arithmetic mean of everything else"
 """What a cell of ``pivot`` is, for legends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerMean:
+    """What is read of a row of ``layer_summary``, which says what its columns are."""
+
+    layer: int
+    count: int
+    share_resolved: float
+    log10_mean: float | None
+    log10_min: float | None
+    log10_max: float | None
+    log10_most: float | None
 
 
 def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import inf, isnan, nan, prod, sqrt
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rankscope.core.numerics import relative_floor
 from rankscope.errors import ShapeError
+from rankscope.findings.reading import TextAxes
 from rankscope.sources.arguments import Form
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout
@@ -27,7 +27,6 @@ from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import StatedAxes, holds_tokens
 from rankscope.sources.taps import Receive, tapped
 
-How = Literal["moved", "stated", "one by one", "assumed"]
 """Found by moving slices; stated by whoever gives the inputs; pictures and sound, which lie one after the other; taken
 for granted."""
 
@@ -50,36 +49,6 @@ CLEARLY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.03, torch.
 """A held slice that moves by more, relative to its tokens, was not moved by rounding."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Axes:
-    """Along which axis of every input texts lie (None: texts share that input), and how that is known."""
-
-    inputs: Mapping[str, int | None]
-    how: How
-
-    @property
-    def axis(self) -> int:
-        """The axis of the tokens' own input."""
-        return next((axis for axis in self.inputs.values() if axis is not None), 0)
-
-    @property
-    def words(self) -> str:
-        """Where texts lie, and why that is believed.
-
-        >>> Axes(inputs={"": 1}, how="moved").words
-        'texts are axis 1 of the inputs (found by moving all texts but one)'
-        """
-        if self.how == "stated" and all(axis is None for axis in self.inputs.values()):
-            return "the inputs are one text (as you said)"
-        reason = {
-            "moved": "found by moving all texts but one",
-            "stated": "as you said",
-            "one by one": "pictures and sound lie one after the other",
-            "assumed": "assumed: on these inputs moving texts shows nothing, as where no token reads another",
-        }
-        return f"texts are axis {self.axis} of the inputs ({reason[self.how]})"
-
-
 def find_axes(
     model: nn.Module,
     layout: Layout | None,
@@ -87,7 +56,7 @@ def find_axes(
     form: Form | None = None,
     *,
     stated: StatedAxes | None = None,
-) -> Axes:
+) -> TextAxes:
     """Where texts lie in the inputs of a model, found on a small part of them; an error if both axes mix.
 
     ``form`` is that of the call which the inputs belong to, where they are not simply passed under their names.
@@ -98,16 +67,16 @@ def find_axes(
         return _as_stated(model, layout, inputs, form, stated)
     moved = [name for name, value in inputs.items() if holds_tokens(name, value)]
     if layout is None:
-        return Axes(inputs=_axes(inputs, 0, moved), how="assumed")
+        return TextAxes(inputs=_axes(inputs, 0, moved), how="assumed")
     if not moved:
         if _is_lone(model, layout, inputs, form):
-            return Axes(inputs=dict.fromkeys(inputs), how="one by one")
-        return Axes(inputs=_axes(inputs, 0, ()), how="one by one")
+            return TextAxes(inputs=dict.fromkeys(inputs), how="one by one")
+        return TextAxes(inputs=_axes(inputs, 0, ()), how="one by one")
     for trial in _trials(model, layout, moved, form):
         axis = trial.found(inputs)
         if axis is not None:
-            return Axes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
-    return Axes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
+            return TextAxes(inputs=trial.settled(inputs, _axes(inputs, axis, moved)), how="moved")
+    return TextAxes(inputs=_axes(inputs, _declared(model, layout), moved), how="assumed")
 
 
 def _as_stated(
@@ -116,12 +85,12 @@ def _as_stated(
     inputs: Mapping[str, Tensor],
     form: Form | None,
     stated: StatedAxes,
-) -> Axes:
+) -> TextAxes:
     """The axes that somebody states, unless moving slices shows texts along another one."""
     moved = stated.meant(inputs)
     if stated.texts is None:
         _check_lone(model, layout, inputs, form, stated)
-        return Axes(inputs=dict.fromkeys(inputs), how="stated")
+        return TextAxes(inputs=dict.fromkeys(inputs), how="stated")
     axes = _axes(inputs, stated.texts, moved, stated.pair)
     for trial in () if layout is None else _trials(model, layout, moved, form, stated):
         axis = trial.found(inputs)
@@ -133,8 +102,8 @@ def _as_stated(
                 "the model computes for one slice along it stays as it is where all others are moved; say axes "
                 f"'{stated.exchanged}', or leave the axes out"
             )
-        return Axes(inputs=trial.settled(inputs, axes), how="stated")
-    return Axes(inputs=axes, how="stated")
+        return TextAxes(inputs=trial.settled(inputs, axes), how="stated")
+    return TextAxes(inputs=axes, how="stated")
 
 
 def _check_lone(
@@ -182,21 +151,21 @@ def _entering(
 
 
 def located(
-    model: nn.Module, layout: Layout | None, batch: Batch, known: Axes | None = None
-) -> tuple[Batch, Axes]:
+    model: nn.Module, layout: Layout | None, batch: Batch, known: TextAxes | None = None
+) -> tuple[Batch, TextAxes]:
     """A batch that knows where its texts lie, and how that is known; an error if it names another number of them.
 
     ``known`` is what another batch of the same inputs has shown. A batch without labels gets as many as it has texts.
     """
     if batch.text_axes is not None:
-        return batch, Axes(inputs=batch.text_axes, how="stated")
+        return batch, TextAxes(inputs=dict(batch.text_axes), how="stated")
     fits = known is not None and set(known.inputs) == set(batch.inputs)
     found = known if known is not None and fits else find_axes(model, layout, batch.inputs, batch.form)
     if found.how == "assumed" and len(batch):  # then the number of labels tells, where only one axis has it
         moved = [name for name, value in batch.inputs.items() if holds_tokens(name, value)]
         stated = [axis for axis in (0, 1) if batch.inputs[moved[0]].shape[axis] == len(batch)]
         if stated and found.axis not in stated:
-            found = Axes(inputs=_axes(batch.inputs, stated[0], moved), how="stated")
+            found = TextAxes(inputs=_axes(batch.inputs, stated[0], moved), how="stated")
     texts = _texts(batch.inputs, found.inputs)
     if batch.labels and len(batch) != texts:
         raise ShapeError(

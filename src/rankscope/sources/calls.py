@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from rankscope.core.words import article
 from rankscope.errors import ConfigError, ModelError, RankscopeError
+from rankscope.findings.reading import TextAxes
 from rankscope.sources.arguments import positional_names, taken_apart, tensors_in
-from rankscope.sources.axes import Axes
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall
 from rankscope.sources.block_masks import BlockMask, may_be_told
@@ -63,7 +63,7 @@ class Calls(Iterator[Batch]):
         if batch_size < 1:
             raise ConfigError(f"a batch of {batch_size} texts cannot be made; expected 1 or more")
         self._given, self._parts = given, self._located(model, layout, batch_size)
-        self.axes: Axes | None = None
+        self.axes: TextAxes | None = None
         self._padding: Padding | None = None
         self._told: BlockMask | None = None
         self._is_never_told = False

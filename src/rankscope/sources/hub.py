@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, FileError, MissingExtraError, RankscopeError
+from rankscope.errors import ConfigError, FileError, MissingExtraError, Option, RankscopeError
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.loaded import Loaded, Request, kind_of, loaded
 from rankscope.sources.own_folders import is_own, load_own
@@ -176,7 +176,9 @@ def _fetch_weights(folder: Path, config: Mapping[str, Any], name: str, request: 
     if not named and not request.allow_pickle:
         raise ConfigError(
             f"the model {name!r} has no safetensors weights on the Hub; its pickles can run any code when "
-            "opened, pass --allow-pickle if you trust them"
+            "opened, use ",
+            Option("allow_pickle", True),
+            " if you trust them",
         )
 
 

@@ -17,6 +17,7 @@ from rankscope.errors import (
     ConfigError,
     FileError,
     MissingExtraError,
+    Option,
     OutOfMemory,
     UnknownNameError,
     is_out_of_memory,
@@ -186,7 +187,9 @@ def _check_hub_id(text: str) -> None:
         raise FileError(f"there is no folder {text!r}; expected {WAYS}")
     if ":" in text:
         raise ConfigError(
-            f"the weights of {text!r} are your own code's to draw; leave out --weights initial, or give {WAYS}"
+            f"the weights of {text!r} are your own code's to draw; leave out ",
+            Option("weights", "initial"),
+            f", or give {WAYS}",
         )
     known = [*UNTRAINED, *BUILTINS]
     if "/" not in text and get_close_matches(text, known, n=1, cutoff=0.9):  # albert-base-v2 is another one

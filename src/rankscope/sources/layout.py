@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.errors import ConfigError, Option, RankscopeError
 from rankscope.sources.batch import Batch
 from rankscope.sources.families import load_families
 from rankscope.sources.family import Family, Layout, Names, Stack, family_of
@@ -89,8 +89,9 @@ def check_order(model: nn.Module, layout: Layout, batch: Batch) -> None:
         ):  # blocks that never run have other words
             named, right = ",".join(stack.blocks), ",".join(own)
             raise ConfigError(
-                f"blocks={named!r}: the model runs these in another order; name them as they run: blocks={right!r}",
-                "blocks",
+                Option("blocks", named),
+                ": the model runs these in another order; name them as they run: ",
+                Option("blocks", right),
             )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from rankscope.core.words import article
-from rankscope.errors import ConfigError, FileError, RankscopeError, UnknownNameError
+from rankscope.errors import ConfigError, FileError, Option, RankscopeError, UnknownNameError
 from rankscope.findings.asked import Loading
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.given import check_filled, checked_module, not_a_model
@@ -65,7 +65,7 @@ def load_model(
         case "listed" if text in BUILTINS:
             return replace(load_builtin(BUILTINS[text], request), weights="trained")
         case "listed":
-            raise ConfigError(f"{without_trained(source)}; use --weights initial")
+            raise ConfigError(f"{without_trained(source)}; use ", Option("weights", "initial"))
         case "attribute":
             return _from_attribute(text, request)
         case "folder" | "file":
@@ -109,21 +109,23 @@ def load_drawn(
         if isinstance(source, nn.Module):
             raise ConfigError(
                 "untrained weights are drawn for a name or a folder; the weights of a model that you pass are taken "
-                "as they are: leave out weights='initial'"
+                "as they are: leave out ",
+                Option("weights", "initial"),
             )
         used = {key: value for key, value in options.items() if key != "allow_pickle"}
         ready = initial_model(source, seed=seed, **used)
         note = f"{told}: these were drawn at random, from seed {seed}"
         return ready if weights == "initial" else replace(ready, warnings=(note, *ready.warnings))
     if told is not None:
-        raise ConfigError(f"{told}; use --weights initial")
+        raise ConfigError(f"{told}; use ", Option("weights", "initial"))
     if not isinstance(source, nn.Module) and is_config_only(source):
         folder = Path(source).expanduser()
         check_remote_code(
             read_config(folder), folder.name, allowed=bool(options.get("trust_remote_code"))
         )  # what it brings besides is the greater surprise
         raise FileError(
-            f"the folder {os.fspath(source)!r} has a config.json but no weights; draw them at random: --weights initial"
+            f"the folder {os.fspath(source)!r} has a config.json but no weights; draw them at random: ",
+            Option("weights", "initial"),
         )
     return load_model(source, with_head=with_head, **options)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loaded import embedding_rows, inputs_of, position_limit, text_config
@@ -120,7 +120,9 @@ def _vocabulary(model_or_vocabulary: nn.Module | int, tokenizer: Any | None) -> 
         unreached = ", none of which its input was seen to reach" if tables else ""
         raise ConfigError(
             f"random tokens need the size of the vocabulary, and {type(model_or_vocabulary).__name__} has "
-            f"{len(tables)} embedding tables{unreached}; say it (--vocab N), or give the inputs as a tensor"
+            f"{len(tables)} embedding tables{unreached}; say it (",
+            Option("vocab"),
+            "), or give the inputs as a tensor",
         )
     return table.num_embeddings
 

@@ -776,16 +776,6 @@ def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> 
     return Network(blocks, final_norm=norm)
 
 
-def words_of(note: Note) -> str:
-    """Where something stands that was not recognised, and what.
-
-    >>> words_of(Note("a clamp between logits and softmax", "blocks.3.attn", None))
-    'a clamp between logits and softmax (blocks.3.attn)'
-    """
-    place = f" ({note.path})" if note.path else ""
-    return f"{note.what}{place}" if note.line is None else f"{note.line}{place}: {note.what}"
-
-
 def _has_channels_first(call: BlockCall) -> bool:
     return bool(call.stream) and call.state().ndim == 3 and Channels.of(call.block).come_first(call.state())
 
@@ -812,7 +802,7 @@ def _read_block(
         if sign is not None and read.places is not None and not read.guards:
             twins.append((sign, read))
     except Unread as error:
-        raise NotTranslated(words_of(Note.of(error))) from error
+        raise NotTranslated(Note.of(error).told.words) from error
     except RankscopeError:
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rankscope.core.words import article
-from rankscope.errors import ConfigError, FileError, OutOfMemory
+from rankscope.errors import ConfigError, FileError, Option, OutOfMemory
 from rankscope.results.plain import from_json
 
 CONFIG = "config.json"
@@ -113,7 +113,9 @@ def find_weights(folder: Path, config: Mapping[str, Any], *, allow_pickle: bool)
     if not allow_pickle:
         raise ConfigError(
             f"the folder {str(folder)!r} has its weights only as a pickle ({pickles[0].name}), which can run any "
-            f"code when opened; save it as safetensors, or pass --allow-pickle if you trust it"
+            "code when opened; save it as safetensors, or use ",
+            Option("allow_pickle", True),
+            " if you trust it",
         )
     return Weights(format="pickle", files=pickles)
 
@@ -131,7 +133,9 @@ def _named_weights(folder: Path, named: object, *, allow_pickle: bool) -> Weight
     if not allow_pickle:
         raise ConfigError(
             f"{where}, which is no safetensors file; a pickle can run any code when opened: save it as safetensors, "
-            "or pass --allow-pickle if you trust it"
+            "or use ",
+            Option("allow_pickle", True),
+            " if you trust it",
         )
     return Weights(format="pickle", files=(folder / named,))
 
@@ -232,8 +236,9 @@ def check_remote_code(config: Mapping[str, Any], name: str, *, allowed: bool) ->
     if wanted and not allowed:
         code = next(iter(wanted.values())) if isinstance(wanted, Mapping) else wanted
         raise ConfigError(
-            f"the model {name!r} brings code of its own ({code}), which was not run; read that code and pass "
-            "--trust-remote-code if you trust it"
+            f"the model {name!r} brings code of its own ({code}), which was not run; read that code and use ",
+            Option("trust_remote_code", True),
+            " if you trust it",
         )
 
 

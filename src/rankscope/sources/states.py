@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, final, overload
+from typing import final, overload
 
 import torch
 from torch import Tensor
 
-from rankscope.errors import ShapeError
+from rankscope.errors import Option, ShapeError
+from rankscope.findings.reading import StateAxes
 from rankscope.sources.entries import Entry, Index, Source, entries_of_source
 from rankscope.sources.named_axes import AXES, names_of
 
@@ -38,30 +39,6 @@ class Layers(Sequence[Tensor]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """What each axis of a tensor was taken for, and why."""
-
-    axes: tuple[str, ...]
-    how: Literal["given", "counted", "one tensor per layer", "given, one tensor per layer"]
-
-    @property
-    def words(self) -> str:
-        """As a line for people.
-
-        >>> Reading(axes=("tokens", "dim"), how="counted").words
-        'axes are read as (tokens, dim): one layer of one text'
-        """
-        order = f"({', '.join(self.axes)})"
-        if self.how == "one tensor per layer":
-            return f"one tensor per layer, axes are read as {order}"
-        if self.how == "given, one tensor per layer":
-            return f"one tensor per layer, axes are {order} as given"
-        lacking = [one for one in ("layer", "text") if f"{one}s" not in self.axes]
-        meant = f": one {' of one '.join(lacking)}" if lacking else ""
-        return (f"axes are {order} as given" if self.how == "given" else f"axes are read as {order}") + meant
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class States:
     """Hidden states from outside. The dtype is kept, because it says how far down differences are real."""
 
@@ -72,7 +49,7 @@ class States:
 
     texts: int
     dtype: torch.dtype
-    reading: Reading
+    reading: StateAxes
 
     def notes(self) -> tuple[str, ...]:
         """Layers that their names leave out, and numbers that are not finite, in words; reads every layer once."""
@@ -152,27 +129,29 @@ def read_states(
     )
 
 
-def _reading(entry: Entry, given: tuple[str, ...] | None, *, is_layer: bool) -> Reading:
+def _reading(entry: Entry, given: tuple[str, ...] | None, *, is_layer: bool) -> StateAxes:
     shape = f"the states {entry.name!r} have shape {entry.shape}"
     if given is not None:
         if len(given) != len(entry.shape):
             raise ShapeError(f"{shape}, but axes {','.join(given)!r} are {len(given)}; name every axis once")
         if is_layer and "layers" in given:
             raise ShapeError(f"{shape} and are one layer of several; leave layers out of the axes")
-        return Reading(axes=given, how="given, one tensor per layer" if is_layer else "given")
+        return StateAxes(axes=given, how="given, one tensor per layer" if is_layer else "given")
     if is_layer:
         known = {2: AXES[2:], 3: AXES[1:]}.get(len(entry.shape))
         if known is None:
             raise ShapeError(f"{shape}; expected (tokens, dim) or (texts, tokens, dim) for each layer")
-        return Reading(axes=known, how="one tensor per layer")
+        return StateAxes(axes=known, how="one tensor per layer")
     if len(entry.shape) == 3:
         raise ShapeError(
-            f"{shape}, which can be layers or texts of tokens; say which: --axes layers,tokens,dim or "
-            "--axes texts,tokens,dim (axes=... in Python)"
+            f"{shape}, which can be layers or texts of tokens; say which: ",
+            Option("axes", "layers,tokens,dim"),
+            " or ",
+            Option("axes", "texts,tokens,dim"),
         )
     if len(entry.shape) not in _KNOWN:
         raise ShapeError(f"{shape}; expected (tokens, dim) or (layers, texts, tokens, dim), or axes that say")
-    return Reading(axes=_KNOWN[len(entry.shape)], how="counted")
+    return StateAxes(axes=_KNOWN[len(entry.shape)], how="counted")
 
 
 def _check(entry: Entry, axes: tuple[str, ...]) -> None:
@@ -186,7 +165,7 @@ def _check(entry: Entry, axes: tuple[str, ...]) -> None:
         raise ShapeError(f"the states {entry.name!r} are not floating-point numbers of 16, 32 or 64 bits")
 
 
-def _size(entry: Entry, reading: Reading, axis: str) -> int:
+def _size(entry: Entry, reading: StateAxes, axis: str) -> int:
     return entry.shape[reading.axes.index(axis)] if axis in reading.axes else 1
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.errors import ConfigError, Option, Piece, RankscopeError
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.final_norm import final_norm
 from rankscope.sources.paths import join, lists_of, resolve, unknown_path
@@ -22,7 +22,7 @@ def layout_by_structure(model: nn.Module) -> Layout:
     """The stacks of a model of which no names are known."""
     runs = find_runs(model)
     if not runs:
-        raise RankscopeError(_nothing_found(model))
+        raise RankscopeError(*_nothing_found(model))
     return Layout(family=BY_STRUCTURE, stacks=stacks_of(model, runs))
 
 
@@ -179,7 +179,7 @@ _BARE = (
 )
 
 
-def _nothing_found(model: nn.Module) -> str:
+def _nothing_found(model: nn.Module) -> tuple[Piece, ...]:
     lists = lists_of(model)
     shown = [f"{path} ({len(part._modules)} x {_kinds(part)})" for path, part in lists[:12]]
     bare = [path for path, part in lists if any(not is_callable(child) for _, child in children(part))]
@@ -189,8 +189,9 @@ def _nothing_found(model: nn.Module) -> str:
         + (", ".join(shown) + (", ..." if len(lists) > 12 else "") if shown else "none")
         + "."
         + (f" The entries of {bare[0]!r} are no blocks: {_BARE}." if bare else "")
-        + " If the model has token states, name its blocks with --blocks path.to.layers (blocks='path.to.layers', or a "
-        "list of paths or modules)."
+        + " If the model has token states, name its blocks with ",
+        Option("blocks", "path.to.layers"),
+        "; in Python a list of paths or of modules names them too.",
     )
 
 

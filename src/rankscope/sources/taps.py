@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import NotTapped, RankscopeError, ShapeError
+from rankscope.errors import NotTapped, Option, RankscopeError, ShapeError
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.program import Operation, Program, Steps
 from rankscope.sources.roles import block_width, every_module
@@ -203,7 +203,8 @@ def _check_fired(progress: _Progress) -> None:
         raise NotTapped(
             f"the hooks on stack {stack.name!r} ({stack.blocks[0]} ... {stack.blocks[-1]}) did not fire as often as "
             f"its blocks should run: {', '.join(missing)}; the model runs fused, compiled or scripted code there, "
-            "skips layers, or its blocks are not these: name them with --blocks path.to.layers"
+            "skips layers, or its blocks are not these: name them with ",
+            Option("blocks", "path.to.layers"),
         )
 
 
@@ -239,7 +240,9 @@ def _by_text(state: Tensor, progress: _Progress, site: str, texts: int, width: i
         if site == "input" and texts > 1:
             raise ShapeError(
                 f"the blocks see {len(state)} rows without an axis of texts, where {texts} texts were given: whose "
-                "rows are whose cannot be told; give one text at a time (--batch-size 1)"
+                "rows are whose cannot be told; give one text at a time (",
+                Option("batch_size", 1),
+                ")",
             )
         sizes = reversed(progress.shape) if progress.is_turned else progress.shape
         rows = state.reshape(*sizes, state.shape[-1])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.words import article
-from rankscope.errors import FileError
+from rankscope.errors import FileError, Option
 from rankscope.sources.entries import entries_of_source
 from rankscope.sources.files import load_array
 from rankscope.sources.safety import first_line
@@ -30,7 +30,10 @@ def read_inputs(source: str | os.PathLike[str]) -> Any:
     if suffix not in SUFFIXES:
         raise FileError(
             f"cannot read inputs from {str(file)!r}: expected a file ending in {', '.join(SUFFIXES)}; Python code "
-            "goes to --loader file.py:loader or --call file.py:function"
+            "goes to ",
+            Option("loader", "file.py:loader"),
+            " or ",
+            Option("call", "file.py:function"),
         )
     if not file.is_file():
         raise FileError(f"cannot read inputs from {str(file)!r}: no such file")

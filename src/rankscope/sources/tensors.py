@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, RankscopeError, ShapeError
-from rankscope.sources.axes import Axes, find_axes, located
+from rankscope.findings.reading import TextAxes
+from rankscope.sources.axes import find_axes, located
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.entries import Entry, Source, entries_of_source
 from rankscope.sources.family import Layout
@@ -25,7 +26,7 @@ from rankscope.sources.texts import with_decoder
 class TensorBatches(Iterator[Batch]):
     """Ready inputs in batches; ``axes`` tells along which axes texts lie."""
 
-    def __init__(self, whole: Batch, axes: Axes, batch_size: int) -> None:
+    def __init__(self, whole: Batch, axes: TextAxes, batch_size: int) -> None:
         self.axes = axes
         self._parts = (whole.part(n, n + batch_size) for n in range(0, len(whole), batch_size))
 
@@ -67,8 +68,8 @@ class Ready:
     """What the giver says of the axes of the tokens' own inputs."""
 
     def located(
-        self, model: nn.Module, layout: Layout | None, known: Axes | None = None
-    ) -> tuple[Batch, Axes]:
+        self, model: nn.Module, layout: Layout | None, known: TextAxes | None = None
+    ) -> tuple[Batch, TextAxes]:
         """The batch with its axes, found on the model or known from another batch of the same inputs."""
         inputs = dict(self.batch.inputs)
         if self.batch.text_axes is not None:

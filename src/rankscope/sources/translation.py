@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
-from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Context, Network
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
@@ -57,7 +56,7 @@ class Translation:
         """The tree in words, as ``rankscope scan MODEL --tree`` prints it."""
         from rankscope.sources.tree_report import told  # here, not above: what it tells of is this file's
 
-        return "\n".join(tree_lines(told(self)))
+        return "\n".join(told(self).lines)
 
     def embed(self, batch: Batch) -> tuple[Tensor, Context]:
         """What enters the first block of the live model, ``texts tokens dim``, and what the blocks know besides.

@@ -7,6 +7,7 @@ from torch import nn
 
 from rankscope.core.words import number as in_digits
 from rankscope.errors import RankscopeError
+from rankscope.findings.tree import Branch, Tree, TreeBlock, TreeLimits
 from rankscope.masks import Full
 from rankscope.network import (
     Attention,
@@ -27,9 +28,8 @@ from rankscope.network import (
     TokenMap,
 )
 from rankscope.sources.batch import Batch
-from rankscope.sources.operations import Guard
 from rankscope.sources.recognise.tokenmaps import Called, RowByRow
-from rankscope.sources.recognition import Recognition, words_of
+from rankscope.sources.recognition import Recognition
 from rankscope.sources.seen import Seen
 from rankscope.sources.structure import Blocks
 from rankscope.sources.translate import translate
@@ -42,65 +42,64 @@ def tree_report(
     *,
     stack: str | None = None,
     blocks: Blocks | None = None,
-) -> dict[str, Any]:
-    """The tree of a model as plain data, or why there is none; ``stack`` and ``blocks`` are those of ``translate``."""
+) -> Tree:
+    """The tree of a model, or what refused it; ``stack`` and ``blocks`` are those of ``translate``."""
     try:
         return told(translate(model, batch, stack=stack, blocks=blocks))
     except RankscopeError as error:
-        return {"refused": str(error)}
+        return Tree(refused=str(error), refused_by=type(error).__name__)
 
 
-def told(found: Translation) -> dict[str, Any]:
-    """A tree as plain data: equal blocks one after the other are told once."""
+def told(found: Translation) -> Tree:
+    """What a finding keeps of a tree: equal blocks one after the other are told once."""
     recognition = found.recognition
-    blocks: list[dict[str, Any]] = []
+    blocks: list[TreeBlock] = []
     for number, part in enumerate(found.network.blocks, start=1):
-        entry = {"blocks": [number, number], "tree": list(part_lines(part))} | _read(recognition, number)
-        if blocks and _alike(blocks[-1], entry):
-            blocks[-1]["blocks"][1] = number
+        entry = _block(recognition, number, part)
+        if blocks and blocks[-1].model_copy(update={"blocks": entry.blocks}) == entry:
+            blocks[-1] = entry.model_copy(update={"blocks": (blocks[-1].blocks[0], number)})
         else:
             blocks.append(entry)
     final = found.network.final_norm
-    return {
-        "family": found.family,
-        "blocks": blocks,
-        "final norm": None if final is None else part_words(final),
-        "deviation": found.proof.worst,
-        "limits": _limits(recognition),
-    }
+    return Tree(
+        family=found.family,
+        blocks=tuple(blocks),
+        final_norm=None if final is None else part_words(final),
+        deviation=found.proof.worst,
+        limits=_limits(recognition),
+    )
 
 
-def _read(recognition: Recognition, number: int) -> dict[str, Any]:
+def _block(recognition: Recognition, number: int, part: Part) -> TreeBlock:
+    alone = TreeBlock(blocks=(number, number), tree=tuple(part_lines(part)))
     if len(recognition.blocks) < number:
-        return {}
+        return alone
     read = recognition.blocks[number - 1]
-    return {
-        "covered": read.covered,
-        "unread": [words_of(note) for note in read.notes],
-        "branches": [_guard_words(guard) for guard in read.guards],
-    }
+    return TreeBlock(
+        blocks=alone.blocks,
+        tree=alone.tree,
+        covered=read.covered,
+        unread=tuple(note.told for note in read.notes),
+        branches=tuple(
+            Branch(
+                what=guard.what,
+                gave=None if isinstance(guard.result, float) else repr(guard.result),
+                line=None if guard.line is None else guard.line.told,
+            )
+            for guard in read.guards
+        ),
+    )
 
 
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(key) == other.get(key) for key in ("tree", "covered", "unread", "branches"))
-
-
-def _guard_words(guard: Guard) -> str:
-    # a number with a point is another one in every block and on every processor; what it decides is in the line
-    gave = "" if isinstance(guard.result, float) else f" gave {guard.result!r}"
-    place = "" if guard.line is None else f"{guard.line}: "
-    return f"{place}{guard.what}{gave}"
-
-
-def _limits(recognition: Recognition) -> dict[str, Any]:
-    return {
-        "longest": recognition.network.longest,
-        "fails at": recognition.fails_at,
-        "shape": recognition.shape,
-        "one length": not recognition.can_vary,
-        "hooked": list(recognition.hooked),
-        "fixed": [one.word for one in recognition.fixed],
-    }
+def _limits(recognition: Recognition) -> TreeLimits:
+    return TreeLimits(
+        longest=recognition.network.longest,
+        fails_at=recognition.fails_at,
+        shape=recognition.shape,
+        one_length=not recognition.can_vary,
+        hooked=tuple(recognition.hooked),
+        fixed=tuple(one.word for one in recognition.fixed),
+    )
 
 
 def part_lines(part: Part, depth: int = 0) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.ablate import FALLS, AblateConfig, AblateFinding, Dip, Fall, Fate, Leads, parse_blocks
 from rankscope.findings.asked import OWN
 from rankscope.findings.blame import DEFINITION, MEANING, Headline
@@ -19,6 +19,9 @@ from rankscope.network import VARIANTS, Spec
 from rankscope.network.jitter import jittered
 from rankscope.network.surgery import check_variant
 from rankscope.results import Table, layer_summary
+from rankscope.results.record import read_rows
+from rankscope.results.schema import Columns
+from rankscope.results.summary import LayerMean
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, can_measure, log_measure, of_measured, split_states
 from rankscope.split.values import cannot_measure
@@ -27,7 +30,7 @@ from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import Given, verb_asked
 from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import Fed, Source, Subject, memory_words, origin_of, subjects, told_of
+from rankscope.studies.subjects import About, Fed, Source, Subject, memory_words, subjects
 from rankscope.studies.suggest import Tried, ranked, tried
 from rankscope.verdict import EQUAL, Point, Thresholds, deciding_dtype, judge_fall
 from rankscope.verdict.falls import number_of
@@ -80,7 +83,7 @@ class _Gathered:
     """Everything that is collected while the subjects run."""
 
     rows: Rows = field(default_factory=Rows)
-    about: dict[str, Any] = field(default_factory=dict)
+    about: About | None = None
     notes: dict[str, None] = field(default_factory=dict)  # in order, each once
     texts: int = 0
     tokens: int = 0
@@ -115,7 +118,7 @@ def ablate(
     the ordinary pass gives.
     """
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(AblateConfig, model, config, given, fields)
+    config, source, given = verb_asked(AblateConfig, model, config, given, **fields)
     config = _checked(config)
     if source is None:
         source, norm = Spec.of(**config.spec(), variant="transformer"), OWN
@@ -157,8 +160,10 @@ def _checked(config: AblateConfig) -> AblateConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
-            *("no_error", "split"),
+            Option("no_error"),
+            " leaves out the perturbed run of the split pass; add ",
+            Option("split"),
+            ", or leave it out",
         )
     masks = (mask if mask == OWN else parse_mask(mask).text for mask in config.masks)
     return config.model_copy(
@@ -181,7 +186,8 @@ def _no_mlp(variants: Sequence[str]) -> ConfigError:
 def _own_or_none(norm: str | None) -> str:
     if norm not in (None, OWN, "none"):
         raise ConfigError(
-            f"norm={norm!r} is of random networks; a model keeps its norms (own) or loses them (none)", "norm"
+            Option("norm", norm),
+            " is of random networks; a model keeps its norms (own) or loses them (none)",
         )
     return norm or OWN
 
@@ -191,9 +197,9 @@ def plan_of(config: AblateConfig, norm: str) -> Plan:
     twice = [name for name in config.variants if f"{name}-norm" in config.variants]
     if norm == "none" and config.semantics == "paper":
         raise ConfigError(
-            "the paper's code always keeps the norms, so norm='none' has no paper semantics; leave it out, or use the "
-            "clean semantics",
-            "norm",
+            "the paper's code always keeps the norms, so ",
+            Option("norm", "none"),
+            " has no paper semantics; leave it out, or use the clean semantics",
         )
     if norm == "none" and twice:
         raise ConfigError(f"without norms {twice[0]} and {twice[0]}-norm are the same network; leave one out")
@@ -282,9 +288,9 @@ def _explain(
         gathered.tried.append(tried(cut.network, fed.x, fed.context, is_token=fed.keep))
 
 
-def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> dict[str, Any]:
+def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> Columns:
     return {
-        "model": subject.about["model"],
+        "model": subject.about.model,
         "variant": cut.variant,
         "semantics": config.semantics,
         "mask": cut.mask,
@@ -297,7 +303,7 @@ def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> dict[s
     }
 
 
-def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
+def _measure(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fed) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     measures = [find_measure(name) for name in config.measures]
     traces = [one.trace(fed.x, fed.context, sites=inner) for one in (cut.network, jittered(cut.network))]
@@ -308,7 +314,7 @@ def _measure(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, 
             rows.add_measured(measure, one, {**about, "layer": layer, "site": site})
 
 
-def _measure_split(rows: Rows, config: AblateConfig, about: dict[str, Any], cut: Cut, fed: Fed) -> None:
+def _measure_split(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fed) -> None:
     measures = [find_measure(name) for name in config.measures]
     splits = split_states(cut.network, fed.x, fed.context, error=not config.no_error, may_overflow=True)
     states, others = (one.states(fed.x, fed.context) for one in (cut.network, jittered(cut.network)))
@@ -353,14 +359,17 @@ def evaluated(
 
 def _finding(gathered: _Gathered, config: AblateConfig) -> AblateFinding:
     about = gathered.about
-    ran = config.model_copy(update={"dtype": about["dtype"], "model": about["model"]})
+    if about is None:
+        raise ConfigError("no model was run; an ablation needs at least one seed")
+    ran = config.model_copy(update={"dtype": about.dtype, "model": about.model})
     words = definitions(config.measures) | ({DEFINITION: MEANING} if gathered.blamed else {})
-    table = gathered.rows.table(ran, command="ablate", seeds=config.seeds)
-    table = replace(table, provenance=table.provenance | origin_of(about, list(gathered.notes)))
+    table = about.stamped(gathered.rows.table(ran, command="ablate", seeds=config.seeds))
     definition, fates = judged(table)
     network = gathered.headline
     return AblateFinding(
-        subject=told_of(about, seeds=len(config.seeds), texts=gathered.texts, tokens=gathered.tokens),
+        subject=about.told(
+            seeds=len(config.seeds), texts=gathered.texts, tokens=gathered.tokens, notes=gathered.notes
+        ),
         semantics=config.semantics,
         only_blocks=config.only_blocks,
         definition=definition,
@@ -390,11 +399,13 @@ def _fates(summary: pl.DataFrame) -> Iterator[Fate]:
     """The verdict on every curve, with where it starts and the last layer at which every text is resolved."""
     limits = Thresholds()
     for key, lines in summary.group_by(KEYS, maintain_order=True):
-        rows = lines.sort("layer").to_dicts()
+        rows = read_rows(lines.sort("layer"), LayerMean)
         found = judge_fall([_point(row) for row in rows], limits)
-        after = [row for row in rows if found.last is None or row["layer"] > found.last]
-        lost = next((row for row in after if row["log10_most"] is None), None)
-        floor = None if not after or lost is not None else 10 ** rows[-1]["log10_most"]
+        after = [row for row in rows if found.last is None or row.layer > found.last]
+        lost = next((row for row in after if row.log10_most is None), None)
+        most = rows[-1].log10_most
+        floor = None if not after or lost is not None or most is None else 10**most
+        start = rows[0].log10_mean
         is_open = found.verdict == "undecided" and floor is not None
         facts = found.facts()
         is_low = found.value is not None and found.value <= limits.collapsed
@@ -403,15 +414,15 @@ def _fates(summary: pl.DataFrame) -> Iterator[Fate]:
             verdict=_fall(found.verdict),
             collapses={"undecided": None, "no numbers": None}.get(found.verdict, found.verdict in EQUAL),
             has_arrived=bool(after) or is_low,
-            start=None if rows[0]["share_resolved"] < 1 else 10 ** rows[0]["log10_mean"],
+            start=None if rows[0].share_resolved < 1 or start is None else 10**start,
             layer=found.last,
             value=found.value,
             log10_value=found.log10_value,
-            floor_from=after[0]["layer"] if after else None,
-            all_texts=not after or after[0]["share_resolved"] == 0,
-            no_number_from=None if lost is None else lost["layer"],
+            floor_from=after[0].layer if after else None,
+            all_texts=not after or after[0].share_resolved == 0,
+            no_number_from=None if lost is None else lost.layer,
             at_most=floor,
-            texts=rows[0]["count"],
+            texts=rows[0].count,
             **{name: facts[name] for name in ("starts", "rate", "rate_is_bound", "equal_from", "pace")},
             log10_rate=found.log10_rate,
             log10_pace=found.log10_pace,
@@ -425,9 +436,7 @@ def _fates(summary: pl.DataFrame) -> Iterator[Fate]:
                 at_most=10**found.dip.log10_most,
                 recovered=found.dip.recovered,
             ),
-            would_decide=deciding_dtype(rows[-1]["layer"], floor or 0.0, limits.collapsed)
-            if is_open
-            else None,
+            would_decide=deciding_dtype(rows[-1].layer, floor or 0.0, limits.collapsed) if is_open else None,
         )
 
 
@@ -436,7 +445,7 @@ def _fall(verdict: str) -> Fall:
     return next(one for one in FALLS if one == verdict)
 
 
-def _point(row: dict[str, Any]) -> Point:
+def _point(row: LayerMean) -> Point:
     """A number if every text is above its floor, else what the mean is at most."""
-    known = row["log10_mean"] if row["share_resolved"] == 1 else None
-    return Point(layer=row["layer"], log10=known, log10_most=row["log10_most"])
+    known = row.log10_mean if row.share_resolved == 1 else None
+    return Point(layer=row.layer, log10=known, log10_most=row.log10_most)

@@ -9,10 +9,10 @@ state that enters the sum, so that their shares add up to ``v(all) - v({})``.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from rankscope.measures import evaluate, evaluate_many, evaluate_padded, find_me
 from rankscope.network import Context, Network, Part
 from rankscope.network.parts import children
 from rankscope.network.stages import added_up, branch_label, kind_of, stage_name, stages
+from rankscope.results.schema import Columns
 from rankscope.split import LOST, Split, log_measure, of_measured, split_tokens
 from rankscope.split.run import in_float64
 from rankscope.split.stages import split_stages
@@ -379,11 +380,11 @@ def measured_tokens(x: Tensor, context: Context, is_token: Tensor | None) -> Ten
 def summed(changes: Changes, network: Headline) -> told.Blame:
     """Sums by kind of part over all blocks and in every block, and who is to blame."""
     blocks = tuple(
-        told.Block(block=number, **_sums(changes, number)) for number in range(1, changes.blocks + 1)
+        told.Block(block=number, **dict(_sums(changes, number))) for number in range(1, changes.blocks + 1)
     )
-    whole = told.Sums(**_sums(changes, None))
+    whole = _sums(changes, None)
     return told.Blame(
-        **{name: getattr(whole, name) for name in told.Sums.model_fields},
+        **dict(whole),
         network=network,
         definition=DEFINITION,
         all_texts=changes.texts,
@@ -396,9 +397,8 @@ def summed(changes: Changes, network: Headline) -> told.Blame:
     )
 
 
-def _sums(changes: Changes, block: int | None) -> dict[str, Any]:
-    """The fields of ``told.Sums``. Averaged are the texts in which all of these steps are known, so that the kinds add
-    up to the mean change."""
+def _sums(changes: Changes, block: int | None) -> told.Sums:
+    """Averaged are the texts in which all of these steps are known, so that the kinds add up to the mean change."""
     own = changes.of(block)
     texts = [text for text in range(changes.texts) if all(change.known[text] for change in own)]
     is_dominated = changes.dominated(block)
@@ -408,11 +408,17 @@ def _sums(changes: Changes, block: int | None) -> dict[str, Any]:
     if kinds is not None and not is_dominated:
         sides = [strongest(kinds, floors, -1), strongest(kinds, floors, 1)]
     (down, knows_down), (up, knows_up) = sides
-    return {
-        **{"texts": len(texts), "kinds": kinds, "floors": floors, "is_dominated": is_dominated},
-        "total": None if kinds is None else math.fsum(kinds.values()),
-        **{"most_for": down, "most_against": up, "decided_for": knows_down, "decided_against": knows_up},
-    }
+    return told.Sums(
+        texts=len(texts),
+        total=None if kinds is None else math.fsum(kinds.values()),
+        kinds=kinds,
+        floors=floors,
+        most_for=down,
+        most_against=up,
+        decided_for=knows_down,
+        decided_against=knows_up,
+        is_dominated=is_dominated,
+    )
 
 
 def _means(
@@ -472,7 +478,7 @@ def joined(parts: Sequence[Changes]) -> Changes:
     )
 
 
-def blame_rows(changes: Changes, about: Mapping[str, object]) -> Iterator[dict[str, object]]:
+def blame_rows(changes: Changes, about: Columns) -> Iterator[Columns]:
     """Columns of table rows, one block of rows (one per text) for each change, to be added with ``Rows.add``.
 
     ``layer`` is the block, ``site`` where the step is (``attention``, ``mlp``, or ``block`` for skips, norms and

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from rankscope.bounds.sizes import SIZES, Interval, composite, ratios, stacked, 
 from rankscope.bounds.theorem import Theorem
 from rankscope.bounds.theorems import PRINTED, THEOREMS
 from rankscope.core.numerics import threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN
 from rankscope.findings.certify import (
     CLOSE,
@@ -42,12 +42,13 @@ from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Norm, Part, Spec
 from rankscope.network.mask_notes import reading_graph, self_contained
 from rankscope.network.surgery import check_variant
+from rankscope.results.schema import Row
 from rankscope.sources.seen import Call
 from rankscope.split.run import in_float64
 from rankscope.studies.cuts import Cut, one_cut
 from rankscope.studies.inputs import Given, verb_asked
 from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import Source, Subject, memory_words, subjects, told_of_cut
+from rankscope.studies.subjects import About, Source, Subject, memory_words, subjects
 
 Advance = Callable[[int, int | None], None]
 
@@ -90,13 +91,14 @@ def certify(
     ``floor``, which are those of the split pass; ``CertifyFinding.columns`` says what each column is.
     """
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(CertifyConfig, model, config, given, fields)
+    config, source, given = verb_asked(CertifyConfig, model, config, given, **fields)
     source, cut_as = _drawn(source, config)
     check_variant(cut_as.variant or config.of_model["variant"])
     if config.mask not in (None, OWN):
         parse_mask(config.mask)
-    found, about, notes, cut = list[Found](), dict[str, Any](), dict[str, None](), None
-    with memory_words("certificate", "lower --max-tokens"):
+    found, notes = list[Found](), dict[str, None]()
+    about, cut = None, None
+    with memory_words("certificate", "lower ", Option("max_tokens")):
         tokens = config.chosen("tokens") if isinstance(source, Spec) else config.tokens
         for subject in subjects(
             source, config, given, seeds=config.seeds, tokens=tokens, tokenizer=tokenizer
@@ -108,7 +110,7 @@ def certify(
                 if advance is not None:
                     advance(len(found), None if subject.total is None else subject.total * len(config.seeds))
             notes |= dict.fromkeys(map(str, subject.notes()))
-    if not found or cut is None:
+    if not found or cut is None or about is None:
         raise ConfigError("no text was given; a certificate needs at least one")
     return found_of(found, about, cut, config, list(notes))
 
@@ -239,7 +241,7 @@ class Found:
 def _texts(subject: Subject, cut: Cut, config: CertifyConfig, *, is_first: bool) -> Iterator[Found]:
     """One text after the other, its padding cut out; constants are explained for the first text of all."""
     about = {
-        "model": str(subject.about["model"]),
+        "model": subject.about.model,
         "variant": cut.variant,
         "mask": cut.mask,
         "norm": cut.norm,
@@ -437,20 +439,19 @@ def _method(layer: LayerBounds, place: Tensor | None, bound: float) -> str | Non
 
 
 def found_of(
-    found: Sequence[Found], about: dict[str, Any], cut: Cut, config: CertifyConfig, warnings: Sequence[str]
+    found: Sequence[Found], about: About, cut: Cut, config: CertifyConfig, notes: Sequence[str]
 ) -> CertifyFinding:
     """The finding: rows of every text, what is proven of each of them, and of all together."""
     rows = Rows()
     for one in found:
         _add_rows(rows, one)
     names, seeds = config.certified, len({one.seed for one in found})
-    table = rows.table(config, command="certify", seeds=config.seeds)
-    origin = table.provenance | {"subject": dict(about), "warnings": list(warnings)}
+    table = about.stamped(rows.table(config, command="certify", seeds=config.seeds))
     shown = {name: one.printed for name, one in found[0].printed.items() if one.printed is not None}
     layers = sorted({line.layer for line in found[0].lines})
     return CertifyFinding(
-        subject=told_of_cut(
-            about, cut, seeds=seeds, texts=len(found), tokens=sum(one.tokens for one in found)
+        subject=about.told_of_cut(
+            cut, seeds=seeds, texts=len(found), tokens=sum(one.tokens for one in found), notes=notes
         ),
         gamma=config.gamma,
         standings={name: standing_of([one.of(name) for one in found]) for name in names},
@@ -471,7 +472,7 @@ def found_of(
         left_out=sum(one.left_out for one in found),
         apart=tuple(dict.fromkeys(one.apart for one in found if one.apart is not None)),
         definitions=definitions([name for name in NAMES if name in names]),
-        table=replace(table, provenance=origin),
+        table=table,
     )
 
 
@@ -583,9 +584,9 @@ def weakest(lines: Sequence[Line]) -> Bounds:
 
 
 def _add_rows(rows: Rows, one: Found) -> None:
-    about = {**one.about, "seed": one.seed, "sample": one.sample, "tokens": one.tokens, "site": "block"}
+    about: Row = {**one.about, "seed": one.seed, "sample": one.sample, "tokens": one.tokens, "site": "block"}
     for line in one.lines:
-        columns = {
+        columns: Row = {
             "layer": line.layer,
             "measure": line.definition.split("[")[0],
             "definition": line.definition,
@@ -600,7 +601,7 @@ def _add_rows(rows: Rows, one: Found) -> None:
             "lower": _finite(line.lower),
             "measured": _finite(line.measured),
             "upper": _finite(line.upper),
-            "upper_is_zero": line.upper == -math.inf,
+            "upper_is_zero": _is_zero(line.upper),
             "trivial": _finite(line.trivial),
             "vacuous": line.vacuous,
             "lower_vacuous": line.lower_vacuous,
@@ -611,11 +612,13 @@ def _add_rows(rows: Rows, one: Found) -> None:
             "upper_by": line.upper_by,
             "gain_lower": _finite(line.gain_lower),
             "gain_upper": _finite(line.gain_upper),
+            "gain_upper_is_zero": _is_zero(line.gain_upper),
             "enclosed_lower": _finite(line.enclosed_lower),
             "enclosed_upper": _finite(line.enclosed_upper),
+            "enclosed_upper_is_zero": _is_zero(line.enclosed_upper),
             "error": _finite(line.error),
         }
-        rows.add(1, about | columns)
+        rows.add(1, {**about, **columns})
 
 
 # ------------------------------------------------------------------------------------- what printed bounds are made of
@@ -647,19 +650,35 @@ def explained(
             norm=tuple(norms[layer - 1]),
             shape=block.shape,
             first_failing=_first(layer, printed, lines),
-            **_attention(block.attentions, block, gamma),
+            **asdict(_attention(block.attentions, block, gamma)),
         )
         for layer, block in enumerate(facts.layers, start=1)
     )
 
 
-def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: float) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Constants:
+    """What printed bounds are made of in the only attention of a block, by the names of the fields of ``Block``."""
+
+    heads: int
+    d_qk: int | None = None
+    gamma: float | None = None
+    value_norms: tuple[float, ...] = ()
+    beta: float | None = None
+    query_key_norms: tuple[float, ...] = ()
+    K: float | None = None
+    critical_radius: float | None = None
+    theorem_a: float | None = None
+
+
+def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: float) -> _Constants:
     """Constants of the only attention of a block; of none where there are several."""
     if len(found) != 1:
-        return {"heads": sum(one.heads for one in found)}
+        return _Constants(heads=sum(one.heads for one in found))
     one = found[0]
-    known: dict[str, Any] = {"heads": one.heads, "d_qk": one.head_dim, "gamma": gamma}
-    known["value_norms"] = _listed(one.value["spectral"])
+    known = _Constants(
+        heads=one.heads, d_qk=one.head_dim, gamma=gamma, value_norms=_listed(one.value["spectral"])
+    )
     if one.beta is None or one.query_key is None or one.scale is None:
         return known
     scaled, slopes = float(one.beta), sum(float(mlp.composite) for mlp in block.mlps)
@@ -667,13 +686,14 @@ def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: floa
     spread = float((one.query_key["spectral"] * one.value["spectral"]).sum(dim=-1)) / 4
     # Theorem A speaks of attention alone, where all keys are read and logits hold nothing but content.
     is_plain = block.shape == "attention" and not one.extras and one.mask.is_full
-    return known | {
-        "beta": scaled / abs(one.scale),
-        "query_key_norms": tuple(norm / abs(one.scale) for norm in _listed(one.query_key["spectral"])),
-        "K": constant,
-        "critical_radius": -constant / 2,
-        "theorem_a": _log(spread) if is_plain else None,
-    }
+    return replace(
+        known,
+        beta=scaled / abs(one.scale),
+        query_key_norms=tuple(norm / abs(one.scale) for norm in _listed(one.query_key["spectral"])),
+        K=constant,
+        critical_radius=-constant / 2,
+        theorem_a=_log(spread) if is_plain else None,
+    )
 
 
 @torch.no_grad()
@@ -735,6 +755,11 @@ def _known(value: float) -> float | None:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _is_zero(log: float | None) -> bool | None:
+    """Whether a bound is zero, which tells its null in a table from that of a bound that proves nothing."""
+    return None if log is None else log == -math.inf
 
 
 def _exp(log: float) -> float | None:

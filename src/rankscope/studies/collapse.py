@@ -9,7 +9,7 @@ import torch
 
 from rankscope.core.numerics import dtype_named, threads_for
 from rankscope.core.processor import amx_fault
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, Course
 from rankscope.masks import MaskGraph, parse_mask
 from rankscope.measures import Evaluation, Measure, evaluate, evaluate_many, find_measure
@@ -18,6 +18,7 @@ from rankscope.network.jitter import jittered
 from rankscope.network.mask_notes import self_contained
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table, layer_summary
+from rankscope.results.schema import Columns
 from rankscope.split import LogValue, Split, can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
 from rankscope.studies.rows import Rows, definitions
@@ -73,8 +74,10 @@ def _checked(config: CollapseConfig) -> CollapseConfig:
         raise ConfigError(f"the split pass measures the site block alone, got {', '.join(config.sites)}")
     if config.no_error and not config.split:
         raise ConfigError(
-            "no_error= leaves out the perturbed run of the split pass; add split=, or leave it out",
-            *("no_error", "split"),
+            Option("no_error"),
+            " leaves out the perturbed run of the split pass; add ",
+            Option("split"),
+            ", or leave it out",
         )
     full = config.filled().model_copy(
         update={
@@ -99,7 +102,7 @@ def spec_of(config: CollapseConfig, norm: str, name: str = "transformer") -> Spe
     return Spec.of(norm=norm, variant=name, **{field: config.chosen(field) for field in shared})
 
 
-def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Network, Seeds]]:
+def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]]:
     """Every cell of the product, for every chunk of seeds: what it is, its network, its seeds and tokens."""
     for norm in config.norms:
         spec, dtype = spec_of(config, norm), dtype_named(config.dtype)
@@ -108,12 +111,15 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[dict[str, object], Netwo
         ):
             for mask, name in product(config.masks, config.variants):
                 network = variant(with_mask(batch.network, parse_mask(mask)), name)
-                about: dict[str, object] = {"model": "random", "variant": name, "mask": mask, "norm": norm}
-                yield about | {"seed": list(batch.seeds)}, network, batch
+                about: Columns = {
+                    **{"model": "random", "variant": name, "mask": mask, "norm": norm},
+                    "seed": list(batch.seeds),
+                }
+                yield about, network, batch
 
 
 def _measure_split(
-    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
+    rows: Rows, config: CollapseConfig, about: Columns, network: Network, batch: Seeds
 ) -> None:
     measures = [find_measure(name) for name in config.measures]
     splits = split_states(network, batch.x, error=not config.no_error, may_overflow=True)
@@ -152,9 +158,7 @@ def split_layers(
         yield layer, [log_measure(measure, split) for measure in measures], ordinary
 
 
-def _measure(
-    rows: Rows, config: CollapseConfig, about: dict[str, object], network: Network, batch: Seeds
-) -> None:
+def _measure(rows: Rows, config: CollapseConfig, about: Columns, network: Network, batch: Seeds) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     traces = [one.trace(batch.x, sites=inner) for one in (network, jittered(network))]
     runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)

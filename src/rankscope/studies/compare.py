@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -32,6 +32,7 @@ from rankscope.findings.compare import (
 from rankscope.results import Outcome, Table, provenance
 from rankscope.results.outcome import judged as judged_span
 from rankscope.results.outcome import span_of
+from rankscope.results.record import read_rows
 from rankscope.results.statistics import Error, Floats, adjusted, p_values, paired_error, trend, welch_error
 from rankscope.studies.rows import run_id
 
@@ -560,25 +561,39 @@ def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
         pl.Series("significant", calls, dtype=pl.Boolean),
     )
     by_chance = adjusted(p) > alpha  # whether chance alone explains it, rounding aside; NaN is no
-    outcomes = [_outcome(row, bool(chance)) for row, chance in zip(judged.to_dicts(), by_chance, strict=True)]
+    rows = read_rows(judged, _Judged)
+    outcomes = [_outcome(row, bool(chance)) for row, chance in zip(rows, by_chance, strict=True)]
     return judged.drop("empty").with_columns(pl.Series("outcome", outcomes, dtype=pl.String))
 
 
-def _outcome(row: dict[str, Any], by_chance: bool) -> Outcome:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """What of a row decides whether its number changed."""
+
+    measure: str
+    before: float | None
+    after: float | None
+    change: float | None
+    floor: float | None
+    empty: int
+    significant: bool | None
+
+
+def _outcome(row: _Judged, by_chance: bool) -> Outcome:
     """Whether the number changed: ``significant``, with what cannot be told kept apart from what did not change.
 
     A change within the floors is anything up to them. It is no change where that would not show in three digits.
     """
-    change, floor = row["change"], math.inf if row["floor"] is None else row["floor"]
-    if row["significant"]:
+    change, floor = row.change, math.inf if row.floor is None else row.floor
+    if row.significant:
         return Outcome.CROSSED
-    if change is None or row["empty"]:
+    if change is None or row.before is None or row.after is None or row.empty:
         return Outcome.UNDECIDED
     if change == 0 or by_chance:
         return Outcome.CLEAR
     if abs(change) > floor:
         return Outcome.UNDECIDED  # one text: no spread to hold it against
-    scale = 1.0 if row["measure"] == "cosine" else max(abs(row["before"]), abs(row["after"]))
+    scale = 1.0 if row.measure == "cosine" else max(abs(row.before), abs(row.after))
     return judged_span(span_of(abs(change), floor, vanishes=True, resolved=0.0), ">", VISIBLE * scale)
 
 
@@ -587,29 +602,42 @@ def _outcome(row: dict[str, Any], by_chance: bool) -> Outcome:
 _GROUP = ("scan", "stack", "site", "definition", "at", "direction")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Moved:
+    """A number that changed, by the names of the fields of ``Change``."""
+
+    layer: int | None
+    head: int | None
+    before: float
+    after: float
+    change: float
+    spread: float | None
+    z: float | None
+    size: float
+
+
 def _changes(rows: pl.DataFrame) -> Iterator[Change]:
     """Significant changes in groups of neighbouring layers that moved the same way."""
     moved = by_size(rows.filter(pl.col("significant"))).with_columns(
         pl.when(pl.col("change") > 0).then(pl.lit("rose")).otherwise(pl.lit("fell")).alias("direction")
     )
-    largest = ("layer", "head", "before", "after", "change", "spread", "z", "size")
     for key, members in moved.sort(*_GROUP, "layer").group_by(*_GROUP, maintain_order=True):
-        for run in _runs(members.to_dicts()):
-            most = max(run, key=lambda row: row["size"])
+        for run in _runs(read_rows(members, _Moved)):
+            most = max(run, key=lambda row: row.size)
             yield Change(
                 **dict(zip(_GROUP, key, strict=True)),
-                layers=(run[0]["layer"], run[-1]["layer"]),
+                layers=(run[0].layer, run[-1].layer),
                 numbers=len(run),
-                **{name: most[name] for name in largest},
+                **asdict(most),
             )
 
 
-def _runs(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _runs(rows: Sequence[_Moved]) -> Iterator[list[_Moved]]:
     """Rows in order of their layer, cut where a layer is left out."""
-    layers = sorted({row["layer"] or 0 for row in rows})
+    layers = sorted({row.layer or 0 for row in rows})
     for _, run in groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0]):
         inside = {layer for _, layer in run}
-        yield [row for row in rows if (row["layer"] or 0) in inside]
+        yield [row for row in rows if (row.layer or 0) in inside]
 
 
 def _counted_rows(scan: str, rows: pl.DataFrame) -> Against:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings import asked
 from rankscope.findings.asked import OWN
 from rankscope.masks import parse_mask
@@ -92,8 +92,8 @@ def one_cut(network: Network, config: asked.ModelOrRandom) -> Cut:
     """The one network of a tree that a command is asked about: a variant, under a mask, with or without norms."""
     if config.norm not in (None, OWN, "none"):
         raise ConfigError(
-            f"norm={config.norm!r} is of random networks; a model keeps its norms (own) or loses them (none)",
-            "norm",
+            Option("norm", config.norm),
+            " is of random networks; a model keeps its norms (own) or loses them (none)",
         )
     name, mask = config.variant or config.of_model["variant"], config.mask or OWN
     check_variant(name)

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings import asked
+from rankscope.findings.reading import DecoderInputs, TokensRead
 from rankscope.findings.ways import LOADED, READING, refuse_idle, refuse_unread
 from rankscope.network import Network, Spec
 from rankscope.sources import (
@@ -37,7 +38,7 @@ from rankscope.sources import (
     text_batches,
     tokens_per_text,
 )
-from rankscope.sources.axes import Axes, as_read
+from rankscope.sources.axes import as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.calls import Calls, given_calls
 from rankscope.sources.loading import way_of
@@ -70,7 +71,7 @@ class Given:
 
 
 def verb_asked(
-    kind: type[Verb], first: Any, config: Verb | None, given: Given, options: dict[str, Any]
+    kind: type[Verb], first: Any, config: Verb | None, given: Given, /, **options: Any
 ) -> tuple[Verb, Any, Given]:
     """What a verb is asked: its configuration, its model if there is one, and what that is to read.
 
@@ -87,7 +88,7 @@ def verb_asked(
             name: os.fspath(getattr(given, name)) for name in given.kinds if _is_path(getattr(given, name))
         }
         given = replace(given, **dict.fromkeys(paths))
-        options = {**_with_paths(first, options), **paths}
+        options |= {**_with_paths(first, options.get("blocks")), **paths}
     config = kind.given(config, **options, **named)
     model = config.model if first is None or named else first
     if isinstance(config, asked.Either):
@@ -109,7 +110,13 @@ def check_loading(config: asked.Model, model: Any) -> None:
     if isinstance(model, str | os.PathLike):
         refuse_unread(config, LOADED, way_of(model))
         if config.weights == "initial":
-            refuse_idle(config, ["allow_pickle"], "beside weights='initial', which opens no checkpoint")
+            refuse_idle(
+                config,
+                ["allow_pickle"],
+                "beside ",
+                Option("weights", "initial"),
+                ", which opens no checkpoint",
+            )
         return
     module = model.model if isinstance(model, Loaded | Translation | Seen) else model
     if not isinstance(module, nn.Module) or isinstance(module, Network):
@@ -121,23 +128,24 @@ def check_loading(config: asked.Model, model: Any) -> None:
         load_model(module, device=config.device)  # says so if it is elsewhere
     if isinstance(model, Translation) and config.stack is not None:
         raise ConfigError(
-            f"stack={config.stack!r} has no effect on a model that is translated already; choose it where it is "
-            f"translated: translate(model, ..., stack={config.stack!r})",
-            "stack",
+            Option("stack", config.stack),
+            " has no effect on a model that is translated already; choose it where it is translated: "
+            f"translate(model, ..., stack={config.stack!r})",
         )
 
 
-def _with_paths(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with blocks as paths, which can be written down; modules of the model may be given in their place."""
-    blocks = options.get("blocks")
-    holder = model.model if isinstance(model, Loaded | Translation | Seen) else model
+def _with_paths(model: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
+    """The option ``blocks`` as paths, which can be written down, where modules of the model are given; else nothing."""
+    holder = model.closed().model if isinstance(model, Seen) else model
+    holder = holder.model if isinstance(holder, Loaded | Translation) else holder
     if blocks is None or isinstance(blocks, str):
-        return options
+        return {}
     if isinstance(holder, nn.Module):
-        return options | {"blocks": block_paths(unwrapped(holder), blocks)}
+        return {"blocks": block_paths(unwrapped(holder), blocks)}
     if isinstance(blocks, nn.Module) or not all(isinstance(one, str) for one in blocks):
-        raise ConfigError(f"blocks of {model!r} are named by their paths, such as 'encoder.layers'")
-    return options
+        name = os.fspath(holder) if isinstance(holder, str | os.PathLike) else type(holder).__name__
+        raise ConfigError(f"blocks of {name!r} are named by their paths, such as 'encoder.layers'")
+    return {}
 
 
 def _is_path(value: object) -> bool:
@@ -149,12 +157,17 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
     """What was given as objects, and what the configuration names."""
     if config.text and config.texts is not None:
         raise ConfigError(
-            f"text= and texts={config.texts!r}: give texts, or a file of them, not both", "text", "texts"
+            Option("text"),
+            " and ",
+            Option("texts", config.texts),
+            ": give texts, or a file of them, not both",
         )
     if config.inputs is not None and config.loader is not None:
         raise ConfigError(
-            f"inputs={config.inputs!r} and loader={config.loader!r}: give one of them, not both",
-            *("inputs", "loader"),
+            Option("inputs", config.inputs),
+            " and ",
+            Option("loader", config.loader),
+            ": give one of them, not both",
         )
     call: Any = None if config.call is None else load_attribute(config.call)
     named = Given(
@@ -172,26 +185,16 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
 
 @dataclass(kw_only=True, slots=True)
 class Reading:
-    """Batches, how many texts they hold if that is known, and which tokens of them are measured, in words."""
+    """Batches, how many texts they hold if that is known, and which tokens of them are measured."""
 
     batches: Iterator[Batch]
     total: int | None
-    rule: str
-    source: str
-    axes: Axes | None = None
-    """Along which axes texts lie, where tensors were given ready."""
-
+    tokens: TokensRead
     read: object = None  # the reader itself, where ``batches`` only pass on what it reads
     told: tuple[str, ...] = ()  # what there was to say before the first text
 
-    drawn: str | None = None
-    """The shape ``TxN`` of random tokens; None for inputs that somebody meant."""
-
     draws: bool = False
     """Whether something of it is drawn at random."""
-
-    decoder: str | None = None
-    """What the decoder of a model with two halves reads, in words; None where there is none."""
 
     given: object = None  # what the user named: a path, or the texts themselves
 
@@ -199,12 +202,6 @@ class Reading:
     def notes(self) -> tuple[str, ...]:
         """What happened to texts so far: cut, left out, not in the vocabulary."""
         return (*self.told, *getattr(self.read or self.batches, "notes", ()))
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """What is special about the inputs, under the names that results keep it by."""
-        named = {"random tokens": self.drawn, "decoder inputs": self.decoder}
-        return {name: value for name, value in named.items() if value is not None}
 
     @property
     def stamp(self) -> str:
@@ -218,7 +215,7 @@ class Reading:
             marks = list(_marks(Path(self.given).expanduser()))
         else:
             marks = []
-        return f"{self.source} {hashlib.blake2b(repr(marks).encode(), digest_size=16).hexdigest()}"
+        return f"{self.tokens.inputs} {hashlib.blake2b(repr(marks).encode(), digest_size=16).hexdigest()}"
 
 
 def _marks(path: Path) -> Iterator[str]:
@@ -283,9 +280,11 @@ def chosen_inputs(
     if kind is None:
         raise ConfigError(
             f"{loaded.name} reads neither texts nor images nor sound as far as its inputs "
-            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors (a file .npy, .npz, .safetensors or .pt): "
-            "inputs=, or a call of it: call=",
-            *("inputs", "call"),
+            f"({', '.join(loaded.takes) or 'none'}) tell; give ready tensors (a file .npy, .npz, .safetensors or "
+            ".pt): ",
+            Option("inputs"),
+            ", or a call of it: ",
+            Option("call"),
         )
     makers = {
         "texts": _texts,
@@ -300,9 +299,10 @@ def chosen_inputs(
         made = makers[kind](loaded, config, getattr(given, kind, None), seed)
     made = replace(made, given=getattr(given, kind, None))
     if is_example:
-        made = replace(made, source="held-out examples of its task")
+        example = made.tokens.model_copy(update={"inputs": "held-out examples of its task"})
+        made = replace(made, tokens=example)
     if is_default:
-        made = replace(made, rule=f"random tokens, as {loaded.name} has no tokenizer; {made.rule}")
+        made = replace(made, tokens=made.tokens.model_copy(update={"no_tokenizer": True}))
     if kind in ("texts", "random_tokens"):
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, seed)
@@ -315,19 +315,20 @@ def chosen_inputs(
 
 
 def _with_decoder(inputs: Reading, loaded: Loaded, kind: str, value: Any) -> Reading:
-    """The same, with words about what the decoder reads, where the model has an encoder besides."""
+    """The same, with what the decoder reads, where the model has an encoder besides."""
     if "decoder_input_ids" not in loaded.takes:
         return inputs
     names = set(value) if isinstance(value, dict) else set()
+    reads: DecoderInputs
     if isinstance(inputs.batches, Calls) and inputs.batches.is_call:
-        words = "what the call gives it"
+        reads = "what the call gives it"
     elif names & {"decoder_input_ids", "decoder_inputs_embeds"}:
-        words = "inputs of its own"
+        reads = "inputs of its own"
     elif kind == "audio":
-        words = "its start token and random tokens"
+        reads = "its start token and random tokens"
     else:
-        words = "the same tokens as the encoder"
-    return replace(inputs, decoder=words, rule=f"{inputs.rule}; the decoder reads {words}")
+        reads = "the same tokens as the encoder"
+    return replace(inputs, tokens=inputs.tokens.model_copy(update={"decoder_inputs": reads}))
 
 
 def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
@@ -349,12 +350,13 @@ def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
 def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
         other = {"image": "images", "audio": "audio"}[loaded.kind]
-        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: {other}=", other)
+        raise ConfigError(f"{loaded.name} does not read texts; give what it reads: ", Option(other))
     if loaded.tokenizer is None:
         raise ConfigError(
-            f"{loaded.name} came without a tokenizer, so texts cannot be read; use random_tokens='2x48', or give "
-            "token ids: inputs=",
-            *("random_tokens", "inputs"),
+            f"{loaded.name} came without a tokenizer, so texts cannot be read; use ",
+            Option("random_tokens", "2x48"),
+            ", or give token ids: ",
+            Option("inputs"),
         )
     total: int | None
     read: Iterable[str]
@@ -369,7 +371,6 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     few = list(islice(read, TEXTS))
     begin = missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
-    dropped = "padding is left out" if config.special == "keep" else "padding and special tokens are left out"
     return Reading(
         batches=text_batches(
             chain(few, read),
@@ -380,8 +381,9 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
             takes=loaded.takes,
         ),
         total=total,
-        rule=f"{dropped}, texts are cut to {most} tokens",
-        source=source,
+        tokens=TokensRead(
+            inputs=source, read="texts", special_measured=config.special == "keep", cut_to=most
+        ),
         told=() if begin is None else (begin,),
     )
 
@@ -398,9 +400,7 @@ def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> R
             vocabulary=config.vocab,
         ),
         total=parse_shape(shape)[0],
-        rule="random tokens, of which nothing is left out",
-        source=f"random tokens {shape}",
-        drawn=shape,
+        tokens=TokensRead(inputs=f"random tokens {shape}", read="random tokens", random_tokens=shape),
         draws=True,
     )
 
@@ -412,10 +412,10 @@ def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Rea
             pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
         ),
         total=len(pictures) if isinstance(pictures, list) else None,
-        rule="sample images, of which nothing is left out"
-        if images is None
-        else "images, of which nothing is left out",
-        source="sample images" if images is None else str(images),
+        tokens=TokensRead(
+            inputs="sample images" if images is None else str(images),
+            read="sample images" if images is None else "images",
+        ),
         draws=images is None,
     )
 
@@ -427,10 +427,10 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Readi
             waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=seed
         ),
         total=len(waves) if isinstance(waves, list) else None,
-        rule="sample sound, of which nothing is left out"
-        if audio is None
-        else "sound, of which nothing is left out",
-        source="sample sound" if audio is None else str(audio),
+        tokens=TokensRead(
+            inputs="sample sound" if audio is None else str(audio),
+            read="sample sound" if audio is None else "sound",
+        ),
         draws=audio is None or "decoder_input_ids" in loaded.takes,
     )
 
@@ -441,19 +441,13 @@ def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -
         loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
     )
     refuse_unread(config, READING, "tensors" if batches.is_whole else "calls")
-    axes = batches.axes
-    words = "texts are the first axis of the states; "
-    if axes is not None and axes.inputs:
-        words = f"{axes.words}; "
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
     return Reading(
         batches=batches,
         total=None,
-        axes=axes,
-        rule=f"{words}what a mask of padding leaves out is not measured",
-        source=source,
+        tokens=TokensRead(inputs=source, read="ready inputs", text_axes=batches.axes),
     )
 
 
@@ -471,7 +465,8 @@ def _with_pictures(inputs: Reading, loaded: Loaded, seed: int) -> Reading:
             )
             yield batch.joined(drawn)
 
-    return replace(inputs, batches=batches(), source=f"{inputs.source}, with sample images", draws=True)
+    tokens = inputs.tokens.model_copy(update={"inputs": f"{inputs.tokens.inputs}, with sample images"})
+    return replace(inputs, batches=batches(), tokens=tokens, draws=True)
 
 
 def _needs_both(loaded: Loaded) -> bool:

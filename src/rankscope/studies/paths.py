@@ -12,11 +12,12 @@ from torch import Tensor
 
 from rankscope import pathways
 from rankscope.core.numerics import dtype_named, relative_floor, threads_for
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN
 from rankscope.findings.paths import PathsConfig, PathsFinding
 from rankscope.findings.paths import values as found
 from rankscope.findings.paths.finding import DEFAULT_TOP
+from rankscope.findings.subject import Proof
 from rankscope.findings.ways import refuse_idle
 from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Spec
@@ -47,12 +48,13 @@ from rankscope.pathways.modes import MODES
 from rankscope.pathways.path import uncrossed
 from rankscope.pathways.reading import centered, kept_rows, residual_size
 from rankscope.results import Table
+from rankscope.results.schema import Cell, Row
 from rankscope.sources.seen import Call
 from rankscope.studies.cuts import Cut, one_cut
 from rankscope.studies.inputs import Given, verb_asked
 from rankscope.studies.rows import Rows
+from rankscope.studies.subjects import About, Subject, memory_words, subjects
 from rankscope.studies.subjects import Source as Model
-from rankscope.studies.subjects import Subject, memory_words, subjects, told_of_cut
 
 Advance = Callable[[int, int | None, str], None]
 """Is called with how many texts are done, of how many if that is known, and what is being computed."""
@@ -92,13 +94,15 @@ def paths(
     ``rs.paths(layers=12, variant="san+skip")``.
     """
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(PathsConfig, model, config, given, fields)
+    config, source, given = verb_asked(PathsConfig, model, config, given, **fields)
     source, config = _network_of(source, config)
     is_random = isinstance(source, Spec)
     feeding = config if is_random else config.model_copy(update={"dtype": None})
     rows, texts_found, notes = Rows(), list[_Text](), dict[str, None]()
-    about, cut = dict[str, Any](), None
-    with memory_words("decomposition", "lower --max-tokens, or compute in --dtype float32"):
+    about, cut = None, None
+    with memory_words(
+        "decomposition", "lower ", Option("max_tokens"), ", or compute in ", Option("dtype", "float32")
+    ):
         for subject in subjects(
             source,
             feeding,
@@ -115,12 +119,10 @@ def paths(
                 # The states of one network are enough.
                 texts_found.append(replace(one, frozen=texts_found[0].frozen) if texts_found else one)
             notes |= dict.fromkeys(subject.notes())
-    if not texts_found or cut is None:
+    if not texts_found or cut is None or about is None:
         raise ConfigError("no text was given; a decomposition needs at least one")
-    table = rows.table(config, command="paths", seeds=config.seeds)
-    origin = table.provenance | {"subject": about, "warnings": list(map(str, notes))}
-    table = replace(table, provenance=origin)
-    return _finding(texts_found, about, cut, config, table)
+    table = about.stamped(rows.table(config, command="paths", seeds=config.seeds))
+    return _finding(texts_found, about, cut, config, table, list(notes))
 
 
 def decompose(model: Any = None, texts: Any = None, **options: Any) -> PathsFinding:
@@ -304,9 +306,9 @@ def _wanted(frozen: FrozenNetwork, config: PathsConfig) -> int:
     total = sum(path_lengths(frozen))
     if config.top is not None and config.top > total:
         raise ConfigError(
-            f"the top {config.top} paths were asked for, but the network has {total} from its input to its output; "
-            f"ask for at most {total}",
-            "top",
+            f"the top {config.top} paths were asked for, but the network has {total} from its input to its output; ask "
+            "for at most ",
+            Option("top", total),
         )
     return min(DEFAULT_TOP, total) if config.top is None else config.top
 
@@ -355,8 +357,8 @@ class _LogRatio:
 
 def _add_rows(rows: Rows, one: _Text, cut: Cut, subject: Subject) -> None:
     final = one.frozen.has_final_norm and one.frozen.network.final_norm is not None
-    about = {
-        "model": subject.about["model"],
+    about: dict[str, Cell] = {
+        "model": subject.about.model,
         "variant": cut.variant,
         "mask": cut.mask,
         "norm": cut.norm,
@@ -364,7 +366,8 @@ def _add_rows(rows: Rows, one: _Text, cut: Cut, subject: Subject) -> None:
         "sample": one.sample,
         "tokens": one.tokens,
     }
-    site = {"site": "final" if final else "block", "layer": one.frozen.layers}
+    site: dict[str, Cell] = {"site": "final" if final else "block", "layer": one.frozen.layers}
+    place: dict[str, Cell]
     for length, number in enumerate(one.counts):
         place = {"kind": "length", "length": length, "paths": str(number)}
         _add_reading(rows, one.lengths, length, about | site | place)
@@ -394,7 +397,7 @@ def _add_rows(rows: Rows, one: _Text, cut: Cut, subject: Subject) -> None:
 
 
 def _add_reading(
-    rows: Rows, reading: Reading, place: int | tuple[int, ...], about: dict[str, Any], without: str = ""
+    rows: Rows, reading: Reading, place: int | tuple[int, ...], about: Row, without: str = ""
 ) -> None:
     values = {
         "norm[frobenius]": (reading.norm, reading.floor),
@@ -409,31 +412,37 @@ def _add_reading(
             _add(rows, definition, float(value[place]), known, about)
 
 
-def _add(rows: Rows, definition: str, value: float, floor: float | None, about: dict[str, Any]) -> None:
+def _add(rows: Rows, definition: str, value: float, floor: float | None, about: Row) -> None:
     """One row; a share may be negative, so what is resolved goes by its size."""
     resolved = math.isfinite(value) and (floor is None or abs(value) > floor)
-    columns = {"measure": definition.split("[")[0], "definition": definition, "value": value, "floor": floor}
-    rows.add(1, columns | {"resolved": resolved} | about)
+    columns: Row = {
+        "measure": definition.split("[")[0],
+        "definition": definition,
+        "value": value,
+        "floor": floor,
+        "resolved": resolved,
+    }
+    rows.add(1, {**columns, **about})
 
 
 # ------------------------------------------------------------------------------------------------- means over texts
 
 
 def _finding(
-    texts: Sequence[_Text], about: dict[str, Any], cut: Cut, config: PathsConfig, table: Table
+    texts: Sequence[_Text], about: About, cut: Cut, config: PathsConfig, table: Table, notes: Sequence[str]
 ) -> PathsFinding:
     first, tokens = texts[0], sum(one.tokens for one in texts) / len(texts)
     pruned = first.pruning.summary() if first.pruning is not None else None
     place = {"text": first.sample, "seed": first.seed}
     return PathsFinding(
-        subject=told_of_cut(
-            about,
+        subject=about.told_of_cut(
             cut,
             seeds=len(config.seeds),
             texts=len(texts),
             tokens=round(tokens * len(texts)),
+            notes=notes,
         ),
-        identity=_identity(texts, tokens, about["proof"]),
+        identity=_identity(texts, tokens, about.proof),
         spectrum=tuple(
             _means(
                 found.Length,
@@ -473,7 +482,7 @@ def _finding(
     )
 
 
-def _identity(texts: Sequence[_Text], tokens: float, proof: dict[str, Any] | None) -> found.Identity:
+def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> found.Identity:
     """How far the sum over lengths is from the tree's own forward pass, and what enumeration would have cost."""
     frozen, worst = texts[0].frozen, max(one.error for one in texts)
     dtype: found.Dtype = "float32" if frozen.dtype == torch.float32 else "float64"
@@ -502,9 +511,7 @@ def _identity(texts: Sequence[_Text], tokens: float, proof: dict[str, Any] | Non
     )
 
 
-def _end(
-    proof: dict[str, Any] | None, *, has_norm: bool, with_norm: bool
-) -> tuple[found.End, tuple[str, ...]]:
+def _end(proof: Proof | None, *, has_norm: bool, with_norm: bool) -> tuple[found.End, tuple[str, ...]]:
     """Where the sum over paths ends, and what the model applies after that.
 
     ``proof`` is that of the tree, None for networks that are trees from the start; ``with_norm`` says whether the
@@ -512,9 +519,9 @@ def _end(
     """
     if has_norm and not with_norm:
         return "before the final norm", ()
-    if proof is None or proof["whole"]:
+    if proof is None or proof.whole:
         return "output", ()
-    return "after the final norm" if has_norm else "after the last block", tuple(proof["after"])
+    return "after the final norm" if has_norm else "after the last block", proof.after
 
 
 def _means(kind: type[T], readings: Sequence[Reading], place: int | tuple[int, ...], **more: object) -> T:
@@ -523,17 +530,17 @@ def _means(kind: type[T], readings: Sequence[Reading], place: int | tuple[int, .
     def mean(values: Callable[[Reading], Tensor]) -> float | None:
         return _mean([float(values(reading)[place]) for reading in readings])
 
-    read: dict[str, object] = {
-        "norm": mean(lambda r: r.norm),
-        "residual": mean(lambda r: r.residual),
-        "cosine": mean(lambda r: r.cosine),
-        "share": mean(lambda r: r.share),
-        "cosine_to_output": mean(lambda r: r.cosine_to_output),
-        "floor": mean(lambda r: r.floor),
-        "share_floor": mean(lambda r: r.share_floor),
-        "resolved": all(bool(reading.resolved[place]) for reading in readings),
-    }
-    return kind.model_validate(read | more)
+    read = found.Term(
+        norm=mean(lambda r: r.norm),
+        residual=mean(lambda r: r.residual),
+        cosine=mean(lambda r: r.cosine),
+        share=mean(lambda r: r.share),
+        cosine_to_output=mean(lambda r: r.cosine_to_output),
+        floor=mean(lambda r: r.floor),
+        share_floor=mean(lambda r: r.share_floor),
+        resolved=all(bool(reading.resolved[place]) for reading in readings),
+    )
+    return kind.model_validate(dict(read) | more)
 
 
 def _bare(kind: type[T], texts: Sequence[_Text], share: float | None, **more: object) -> T:

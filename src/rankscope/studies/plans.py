@@ -4,6 +4,7 @@ A config is a folder, a file, a built-in name or a Hub id. No weights are read o
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -91,7 +92,7 @@ class SpecPlan:
         )
 
     def sized(self, *, layers: int, dim: int | None = None) -> "SpecPlan":
-        changed: dict[str, object] = {"layers": layers}
+        changed: dict[str, int | None] = {"layers": layers}
         spec = self.spec
         if dim is not None and dim != spec.dim:
             heads = max(1, round(dim / spec.head_dim))
@@ -279,7 +280,7 @@ KINDS: dict[str, Kind] = {
 }
 """Model types of transformers that a forecast knows."""
 
-NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+NAMED: dict[str, tuple[str, dict[str, int]]] = {
     "DistilBert": ("distilbert", {}),
     "BERT-base/ViT-B": ("bert", {}),
     "BERT-large/ViT-L": (
@@ -404,7 +405,7 @@ def _from_hub(name: str, request: Request) -> Plan:
     return _from_settings(name, settings, name)
 
 
-def model_plan(name: str, model_type: str, settings: dict[str, Any]) -> ModelPlan:
+def model_plan(name: str, model_type: str, settings: Mapping[str, Any]) -> ModelPlan:
     """The plan of a model type of transformers with these settings, what they leave out by its defaults."""
     if model_type not in KINDS:
         raise ConfigError(

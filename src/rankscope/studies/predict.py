@@ -3,7 +3,8 @@
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.forecast import SMALL_LOGITS, forecast
 from rankscope.core.numerics import relative_floor
 from rankscope.core.words import article
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.predict import (
     COSINE,
     FOR_WEIGHTS,
@@ -32,9 +33,10 @@ from rankscope.findings.predict import (
     Sizing,
     Statement,
 )
-from rankscope.findings.ways import refuse_idle
+from rankscope.findings.ways import DRAWN, refuse_idle
 from rankscope.network import Network, Spec, build, generators
 from rankscope.results.outcome import Outcome, judged, span_of
+from rankscope.results.schema import Row
 from rankscope.sources import load_drawn, translate
 from rankscope.studies.certify import failed
 from rankscope.studies.inputs import check_loading
@@ -59,43 +61,44 @@ def predict(
     fields describe, ``rs.predict(layers=4, variant="san+mlp", spread=0.3)``, of a ``Spec``, or of a tree of parts. With
     ``weights`` the statements are those of a model.
     """
-    config, what = _asked(source, config, fields)
+    config, what = _asked(source, config, **fields)
     if config.target is not None and config.spread is None:
         raise ConfigError(
-            f"target={config.target:g} asks when the spread of an input falls below it; say which, such as spread=0.3",
-            *("target", "spread"),
+            Option("target", config.target),
+            " asks when the spread of an input falls below it; say which, such as ",
+            Option("spread", 0.3),
         )
     if config.weights is None:
         _refuse_loading(config)
     check_loading(config, what)
     _refuse_unused(config, what)
-    rows, found, about = Rows(), dict[str, Any](), dict[str, Any]()
-    tokens = config.chosen("tokens")
+    rows, tokens = Rows(), config.chosen("tokens")
+    spec: Spec | None = None
+    told: Statements | None = None
+    prediction: Forecast | None = None
     if isinstance(what, Network):
-        found |= {"model": "network"} | _statements(rows, "network", what, config)
+        name, told = "network", _statements(rows, "network", what, config)
     elif isinstance(what, Spec):
         depths = config.layers or (what.layers,)
         spec = Spec.of(**what.model_dump() | {"layers": depths[0]})
-        about["network"] = spec.model_dump(mode="json")
         if len(depths) > 1:
             _refuse(config)
-        found |= {
-            "model": "random",
-            "forecast": _forecasts(rows, SpecPlan(spec=spec), config, tokens, advance),
-        }
+        name, prediction = "random", _forecasts(rows, SpecPlan(spec=spec), config, tokens, advance)
         if len(depths) == 1:
             names = {"variant": spec.variant, "mask": spec.mask, "norm": spec.norm}
             network = build(spec, generators(config.seed)[0])
-            found |= _statements(rows, "random", network, config, names)
+            told = _statements(rows, "random", network, config, names)
     elif config.weights is None:
         _refuse(config)
         plan = read_plan(what, placement=config.placement, **config.loading)
-        found |= {"model": plan.name, "forecast": _forecasts(rows, plan, config, tokens, advance)}
+        name, prediction = plan.name, _forecasts(rows, plan, config, tokens, advance)
     else:
         if config.layers or config.placement:
             raise ConfigError(
-                "layers= and placement= belong to a forecast; with weights they are the model's own: leave them out",
-                *("layers", "placement"),
+                Option("layers"),
+                " and ",
+                Option("placement"),
+                " belong to a forecast; with weights they are the model's own: leave them out",
             )
         ready = load_drawn(
             what,
@@ -106,18 +109,22 @@ def predict(
             **config.loading,
         )
         network = translate(ready.model, stack=config.stack, blocks=config.blocks).network
-        found |= {"model": ready.name} | _statements(rows, ready.name, network, config)
-    used = [name for name, part in ((COSINE, "forecast"), (SPREAD, "apriori")) if part in found]
+        name, told = ready.name, _statements(rows, ready.name, network, config)
+    used = [one for one, part in ((COSINE, prediction), (SPREAD, told)) if part is not None]
     table = rows.table(config, command="predict", seeds=[config.seed])
+    origin = table.provenance | ({} if spec is None else {"network": spec.model_dump(mode="json")})
     return PredictFinding(
-        **found,
+        model=name,
+        forecast=prediction,
+        apriori=None if told is None else told.apriori,
+        mlps=() if told is None else told.mlps,
         definitions=definitions(used),
-        table=replace(table, provenance=table.provenance | about),
+        table=replace(table, provenance=origin),
     )
 
 
 def _asked(
-    first: Any, config: PredictConfig | None, fields: dict[str, Any]
+    first: Any, config: PredictConfig | None, **fields: Any
 ) -> tuple[PredictConfig, str | Spec | Network]:
     """The configuration, and what is predicted: a config or model by its name, a random network, or a tree of parts."""
     if isinstance(first, PredictConfig):
@@ -139,18 +146,19 @@ def _asked(
     what = config.model if first is None or named else first
     given = [*config.of_random, *(_of_forecast(config) if isinstance(what, Network) else ())]
     if what is not None and given:
-        names = ", ".join(f"{name}=" for name in given)
-        said = repr(what) if isinstance(what, str) else f"{article(type(what).__name__)}"
-        raise ConfigError(f"{names} belongs to a random network, but {said} was named; leave one out", *given)
+        said = repr(what) if isinstance(what, str) else article(type(what).__name__)
+        raise ConfigError(
+            *options(given), f" belongs to a random network, but {said} was named; leave one out"
+        )
     if what is None and not given and not config.layers:
         raise ConfigError(
-            "no config was named; name one such as bert-base, or ask for a random network: layers=12",
-            "layers",
+            "no config was named; name one such as bert-base, or ask for a random network: ",
+            Option("layers", 12),
         )
     if not isinstance(what, str) and config.weights is not None:
         raise ConfigError(
-            f"weights={config.weights!r} belongs to a model, but none was named; a random network has its own",
-            "weights",
+            Option("weights", config.weights),
+            " belongs to a model, but none was named; a random network has its own",
         )
     return config, _drawn(config) if what is None else what
 
@@ -172,11 +180,13 @@ def _refuse(config: PredictConfig) -> None:
     used = [name for name in ("spread", "size", "target") if getattr(config, name) is not None]
     if used:
         raise ConfigError(
-            f"{', '.join(f'{name}={getattr(config, name):g}' for name in used)}: statements about inputs need weights; "
-            "add weights='initial' or weights='trained', or describe a random network of one depth: layers=4",
-            *used,
-            "weights",
-            "layers",
+            *options(Option(name, getattr(config, name)) for name in used),
+            ": statements about inputs need weights; add ",
+            Option("weights", "initial"),
+            " or ",
+            Option("weights", "trained"),
+            ", or describe a random network of one depth: ",
+            Option("layers", 4),
         )
 
 
@@ -185,10 +195,10 @@ def _refuse_loading(config: PredictConfig) -> None:
     idle = sorted(config.model_fields_set & set(FOR_WEIGHTS))
     if idle:
         raise ConfigError(
-            f"{', '.join(f'{name}=' for name in idle)} says how weights are loaded, and none are; name a model and add "
-            "weights='trained', or leave it out",
-            *idle,
-            "weights",
+            *options(idle),
+            " says how weights are loaded, and none are; name a model and add ",
+            Option("weights", "trained"),
+            ", or leave it out",
         )
 
 
@@ -200,9 +210,7 @@ def _refuse_unused(config: PredictConfig, what: str | Spec | Network) -> None:
         )
     has_drawn = config.weights == "initial" or (isinstance(what, Spec) and len(config.layers) <= 1)
     if not has_drawn:
-        refuse_idle(
-            config, ["seed"], "on a forecast or on stored weights", "draw them with weights='initial'"
-        )
+        refuse_idle(config, ["seed"], "on a forecast or on stored weights", instead=DRAWN)
 
 
 # --------------------------------------------------------------------------------------------------------- forecast
@@ -296,17 +304,24 @@ def _add_cosines(rows: Rows, plan: Plan, cosines: tuple[float, ...], sizing: Siz
 # ------------------------------------------------------------------------------------------------------- statements
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statements:
+    """What is proven without an input, of a network with weights."""
+
+    apriori: Apriori
+    mlps: tuple[Mlp, ...]
+
+
 def _statements(
-    rows: Rows, name: str, network: Network, config: PredictConfig, about: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """The fields ``apriori`` and ``mlps`` of the finding."""
+    rows: Rows, name: str, network: Network, config: PredictConfig, names: Row = MappingProxyType({})
+) -> Statements:
     found = apriori(network, spread=config.spread, size=config.size)
     layers = tuple(_statement(one, has_spread=config.spread is not None) for one in found.layers)
     for one in layers:
-        said = {"model": name, "seed": config.seed, "statement": "a-priori", **(about or {})}
-        rows.add(1, said | _row(one))
-    return {
-        "apriori": Apriori(
+        said: Row = {"model": name, "seed": config.seed, "statement": "a-priori", **names}
+        rows.add(1, {**said, **_row(one)})
+    return Statements(
+        apriori=Apriori(
             model=name,
             spread=config.spread,
             size=config.size,
@@ -316,8 +331,8 @@ def _statements(
             keeps_apart=all(one.total_lower > -math.inf for one in layers),
             layers=layers,
         ),
-        "mlps": _mlps(found),
-    }
+        mlps=_mlps(found),
+    )
 
 
 def _statement(one: LayerStatement, *, has_spread: bool) -> Statement:
@@ -335,7 +350,7 @@ def _statement(one: LayerStatement, *, has_spread: bool) -> Statement:
     )
 
 
-def _row(one: Statement) -> dict[str, Any]:
+def _row(one: Statement) -> Row:
     return {
         "layer": one.layer,
         "site": "block",
@@ -345,8 +360,10 @@ def _row(one: Statement) -> dict[str, Any]:
         "floor": 0.0,
         "gain_lower": _finite(one.gain_lower),
         "gain_upper": _finite(one.gain_upper),
+        "gain_upper_is_zero": one.gain_upper == -math.inf,
         "total_lower": _finite(one.total_lower),
         "total_upper": _finite(one.total_upper),
+        "total_upper_is_zero": one.total_upper == -math.inf,
         "lower": None if one.lower is None else _finite(one.lower),
         "upper": _finite(one.upper),
         "upper_is_zero": one.upper == -math.inf,

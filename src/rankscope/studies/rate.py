@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -15,6 +15,7 @@ from rankscope.findings.rate import DEFINITION, Fit, Prediction, RateConfig, Rat
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
+from rankscope.results.schema import Row
 from rankscope.sources.seen import Call
 from rankscope.split import LogValue, Split, fit_logs, log_measure, predict_rate, split_states
 from rankscope.split.fit import nothing
@@ -25,8 +26,35 @@ from rankscope.studies.rows import Rows, definitions
 from rankscope.studies.subjects import Source, subjects
 
 Advance = Callable[[int, int | None], None]
-Followed = tuple[Network, Tensor, Context, torch.Generator, dict[str, Any]]
-"""A network, its tokens, their context, a source of randomness for the prediction, and what the rows say of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Followed:
+    """A network, its tokens, their context, a source of randomness for the prediction, and what the rows say of it.
+
+    ``sample`` is the number of the text; None for the tokens of a random network.
+    """
+
+    network: Network
+    x: Tensor
+    context: Context
+    drawn: torch.Generator
+    model: str
+    variant: str
+    mask: str
+    norm: str
+    seed: int
+    semantics: str | None = None
+    sample: int | None = None
+
+    @property
+    def names(self) -> Row:
+        """Columns that all rows of it share."""
+        return {
+            **{"model": self.model, "variant": self.variant, "semantics": self.semantics, "mask": self.mask},
+            **{"norm": self.norm, "seed": self.seed, "sample": self.sample, "site": "block"},
+        }
+
 
 LOG_ERROR = (0.1, 1e-3)
 """How far a logarithm may be off, absolutely or relative to it, to be fitted."""
@@ -50,23 +78,30 @@ def rate(
     one cut of a model, a tree or a recording (``san`` if no variant is named), ``rs.rate(model, texts)``.
     """
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(RateConfig, model, config, given, fields)
+    config, source, given = verb_asked(RateConfig, model, config, given, **fields)
     rows, runs, depth, name, variant = Rows(), list[Run](), 0, "random", ""
     total = len(config.seeds) if source is None else None
-    for network, x, context, drawn, about in (
-        _random(config) if source is None else _cut(source, config, given)
-    ):
-        depth, name, variant = len(network.blocks), str(about["model"]), str(about["variant"])
-        size = x.numel() if source is None else max((one.numel() for one in network.parameters()), default=0)
+    for one in _random(config) if source is None else _cut(source, config, given):
+        network, x, context = one.network, one.x, one.context
+        depth, name, variant = len(network.blocks), one.model, one.variant
+        size = (
+            x.numel() if source is None else max((part.numel() for part in network.parameters()), default=0)
+        )
         with torch.no_grad(), threads_for(size):
             states = split_states(network, x, context, error=not config.no_error)
             sizes = _sizes(states)
-            _add(rows, about, network, x, context, sizes)
+            _add(rows, one, sizes)
             common = x.mean(dim=0) if source is None else states[0].common
-            found = predict_rate(network, common, tokens=len(x), generator=drawn, context=context)
+            found = predict_rate(network, common, tokens=len(x), generator=one.drawn, context=context)
         kept = {field: value for field, value in asdict(found).items() if field in Prediction.model_fields}
-        place = {"seed": about["seed"], "sample": about.get("sample")}
-        runs.append(Run(**place, measured=measured(states, found, sizes), predicted=Prediction(**kept)))
+        runs.append(
+            Run(
+                seed=one.seed,
+                sample=one.sample,
+                measured=measured(states, found, sizes),
+                predicted=Prediction(**kept),
+            )
+        )
         if advance is not None:
             advance(len(runs), total)
     return RateFinding(
@@ -83,18 +118,22 @@ def rate(
 def _random(config: RateConfig) -> Iterator[Followed]:
     spec, tokens = Spec.of(**config.spec()), config.chosen("tokens")
     parse_mask(spec.mask).matrix(tokens)
-    about = {
-        "model": "random",
-        "variant": spec.variant,
-        "mask": parse_mask(spec.mask).text,
-        "norm": spec.norm,
-    }
     for seed in config.seeds:
         for_weights, for_tokens = generators(seed)
         with torch.no_grad():
             network = build(spec, for_weights)
             x = gaussian_tokens(tokens, spec.dim, generator=for_tokens)
-        yield network, x, Context(), for_tokens, about | {"site": "block", "seed": seed}
+        yield Followed(
+            network=network,
+            x=x,
+            context=Context(),
+            drawn=for_tokens,
+            model="random",
+            variant=spec.variant,
+            mask=parse_mask(spec.mask).text,
+            norm=spec.norm,
+            seed=seed,
+        )
 
 
 def _cut(model: Source, config: RateConfig, given: Given) -> Iterator[Followed]:
@@ -102,12 +141,22 @@ def _cut(model: Source, config: RateConfig, given: Given) -> Iterator[Followed]:
     for subject in subjects(model, config, given, seeds=config.seeds, tokens=tokens):
         cut = one_cut(subject.network, config)
         network = deepened(cut.network, config.layers)
-        about = {"model": subject.about["model"], "variant": cut.variant, "mask": cut.mask, "norm": cut.norm}
-        about |= {"semantics": "clean", "seed": subject.seed, "site": "block"}
         for fed in subject.feeds:
             for sample, x, context in fed.each():
                 drawn = torch.Generator().manual_seed(subject.seed)
-                yield network, x, context, drawn, about | {"sample": sample}
+                yield Followed(
+                    network=network,
+                    x=x,
+                    context=context,
+                    drawn=drawn,
+                    model=subject.about.model,
+                    variant=cut.variant,
+                    mask=cut.mask,
+                    norm=cut.norm,
+                    seed=subject.seed,
+                    semantics="clean",
+                    sample=sample,
+                )
 
 
 def deepened(network: Network, layers: int | None) -> Network:
@@ -155,15 +204,8 @@ def _is_known(state: Split, found: LogValue) -> bool:
     return float(found.log_floor) < math.inf and error <= max(absolute, relative * size)
 
 
-def _add(
-    rows: Rows,
-    about: dict[str, Any],
-    network: Network,
-    x: Tensor,
-    context: Context,
-    sizes: Sequence[LogValue],
-) -> None:
+def _add(rows: Rows, one: Followed, sizes: Sequence[LogValue]) -> None:
     measure = find_measure(DEFINITION)
-    for layer, (size, state) in enumerate(zip(sizes, network.states(x, context), strict=True)):
-        ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=x.dtype)
-        rows.add_split(measure, size, ordinary, about | {"layer": layer})
+    for layer, (size, state) in enumerate(zip(sizes, one.network.states(one.x, one.context), strict=True)):
+        ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=one.x.dtype)
+        rows.add_split(measure, size, ordinary, {**one.names, "layer": layer})

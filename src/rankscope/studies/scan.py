@@ -7,13 +7,13 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,21 @@ from rankscope.errors import (
     FileError,
     NotSaved,
     NotTapped,
+    Option,
     OutOfMemory,
+    Piece,
     RankscopeError,
     is_out_of_memory,
 )
-from rankscope.findings.scan import GradientsOf, Measured, ScanConfig, ScanFinding, ScanView, Tree
+from rankscope.findings.scan import (
+    GradientsOf,
+    Measured,
+    ScanConfig,
+    ScanFinding,
+    ScanSubject,
+    ScanView,
+)
+from rankscope.findings.tree import Tree
 from rankscope.measures import Measure, find_measure
 from rankscope.measures.laws import Law
 from rankscope.probe import Panel, Tally, measure_states, own_words, probe_into, tally_table, unwrapped
@@ -49,7 +59,6 @@ from rankscope.sources.layout import check_order
 from rankscope.sources.seen import Call
 from rankscope.sources.states import parse_axes
 from rankscope.sources.streams import in_one_stream
-from rankscope.sources.structure import block_paths
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
 from rankscope.studies.inputs import (
@@ -87,7 +96,7 @@ def scan(
     tokenizer: Any = None,
     loss: LossOf | str | None = None,
     config: ScanConfig | None = None,
-    load: dict[str, Any] | None = None,
+    load: Mapping[str, Any] | None = None,
     advance: Advance | None = None,
     partial: "Partial | None" = None,
     **fields: Any,
@@ -111,8 +120,7 @@ def scan(
         )
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     named = {"loss": loss} if isinstance(loss, str) else {}
-    options = _with_paths(model, (load or {}) | fields | named) if fields or load or named else {}
-    config, model, given = verb_asked(ScanConfig, model, config, given, options)
+    config, model, given = verb_asked(ScanConfig, model, config, given, **(dict(load or {}) | fields | named))
     measured = asked_measures(config)
     if isinstance(model, str | os.PathLike) and is_states(model):
         config.check_states()
@@ -122,7 +130,10 @@ def scan(
         raise not_a_model(model)
     of_loss = load_loss(config.loss) if config.loss is not None else cast("LossOf | None", loss)
     if of_loss is not None and not config.gradients:
-        raise ConfigError("a loss is only used for gradients; add gradients=", "gradients")
+        raise ConfigError(
+            "a loss is only used for gradients; add ",
+            Option("gradients"),
+        )
     ready = _ready(model, config, tokenizer)
     if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
         raise NotTapped(
@@ -172,14 +183,14 @@ def scan_states(
             f"the states are stored as {_short(states.dtype)}, but their numbers have no more digits than "
             f"{_short(dtype)}: taken to be computed in {_short(dtype)}, and judged by its rounding"
         )
-    about = {
-        "family": "hidden states",
-        "dtype": _short(dtype),
-        "stored dtype": _short(states.dtype),
-        "special rule": f"{states.reading.words}; nothing is left out",
-        "axes": asdict(states.reading),
-        "warnings": notes,
-    }
+    about = ScanSubject(
+        read="hidden states",
+        axes=states.reading,
+        family="hidden states",
+        dtype=_short(dtype),
+        stored_dtype=_short(states.dtype),
+        reported=tuple(notes),
+    )
     if advance is not None:
         advance(states.texts, states.texts)
     return _found(_table(tally, states.name, about, config), config, measured)
@@ -199,8 +210,9 @@ def asked_measures(config: ScanConfig) -> tuple[Measured, ...]:
 def _measured(name: str, measure: Measure) -> Measured:
     if measure.kind != "tokens":
         raise ConfigError(
-            f"measures={name!r}: {measure.definition} measures attention maps, not token states; use attention=True",
-            *("measures", "attention"),
+            Option("measures", name),
+            f": {measure.definition} measures attention maps, not token states; use ",
+            Option("attention", True),
         )
     least = 1.0 if Law.AT_LEAST_ONE in measure.laws else 0.0 if Law.NOT_NEGATIVE in measure.laws else None
     most = 1.0 if Law.AT_MOST_ONE in measure.laws else None
@@ -221,30 +233,17 @@ def load_loss(text: str) -> Callable[[nn.Module, Batch], Tensor]:
     return cast("Callable[[nn.Module, Batch], Tensor]", found)
 
 
-def _with_paths(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with blocks as paths, which can be written down."""
-    if isinstance(model, Seen):
-        model = model.closed().model
-    blocks, holder = options.get("blocks"), model.model if isinstance(model, Loaded) else model
-    if blocks is None or isinstance(blocks, str):
-        return options
-    if isinstance(holder, nn.Module):
-        return options | {"blocks": block_paths(unwrapped(holder), blocks)}
-    if isinstance(blocks, nn.Module) or not all(isinstance(one, str) for one in blocks):
-        name = os.fspath(holder) if isinstance(holder, str | os.PathLike) else type(holder).__name__
-        raise ConfigError(f"blocks of {name!r} are named by their paths, such as 'encoder.layers'")
-    return options
-
-
 def _ready(model: str | os.PathLike[str] | nn.Module | Loaded, config: ScanConfig, tokenizer: Any) -> Loaded:
     if isinstance(model, Loaded):
         if config.weights == "initial":
             raise ConfigError(
-                "the model is loaded already; leave out weights='initial', or pass its name", "weights"
+                "the model is loaded already; leave out ",
+                Option("weights", "initial"),
+                ", or pass its name",
             )
         ready = model
     else:
-        place: dict[str, Any] = {} if isinstance(model, nn.Module) else {"device": config.device}
+        place = {} if isinstance(model, nn.Module) else {"device": config.device}
         ready = load_drawn(
             model,
             weights=config.weights,
@@ -265,7 +264,8 @@ def _of_stack(layout: Layout, config: ScanConfig) -> Layout:
     if not kept:
         names = ", ".join(one.name for one in layout.stacks)
         raise ConfigError(
-            f"stack={config.stack!r}: the model has no run of blocks of that name; it has: {names}", "stack"
+            Option("stack", config.stack),
+            f": the model has no run of blocks of that name; it has: {names}",
         )
     return replace(layout, stacks=kept)
 
@@ -286,11 +286,18 @@ def _scanned(
         batches = chain(kept, batches)
     tally = Tally() if partial is None else partial.start(lambda: _key(ready, chosen, config))
     done = tally.texts
-    ill = [one.model_dump() for one in not_finite(model)]
+    ill = not_finite(model)
 
     def table() -> Table:
         notes = list(dict.fromkeys((*ready.warnings, *chosen.notes)))
-        about = _about(ready, layout, chosen, notes) | {"not finite": ill}
+        about = ScanSubject(
+            **dict(chosen.tokens),
+            family=layout.family,
+            dtype=_short(ready.dtype),
+            parameters=ready.parameters,
+            reported=tuple(notes),
+            not_finite=ill,
+        )
         return _table(tally, ready.name, about, config)
 
     def step(texts: int) -> None:
@@ -338,24 +345,11 @@ def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
             done = 0
 
 
-def _about(ready: Loaded, layout: Layout, chosen: Reading, notes: list[str]) -> dict[str, Any]:
-    return {
-        "family": layout.family,
-        "dtype": _short(ready.dtype),
-        "parameters": ready.parameters,
-        "inputs": chosen.source,
-        **chosen.kinds,
-        "special rule": chosen.rule,
-        "text axes": None if chosen.axes is None else asdict(chosen.axes),
-        "warnings": notes,
-    }
-
-
-def _table(tally: Tally, name: str, about: dict[str, Any], config: ScanConfig) -> Table:
+def _table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> Table:
     return tally_table(
         tally,
         name=name,
-        about=about,
+        about=about.model_dump(mode="json"),
         config=config.model_dump(mode="json") | {"model": name},
         seeds=[config.seed],
         run=run_id(config),
@@ -368,14 +362,14 @@ def _found(
     measured: tuple[Measured, ...],
     *,
     gradients: Gradients | None = None,
-    tree: dict[str, Any] | None = None,
+    tree: Tree | None = None,
 ) -> ScanFinding:
     return ScanFinding(
         **table.sections,
         verdict=judged(table, config.thresholds),
         measured=measured,
         gradients=None if gradients is None else GradientsOf(loss=gradients.loss, texts=gradients.texts),
-        tree=None if tree is None else Tree.model_validate(tree),
+        tree=tree,
         table=table,
     )
 
@@ -430,12 +424,21 @@ def _memory_words() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(_LESS) from error
+        raise OutOfMemory(*_LESS) from error
 
 
-_LESS = (
-    "not enough memory for this scan; lower --batch-size (1 holds one text at a time) or --max-tokens, leave out "
-    "--attention and --full, or load the model in a smaller dtype (--dtype bfloat16)"
+_LESS: tuple[Piece, ...] = (
+    "not enough memory for this scan; lower ",
+    Option("batch_size"),
+    " (1 holds one text at a time) or ",
+    Option("max_tokens"),
+    ", leave out ",
+    Option("attention"),
+    " and ",
+    Option("full"),
+    ", or load the model in a smaller dtype (",
+    Option("dtype", "bfloat16"),
+    ")",
 )
 
 
@@ -480,7 +483,9 @@ class Partial:
             self.path = _free(self.path)
             return Tally()
         if not self.path.exists():
-            raise FileError(f"nothing to resume: there is no {str(self.path)!r}; start without --resume")
+            raise FileError(
+                f"nothing to resume: there is no {str(self.path)!r}; start without ", Option("resume")
+            )
         section = Table.load(self.path).sections.get(SECTION)
         if not isinstance(section, dict) or "tally" not in section:
             raise FileError(f"{str(self.path)!r} is not an unfinished scan, so it cannot be resumed")
@@ -488,7 +493,8 @@ class Partial:
         if other:
             raise FileError(
                 f"{str(self.path)!r} belongs to another scan: {', '.join(other)} differ; use the same ones, or start "
-                "without --resume"
+                "without ",
+                Option("resume"),
             )
         self.is_written = True
         return Tally.from_state(section["tally"])
@@ -569,8 +575,14 @@ def _free(path: Path) -> Path:
     return next(new for n in count(2) if not os.path.lexists(new := path.with_name(f"{stem}-{n}.json")))
 
 
+class Kept(TypedDict, total=False):
+    """What a scan is given besides its configuration."""
+
+    partial: Partial
+
+
 @contextmanager
-def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[dict[str, Any]]:
+def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[Kept]:
     """What the command line gives a scan besides its configuration: a file for what is measured so far.
 
     The file is removed once everything is written. Where the scan ends before that, the message says where it is.
@@ -579,7 +591,8 @@ def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[di
     if is_states(model):
         if view.resume:
             raise ConfigError(
-                "resume= needs a live model; a file of hidden states is measured at once", "resume"
+                Option("resume"),
+                " needs a live model; a file of hidden states is measured at once",
             )
         yield {}
         return
@@ -593,9 +606,7 @@ def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[di
     except RankscopeError as error:
         if not partial.is_written:
             raise
-        more = f"{error}; what was measured is in {partial.path}"
-        fields = getattr(error, "fields", ())
-        raise (ConfigError(more, *fields) if fields else type(error)(more)) from error
+        raise error.with_more(f"; what was measured is in {partial.path}") from error
     partial.remove()
 
 

@@ -1,9 +1,9 @@
 """What a study of trees runs on: a tree and the token states that enter it, from a live model or drawn at random."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
-from rankscope.errors import ConfigError, FileError, OutOfMemory, is_out_of_memory
+from rankscope.errors import ConfigError, FileError, Option, OutOfMemory, Piece, is_out_of_memory, options
 from rankscope.findings import asked
-from rankscope.findings import subject as told
 from rankscope.findings.asked import ModelInputs, RandomNetwork
+from rankscope.findings.reading import TokensRead
+from rankscope.findings.subject import CutSubject, Place
+from rankscope.findings.subject import Proof as ToldProof
+from rankscope.findings.subject import Subject as ToldSubject
 from rankscope.findings.ways import refuse_idle
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
+from rankscope.results import Table
 from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
 from rankscope.sources.given import not_a_model
 from rankscope.sources.initial import without_trained
@@ -84,6 +88,65 @@ class Fed:
             yield self.first + row, x if keep is None else x[keep], self.context.of_text(row)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class About:
+    """What is known of a subject before its texts run: a model and its inputs, or a random network.
+
+    Args:
+        read: what is read, and which of its tokens are measured.
+        proof: how far the tree was from the model; None where the network is a tree from the start.
+        as_it_is: pieces that stand where attention stands and are run as they are.
+        spec: of a random network.
+    """
+
+    model: str
+    family: str
+    kind: str
+    weights: str
+    parameters: int
+    dtype: str
+    read: TokensRead
+    stack: str | None = None
+    proof: ToldProof | None = None
+    as_it_is: tuple[Place, ...] = ()
+    spec: Spec | None = None
+
+    def told(self, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]) -> ToldSubject:
+        """What a finding keeps of a subject that was run; ``texts`` and ``tokens`` are those of all seeds.
+
+        ``notes`` are what its loader and its readers said.
+        """
+        return ToldSubject(
+            **dict(self.read),
+            model=self.model,
+            family=self.family,
+            kind=self.kind,
+            weights=self.weights,
+            parameters=self.parameters,
+            dtype=self.dtype,
+            stack=self.stack,
+            seeds=seeds,
+            texts=texts // seeds,
+            tokens=tokens / texts,
+            proof=self.proof,
+            as_it_is=self.as_it_is,
+            reported=tuple(notes),
+        )
+
+    def told_of_cut(
+        self, cut: Cut, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]
+    ) -> CutSubject:
+        """The same of one network of it."""
+        whole = self.told(seeds=seeds, texts=texts, tokens=tokens, notes=notes)
+        return CutSubject(**dict(whole), variant=cut.variant, mask=cut.mask, norm=cut.norm)
+
+    def stamped(self, table: Table) -> Table:
+        """The table with the whole description of a random network in its provenance."""
+        if self.spec is None:
+            return table
+        return replace(table, provenance=table.provenance | {"network": self.spec.model_dump(mode="json")})
+
+
 @dataclass(kw_only=True, slots=True)
 class Subject:
     """One model of one seed: its tree, what enters it, and what is known about both."""
@@ -93,8 +156,7 @@ class Subject:
     feeds: Iterator[Fed]
     total: int | None
     kind: str
-    about: dict[str, Any]
-    """Model, family, dtype, inputs, rule for tokens, deviation of the tree from the model."""
+    about: About
 
     notes: Callable[[], list[str]]
     """Warnings so far; complete once all texts are through."""
@@ -123,8 +185,9 @@ def subjects(
         return
     if tokens is not None:
         raise ConfigError(
-            f"tokens={tokens} is the length of the text of a random network; a model reads random_tokens='2x48'",
-            *("tokens", "random_tokens"),
+            Option("tokens", tokens),
+            " is the length of the text of a random network; a model reads ",
+            Option("random_tokens", "2x48"),
         )
     if config.weights == "initial" or (config.weights is None and without_trained(model) is not None):
         for seed in seeds:
@@ -134,8 +197,10 @@ def subjects(
     if len(seeds) > 1 and config.random_tokens is None:
         raise ConfigError(
             f"{len(seeds)} seeds of the same weights on the same inputs would be the same run; draw a model of each "
-            "seed with weights='initial', or tokens with random_tokens='2x48'",
-            *("weights", "random_tokens"),
+            "seed with ",
+            Option("weights", "initial"),
+            ", or tokens with ",
+            Option("random_tokens", "2x48"),
         )
     known = model if isinstance(model, Translation) else None
     ready = _with(_trained(model, config), tokenizer)
@@ -143,48 +208,15 @@ def subjects(
         yield _live(ready, known, config, given, seed)
 
 
-def told_of(about: dict[str, Any], *, seeds: int, texts: int, tokens: int) -> told.Subject:
-    """What a finding keeps of a subject that was run; ``texts`` and ``tokens`` are those of all seeds."""
-    proof = about["proof"]
-    names = ("model", "family", "kind", "weights", "parameters", "dtype", "inputs")
-    return told.Subject(
-        **{name: about[name] for name in names},
-        stack=about.get("stack"),
-        seeds=seeds,
-        texts=texts // seeds,
-        tokens=tokens / texts,
-        proof=None if proof is None else told.Proof(**{_name(key): value for key, value in proof.items()}),
-        as_it_is=tuple(told.Place(**one) for one in about.get("run as it is", ())),
-    )
-
-
-def told_of_cut(about: dict[str, Any], cut: Cut, *, seeds: int, texts: int, tokens: int) -> told.CutSubject:
-    """The same of one network of a subject."""
-    whole = told_of(about, seeds=seeds, texts=texts, tokens=tokens)
-    return told.CutSubject(**dict(whole), variant=cut.variant, mask=cut.mask, norm=cut.norm)
-
-
-def origin_of(about: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    """What the provenance keeps of the inputs: their source, which tokens are measured, and what the readers said."""
-    names = {"inputs": "inputs", "special rule": "measured tokens", "text axes": "text axes"}
-    names |= {"random tokens": "random tokens", "decoder inputs": "decoder inputs", "network": "network"}
-    kept = {new: about[old] for old, new in names.items() if about.get(old) is not None}
-    return kept | {"messages": list(notes)}
-
-
-def _name(key: str) -> str:
-    return key.replace(" ", "_")
-
-
 @contextmanager
-def memory_words(what: str, advice: str) -> Iterator[None]:
+def memory_words(what: str, *advice: Piece) -> Iterator[None]:
     """Running out of memory becomes an error that says what to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(f"not enough memory for this {what}; {advice}") from error
+        raise OutOfMemory(f"not enough memory for this {what}; ", *advice) from error
 
 
 def tree_dtype(network: Network) -> torch.dtype:
@@ -219,11 +251,11 @@ def _trained(model: Model, config: ModelInputs) -> Loaded:
     return ready
 
 
-def _run_as_it_is(network: Network) -> dict[str, list[dict[str, str]]]:
-    """The pieces of a tree that stay where attention stays and are not recognised; nothing where there are none."""
+def _run_as_it_is(network: Network) -> tuple[Place, ...]:
+    """The pieces of a tree that stay where attention stays and are not recognised."""
     pieces = [one for one in network.modules() if isinstance(one, Opaque) and one.site == "attention"]
     places = dict.fromkeys((one.where, one.what) for one in pieces)
-    return {"run as it is": [{"where": where, "what": what} for where, what in places]} if places else {}
+    return tuple(Place(where=where, what=what) for where, what in places)
 
 
 def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: Given, seed: int) -> Subject:
@@ -241,21 +273,18 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
         if known is None
         else known.proven_on(first)
     )
-    about = {
-        "model": ready.name,
-        "family": found.family,
-        "kind": found.kind,
-        "stack": found.stack.name,
-        "weights": ready.weights,
-        "parameters": ready.parameters,
-        "dtype": short(tree_dtype(found.network)),
-        "inputs": chosen.source,
-        **chosen.kinds,
-        "special rule": chosen.rule,
-        "text axes": None if chosen.axes is None else asdict(chosen.axes),
-        "proof": _deviations(found.proof),
-        **_run_as_it_is(found.network),
-    }
+    about = About(
+        model=ready.name,
+        family=found.family,
+        kind=found.kind,
+        stack=found.stack.name,
+        weights=ready.weights,
+        parameters=ready.parameters,
+        dtype=short(tree_dtype(found.network)),
+        read=chosen.tokens,
+        proof=_deviations(found.proof),
+        as_it_is=_run_as_it_is(found.network),
+    )
     return Subject(
         seed=seed,
         network=found.network,
@@ -267,17 +296,17 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
     )
 
 
-def _deviations(proof: Proof) -> dict[str, Any]:
-    return {
-        "coarse": proof.is_coarse,
-        "largest of a block": max(proof.blocks),
-        "end to end": proof.end_to_end,
-        "last state": proof.last,
-        "whole": proof.is_whole,
-        "after": list(proof.after),
-        "allowed": proof.allowed,
-        "dtype": proof.dtype,
-    }
+def _deviations(proof: Proof) -> ToldProof:
+    return ToldProof(
+        coarse=proof.is_coarse,
+        largest_of_a_block=max(proof.blocks),
+        end_to_end=proof.end_to_end,
+        last_state=proof.last,
+        whole=proof.is_whole,
+        after=proof.after,
+        allowed=proof.allowed,
+        dtype=proof.dtype,
+    )
 
 
 def _feeds(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[Fed]:
@@ -313,22 +342,22 @@ def _random(
     used = [name for name in used if name not in ("device", "dtype", "weights")]
     if used:
         raise ConfigError(
-            f"{', '.join(f'{name}=' for name in used)} belongs to a model; a random network reads Gaussian tokens: "
-            "tokens=32",
-            *used,
-            "tokens",
+            *options(used),
+            " belongs to a model; a random network reads Gaussian tokens: ",
+            Option("tokens", 32),
         )
     if config.weights is not None:
         raise ConfigError(
-            "a random network has no trained weights to choose from; leave out weights=", "weights"
+            "a random network has no trained weights to choose from; leave out ",
+            Option("weights"),
         )
     whole = model.model_copy(update={"variant": "transformer"})
     device, dtype = as_device(config.device), dtype_named(config.dtype or "float64")
     for seed in seeds:
         for_weights, for_tokens = generators(seed)
         network = build(whole, for_weights).to(device, dtype)
-        x = gaussian_tokens(tokens or DEFAULT_TOKENS, model.dim, generator=for_tokens).to(device, dtype)
-        yield _alone(network, x[None], seed, "random", model.model_dump(mode="json"))
+        x = gaussian_tokens(tokens or int(DEFAULT_TOKENS), model.dim, generator=for_tokens).to(device, dtype)
+        yield _alone(network, x[None], seed, "random", model)
 
 
 def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: list[str]) -> Subject:
@@ -350,25 +379,24 @@ def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: lis
     return _alone(network, x if x.ndim == 3 else x[None], seed, "tree", None)
 
 
-def _alone(network: Network, x: Tensor, seed: int, name: str, spec: dict[str, Any] | None) -> Subject:
-    about = {
-        "model": name,
-        "family": name,
-        "kind": name,
-        "weights": "random" if spec else "given",
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "dtype": short(tree_dtype(network)),
-        "inputs": "Gaussian tokens" if spec else "tensors",
-        "special rule": "nothing is left out",
-        "proof": None,
-    }
+def _alone(network: Network, x: Tensor, seed: int, name: str, spec: Spec | None) -> Subject:
+    about = About(
+        model=name,
+        family=name,
+        kind=name,
+        weights="given" if spec is None else "random",
+        parameters=sum(p.numel() for p in network.parameters()),
+        dtype=short(tree_dtype(network)),
+        read=TokensRead(inputs="tensors" if spec is None else "Gaussian tokens", read="tokens"),
+        spec=spec,
+    )
     return Subject(
         seed=seed,
         network=network,
         feeds=iter([Fed(x=x, context=Context(), keep=None, first=0)]),
         total=len(x),
         kind=name,
-        about=about | ({"network": spec} if spec else {}),
+        about=about,
         notes=list,
     )
 

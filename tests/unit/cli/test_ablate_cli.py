@@ -92,7 +92,7 @@ def test_json_is_one_object_that_loads_again(folder, tmp_path):
     assert len(again.table.frame) == len(found["rows"])
     assert {one["kind"] for one in found["suggest"]["what_ifs"]} >= {"mask", "skip-scale"}
     assert found["blame"]["most_for"] in (*found["blame"]["kinds"], None)
-    assert found["provenance"]["inputs"] == "a list"
+    assert (found["subject"]["inputs"], found["subject"]["read"]) == ("a list", "texts")
 
 
 @pytest.mark.parametrize("ending", ["csv", "html", "parquet", "txt"])

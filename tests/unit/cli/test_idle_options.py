@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import rankscope as rs
 from kit import checkpoint_folders as folders
 from rankscope.cli import app
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Inputs, Limits, Model
 from rankscope.findings.scan import ScanConfig
 from rankscope.findings.ways import EFFECTS, LOADED, READING
@@ -137,7 +137,7 @@ def test_python_hears_of_fields() -> None:
     model = folders.bert()
     with pytest.raises(ConfigError, match=r"^max_tokens= has no effect on ready inputs: .*texts=") as caught:
         rs.scan(model, inputs={"input_ids": IDS}, max_tokens=4)
-    assert caught.value.fields[0] == "max_tokens"
+    assert caught.value.pieces[0] == Option("max_tokens")
     for fields in ({"revision": "main"}, {"allow_pickle": True}, {"trust_remote_code": True}):
         with pytest.raises(
             ConfigError, match=f"{next(iter(fields))}= has no effect on a model that is loaded"

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kit.toy_study import count_tokens
-from rankscope.cli.fields import in_options
+from rankscope.cli.fields import typed
 from rankscope.cli.program import Declared, Program
 from rankscope.errors import ConfigError
 
@@ -79,7 +79,7 @@ def test_files_by_ending_and_a_picture(tmp_path) -> None:
 def test_wrong_use_is_one_line_that_names_the_option(args: tuple[str, ...], words: str) -> None:
     found = run(*args)
     assert found.exception is not None
-    told = getattr(found.exception, "format_message", lambda: in_options(found.exception))()
+    told = getattr(found.exception, "format_message", lambda: found.exception.worded(typed))()
     assert words in told
     assert found.stdout == ""
 

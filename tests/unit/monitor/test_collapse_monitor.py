@@ -263,7 +263,7 @@ def test_padding_is_not_measured(watched: CollapseMonitor) -> None:
 
 def test_the_latest_scan_is_whole_and_judged(watched: CollapseMonitor) -> None:
     assert set(watched.latest.frame["step"]) == {STEPS}
-    assert watched.verdict == judge(watched.latest)
+    assert watched.verdict.model_dump(mode="json") == judge(watched.latest)
     assert watched.latest.sections["scan"]["dtype"] == "float32"
     verdicts = watched.table.sections["monitor"]["verdicts"]
     assert [one["step"] for one in verdicts] == [0, 2, 4, 6]

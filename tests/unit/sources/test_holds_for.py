@@ -11,7 +11,6 @@ from torch.nn.utils import parametrizations
 
 import rankscope as rs
 from rankscope.errors import NotTranslated
-from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Opaque, RMSNorm
 from rankscope.network.norms import default_eps
 from rankscope.sources import Batch, Translation
@@ -101,8 +100,8 @@ def test_a_branch_that_no_state_takes_is_told() -> None:
     (block,) = read(model).recognised
     assert {guard.what for guard in block.guards} == {"is_nonzero", "numpy"}
     assert all("self.most" in str(guard.line) for guard in block.guards)
-    (told,) = tree_report(seen_of(model, ids()))["blocks"]
-    assert len(told["branches"]) == len(block.guards)
+    (told,) = tree_report(seen_of(model, ids())).blocks
+    assert len(told.branches) == len(block.guards)
 
 
 @pytest.mark.parametrize("block", [Clipping, Tiny])
@@ -171,7 +170,7 @@ def test_a_hook_that_only_looks_is_told() -> None:
     found = read(model).recognition
     assert found is not None
     assert found.hooked == ("blocks.0.mlp",)
-    assert tree_report(seen_of(model, ids()))["limits"]["hooked"] == ["blocks.0.mlp"]
+    assert tree_report(seen_of(model, ids())).limits.hooked == ("blocks.0.mlp",)
     assert kept
 
 
@@ -241,7 +240,7 @@ def test_a_tree_whose_numbers_come_from_an_argument_holds_for_its_value(model: t
     with pytest.raises(NotTranslated, match="another value of the argument 'c'"):
         found.embed(seen_of(live, ids(2), times(0.3, 0.7)).batches[0])
     told = tree_report(seen_of(live, ids(), times(0.2, 0.7)))
-    assert "valid for these values of the blocks' arguments alone: c" in tree_lines(told)
+    assert "valid for these values of the blocks' arguments alone: c" in told.lines
 
 
 def test_numbers_that_enter_as_an_attribute_are_refused_by_name() -> None:

@@ -174,7 +174,7 @@ def test_a_pickle_is_refused_unless_it_is_allowed(folder, monkeypatch):
     folders.as_pickle(folder)
     message = fails(ConfigError, folder)
     assert "only as a pickle (pytorch_model.bin)" in message
-    assert "pass --allow-pickle if you trust it" in message
+    assert "use allow_pickle=True if you trust it" in message
     opened, real = [], torch.load
 
     def watched(*args, **options):
@@ -311,7 +311,7 @@ def test_remote_code_is_refused_unless_allowed(folder, tmp_path, monkeypatch):
     (folder / "modeling_own.py").write_text(CODE)
     message = fails(ConfigError, folder)
     assert "brings code of its own (modeling_own.OwnModel), which was not run" in message
-    assert "--trust-remote-code" in message
+    assert "trust_remote_code=True" in message
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     result = load_model(folder, trust_remote_code=True)
@@ -392,7 +392,7 @@ def test_hub_ids_are_served_from_the_cache_offline(saved, tmp_path):
     size = sum(p.numel() for p in folders.bert().parameters())
     assert lines[0] == f"org/tiny text {size} True"
     assert lines[1].startswith("ConfigError the model 'org/pickled' has no safetensors weights on the Hub")
-    assert "--allow-pickle" in lines[1]
+    assert "allow_pickle=True" in lines[1]
     assert lines[2].startswith("ConfigError the model 'org/coded' brings code of its own")
     assert lines[3].startswith("FileError cannot load the model 'org/absent': HF_HUB_OFFLINE is set")
     assert lines[4] == str(size)

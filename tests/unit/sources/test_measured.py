@@ -34,7 +34,9 @@ def test_what_was_measured_is_what_is_measured_now() -> None:
         assert translation.proof.worst < 100 * known.float64
 
 
-def test_the_readme_counts_them() -> None:
-    counted = re.search(r"(\d+) kinds of transformers, timm and torch", (ROOT / "README.md").read_text())
+def test_the_page_counts_them() -> None:
+    counted = re.search(
+        r"(\d+) kinds of transformers, timm and torch", (ROOT / "docs" / "ablate.md").read_text()
+    )
     assert counted is not None
     assert int(counted[1]) == len(measured_kinds())

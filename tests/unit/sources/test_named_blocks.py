@@ -253,9 +253,10 @@ def test_blocks_that_are_not_there(blocks: Any, error: type[RankscopeError], wor
         with pytest.raises(error, match=words) as caught:
             translate(given, blocks=blocks)
         assert "\n" not in str(caught.value)
-    assert tree_report(model, batch_of(x), blocks=blocks) == {"refused": str(caught.value)}
+    report = tree_report(model, batch_of(x), blocks=blocks)
+    assert (report.refused, report.refused_by) == (str(caught.value), error.__name__)
 
 
 def test_a_report_is_of_the_blocks_that_are_named() -> None:
     report = tree_report(made(Apart()), batch_of(vectors(WIDTH)), blocks="one,two")
-    assert report["blocks"][-1]["blocks"][1] == 2
+    assert report.blocks[-1].blocks[1] == 2

@@ -13,7 +13,6 @@ from kit.own_models import TEXTS, TOKENS, built, given
 from kit.translation_decoders import CASES as DECODERS
 from kit.translations import CASES as ENCODERS
 from rankscope.errors import NotTranslated, RankscopeError, ShapeError
-from rankscope.findings.tree_lines import tree_lines
 from rankscope.network import Attention, Rotary, Softmax
 from rankscope.sources import Batch, Translation, translate
 from rankscope.sources.tree_report import tree_report
@@ -188,8 +187,7 @@ class Capped(nn.Module):
 def test_what_is_not_recognised_is_named_with_the_line_of_the_user() -> None:
     torch.manual_seed(0)
     model = Stacked(Capped()).double().eval()
-    told = tree_report(seen_of(model, drawn(2, 7, DIM)))
-    lines = tree_lines(told)
+    lines = tree_report(seen_of(model, drawn(2, 7, DIM))).lines
     (unread,) = (line for line in lines if line.startswith("  not recognised: "))
     assert "test_recognition.py:" in unread
     assert "scores.clamp(max=50)" in unread
@@ -198,7 +196,7 @@ def test_what_is_not_recognised_is_named_with_the_line_of_the_user() -> None:
 
 
 def test_a_tree_is_told_block_by_block(nano: Translation) -> None:
-    lines = tree_lines(tree_report(nano.model, replace(given_batch(), labels=())))
+    lines = tree_report(nano.model, replace(given_batch(), labels=())).lines
     assert lines[0] == "blocks 1 to 2, 100% of their weights:"
     assert "    Attention: 2 heads, causal, scale 0.4082" in lines
     assert lines[-1].endswith("seen to hold up to 128 tokens, longer texts are compared first")

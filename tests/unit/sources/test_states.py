@@ -195,7 +195,7 @@ def test_three_axes_are_asked_about(tmp_path, kind):
     np.save(tmp_path / "x.npy", x.numpy())
     save_file({"x": x}, tmp_path / "x.safetensors")
     source = {"tensor": x}.get(kind, tmp_path / f"x.{kind}")
-    with pytest.raises(ShapeError, match=r"--axes layers,tokens,dim or --axes texts,tokens,dim"):
+    with pytest.raises(ShapeError, match=r"axes='layers,tokens,dim' or axes='texts,tokens,dim'"):
         rs.scan_states(source)
     layers = rs.scan_states(source, axes="layers,tokens,dim")
     frame = layers.table.where(definition=RATIO).frame

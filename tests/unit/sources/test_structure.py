@@ -253,7 +253,7 @@ def test_an_empty_list_is_refused() -> None:
         (nn.Linear(3, 3), r"Lists of modules found: none\."),
         (
             nn.Sequential(*(nn.Linear(DIM, DIM) for _ in range(4))),
-            r"name its blocks with --blocks path\.to\.layers",
+            r"name its blocks with blocks='path\.to\.layers'",
         ),
         (ParallelLists(), r"attentions \(3 x CausalSelfAttention\), mlps \(3 x Sequential\)"),
         (

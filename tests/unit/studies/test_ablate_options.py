@@ -68,7 +68,7 @@ def curve_table(curves, floor=1e-6):
 def told(curves, floor=1e-6, **more):
     """The finding of curves that are made up."""
     about = {"family": "random", "kind": "random", "weights": "random", "parameters": 0, "dtype": "float64"}
-    about |= {"inputs": "Gaussian tokens"}
+    about |= {"inputs": "Gaussian tokens", "read": "tokens"}
     subject = Subject(model="random", seeds=1, texts=1, tokens=4.0, proof=None, **about)
     table = curve_table(curves, floor)
     definition, cuts = judged(table)
@@ -279,11 +279,11 @@ def test_blocks_are_written_as_they_are_read():
 
 def test_weights_that_are_not_there_are_told(bare, tmp_path):
     with pytest.raises(
-        FileError, match=r"has a config\.json but no weights; draw them at random: --weights initial"
+        FileError, match=r"has a config\.json but no weights; draw them at random: weights='initial'"
     ):
         ablate(bare)
     with pytest.raises(
-        ConfigError, match=r"'bert-base' is listed with initial weights only .*use --weights initial"
+        ConfigError, match=r"'bert-base' is listed with initial weights only .*use weights='initial'"
     ):
         ablate("bert-base", weights="trained")
     with pytest.raises(ConfigError, match="use random_tokens="):

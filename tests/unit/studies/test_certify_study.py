@@ -275,11 +275,27 @@ def test_equal_tokens_have_a_certificate_of_zero_that_is_told_from_nothing():
     assert not any(frame["upper_vacuous"].to_list())
     assert frame["upper"].null_count() == 12
     assert all(frame["upper_is_zero"].to_list())
+    enclosed = frame.drop_nulls("enclosed_upper_is_zero")
+    assert enclosed.height > 0
+    assert (enclosed["enclosed_upper"].is_null() == enclosed["enclosed_upper_is_zero"]).all()
     assert "Proven: at layer 3 all tokens are equal, the residual (Frobenius) is zero." in found.words
     whole = json.loads(found.to_json())
     assert {one["upper"] for one in whole["bounds"]} == {"zero"}
     assert {one["lower"] for one in whole["bounds"]} == {"nothing"}
-    assert not any(certify(network, inputs=x).table.frame["upper_is_zero"].to_list())
+    other = certify(network, inputs=x).table.frame
+    assert not any(other[f"{name}upper_is_zero"].any() for name in ("", "gain_", "enclosed_"))
+
+
+def test_a_block_without_values_has_a_gain_of_zero_that_is_told_from_nothing():
+    network, x = network_of(variant="san")
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if name.endswith("value"):
+                weight.zero_()
+    rows = [row for row in rows_of(certify(network, inputs=x), F) if row["layer"] > 0]
+    assert {(row["gain_upper"], row["gain_upper_is_zero"]) for row in rows[:1]} == {(None, True)}
+    start = next(row for row in rows_of(certify(network, inputs=x), F) if row["layer"] == 0)
+    assert (start["gain_upper"], start["gain_upper_is_zero"]) == (None, None)
 
 
 def test_an_upper_bound_of_nothing_is_not_zero():

@@ -9,7 +9,7 @@ import transformers
 
 from kit import checkpoint_folders as folders
 from kit.models import HALVES
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ConfigError, Option, ShapeError
 from rankscope.findings.rate import RateConfig
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
@@ -145,7 +145,7 @@ def test_blocks_in_another_order_than_they_run_are_refused(verb: Any, apart: Apa
     right = r"name them as they run: blocks='one,two'"
     with pytest.raises(ConfigError, match=right) as caught:
         verb(apart, inputs=X, blocks="two,one")
-    assert caught.value.fields == ("blocks",)
+    assert caught.value.pieces[0] == Option("blocks", "two,one")
     with pytest.raises(ConfigError, match=right):
         verb(apart, inputs=X, blocks=[apart.two, apart.one])
     assert len(verb(apart, inputs=X, blocks="one,two").table)

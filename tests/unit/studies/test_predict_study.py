@@ -162,10 +162,12 @@ def test_zero_always_and_nothing_are_told_apart() -> None:
                 weight.zero_()
     found = predict(network, spread=1.0)
     row = found.table.to_json()["rows"][0]
-    assert (row["upper"], row["upper_is_zero"]) == (None, True)
+    for name in ("upper", "gain_upper", "total_upper"):
+        assert (row[name], row[f"{name}_is_zero"]) == (None, True)
     assert (row["critical"], row["shrinks_always"]) == (None, True)
     (layer,) = json.loads(found.to_json())["apriori"]["layers"]
     assert (layer["upper"], layer["critical"]) == ("zero", "every")
+    assert (layer["gain_upper"], layer["total_upper"]) == ("zero", "zero")
     assert found.words[0] == "Proven: every input collapses, every block shrinks every spread."
     assert "always" in str(found)
     (block,) = build(Spec(layers=1, heads=2, dim=8), generators(0)[0]).blocks

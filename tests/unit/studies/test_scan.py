@@ -357,7 +357,7 @@ def test_out_of_memory_says_what_helps(monkeypatch):
         torch.empty(2**60)
 
     monkeypatch.setattr(module, "probe_into", fail)
-    with pytest.raises(OutOfMemory, match="--batch-size"):
+    with pytest.raises(OutOfMemory, match="batch_size="):
         scan(MODELS["bert"].model(), random_tokens="1x5")
 
 
@@ -389,5 +389,5 @@ def test_wrong_use_is_told(options, words):
 
 
 def test_a_model_without_token_states_is_refused():
-    with pytest.raises(Exception, match="--blocks"):
+    with pytest.raises(Exception, match=r"blocks='path\.to\.layers'"):
         scan(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), inputs=torch.randn(2, 5, 4))

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import field_validator, model_validator
 
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Asked, NormName, files_of_masks, option
 from rankscope.findings.ways import refuse_idle
 
@@ -86,7 +86,8 @@ class EquilibriaConfig(Iterated, Searched):
         kind, argument = parted("values", text, VALUES, "value map")
         if kind == "shear" and abs(finite("values", text, argument)) > MOST_SHEAR:
             raise ConfigError(
-                f"values={text!r}: a shear is at most {MOST_SHEAR:.0e}, such as shear:10", "values"
+                Option("values", text),
+                f": a shear is at most {MOST_SHEAR:.0e}, such as shear:10",
             )
         return text.strip()
 
@@ -96,12 +97,13 @@ class EquilibriaConfig(Iterated, Searched):
         kind, argument = parted("attention", text, ATTENTION, "attention")
         if kind == "softmax" and not finite("attention", text, argument) >= 0:
             raise ConfigError(
-                f"attention={text!r}: an inverse temperature is 0 or more, such as softmax:4", "attention"
+                Option("attention", text),
+                ": an inverse temperature is 0 or more, such as softmax:4",
             )
         if kind == "weight" and not 0 < finite("attention", text, argument) < 1:
             raise ConfigError(
-                f"attention={text!r}: the weight of the first token is between 0 and 1, such as weight:0.5",
-                "attention",
+                Option("attention", text),
+                ": the weight of the first token is between 0 and 1, such as weight:0.5",
             )
         return text.strip()
 
@@ -110,28 +112,36 @@ class EquilibriaConfig(Iterated, Searched):
         tokens, dim, rank = self.tokens, self.dim, self.rank
         if tokens < 2:
             raise ConfigError(
-                f"tokens={tokens}: a system needs at least 2 tokens, one alone has nothing to mix with",
-                "tokens",
+                Option("tokens", tokens),
+                ": a system needs at least 2 tokens, one alone has nothing to mix with",
             )
         if dim < 1:
-            raise ConfigError(f"dim={dim}: a token needs at least 1 number", "dim")
+            raise ConfigError(
+                Option("dim", dim),
+                ": a token needs at least 1 number",
+            )
         _check_memory(self)
         if rank is not None and not 1 <= rank <= min(tokens, dim):
             raise ConfigError(
-                f"rank={rank} is impossible: {tokens} tokens of dim {dim} have rank 1 to {min(tokens, dim)}",
-                "rank",
+                Option("rank", rank),
+                f" is impossible: {tokens} tokens of dim {dim} have rank 1 to {min(tokens, dim)}",
             )
         if rank is None and self.starts == 0:
             raise ConfigError(
-                "starts=0 without a rank leaves nothing to do; give a rank, or starts to run", "starts"
+                Option("starts", 0),
+                " without a rank leaves nothing to do; give a rank, or starts to run",
             )
         if self.starts == 0:
-            refuse_idle(self, ["trajectories"], "beside starts=0")
+            refuse_idle(self, ["trajectories"], "beside ", Option("starts", 0))
         if self.attention_kind()[0] == "weight" and (tokens != 2 or self.mask.strip() != "causal"):
             raise ConfigError(
-                f"attention={self.attention!r} is of 2 tokens under the causal mask, got {tokens} tokens and mask "
-                f"{self.mask}; use tokens=2 and mask='causal', or attention='uniform'",
-                *("attention", "tokens", "mask"),
+                Option("attention", self.attention),
+                f" is of 2 tokens under the causal mask, got {tokens} tokens and mask {self.mask}; use ",
+                Option("tokens", 2),
+                " and ",
+                Option("mask", "causal"),
+                ", or ",
+                Option("attention", "uniform"),
             )
         return self
 
@@ -174,9 +184,9 @@ def parted(field: str, text: str, known: Mapping[str, str | None], what: str) ->
         raise unknown_name(what, name, known)
     example = known[name]
     if example is None and colon:
-        raise ConfigError(f"{field}={text!r}: {name} takes nothing after a colon; write {name}", field)
+        raise ConfigError(Option(field, text), f": {name} takes nothing after a colon; write {name}")
     if example is not None and not rest.strip():
-        raise ConfigError(f"{field}={text!r}: {name} needs something after a colon, such as {example}", field)
+        raise ConfigError(Option(field, text), f": {name} needs something after a colon, such as {example}")
     return name, rest.strip() if colon else None
 
 
@@ -187,7 +197,7 @@ def finite(field: str, text: str, argument: str | None) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ConfigError(f"{field}={text!r}: expected a number after the colon, got {argument!r}", field)
+        raise ConfigError(Option(field, text), f": expected a number after the colon, got {argument!r}")
     return found
 
 
@@ -195,15 +205,17 @@ def _check_memory(config: EquilibriaConfig) -> None:
     tokens, dim = config.tokens, config.dim
     if tokens * dim > MOST_SIDE:
         raise ConfigError(
-            f"tokens={tokens} and dim={dim} make a state of {tokens * dim:,} numbers, and its Jacobian has the square "
-            f"of that; at most {MOST_SIDE:,} fit: lower one of them",
-            *("tokens", "dim"),
+            Option("tokens", tokens),
+            " and ",
+            Option("dim", dim),
+            f" make a state of {tokens * dim:,} numbers, and its Jacobian has the square of that; at most "
+            f"{MOST_SIDE:,} fit: lower one of them",
         )
     most = MOST_NUMBERS // (tokens * max(tokens, dim))
     for field, many in (("starts", config.starts), ("newton", config.newton)):
         if many > most:
             raise ConfigError(
-                f"{field}={many}: that many states of {tokens} tokens and dim {dim} do not fit in memory at once; at "
-                f"most {most:,} do",
-                field,
+                Option(field, many),
+                f": that many states of {tokens} tokens and dim {dim} do not fit in memory at once; at most "
+                f"{most:,} do",
             )

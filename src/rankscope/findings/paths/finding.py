@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 from rankscope.charts import Chart, Picture
 from rankscope.core.words import clipped, count, number, percent, whole
 from rankscope.document import Block, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import ModelOrRandom, option
 from rankscope.findings.base import Finding
 from rankscope.findings.paths import page
@@ -92,8 +92,8 @@ class PathsConfig(ModelOrRandom):
         if name in ("bfloat16", "float16"):
             raise ConfigError(
                 f"paths are computed in float64 or float32, not in {name}; a model in {name} is brought to float64 "
-                "block by block: leave out dtype=",
-                "dtype",
+                "block by block: leave out ",
+                Option("dtype"),
             )
         return name
 
@@ -105,7 +105,7 @@ class PathsConfig(ModelOrRandom):
     @model_validator(mode="after")
     def _single_paths_are_wanted(self) -> Self:
         if self.top == 0:
-            refuse_idle(self, ["score", "seconds"], "beside top=0")
+            refuse_idle(self, ["score", "seconds"], "beside ", Option("top", 0))
         return self
 
     @field_validator("sample")
@@ -113,7 +113,8 @@ class PathsConfig(ModelOrRandom):
     def _sample_has_an_interval(cls, paths: int) -> int:
         if paths == 1:
             raise ConfigError(
-                "sample=1: an interval needs at least two paths; ask for 2 or more, or 0 for none", "sample"
+                Option("sample", 1),
+                ": an interval needs at least two paths; ask for 2 or more, or 0 for none",
             )
         return paths
 
@@ -295,13 +296,13 @@ class PathsFinding(Finding):
         heads = (
             f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
         )
-        messages = self._messages()
+        messages = self.subject.reported
         return Document(
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=[
                 *self.subject.facts(self.table),
-                *self._rule(),
+                self.subject.rule,
                 f"{heads}, paths computed in {self.identity.dtype}",
             ],
             blocks=some(
@@ -379,17 +380,6 @@ class PathsFinding(Finding):
                 f"{identity.error} (allowed {number(identity.allowed, 1)})",
             ),
         ]
-
-    def _rule(self) -> list[str]:
-        """Which tokens are measured."""
-        about = self.provenance.get("subject")
-        rule = about.get("special rule") if isinstance(about, dict) else None
-        return [str(rule)] if rule else []
-
-    def _messages(self) -> list[str]:
-        """What readers of models and texts had to say."""
-        found = self.provenance.get("warnings")
-        return [str(one) for one in found] if isinstance(found, list | tuple) else []
 
 
 LENGTHS = (

@@ -7,7 +7,15 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 
 from rankscope.charts import Chart
 from rankscope.core.words import NOTHING, clipped, count, number, sentence
@@ -29,10 +37,11 @@ from rankscope.document import (
     some,
 )
 from rankscope.document import Verdict as Headline
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.asked import A, Limits, ModelInputs, option
-from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import text_lengths
+from rankscope.findings.reading import TokensRead
 from rankscope.findings.scan.entries import (
     NOT_RESOLVED,
     STAR,
@@ -45,6 +54,7 @@ from rankscope.findings.scan.entries import (
     site_panels,
     stacks_of,
 )
+from rankscope.findings.tree import BLANKS, Tree
 from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
 
 if TYPE_CHECKING:
@@ -149,9 +159,7 @@ class ScanConfig(ModelInputs):
         names = sorted(self.explicit - set(self.of_states))
         if names:
             raise ConfigError(
-                f"{', '.join(f'{name}=' for name in names)} needs a live model; a file of hidden states is measured as "
-                "it is",
-                *names,
+                *options(names), " needs a live model; a file of hidden states is measured as it is"
             )
 
 
@@ -212,7 +220,9 @@ class ScanView(Limits):
     def asking(self, config: A) -> A:
         """With the measures that conditions name."""
         if self.fail_if is not None and not self.conditions:
-            raise ConfigError("--fail-if names no condition; expected one such as 'residual_ratio<0.01'")
+            raise ConfigError(
+                Option("fail_if"), " names no condition; expected one such as 'residual_ratio<0.01'"
+            )
         more = [one.measure for one in self.conditions]
         known = getattr(config, "measures", ())
         return (
@@ -266,36 +276,46 @@ class Stack(Value):
     """Width of a token."""
 
 
-class TextAxes(Value):
-    """Along which axis texts lie in the inputs of a model."""
+class ScanSubject(TokensRead):
+    """What is known of a scan before its numbers: the model, what it read, and which tokens are measured."""
 
-    inputs: dict[str, int | None]
-    """The axis, by the name of the input; null for an input that texts share."""
+    model_config = BLANKS
 
-    how: str
-    """How that is known: moved, stated, one by one, assumed."""
+    family: str
+    """How blocks were found: the name of a family, by structure, by the user."""
+
+    dtype: str
+    """What the model computes in."""
+
+    stored_dtype: str | None = None
+    """What hidden states from outside are stored as."""
+
+    parameters: int | None = None
+    """Number of parameters of the model."""
+
+    reported: tuple[Quoted, ...] = Field(
+        (), validation_alias=AliasChoices("warnings", "reported"), serialization_alias="warnings"
+    )
+    """What loading the model and reading its inputs reported, in the words of those who did it."""
+
+    not_finite: tuple[Weight, ...] = ()
+    """Weights that are no numbers."""
+
+    @computed_field(alias="special rule")  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def special_rule(self) -> str:
+        """Which tokens are measured, in words."""
+        return self.rule
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_words(cls, given: Any) -> Any:
+        """JSON repeats the words for readers that are not Python; they are computed again on loading."""
+        return {k: v for k, v in given.items() if k != "special rule"} if isinstance(given, dict) else given
 
 
-class StateAxes(Value):
-    """What each axis of hidden states from outside is."""
-
-    axes: tuple[str, ...]
-    """Their names in order."""
-
-    how: str
-    """How that is known."""
-
-
-_BLANKS = ConfigDict(
-    alias_generator=lambda name: name.replace("_", " "), populate_by_name=True, serialize_by_alias=True
-)
-"""Keys of JSON that have blanks, as they always had."""
-
-
-class Scanned(Value):
+class Scanned(ScanSubject):
     """What was scanned."""
-
-    model_config = _BLANKS
 
     model: str
     """Name of the model, or of the file of states."""
@@ -312,122 +332,12 @@ class Scanned(Value):
     stacks: dict[str, Stack]
     """Tokens and width, by run of blocks."""
 
-    family: str
-    """How blocks were found: the name of a family, by structure, by the user."""
-
-    dtype: str
-    """What the model computes in."""
-
-    stored_dtype: str | None = None
-    """What hidden states from outside are stored as."""
-
-    parameters: int | None = None
-    """Number of parameters of the model."""
-
-    inputs: str | None = None
-    """Where the inputs come from."""
-
-    random_tokens: str | None = None
-    """The shape TxN of random tokens, if that is what was read."""
-
-    decoder_inputs: str | None = None
-    """What the decoder of a model with two halves reads."""
-
-    special_rule: str
-    """Which tokens are left out."""
-
-    text_axes: TextAxes | None = None
-    """Where texts lie in ready inputs."""
-
-    axes: StateAxes | None = None
-    """What the axes of hidden states are."""
-
-    reported: tuple[str, ...] = Field((), alias="warnings")
-    """What loading the model and reading its inputs reported, in the words of those who did it."""
-
-    not_finite: tuple[Weight, ...] = ()
-    """Weights that are no numbers."""
-
     def facts(self, table: "Table") -> list[str]:
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         found = [clipped(self.family), self.dtype]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
         return [*found, text_lengths(table, self.texts, self.tokens)]
-
-
-class TreeBlock(Value):
-    """Equal blocks one after the other."""
-
-    blocks: tuple[int, int]
-    """The first and the last of them."""
-
-    tree: tuple[str, ...]
-    """One line per part; what is inside of another part stands further in."""
-
-    covered: Number = None
-    """Share of the weights that recognised parts cover."""
-
-    unread: tuple[str, ...] = ()
-    """What is not recognised, with its line of code."""
-
-    branches: tuple[str, ...] = ()
-    """Branches of the code that the tree holds for."""
-
-
-class TreeLimits(Value):
-    """How far a tree was seen to hold."""
-
-    model_config = _BLANKS
-
-    longest: int | None = None
-    """Tokens up to which it was compared with the model."""
-
-    fails_at: int | None = None
-    """Tokens at which the model computes something else."""
-
-    shape: tuple[int | None, int] | None = None
-    """The one number of texts and of tokens that it holds for; null where it may vary."""
-
-    one_length: bool = False
-    """Whether the call can be neither cut nor made longer."""
-
-    hooked: tuple[str, ...] = ()
-    """Modules on which forward hooks of others stand."""
-
-    fixed: tuple[str, ...] = ()
-    """Arguments of the blocks whose values must stay as they are."""
-
-
-class Tree(Value):
-    """The model as a tree of parts, or why there is none."""
-
-    model_config = _BLANKS
-
-    family: str | None = None
-    """How it was read."""
-
-    blocks: tuple[TreeBlock, ...] = ()
-    """Its blocks."""
-
-    final_norm: str | None = None
-    """The norm behind the last block."""
-
-    deviation: Number = None
-    """The largest deviation of the tree from the model."""
-
-    limits: TreeLimits | None = None
-    """How far it holds."""
-
-    refused: str | None = None
-    """Why there is no tree, in the words of who refused it."""
-
-    @property
-    def lines(self) -> list[str]:
-        """Block by block, with the weights that are covered and how far it holds."""
-        from rankscope.findings.tree_lines import tree_lines
-
-        return tree_lines(self.model_dump(mode="json"))
 
 
 class GradientsOf(Value):
@@ -619,7 +529,7 @@ class ScanFinding(Finding):
                 Section(
                     "By layer",
                     [block for one in views.values() for block in one.means()],
-                    note=f"{sentence(self.scan.special_rule)} Means over texts at the site block. {STAR}: "
+                    note=f"{sentence(self.scan.rule)} Means over texts at the site block. {STAR}: "
                     f"{NOT_RESOLVED}. ratio, Frobenius is {RAW}; unit tokens: the same with every token scaled to unit "
                     "length.",
                     only="text",

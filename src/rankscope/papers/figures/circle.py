@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from pydantic import JsonValue
 from scipy import stats
 
 from rankscope.charts import Cell, Chart, Grid, Line, Panel, Plane, Point, Spot, Square, Way
@@ -258,7 +259,7 @@ def _work(config: CircleFigureConfig) -> Iterator[tuple[Case, int, int]]:
 
 def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
     """One network, trained and followed; both are kept in the store of the job."""
-    asked = {"config": config.model_dump(mode="json"), "steps": steps}
+    asked: dict[str, JsonValue] = {"config": config.model_dump(mode="json"), "steps": steps}
 
     def make() -> Walk:
         trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))

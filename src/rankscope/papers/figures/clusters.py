@@ -37,6 +37,7 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_of, register
 from rankscope.papers.figures.statistics import mean_of, share_text
 from rankscope.results import Table
+from rankscope.results.schema import Row
 from rankscope.studies.rows import Rows, definitions
 
 COSINE = "cosine[off_diagonal]"
@@ -217,7 +218,7 @@ def _add_rows(rows: Rows, found: Sequence[Coarsening], dim: int, beta: float, se
     for sample, one in enumerate(found):
         for place, plateau in enumerate(one.plateaus(), start=1):
             x = one.tokens_of(plateau)
-            about = {
+            about: Row = {
                 "model": "random",
                 "mask": "full",
                 "norm": "sphere",

@@ -29,6 +29,8 @@ from rankscope.network import (
 from rankscope.network.initial import haar_orthogonal
 from rankscope.network.seeds import Seeds, chunked, seeds_per_chunk
 from rankscope.papers.figures.figure import FigureConfig
+from rankscope.results.schema import Cell as Entry
+from rankscope.results.schema import Columns
 from rankscope.split import LogValue, split_states
 from rankscope.split.run import in_dtype
 from rankscope.studies.collapse import split_layers
@@ -91,7 +93,7 @@ class Cell:
         x: ``seeds tokens dim``.
     """
 
-    about: dict[str, object]
+    about: Columns
     network: Network
     single: Network
     x: Tensor
@@ -175,12 +177,14 @@ def cells(batch: Seeds, *, masks: Sequence[str], norms: Sequence[str], values: s
     for norm in norms:
         normed, normed_single = with_norm(batch.network, norm), with_norm(single, norm)
         for mask in masks:
-            about: dict[str, object] = {"model": "random", "mask": mask, "norm": norm, "values": values}
-            about |= {"seed": list(batch.seeds), "site": "block"}
+            about: Columns = {
+                **{"model": "random", "mask": mask, "norm": norm, "values": values},
+                **{"seed": list(batch.seeds), "site": "block"},
+            }
             yield Cell(about=about, network=normed, single=normed_single, x=batch.x, mask=mask)
 
 
-def tempered(cell: Cell, scale: float, **about: object) -> Cell:
+def tempered(cell: Cell, scale: float, **about: Entry) -> Cell:
     """The cell with its logits divided by ``scale``."""
     return replace(cell, temperature=scale, about={**cell.about, **about})
 

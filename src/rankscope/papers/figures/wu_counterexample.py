@@ -23,6 +23,7 @@ from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement
 from rankscope.papers.figures.stacks import WORKERS
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
+from rankscope.results.schema import Row
 from rankscope.split import log_measure, split_states
 from rankscope.studies.rows import Rows, definitions
 
@@ -170,7 +171,7 @@ def _measured(alpha: float, config: WuCounterexampleConfig) -> list[System]:
 
 
 def _add(rows: Rows, one: System, layers: int) -> None:
-    about = {"model": "two tokens", "mask": "causal", "alpha": one.alpha, "shear": one.shear}
+    about: Row = {"model": "two tokens", "mask": "causal", "alpha": one.alpha, "shear": one.shear}
     for definition, value in zip(DEFINITIONS, (one.share, one.distance), strict=True):
         named = {"measure": definition.partition("[")[0], "definition": definition}
         rows.add(1, {**about, **named, "norm": "sphere", "value": value, "floor": 0.0})

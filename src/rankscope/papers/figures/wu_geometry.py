@@ -29,6 +29,7 @@ from rankscope.papers.figures.stacks import (
 )
 from rankscope.papers.figures.statistics import Mean, Median, mean_of, median_of
 from rankscope.results import Table
+from rankscope.results.schema import Row
 from rankscope.split import log_measure, split_states
 from rankscope.studies.rows import Rows, definitions
 
@@ -216,7 +217,12 @@ def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: Lists) -> None:
             rows.add_measured(measure, value, {**about, "arithmetic": "float64"})
             _extend(found, measure.definition, layer, keep, value.value)
         above = _above_rounding(state, layer)
-        about_rank = {"measure": "numerical_rank", "definition": ABOVE, "arithmetic": "float64", "floor": 0.0}
+        about_rank: Row = {
+            "measure": "numerical_rank",
+            "definition": ABOVE,
+            "arithmetic": "float64",
+            "floor": 0.0,
+        }
         rows.add(len(above), {**about, **about_rank, "value": above.tolist()})
         _extend(found, ABOVE, layer, keep, above)
         left = find_measure(LEFT)

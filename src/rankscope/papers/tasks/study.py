@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from rankscope.core.registry import unknown_name
 from rankscope.core.words import listed
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.train import CURVES, TASK_FIELDS, TrainConfig, TrainFinding, Training
 from rankscope.papers.tasks.checkpoint import Epoch, Trained
 from rankscope.papers.tasks.event_log import EventLog
@@ -44,7 +44,10 @@ def train(
     asked = _asked(config, fields)
     task = TASKS[asked.task]
     if asked.tensorboard and folder is None:
-        raise ConfigError("tensorboard= writes a log into a folder; name one", "tensorboard")
+        raise ConfigError(
+            Option("tensorboard"),
+            " writes a log into a folder; name one",
+        )
     own = configured(task, asked)
     with ExitStack() as stack:
         hear: list[Tell] = [] if tell is None else [tell]
@@ -108,7 +111,7 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
             continue
         if field not in known:
             raise ConfigError(
-                f"{name}= is not for the task {task.name!r}; its fields: {', '.join(known)}", name
+                Option(name), f" is not for the task {task.name!r}; its fields: {', '.join(known)}"
             )
         given[field] = value
     for name, value in map(_parsed, asked.set):
@@ -120,8 +123,11 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     try:
         config: TaskConfig = task.configured(asked.setting, **given)
     except ConfigError as error:  # only what was given as an option is named as one
-        options = [one for one in error.fields if one in TASK_FIELDS and getattr(asked, one) is not None]
-        raise ConfigError(str(error), *options) from None
+        given_as = {one for one in TASK_FIELDS if getattr(asked, one) is not None}
+        pieces = [
+            one if isinstance(one, Option) and one.field in given_as else str(one) for one in error.pieces
+        ]
+        raise ConfigError(*pieces) from None
     return config
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import RankscopeError
+from rankscope.findings import tree as told
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,14 @@ class Line:
     number: int
     code: str = ""
 
+    @property
+    def told(self) -> told.Line:
+        """What a finding keeps of it: the name of the file without its folder."""
+        name = self.file.replace(chr(92), "/").rpartition("/")[2]
+        return told.Line(file=name, number=self.number, code=self.code)
+
     def __str__(self) -> str:
-        place = f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.number}"
-        return f"{place}, `{self.code}`" if self.code else place
+        return str(self.told)
 
 
 class NotCaptured(RankscopeError):  # noqa: N818 - reads as a sentence

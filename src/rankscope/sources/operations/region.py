@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.findings import tree as told
 from rankscope.masks import MaskRule
 from rankscope.network import Part
 from rankscope.sources.operations.forms import outcomes
@@ -54,6 +55,11 @@ class Note:
     def of(cls, error: Unread) -> "Note":
         node = error.node
         return cls(error.what, "" if node is None else node.path, None if node is None else node.line)
+
+    @property
+    def told(self) -> told.Unread:
+        """What a finding keeps of it."""
+        return told.Unread(what=self.what, path=self.path, line=None if self.line is None else self.line.told)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from rankscope.dynamics.equilibrium import Equilibrium, judged
 from rankscope.dynamics.staircase import Construction, every_rank
 from rankscope.dynamics.system import System
 from rankscope.dynamics.two_tokens import TwoTokens
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.equilibria import EquilibriaConfig
 from rankscope.findings.equilibria.values import Pivot, Proof
 from rankscope.masks import parse_mask
@@ -78,22 +78,27 @@ def _proof(
 
 
 def _check(config: EquilibriaConfig, rank: int) -> None:
-    asked = f"rank={rank} is constructed for"
+    asked = (Option("rank", rank), " is constructed for")
     if config.value_kind()[0] != "shear":
         raise ConfigError(
-            f"{asked} value maps shear:W, got {config.values}; use values='shear:10', {SEARCH}",
-            "rank",
-            "values",
+            *asked,
+            f" value maps shear:W, got {config.values}; use ",
+            Option("values", "shear:10"),
+            f", {SEARCH}",
         )
     if config.norm != "sphere":
         raise ConfigError(
-            f"{asked} the norm sphere, got {config.norm}; use norm='sphere', {SEARCH}", "rank", "norm"
+            *asked,
+            f" the norm sphere, got {config.norm}; use ",
+            Option("norm", "sphere"),
+            f", {SEARCH}",
         )
     if config.attention_kind()[0] not in ("uniform", "weight"):
         raise ConfigError(
-            f"{asked} attention that does not depend on the tokens, got {config.attention}; use attention='uniform', "
-            f"{SEARCH}",
-            *("rank", "attention"),
+            *asked,
+            f" attention that does not depend on the tokens, got {config.attention}; use ",
+            Option("attention", "uniform"),
+            f", {SEARCH}",
         )
 
 
@@ -101,7 +106,8 @@ def _of_two_tokens(config: EquilibriaConfig, system: System, rank: int) -> tuple
     """Token 0 at (0, 1), and token 1 there too (rank 1) or at the point B of the closed form (rank 2)."""
     if config.dim != 2:
         raise ConfigError(
-            f"attention {config.attention} has a closed form in dim 2, got dim {config.dim}; use dim=2", "dim"
+            f"attention {config.attention} has a closed form in dim 2, got dim {config.dim}; use ",
+            Option("dim", 2),
         )
     two = TwoTokens(alpha=config.attention_number(), shear=config.shear())
     wanted = ("same",) if rank == 1 else ("B", "A=B")
@@ -110,8 +116,8 @@ def _of_two_tokens(config: EquilibriaConfig, system: System, rank: int) -> tuple
     if place is None:
         raise ConfigError(
             f"{config.attention} with {config.values} has no equilibrium of rank 2: one exists from shear "
-            f"alpha / (1 - alpha) = {two.least_shear:.6g} on; use values='shear:{two.least_shear * 2:.3g}'",
-            "values",
+            f"alpha / (1 - alpha) = {two.least_shear:.6g} on; use ",
+            Option("values", f"shear:{two.least_shear * 2:.3g}"),
         )
     # The first entry of B is -alpha / ((1 - alpha) w), which is not zero.
     entries = (1.0,) if rank == 1 else (1.0, place.token[0])

@@ -19,6 +19,7 @@ from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.measures.evaluate import evaluate_many
 from rankscope.network import Network
+from rankscope.results.schema import Columns, Row
 from rankscope.split import log_measure
 from rankscope.split.run import stream
 from rankscope.studies.collapse import apart_under
@@ -238,7 +239,7 @@ def _measure_equilibria(config: EquilibriaConfig, found: Search, rows: Rows) -> 
 def _measure(
     config: EquilibriaConfig, rows: Rows, x: Tensor, kind: str, samples: list[int], step: int | None
 ) -> None:
-    about = _about(config, kind) | {"sample": samples, "step": step}
+    about: Columns = {**_about(config, kind), "sample": samples, "step": step}
     measures = [find_measure(name) for name in MEASURES]
     for measure, found in zip(
         measures, evaluate_many(measures, x, layer=step or 1, dtype=torch.float64), strict=True
@@ -246,10 +247,12 @@ def _measure(
         rows.add_measured(measure, found, about)
 
 
-def _about(config: EquilibriaConfig, kind: str) -> dict[str, object]:
+def _about(config: EquilibriaConfig, kind: str) -> Row:
     norm = "none" if kind == "without norm" else config.norm
-    names = {"model": "dynamics", "kind": kind, "mask": config.mask, "norm": norm}
-    return names | {"seed": config.seed, "site": "block"}
+    return {
+        **{"model": "dynamics", "kind": kind, "mask": config.mask, "norm": norm},
+        **{"seed": config.seed, "site": "block"},
+    }
 
 
 def _without_norm(
@@ -270,16 +273,14 @@ def _without_norm(
     wanted = [step for step in recorded_steps(steps) if step < len(logs)]
     rows.add(
         len(wanted),
-        _about(config, "without norm")
-        | {
+        {
+            **_about(config, "without norm"),
             "measure": measure.name,
             "definition": measure.definition,
             "sample": 0,
             "step": wanted,
             "floor": [10.0 ** floors[step] if floors[step] < 300 else None for step in wanted],
             "log10_floor": [floors[step] if math.isfinite(floors[step]) else None for step in wanted],
-        }
-        | {
             "value": [10.0 ** logs[step] for step in wanted],
             "log10_value": [logs[step] if math.isfinite(logs[step]) else None for step in wanted],
             "resolved": [logs[step] > floors[step] for step in wanted],

@@ -1,0 +1,147 @@
+"""What a model read, and which of its tokens are measured."""
+
+from typing import Literal
+
+from rankscope.findings.base import Value
+
+Kind = Literal[
+    "texts",
+    "random tokens",
+    "images",
+    "sample images",
+    "sound",
+    "sample sound",
+    "ready inputs",
+    "hidden states",
+    "tokens",
+]
+"""What was read: ``ready inputs`` are tensors or calls of a model, ``tokens`` are those of a network without inputs."""
+
+DecoderInputs = Literal[
+    "the same tokens as the encoder",
+    "inputs of its own",
+    "what the call gives it",
+    "its start token and random tokens",
+]
+
+HowTexts = Literal["moved", "stated", "one by one", "assumed"]
+
+HowStates = Literal["given", "counted", "one tensor per layer", "given, one tensor per layer"]
+
+_REASONS: dict[HowTexts, str] = {
+    "moved": "found by moving all texts but one",
+    "stated": "as you said",
+    "one by one": "pictures and sound lie one after the other",
+    "assumed": "assumed: on these inputs moving texts shows nothing, as where no token reads another",
+}
+
+
+class TextAxes(Value):
+    """Along which axis texts lie in the inputs of a model."""
+
+    inputs: dict[str, int | None]
+    """The axis, by the name of the input; null for an input that texts share."""
+
+    how: HowTexts
+    """How that is known: moved, stated, one by one, assumed."""
+
+    @property
+    def axis(self) -> int:
+        """The axis of the tokens' own input."""
+        return next((axis for axis in self.inputs.values() if axis is not None), 0)
+
+    @property
+    def words(self) -> str:
+        """Where texts lie, and why that is believed.
+
+        >>> TextAxes(inputs={"": 1}, how="moved").words
+        'texts are axis 1 of the inputs (found by moving all texts but one)'
+        """
+        if self.how == "stated" and all(axis is None for axis in self.inputs.values()):
+            return "the inputs are one text (as you said)"
+        return f"texts are axis {self.axis} of the inputs ({_REASONS[self.how]})"
+
+
+class StateAxes(Value):
+    """What each axis of hidden states from outside is."""
+
+    axes: tuple[str, ...]
+    """Their names in order."""
+
+    how: HowStates
+    """How that is known."""
+
+    @property
+    def words(self) -> str:
+        """As a line for people.
+
+        >>> StateAxes(axes=("tokens", "dim"), how="counted").words
+        'axes are read as (tokens, dim): one layer of one text'
+        """
+        order = f"({', '.join(self.axes)})"
+        if self.how == "one tensor per layer":
+            return f"one tensor per layer, axes are read as {order}"
+        if self.how == "given, one tensor per layer":
+            return f"one tensor per layer, axes are {order} as given"
+        lacking = [one for one in ("layer", "text") if f"{one}s" not in self.axes]
+        meant = f": one {' of one '.join(lacking)}" if lacking else ""
+        return (f"axes are {order} as given" if self.how == "given" else f"axes are read as {order}") + meant
+
+
+class TokensRead(Value):
+    """What was read, and which of its tokens are measured."""
+
+    inputs: str | None = None
+    """Where the inputs come from: a file, a list, the bundled sample; null for hidden states."""
+
+    read: Kind
+    """What was read. Tokens are those of a random network, or of a tree of parts."""
+
+    special_measured: bool = False
+    """Whether special tokens around a text are measured too; padding never is."""
+
+    cut_to: int | None = None
+    """Tokens that texts are cut to."""
+
+    no_tokenizer: bool = False
+    """Whether random tokens stand in for texts because the model has no tokenizer."""
+
+    random_tokens: str | None = None
+    """The shape TxN of random tokens, if that is what was read."""
+
+    decoder_inputs: DecoderInputs | None = None
+    """What the decoder of a model with two halves reads."""
+
+    text_axes: TextAxes | None = None
+    """Where texts lie in ready inputs."""
+
+    axes: StateAxes | None = None
+    """What the axes of hidden states are."""
+
+    @property
+    def rule(self) -> str:
+        """Which tokens are measured, in words without a full stop.
+
+        >>> TokensRead(read="texts", cut_to=128).rule
+        'padding and special tokens are left out, texts are cut to 128 tokens'
+        """
+        said = ["random tokens, as the model has no tokenizer"] if self.no_tokenizer else []
+        match self.read:
+            case "texts":
+                left_out = "padding is" if self.special_measured else "padding and special tokens are"
+                cut = "" if self.cut_to is None else f", texts are cut to {self.cut_to} tokens"
+                said.append(f"{left_out} left out{cut}")
+            case "ready inputs":
+                known = self.text_axes is not None and self.text_axes.inputs
+                where = self.text_axes.words if self.text_axes is not None and known else _FIRST_AXIS
+                said += [where, "what a mask of padding leaves out is not measured"]
+            case "hidden states" | "tokens":
+                said += [*([] if self.axes is None else [self.axes.words]), "nothing is left out"]
+            case _:
+                said.append(f"{self.read}, of which nothing is left out")
+        if self.decoder_inputs is not None:
+            said.append(f"the decoder reads {self.decoder_inputs}")
+        return "; ".join(said)
+
+
+_FIRST_AXIS = "texts are the first axis of the states"
