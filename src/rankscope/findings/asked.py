@@ -220,6 +220,7 @@ class Drawn(RandomNetwork, Run, Seeds):
 class Loading(TypedDict, total=False):
     """Fields of ``Model`` that say how one is fetched and opened; loading takes them by these names."""
 
+    offline: bool
     revision: str | None
     allow_pickle: bool
     trust_remote_code: bool
@@ -247,6 +248,7 @@ class Model(Asked):
     )
     dtype: Dtype | None = option(None, "Run in this dtype.", shown="the checkpoint's own")
     device: str = option("cpu", "Where to run.")
+    offline: bool = option(False, "Use no network: a Hub id must be in the local cache.")
     revision: str | None = option(None, "Branch, tag or commit of a Hub id.")
     allow_pickle: bool = option(False, "Load checkpoints that are pickles.")
     trust_remote_code: bool = option(False, "Run code that comes with the model.")
