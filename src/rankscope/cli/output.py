@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankscope.core.words import printable
+from rankscope.core.words import number, printable
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def names_text(what: str, rows: "Sequence[Columns]", format_: str, command: str = "list") -> str:
     """Rows of a listing as text, JSON or CSV."""
     header = list(rows[0]) if rows else []
-    cells = [["" if row[name] is None else _flat(row[name]) for name in header] for row in rows]
+    digits = 4 if format_ == "table" else None
+    cells = [["" if row[name] is None else _flat(row[name], digits) for name in header] for row in rows]
     if format_ == "json":
         from rankscope.results import provenance
         from rankscope.results.plain import json_of
@@ -95,5 +96,8 @@ def names_text(what: str, rows: "Sequence[Columns]", format_: str, command: str 
     raise ConfigError(f"a listing has no format {format_!r}; use table, json or csv")
 
 
-def _flat(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _flat(value: object, digits: int | None) -> str:
+    """A value on one line; numbers to so many digits where a person reads them."""
+    if isinstance(value, list | tuple):
+        return " ".join(_flat(one, digits) for one in value)
+    return number(value, digits) if isinstance(value, float) and digits is not None else str(value)

@@ -99,6 +99,16 @@ def count(many: int, what: str, plural: str | None = None) -> str:
     return f"{many:,} {what if many == 1 else plural or what + 's'}"
 
 
+def article(name: str) -> str:
+    """A name behind its indefinite article.
+
+    >>> article("int"), article("list"), article("HTTPError"), article("NoneType")
+    ('an int', 'a list', 'an HTTPError', 'a NoneType')
+    """
+    spelled = len(name) > 1 and name[:2].isupper()  # read letter by letter: aitch, el, em
+    return f"{'an' if name[:1] in ('AEFHILMNORSX' if spelled else 'AEIOaeiou') else 'a'} {name}"
+
+
 def whole(many: int) -> str:
     """A whole number of any size: in full, or as a power of ten where it has too many digits to be read.
 

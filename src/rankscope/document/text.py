@@ -28,6 +28,9 @@ from rankscope.document.blocks import (
 
 DIM = "\x1b[2m{}\x1b[0m"
 
+STAR = "*"
+"""Follows a number that is not above its rounding floor."""
+
 LONGEST_LINE = 110
 """Letters of a line of running text."""
 
@@ -41,9 +44,23 @@ def to_text(document: Document, *, dims: bool = False) -> str:
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Columns of equal width, one line per row, with a rule below the head; numbers stand to the right.
 
+    A star behind some numbers of a column stands to the right of all of them.
+
     >>> aligned(["layer", "value"], [["1", "0.5"], ["12", "0.25"]], [False, True])
     ['layer  value', '-----  -----', '1        0.5', '12      0.25']
+    >>> aligned(["layer", "value"], [["1", "0.5"], ["12", "0.25*"]], [False, True])
+    ['layer  value', '-----  -----', '1       0.5', '12     0.25*']
     """
+    starred = [
+        is_right and any(row[place].endswith(STAR) for row in rows) for place, is_right in enumerate(right)
+    ]
+    rows = [
+        [
+            f"{cell} " if has_star and cell and not cell.endswith(STAR) else cell
+            for cell, has_star in zip(row, starred, strict=True)
+        ]
+        for row in rows
+    ]
     widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:

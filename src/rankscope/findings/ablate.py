@@ -279,6 +279,8 @@ class Fate(Value):
             said = "has equal tokens at every layer, up to the rounding floor; where they became equal is not seen"
         elif self.log10_value is None:
             said = "gives no number above the rounding floor"
+            if self.no_number_from is not None:
+                said += f", and none at all (overflow or 0/0) from layer {self.no_number_from} on"
         else:
             said = f"{self._verb}: {self._value}{self._course}"
         finer = "" if self.would_decide is None else f"; run it in {self.would_decide} to decide"
@@ -465,7 +467,7 @@ class AblateFinding(Finding):
             "Mean over texts and seeds, geometric for residuals, ratios and diameters. A star: some text is not above "
             "its floor. A dash: no number (0/0 or overflow)."
         )
-        first, *rest = self.subject.facts
+        first, *rest = self.subject.facts(self.table)
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
         return Document(

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from rankscope.core.config import Config
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, Option, options
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Asked(Config):
             return cls.of(**fields)
         if not isinstance(config, cls):
             raise ConfigError(
-                f"{_article(type(config).__name__)} was given, expected {_article(cls.__name__)}, or its fields as "
+                f"{article(type(config).__name__)} was given, expected {article(cls.__name__)}, or its fields as "
                 "keywords"
             )
         if fields:
@@ -88,12 +89,27 @@ class Asked(Config):
             )
         return config
 
+    @property
+    def explicit(self) -> frozenset[str]:
+        """The fields that the caller asked for; one that is left at None, or a flag that is left off, is none of them.
+
+        A configuration that sets every field was read from a file, where defaults are written out; of such a one, those
+        that differ from their defaults.
+        """
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        is_written_out = self.model_fields_set >= set(defaults)
+        return frozenset(
+            name
+            for name in self.model_fields_set
+            if getattr(self, name) != defaults[name] or not (is_written_out or _is_open(defaults[name]))
+        )
+
     @classmethod
     def default_text(cls, name: str) -> str:
         """The default of a field as ``--help`` shows it."""
         field = cls.model_fields[name]
         default = spelling_of(field).get("shown", field.default)
-        if default is None or default is False or default == ():  # zero is a default like others
+        if _is_open(default):
             return ""
         return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
@@ -114,8 +130,9 @@ class Foldered(Asked):
         raise NotImplementedError
 
 
-def _article(name: str) -> str:
-    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
+def _is_open(default: Any) -> bool:
+    """Whether a default asks for nothing; zero is a default like others."""
+    return default is None or default is False or default == ()
 
 
 class Seeds(Asked):
@@ -200,7 +217,10 @@ class Drawn(RandomNetwork, Run, Seeds):
         )
 
 
-class Loading(TypedDict):
+class Loading(TypedDict, total=False):
+    """Fields of ``Model`` that say how one is fetched and opened; loading takes them by these names."""
+
+    offline: bool
     revision: str | None
     allow_pickle: bool
     trust_remote_code: bool
@@ -228,6 +248,7 @@ class Model(Asked):
     )
     dtype: Dtype | None = option(None, "Run in this dtype.", shown="the checkpoint's own")
     device: str = option("cpu", "Where to run.")
+    offline: bool = option(False, "Use no network: a Hub id must be in the local cache.")
     revision: str | None = option(None, "Branch, tag or commit of a Hub id.")
     allow_pickle: bool = option(False, "Load checkpoints that are pickles.")
     trust_remote_code: bool = option(False, "Run code that comes with the model.")
@@ -235,11 +256,7 @@ class Model(Asked):
     @property
     def loading(self) -> Loading:
         """How a model is loaded, as ``load_model`` takes it beside dtype and device."""
-        return Loading(
-            revision=self.revision,
-            allow_pickle=self.allow_pickle,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return cast("Loading", {name: getattr(self, name) for name in Loading.__annotations__})
 
 
 class Inputs(Asked):
@@ -271,6 +288,11 @@ class Inputs(Asked):
     def _in_one_text(cls, axes: Any) -> Any:
         """Names one by one, as Python may give them, are one text."""
         return ",".join(map(str, axes)) if isinstance(axes, list | tuple) else axes
+
+    @property
+    def draws(self) -> bool:
+        """Whether the command itself draws at random, whatever its model and its inputs, so that a seed matters."""
+        return False
 
     @property
     def read_files(self) -> tuple[str | None, ...]:
@@ -313,10 +335,6 @@ def files_of_masks(masks: Sequence[str]) -> tuple[str, ...]:
     return tuple(rule.strip().removeprefix("file:") for rule in rules if rule.strip().startswith("file:"))
 
 
-EITHER = ("model", "device", "dtype")
-"""Options of a model that a random network has too."""
-
-
 class Either(ModelInputs, RandomNetwork, Seeds):
     """A command that takes a model, or the options of a random network in its place."""
 
@@ -327,6 +345,9 @@ class Either(ModelInputs, RandomNetwork, Seeds):
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Options of random networks that a model takes too."""
+
+    either: ClassVar[tuple[str, ...]] = ("model", "device", "dtype")
+    """Options of a model that a random network takes too."""
 
     needs_network: ClassVar[bool] = True
     """Whether some option must say that a random network is meant, where no model is named."""
@@ -343,13 +364,14 @@ class Either(ModelInputs, RandomNetwork, Seeds):
 
         ``besides``: options of random networks that this model takes as well.
         """
-        asked = {name: self.home(name) for name in sorted(self.model_fields_set)}
+        asked = {name: self.home(name) for name in sorted(self.explicit)}
         of_random = [name for name, home in asked.items() if home is RandomNetwork]
         if has_model:
             wrong = [name for name in of_random if name not in (*self.shared, *besides)]
             said = f"belongs to a random network, but a model was named ({self.model or 'an object'}); leave one out"
         else:
-            wrong = [name for name, home in asked.items() if home in (Model, Inputs) and name not in EITHER]
+            of_model = [name for name, home in asked.items() if home in (Model, Inputs)]
+            wrong = [name for name in of_model if name not in self.either]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:
             raise ConfigError(*options(wrong), f" {said}")
@@ -404,8 +426,21 @@ class Limits(View):
     """A view with limits, which may be undecided."""
 
     group = "Limits"
+    limits: ClassVar[tuple[str, ...]]
+    """The options that set a limit."""
+
     undecided: Literal["ok", "fail"] | None = option(
         None,
         "A limit that could not be decided exits with 0 (ok) or with 1 (fail).",
         shown="exit with 3",
     )
+
+    @model_validator(mode="after")
+    def _limits_are_set(self) -> Self:
+        if self.undecided is not None and not any(getattr(self, name) for name in self.limits):
+            raise ConfigError(
+                Option("undecided", self.undecided),
+                " has no effect: it says what an undecided limit means, and none is set; leave it out, or set one: ",
+                *options(self.limits),
+            )
+        return self

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, RankscopeError
 
 if TYPE_CHECKING:
@@ -211,7 +212,9 @@ class Finding(Value):
         except (ValueError, RecursionError) as error:
             raise FileError(f"{name!r} holds no JSON: {one_line(error)}") from None
         if not isinstance(whole, dict):
-            raise FileError(f"{name!r} holds a {type(whole).__name__}, expected a JSON object of {SCHEMA}")
+            raise FileError(
+                f"{name!r} holds {article(type(whole).__name__)}, expected a JSON object of {SCHEMA}"
+            )
         schema, command = whole.pop("schema", None), whole.pop("command", None)
         if schema == OLD_SCHEMA and issubclass(OldFinding, cls):
             old: Any = OldFinding(table=Table.load(path))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rankscope.charts import Line, Panel, Point
-from rankscope.core.words import number, power
+from rankscope.core.words import count, number, power
 from rankscope.document import Cell, Column, Tabular
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
     Means of residuals, ratios and diameters are geometric, because layers multiply them. A cell in which some number is
     not above its floor is faint and ends in a star.
     """
-    from rankscope.results import UNRESOLVED_MARK, pivot
+    from rankscope.findings.pivot import pivot
+    from rankscope.results import UNRESOLVED_MARK
 
     own = table.where(definition=definition)
     names = varying(own)
@@ -47,6 +48,16 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
         )
     columns = [*(Column(name, "name") for name in names), *(Column(layer) for layer in shown)]
     return Tabular(columns=columns, rows=rows, title=definition)
+
+
+def text_lengths(table: "Table", texts: int, tokens: float) -> str:
+    """How many texts of how many tokens; "on average" unless the rows show that every text has as many."""
+    kept = (
+        table.frame.filter(table.frame["sample"].is_not_null()) if "tokens" in table.frame.columns else None
+    )
+    is_whole = kept is not None and kept["sample"].n_unique() == texts
+    is_alike = texts <= 1 or (kept is not None and is_whole and kept["tokens"].n_unique() == 1)
+    return f"{count(texts, 'text')} of {number(tokens)} tokens{'' if is_alike else ' on average'}"
 
 
 def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.charts.axes import DEEP, deep
@@ -23,6 +23,7 @@ from rankscope.document import (
     Verdict,
     some,
 )
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10
@@ -133,6 +134,7 @@ class CertifyView(Limits):
     """What is printed of a certificate, and what is required of it."""
 
     group = "Certificate"
+    limits: ClassVar = ("require_lower", "require_upper")
     explain: bool = option(False, "Print what printed bounds are made of, and which assumption fails first.")
     require_lower: float | None = option(
         None,
@@ -146,6 +148,18 @@ class CertifyView(Limits):
         gt=0,
         allow_inf_nan=False,
     )
+
+    @model_validator(mode="after")
+    def _can_both_hold(self) -> Self:
+        lower, upper = self.require_lower, self.require_upper
+        if lower is not None and upper is not None and lower > upper:
+            raise ConfigError(
+                Option("require_lower", lower),
+                " and ",
+                Option("require_upper", upper),
+                " cannot both hold; the lower one must be the smaller",
+            )
+        return self
 
     def document(self, finding: Any) -> Document:
         """The page, with the constants of printed bounds where they were asked for."""
@@ -651,7 +665,7 @@ class CertifyFinding(Finding):
     def _facts(self) -> list[str]:
         rule = [] if self.subject.text_axes is None else [self.subject.rule]
         several = ["bounds hold of every text, measured is the geometric mean"] if self._several else []
-        return [*self.subject.facts, *rule, *several]
+        return [*self.subject.facts(self.table), *rule, *several]
 
     def _legend(self) -> str:
         said = [

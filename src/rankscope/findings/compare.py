@@ -83,6 +83,7 @@ class CompareConfig(Asked):
 class CompareView(Limits):
     """What makes the program fail."""
 
+    limits: ClassVar = ("fail_if_changed",)
     fail_if_changed: bool = option(False, "Exit with 1 if anything changed significantly.")
 
     def decisions(self, finding: "CompareFinding") -> "Sequence[Decision]":

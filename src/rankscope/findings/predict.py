@@ -152,6 +152,7 @@ class PredictView(Limits):
     """What makes the program fail."""
 
     group = "Prediction"
+    limits: ClassVar = ("fail_if_passed",)
     fail_if_passed: bool = option(False, "Exit with code 1 if a forecast at its own width passes --cosine.")
 
     def asking(self, config: Any) -> Any:

@@ -1,7 +1,7 @@
 """``rankscope rate``: the order and the rate of collapse, measured and predicted."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import FiniteFloat
@@ -57,6 +57,7 @@ class RateConfig(ModelOrRandom):
     }
     of_model: ClassVar = ModelOrRandom.of_model | {"variant": "san"}
     shared: ClassVar = ("layers",)
+    either: ClassVar = ("model",)
     needs_network: ClassVar = False
     layers: int | None = option(
         None,
@@ -66,6 +67,11 @@ class RateConfig(ModelOrRandom):
     )
     max_texts: int | None = option(4, "Texts that are followed.", ge=1)
     no_error: bool = option(False, "Leave out the perturbed run that estimates floors; faster.")
+
+    @property
+    def draws(self) -> bool:
+        """The start of the run that a prediction follows is drawn."""
+        return True
 
 
 class Plateau(Value):
@@ -297,16 +303,41 @@ class RateFinding(Finding):
         if fit.plateaus:
             flat = ranges(layer for one in fit.plateaus for layer in range(one.first, one.last + 1))
             said.append(f"The residual hardly falls over layers {flat}.")
-        said += [
-            sentence(why)
-            for why in (
-                *_most(
-                    run.measured.why(self.layers) for run in self.runs if fit.regime in ("none", "linear")
-                ),
-                *_most(run.predicted.why for run in self.runs),
-            )
-        ]
+        if fit.regime in ("none", "linear"):
+            said += self._reasons([run.measured.why(self.layers) for run in self.runs])
+        said += self._reasons([run.predicted.why for run in self.runs])
         return tuple(dict.fromkeys(said))
+
+    def _reasons(self, reasons: Sequence[str]) -> list[str]:
+        """What is said of some runs, the most frequent three, each with the runs it is about if not about all."""
+        found = dict[str, list[Run]]()
+        for run, why in zip(self.runs, reasons, strict=True):
+            if why:
+                found.setdefault(why, []).append(run)
+        few = sorted(found.items(), key=lambda pair: -len(pair[1]))[:3]
+        return [
+            sentence(why) if len(runs) == len(self.runs) else sentence(f"{self._places(runs)}: {why}")
+            for why, runs in few
+        ]
+
+    def _places(self, runs: Sequence[Run]) -> str:
+        """Which runs, by text and seed as far as these tell runs apart."""
+        said = list[str]()
+        for many, name in (("texts", "sample"), ("seeds", "seed")):
+            every, own = ({getattr(run, name) for run in some} for some in (self.runs, runs))
+            if len(every) > 1:
+                said.append(
+                    f"{many if len(own) > 1 else many[:-1]} {ranges(one for one in own if one is not None)}"
+                )
+        return ", ".join(said)
+
+    @property
+    def _over(self) -> str:
+        """Over how many texts and seeds means are; empty for one run."""
+        texts, seeds = len({run.sample for run in self.runs}), len({run.seed for run in self.runs})
+        said = [count(texts, "text")] if texts > 1 else []
+        said += [count(seeds, "seed")] if seeds > 1 else []
+        return f" over {listed(said)}" if said else ""
 
     @property
     def network(self) -> str:
@@ -315,7 +346,7 @@ class RateFinding(Finding):
         return name if self.variant == "transformer" else f"{name} with {variant_name(self.variant)}"
 
     def _conclusion(self, fit: Summary) -> str:
-        what = f"in {self.network}"
+        what = f"in {self.network}{self._over}"
         match fit.regime:
             case "linear" if fit.rate is not None:
                 off = f" ± {number(fit.uncertainty, 2)}" if fit.uncertainty else ""
@@ -331,11 +362,13 @@ class RateFinding(Finding):
             case "sublinear":
                 power = number(fit.exponent)
                 return f"The residual {what} falls as the layer to the power {power}, slower than any factor."
-        have = sum(run.measured.rate is not None for run in self.runs)
-        if have:
-            has = "has" if have == 1 else "have"
+        having = [run for run in self.runs if run.measured.rate is not None]
+        if having:
+            has = "has" if len(having) == 1 else "have"
             runs = f"{count(len(self.runs), 'run')} of {self.network}"
-            return f"{have} of {runs} {has} a rate, the others follow another law or none."
+            where = self._places(having)
+            others = "the other follows" if len(self.runs) - len(having) == 1 else "the others follow"
+            return f"{len(having)} of {runs} {has} a rate ({where}), {others} another law or none."
         return (
             f"No rate could be fitted to {'the run' if len(self.runs) == 1 else 'any run'} of {self.network}."
         )
@@ -468,12 +501,6 @@ def _fact(value: Any) -> str:
         case tuple():
             return listed(value)
     return number(value, 6)
-
-
-def _most(reasons: Iterable[str]) -> list[str]:
-    """Reasons each once, the most frequent three."""
-    found = [one for one in reasons if one]
-    return sorted(dict.fromkeys(found), key=found.count, reverse=True)[:3]
 
 
 def _shared(values: Sequence[One], otherwise: One) -> One:

@@ -1,10 +1,16 @@
 """What a command ran on: the model or the random network, how far its tree was from it, and what it read."""
 
+from typing import TYPE_CHECKING
+
 from pydantic import FiniteFloat
 
 from rankscope.core.words import count, listed, number
 from rankscope.findings.base import Number, Quoted, Value
+from rankscope.findings.blocks import text_lengths
 from rankscope.findings.reading import TokensRead
+
+if TYPE_CHECKING:
+    from rankscope.results import Table
 
 VARIANTS = {
     "san": "attention alone",
@@ -125,15 +131,13 @@ class Subject(TokensRead):
             self.model, " ".join(self.model.split())
         )
 
-    @property
-    def facts(self) -> list[str]:
-        """What it is and what it read, in a few words each."""
-        average = " on average" if self.texts * self.seeds > 1 else ""
+    def facts(self, table: "Table") -> list[str]:
+        """What it is and what it read, in a few words each; the rows tell whether texts are of one length."""
         seeds = f", {count(self.seeds, 'seed')}" if self.seeds > 1 else ""
         return [
             f"{self.weights} weights, {self.dtype}",
             *([self.proof.words] if self.proof else []),
-            f"{count(self.texts, 'text')} of {number(self.tokens)} tokens{average}{seeds}; {self.inputs}",
+            f"{text_lengths(table, self.texts, self.tokens)}{seeds}; {self.inputs}",
         ]
 
     @property
@@ -156,8 +160,7 @@ class CutSubject(Subject):
     norm: str
     """The norms that it has."""
 
-    @property
-    def facts(self) -> list[str]:
+    def facts(self, table: "Table") -> list[str]:
         """What it is and what it read, in a few words each."""
-        first, *rest = super().facts
+        first, *rest = super().facts(table)
         return [f"{self.variant}, {first}", *rest]

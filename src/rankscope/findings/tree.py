@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict
 
-from rankscope.core.words import count
+from rankscope.core.words import count, number
 from rankscope.findings.base import Number, Quoted, Value
 
 BLANKS = ConfigDict(
@@ -205,7 +205,7 @@ class Tree(Value):
         if any(block.unread for block in self.blocks):
             said.append(_UNREAD)
         limits = "" if self.limits is None else f"; {self.limits.words}"
-        far = "an unknown deviation" if self.deviation is None else f"{self.deviation:.0e}"
+        far = "an unknown deviation" if self.deviation is None else number(self.deviation, 1)
         said.append(f"the tree equals the model to {far}{limits}")
         return [*said, *([] if self.limits is None else self.limits.conditions)]
 

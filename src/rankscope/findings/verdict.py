@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, computed_field, model_validator
 
 from rankscope.core.config import Config
-from rankscope.core.words import number, percent, ranges
+from rankscope.core.words import number, percent, ranges, sentence
 from rankscope.findings.base import Number, Value
 
 RAW = "residual_ratio[frobenius,mean]"
@@ -413,6 +413,32 @@ class Votes(Keyed):
     """How many end in NaN, infinity or zeros."""
 
 
+class NotFinite(Keyed):
+    """Layers whose states hold NaN or infinity."""
+
+    layers: tuple[int, ...]
+    """Which ones."""
+
+    texts: int
+    """In how many texts, where that is most."""
+
+    of: int
+    """Of how many."""
+
+    @property
+    def words(self) -> str:
+        """The finding without its end.
+
+        >>> NotFinite(layers=(2, 3), texts=1, of=4).words
+        'layers 2-3 hold NaN or infinity in 1 of 4 texts'
+        """
+        some = "" if self.texts == self.of else f" in {self.texts} of {self.of} texts"
+        where = (
+            f"layer {self.layers[0]} holds" if len(self.layers) == 1 else f"layers {ranges(self.layers)} hold"
+        )
+        return f"{where} NaN or infinity{some}"
+
+
 class Hidden(Keyed):
     """A collapse that the residual ratio of the tokens as they are does not show."""
 
@@ -475,6 +501,9 @@ class StackVerdict(Said):
     texts: Votes | None = None
     """What texts say one by one, where there are several."""
 
+    not_finite: NotFinite | None = None
+    """Layers whose states hold NaN or infinity, if there are any."""
+
     layers: tuple[LayerVerdict, ...] = ()
     """The verdict on every layer."""
 
@@ -508,9 +537,17 @@ class StackVerdict(Said):
                 said = self._healthy()
             case "ill":
                 return ("Ill: weights of the model are no numbers.",)
+            case "no numbers" if self.not_finite is not None:
+                return (f"No numbers: {self.not_finite.words}.", *self._end(), *self._texts())
             case _:
                 said = self._confounded()
-        return (*said, *self._texts())
+        broken = [] if self.not_finite is None else [sentence(self.not_finite.words)]
+        return (*broken, *said, *self._texts())
+
+    def _end(self) -> list[str]:
+        """What the last layer shows, where it has numbers."""
+        last = self.layers[-1]
+        return [] if last.verdict == "no numbers" else [f"After the last block, {last.words}."]
 
     def _collapsing(self) -> list[str]:
         last = self.layers[-1]

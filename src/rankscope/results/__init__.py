@@ -13,7 +13,6 @@ from rankscope.results.summary import MEANS as MEANS
 from rankscope.results.summary import UNRESOLVED_MARK as UNRESOLVED_MARK
 from rankscope.results.summary import is_split as is_split
 from rankscope.results.summary import layer_summary as layer_summary
-from rankscope.results.summary import pivot as pivot
 from rankscope.results.table import Table as Table
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "check_output",
     "is_split",
     "layer_summary",
-    "pivot",
     "provenance",
     "write_atomically",
 ]

@@ -8,9 +8,6 @@ import polars as pl
 from rankscope.results.schema import log10_of, unknown_column
 from rankscope.results.table import Table
 
-MOST_DECADES = 1e9
-"""Exponents from here on are rounded."""
-
 UNRESOLVED_MARK = "*"
 """Follows a cell of ``pivot`` in which at least one row is not above its rounding floor."""
 
@@ -51,8 +48,8 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
     ``log10_most``: the same mean with the floor in place of every number below it, null where a row has no number.
     Columns added to a table are averaged over unless ``by`` names them.
     """
-    _check(table, by)
-    frame, value = _with_sizes(table.frame), pl.col("value")
+    check_columns(table, by)
+    frame, value = with_sizes(table.frame), pl.col("value")
     most, has_logs = pl.max_horizontal("size", "log10_floor"), (value >= 0).all()
     return (
         frame.sort("layer", maintain_order=True)
@@ -74,7 +71,7 @@ def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
     )
 
 
-def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
+def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     """With ``size``, the logarithm of a value or, of a zero, of its floor, and ``log10_floor``."""
     floor = log10_of(frame["floor"])
     if "log10_floor" in frame.columns:  # the split pass has floors below the smallest float
@@ -83,81 +80,12 @@ def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(size.alias("size"), floor.alias("log10_floor"))
 
 
-def pivot(
-    table: Table, *, rows: Sequence[str] | None = None, across: str = "layer", digits: int = 2
-) -> pl.DataFrame:
-    """Text cells for reading: one line per network and definition, one column per layer, the mean over seeds.
-
-    The mean of residuals, ratios and diameters is the geometric one, as in charts with a logarithmic scale: layers
-    multiply them, and those of different texts lie powers of ten apart. A zero then stands at its floor.
-
-    ``rows`` are the columns that name a line; by default variant, mask, norm, definition and whatever else
-    of model, semantics, site and head varies in the table, so that different things are never averaged. A
-    cell in which some row is not resolved ends in ``*``; one with no number is ``-*``, one without rows null.
-    """
-    names = _line_columns(table) if rows is None else list(rows)
-    _check(table, [*names, across])
-    frame = _with_sizes(table.frame.filter(pl.col(across).is_not_null()))
-    cells = frame.group_by(*names, across, maintain_order=True).agg(
-        pl.col("value").mean(),
-        pl.col("size").mean(),
-        pl.col("resolved").all().alias("resolved"),
-        pl.col("measure").is_in(FACTORS).all().alias("geometric"),
-    )
-    text = [
-        (_geometric_cell if geometric or is_split(table) else _cell)(value, log10, resolved, digits)
-        for value, log10, resolved, geometric in cells.select(
-            "value", "size", "resolved", "geometric"
-        ).iter_rows()
-    ]
-    order = frame[across].unique().sort().to_list()
-    lines = cells.select(names).unique(maintain_order=True)
-    cells = cells.with_columns(pl.Series("cell", text, dtype=pl.String))
-    for position in order:
-        column = cells.filter(pl.col(across) == position).select(*names, pl.col("cell").alias(str(position)))
-        lines = lines.join(column, on=names, how="left", nulls_equal=True, maintain_order="left")
-    return lines
-
-
-def _line_columns(table: Table) -> list[str]:
-    varying = [name for name in GROUP if name not in LINE and table.frame[name].n_unique() > 1]
-    return [name for name in GROUP if name in LINE or name in varying]
-
-
 def is_split(table: Table) -> bool:
     """Whether a table comes from the split pass: the ordinary one stands beside it."""
     return "float_value" in table.frame.columns
 
 
-def _geometric_cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:
-    """The geometric mean as text, also beyond the range of floats; a value of zero has no logarithm."""
-    if log10 is None:
-        return _cell(value, log10, resolved, digits)
-    text = f"{10**log10:.{digits - 1}e}" if abs(log10) < 300 else _decades(log10)
-    return text if resolved else text + UNRESOLVED_MARK
-
-
-def _cell(value: float | None, log10: float | None, resolved: bool, digits: int) -> str:
-    """A mean as text; below the smallest float, the power of ten that is its geometric mean."""
-    text = "-" if value is None else f"{value:.{digits - 1}e}"
-    if value == 0 and log10 is not None:
-        text = _decades(log10)
-    return text if resolved else text + UNRESOLVED_MARK
-
-
-def _decades(log10: float) -> str:
-    """A power of ten; where its exponent has more digits than the logarithm knows, the exponent is rounded.
-
-    >>> _decades(-478863.2), _decades(-2.7352e80)
-    ('1e-478863', '10^-2.74e80')
-    """
-    if abs(log10) < MOST_DECADES:
-        return f"1e{log10:.0f}"
-    mantissa, exponent = f"{log10:.2e}".split("e")
-    return f"10^{mantissa}e{int(exponent)}"
-
-
-def _check(table: Table, names: Sequence[str]) -> None:
+def check_columns(table: Table, names: Sequence[str]) -> None:
     for name in names:
         if name not in table.frame.columns:
             raise unknown_column(name, table.frame.columns)

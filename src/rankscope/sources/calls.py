@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, ModelError, RankscopeError
 from rankscope.findings.reading import TextAxes
 from rankscope.sources.arguments import positional_names, taken_apart, tensors_in
@@ -76,6 +77,11 @@ class Calls(Iterator[Batch]):
         """Whether these are calls as somebody made them, not tensors under the names of inputs."""
 
         self._parts = chain([first], self._parts)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether whole tensors were given, which are cut into batches; calls stay as they were made."""
+        return self._given.is_whole
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -211,8 +217,8 @@ def given_calls(
 def _of_seen(seen: Seen, model: nn.Module, stated: StatedAxes | None) -> Given:
     if seen.closed().model is not model:
         raise ConfigError(
-            f"a {type(seen.model).__name__} was recorded, but another model ({type(model).__name__}) is asked for; "
-            "pass what was recorded alone"
+            f"{article(type(seen.model).__name__)} was recorded, but another model ({type(model).__name__}) is asked "
+            "for; pass what was recorded alone"
         )
     given = Given((Ready(batch=batch, stated=stated) for batch in seen.batches), total=len(seen.batches))
     for number, words in enumerate(seen.notes):
@@ -437,8 +443,8 @@ class _Reader:
 
     def _not_understood(self, value: object) -> ConfigError:
         return ConfigError(
-            f"a {type(value).__name__} is no input of {self.name}; expected a tensor, a dict, a tuple of arguments, a "
-            "DataLoader or another iterable of these, a file, or call=lambda m: m(...)"
+            f"{article(type(value).__name__)} is no input of {self.name}; expected a tensor, a dict, a tuple of "
+            "arguments, a DataLoader or another iterable of these, a file, or call=lambda m: m(...)"
         )
 
 

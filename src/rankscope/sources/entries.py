@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rankscope.core.words import article
 from rankscope.errors import FileError, ShapeError
 from rankscope.sources.files import load_array, natural
 from rankscope.sources.safety import first_line
@@ -50,8 +51,8 @@ def entries_of_source(source: Source) -> list[Entry]:
         found = _in_file(Path(source).expanduser())
     else:
         raise ShapeError(
-            f"a {type(source).__name__} is no source of tensors; expected a tensor, an array, a list or a mapping of "
-            "them, or the name of a .npy or .safetensors file"
+            f"{article(type(source).__name__)} is no source of tensors; expected a tensor, an array, a list or a "
+            "mapping of them, or the name of a .npy or .safetensors file"
         )
     if not found:
         raise FileError(f"{source!r} holds no tensors" if isinstance(source, str) else "there are no tensors")
@@ -82,7 +83,7 @@ def _named(name: str, value: object) -> Entry:
         return _of_tensor(name, value)
     if isinstance(value, np.ndarray):
         return _of_array(name, value)
-    raise ShapeError(f"{name!r} is a {type(value).__name__}; expected a tensor or an array")
+    raise ShapeError(f"{name!r} is {article(type(value).__name__)}; expected a tensor or an array")
 
 
 def _of_slice(file: Path, name: str, part: Any) -> Entry:

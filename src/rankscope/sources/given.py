@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, NotTapped
 from rankscope.sources.taps import unwrapped
 
@@ -34,7 +35,7 @@ def not_a_model(value: object) -> ConfigError:
         )
     if isinstance(value, Tensor | np.ndarray | list | tuple):
         return ConfigError(
-            f"a {type(value).__name__} is no model; expected a module, a folder or a name; hidden states go to "
+            f"{article(type(value).__name__)} is no model; expected a module, a folder or a name; hidden states go to "
             "scan_states"
         )
     if callable(value):
@@ -43,7 +44,8 @@ def not_a_model(value: object) -> ConfigError:
             "does with it as call=lambda model: ...; if the function makes the model, pass what it returns"
         )
     return ConfigError(
-        f"a {type(value).__name__} is no model; expected a module, a folder or a name; hidden states go to scan_states"
+        f"{article(type(value).__name__)} is no model; expected a module, a folder or a name; hidden states go to "
+        "scan_states"
     )
 
 

@@ -99,7 +99,8 @@ def settings_of(folder: Path, config: Mapping[str, Any], request: Request) -> It
     if model_types(config) & {"timm_wrapper", "timm_backbone"}:
         import_timm()  # transformers imports it too, but not where torchvision is missing
     if request.trust_remote_code:
-        yield folder
+        with _network(request):
+            yield folder
         return
     with only(settings_files(folder), folder.name) as place:
         yield place
@@ -379,19 +380,37 @@ def readable(what: str, hint: str) -> Iterator[None]:
 
 
 @contextmanager
+def _network(request: Request) -> Iterator[None]:
+    """No request leaves the machine inside, if that was asked for: the libraries look into this at every one."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or request.offline
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
 def reachable(name: str, request: Request) -> Iterator[None]:
     """The same for the Hub, where the usual reasons are the network, the name and the format."""
     from huggingface_hub import constants
 
     local = "name a local folder or a built-in model (rankscope list models)"
+    words = f"the model {name!r} from the Hugging Face Hub", f"check the name and the network, or {local}"
     try:
-        with readable(
-            f"the model {name!r} from the Hugging Face Hub", f"check the name and the network, or {local}"
-        ):
+        with readable(*words), _network(request):
             yield
     except FileError as error:
         if not isinstance(error.__cause__, OSError):
             raise
+        if request.offline:
+            raise ConfigError(
+                Option("offline"),
+                f" was asked for, and the model {name!r} is not in the local cache; leave it out to fetch the model, "
+                f"or {local}",
+            ) from error
         if constants.HF_HUB_OFFLINE:
             raise FileError(
                 f"cannot load the model {name!r}: HF_HUB_OFFLINE is set and the model is not in the local cache; "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from rankscope.errors import (
     UnknownNameError,
     is_out_of_memory,
 )
+from rankscope.findings.asked import Loading
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.hub import (
@@ -129,8 +130,7 @@ def initial_model(
     seed: int = 0,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    **loading: Unpack[Loading],
 ) -> Loaded:
     """The model that ``source`` describes with untrained weights of ``seed``, in evaluation mode.
 
@@ -143,8 +143,7 @@ def initial_model(
     request = Request(
         dtype=as_dtype(dtype) or torch.float32,
         device=as_device(device),
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+        **loading,
     )
     return replace(_initial(source, request, seed), weights="initial")
 

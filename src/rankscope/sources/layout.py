@@ -1,16 +1,17 @@
 """The layout of a live model: by the user's naming, by its family, else by structure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from torch import nn
 
-from rankscope.errors import RankscopeError
+from rankscope.errors import ConfigError, Option, RankscopeError
 from rankscope.sources.batch import Batch
 from rankscope.sources.families import load_families
 from rankscope.sources.family import Family, Layout, Names, Stack, family_of
 from rankscope.sources.final_norm import final_norm
+from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.paths import expand, is_inside, join, resolve
 from rankscope.sources.program_layout import stack_by_program
 from rankscope.sources.roles import children, is_callable
@@ -18,6 +19,7 @@ from rankscope.sources.runs import Entry, Run, entries_of, find_runs
 from rankscope.sources.stream_layout import BY_RUN, layout_by_run, running_sites
 from rankscope.sources.structure import (
     BY_STRUCTURE,
+    BY_USER,
     Blocks,
     layout_by_structure,
     layout_by_user,
@@ -27,6 +29,7 @@ from rankscope.sources.structure import (
     unique_blocks,
 )
 from rankscope.sources.sublayers import attention_of, mlp_of
+from rankscope.sources.taps import plain_code
 
 
 def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | None = None) -> Layout:
@@ -60,6 +63,36 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
         ran = layout_by_run(model, batch)
         found = ran if ran is not None and ran.stacks[0].calls > 1 else found
     return found if batch is None else running_sites(model, found, batch)
+
+
+def check_order(model: nn.Module, layout: Layout, batch: Batch) -> None:
+    """Raise if the user named blocks in another order than the one in which the model runs them on this batch."""
+    if layout.family != BY_USER:
+        return
+    ran = list[str]()
+
+    def entered(path: str) -> Callable[..., None]:
+        return lambda *_: ran.append(path)
+
+    paths = dict.fromkeys(path for stack in layout.stacks for path in stack.blocks)
+    handles = [model.get_submodule(path).register_forward_pre_hook(entered(path)) for path in paths]
+    try:
+        with quiet(model), plain_code(model):
+            run_batch(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for stack in layout.stacks:
+        own = [path for path in dict.fromkeys(ran) if path in stack.blocks]
+        if len(own) == len(stack.blocks) and own != list(
+            stack.blocks
+        ):  # blocks that never run have other words
+            named, right = ",".join(stack.blocks), ",".join(own)
+            raise ConfigError(
+                Option("blocks", named),
+                ": the model runs these in another order; name them as they run: ",
+                Option("blocks", right),
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,6 +37,7 @@ class Request:
 
     dtype: torch.dtype | None = None
     device: torch.device | None = None
+    offline: bool = False
     revision: str | None = None
     allow_pickle: bool = False
     trust_remote_code: bool = False

@@ -10,12 +10,14 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, Option, RankscopeError, UnknownNameError
+from rankscope.findings.asked import Loading
 from rankscope.sources.builtin import BUILTINS, load_builtin
 from rankscope.sources.given import check_filled, checked_module, not_a_model
 from rankscope.sources.hub import load_folder, load_gguf, load_hub
@@ -37,10 +39,8 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     with_head: bool = False,
+    **loading: Unpack[Loading],
 ) -> Loaded:
     """The model that ``source`` means, in evaluation mode, with its tokenizer or processor.
 
@@ -48,35 +48,48 @@ def load_model(
     name (a folder of the same name is ``./name``); an existing folder or ``.gguf`` file; ``module:attribute``
     or ``file.py:attribute``, which imports and so runs the user's own code; anything else that has the form of
     a Hub id is looked for there. Models load in the dtype of their checkpoint unless ``dtype`` is named, on the
-    CPU unless ``device`` is, without the head unless ``with_head``.
+    CPU unless ``device`` is, without the head unless ``with_head``. ``loading`` are the fields of ``Loading``.
     """
     request = Request(
         dtype=as_dtype(dtype),
         device=as_device(device),
-        revision=revision,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
         with_head=with_head,
+        **loading,
     )
     if isinstance(source, nn.Module):
         return _given(source, request)
     text = os.fspath(source)
     if not text.strip():
         raise ConfigError(f"no model was named; expected {WAYS}")
-    path = Path(text).expanduser()
-    if isinstance(source, str) and text in BUILTINS:
-        return replace(load_builtin(BUILTINS[text], request), weights="trained")
-    if isinstance(source, str) and text in UNTRAINED:
-        raise ConfigError(f"{without_trained(source)}; use ", Option("weights", "initial"))
-    if path.exists():
-        found = _from_path(path, request)
-    elif isinstance(source, str) and _ATTRIBUTE.fullmatch(text):
-        return _from_attribute(text, request)
-    elif not isinstance(source, str) or _looks_like_path(text):
-        raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
-    else:
-        found = _from_hub(text, request)
+    match way_of(source):
+        case "listed" if text in BUILTINS:
+            return replace(load_builtin(BUILTINS[text], request), weights="trained")
+        case "listed":
+            raise ConfigError(f"{without_trained(source)}; use ", Option("weights", "initial"))
+        case "attribute":
+            return _from_attribute(text, request)
+        case "folder" | "file":
+            found = _from_path(Path(text).expanduser(), request)
+        case _ if not isinstance(source, str) or _looks_like_path(text):
+            raise FileError(f"there is no folder or file {text!r}; expected {WAYS}")
+        case _:
+            found = _from_hub(text, request)
     return replace(found, weights="stored")
+
+
+def way_of(source: str | os.PathLike[str]) -> Literal["listed", "folder", "file", "attribute", "hub"]:
+    """What a name means, before anything is opened; what nothing else explains is taken for a Hub id.
+
+    >>> way_of("minilm"), way_of("code.py:model"), way_of("org/name")
+    ('listed', 'attribute', 'hub')
+    """
+    text = os.fspath(source)
+    path = Path(text).expanduser()
+    if isinstance(source, str) and (text in BUILTINS or text in UNTRAINED):
+        return "listed"
+    if path.exists():
+        return "folder" if path.is_dir() else "file"
+    return "attribute" if isinstance(source, str) and _ATTRIBUTE.fullmatch(text) else "hub"
 
 
 def load_drawn(
@@ -177,7 +190,7 @@ def _from_attribute(text: str, request: Request) -> Loaded:
         raise ConfigError(f"{text!r}: {not_a_model(found)}")
     if not isinstance(found, nn.Module):
         raise ConfigError(
-            f"{text!r} is a {type(found).__name__}; expected a torch.nn.Module or a callable returning one"
+            f"{text!r} is {article(type(found).__name__)}; expected a torch.nn.Module or a callable returning one"
         )
     check_filled(found, repr(text))
     model = found if request.dtype is None else found.to(request.dtype)

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, Option, OutOfMemory
 from rankscope.results.plain import from_json
 
@@ -83,7 +84,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(config, dict):
         raise FileError(
-            f"{str(file)!r} holds a {type(config).__name__}; expected an object with a model_type"
+            f"{str(file)!r} holds {article(type(config).__name__)}; expected an object with a model_type"
         )
     return config
 
@@ -174,7 +175,7 @@ def read_tensors(
             words = "its pickle holds more than tensors and was opened in full, which can run any code"
             notes = (f"{words} ({first_line(error)})",)
         if not isinstance(loaded, Mapping):
-            raise FileError(f"{str(file)!r} holds a {type(loaded).__name__}; expected tensors by name")
+            raise FileError(f"{str(file)!r} holds {article(type(loaded).__name__)}; expected tensors by name")
         found |= {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
     return found, notes
 

@@ -139,8 +139,8 @@ def called(model: nn.Module, call: Call) -> Seen:
             if is_out_of_memory(error):
                 raise
             raise ModelError(
-                f"the call {name} failed with {type(error).__name__}: {first_line(error)}; expected a function of the "
-                "model that runs it, such as call=lambda m: m(tokens, mask=mask)"
+                f"{name}, the function that was given to run the model, failed with {type(error).__name__}: "
+                f"{first_line(error)}; expected one that runs it, such as call=lambda m: m(tokens, mask=mask)"
             ) from error
     return seen
 

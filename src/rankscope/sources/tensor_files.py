@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.core.words import article
 from rankscope.errors import FileError, Option
 from rankscope.sources.entries import entries_of_source
 from rankscope.sources.files import load_array
@@ -75,6 +76,6 @@ def _saved(file: Path) -> Any:
         ) from error
     if not isinstance(found, Tensor | Mapping | list | tuple):
         raise FileError(
-            f"{str(file)!r} holds a {type(found).__name__}; expected a tensor, or a dict, list or tuple of them"
+            f"{str(file)!r} holds {article(type(found).__name__)}; expected a tensor, or a dict, list or tuple of them"
         )
     return found

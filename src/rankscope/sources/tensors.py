@@ -205,9 +205,9 @@ def _with_texts(entry: Entry, key: str, model: nn.Module, stated: StatedAxes | N
     if entry.dtype is None:
         return value if value.dtype == torch.bool else value.long()
     if "mask" not in key and not bool(value.isfinite().all()):
-        count = int((~value.isfinite()).sum())
+        lost = int((~value.isfinite()).sum())
         raise ShapeError(
-            f"the input {entry.name!r} holds {count} numbers that are NaN or infinite, of {value.numel()}; "
+            f"the input {entry.name!r} holds NaN or infinity in {lost} of {value.numel()} numbers; "
             "expected finite numbers"
         )
     return as_computed(value, model)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Literal, final, get_args
 
 import torch
 
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError
 from rankscope.results.plain import from_json, has_half_character, whole_text
 from rankscope.sources.batch import Batch, batch_of_texts, shortened
@@ -222,7 +223,7 @@ class TextBatches(Iterator[Batch]):
     def _tokenized(self, chunk: list[tuple[int, str]]) -> list[_Row]:
         for number, text in chunk:
             if not isinstance(text, str):
-                raise ConfigError(f"text {number} is a {type(text).__name__}; expected a string")
+                raise ConfigError(f"text {number} is {article(type(text).__name__)}; expected a string")
             if not text.strip():
                 raise ConfigError(f"text {number} is empty; leave it out")
             if has_half_character(text):

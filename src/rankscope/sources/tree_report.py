@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from rankscope.core.words import number as in_digits
 from rankscope.errors import RankscopeError
 from rankscope.findings.tree import Branch, Tree, TreeBlock, TreeLimits
 from rankscope.masks import Full
@@ -129,7 +130,7 @@ def part_words(part: Part) -> str:
         case Sum():
             return "Sum"
         case Norm():
-            return f"{type(part).__name__}, eps {part.eps:.3g}"
+            return f"{type(part).__name__}, eps {in_digits(part.eps)}"
         case Attention():
             return f"Attention: {_mixer_words(part.mixer)}"
         case CrossAttention():
@@ -166,5 +167,5 @@ def _mixer_words(mixer: Any) -> str:
     words += [] if mixer.rule == Full() else [str(mixer.rule)]
     words += _position_words(mixer.position)
     words += [] if mixer.query_norm is None else ["query and key norms"]
-    words += [] if mixer.softcap is None else [f"soft-cap {mixer.softcap:g}"]
-    return ", ".join([*words, f"scale {mixer.scale:.4g}"])
+    words += [] if mixer.softcap is None else [f"soft-cap {in_digits(mixer.softcap)}"]
+    return ", ".join([*words, f"scale {in_digits(mixer.scale, 4)}"])

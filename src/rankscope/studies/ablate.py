@@ -316,7 +316,7 @@ def _measure(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fe
 
 def _measure_split(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fed) -> None:
     measures = [find_measure(name) for name in config.measures]
-    splits = split_states(cut.network, fed.x, fed.context, error=not config.no_error)
+    splits = split_states(cut.network, fed.x, fed.context, error=not config.no_error, may_overflow=True)
     states, others = (one.states(fed.x, fed.context) for one in (cut.network, jittered(cut.network)))
     for layer, (split, state, again) in enumerate(zip(splits, states, others, strict=True)):
         ordinary = evaluated(measures, state, fed.keep, layer=layer, again=again)

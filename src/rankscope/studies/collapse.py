@@ -122,7 +122,7 @@ def _measure_split(
     rows: Rows, config: CollapseConfig, about: Columns, network: Network, batch: Seeds
 ) -> None:
     measures = [find_measure(name) for name in config.measures]
-    splits = split_states(network, batch.x, error=not config.no_error)
+    splits = split_states(network, batch.x, error=not config.no_error, may_overflow=True)
     for layer, found, ordinary in split_layers(
         measures,
         splits,

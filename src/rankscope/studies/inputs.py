@@ -14,7 +14,8 @@ from torch import nn
 from rankscope.errors import ConfigError, Option
 from rankscope.findings import asked
 from rankscope.findings.reading import DecoderInputs, TokensRead
-from rankscope.network import Spec
+from rankscope.findings.ways import LOADED, READING, refuse_idle, refuse_unread
+from rankscope.network import Network, Spec
 from rankscope.sources import (
     Batch,
     Layout,
@@ -25,6 +26,7 @@ from rankscope.sources import (
     image_batches,
     layout_of,
     load_attribute,
+    load_model,
     parse_shape,
     random_token_batches,
     read_audio,
@@ -39,6 +41,7 @@ from rankscope.sources import (
 from rankscope.sources.axes import as_read
 from rankscope.sources.begin_token import TEXTS, missing_begin
 from rankscope.sources.calls import Calls, given_calls
+from rankscope.sources.loading import way_of
 from rankscope.sources.seen import Call
 from rankscope.sources.structure import Blocks, block_paths
 from rankscope.sources.taps import unwrapped
@@ -93,8 +96,42 @@ def verb_asked(
         config.check_kind(has_model=model is not None, besides=besides)
     elif model is None:
         raise ConfigError("no model was named; name one (rankscope list models)")
+    check_loading(config, model)
     read: object = config  # a verb may load a model and feed it nothing
-    return config, model, _with_named(given, read) if isinstance(read, asked.Inputs) else given
+    if isinstance(read, asked.Inputs):
+        given = _with_named(given, read)
+        if given.call is not None:
+            refuse_unread(read, READING, "calls")  # before it is called
+    return config, model, given
+
+
+def check_loading(config: asked.Model, model: Any) -> None:
+    """Raise if it was said how to load a model in a way that this one is not loaded in."""
+    if isinstance(model, str | os.PathLike):
+        refuse_unread(config, LOADED, way_of(model))
+        if config.weights == "initial":
+            refuse_idle(
+                config,
+                ["allow_pickle"],
+                "beside ",
+                Option("weights", "initial"),
+                ", which opens no checkpoint",
+            )
+        return
+    module = model.model if isinstance(model, Loaded | Translation | Seen) else model
+    if not isinstance(module, nn.Module) or isinstance(module, Network):
+        return  # random networks and trees of parts say for themselves what they need
+    if config.weights == "initial":
+        return  # loading has words for this
+    refuse_unread(config, LOADED, "live")
+    if "device" in config.explicit:
+        load_model(module, device=config.device)  # says so if it is elsewhere
+    if isinstance(model, Translation) and config.stack is not None:
+        raise ConfigError(
+            Option("stack", config.stack),
+            " has no effect on a model that is translated already; choose it where it is translated: "
+            f"translate(model, ..., stack={config.stack!r})",
+        )
 
 
 def _with_paths(model: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
@@ -155,6 +192,9 @@ class Reading:
     tokens: TokensRead
     read: object = None  # the reader itself, where ``batches`` only pass on what it reads
     told: tuple[str, ...] = ()  # what there was to say before the first text
+
+    draws: bool = False
+    """Whether something of it is drawn at random."""
 
     given: object = None  # what the user named: a path, or the texts themselves
 
@@ -227,14 +267,6 @@ def chosen_inputs(
     named += ["random_tokens"] if config.random_tokens is not None else []
     if len(named) > 1:
         raise ConfigError(f"give one kind of input, not {' and '.join(named)}")
-    if config.vocab is not None and named not in ([], ["random_tokens"]):
-        raise ConfigError(f"a vocabulary is that of random tokens; leave it out beside {named[0]}")
-    if config.axes is not None and named not in (["inputs"], ["call"]):
-        raise ConfigError(
-            Option("axes", config.axes),
-            " names the axes of ready inputs, but none were given: ",
-            Option("inputs"),
-        )
     is_example = not named and loaded.examples is not None
     if is_example:
         given, named = replace(given, inputs=loaded.examples), ["inputs"]
@@ -242,11 +274,8 @@ def chosen_inputs(
     if is_default:
         config = config.model_copy(update={"random_tokens": loaded.random_tokens})
         named = ["random_tokens"]
-    if config.vocab is not None and not named:
-        raise ConfigError(
-            f"a vocabulary of {config.vocab} ids is that of random tokens; say how many: ",
-            Option("random_tokens", "2x48"),
-        )
+    if not named:
+        refuse_idle(config, ["vocab"], "without random tokens")
     kind = named[0] if named else {"text": "texts", "image": "images", "audio": "audio"}.get(loaded.kind)
     if kind is None:
         raise ConfigError(
@@ -266,6 +295,7 @@ def chosen_inputs(
     if kind in ("inputs", "call"):
         made = _calls(loaded, config, given, layout)
     else:
+        refuse_unread(config, READING, kind)
         made = makers[kind](loaded, config, getattr(given, kind, None), seed)
     made = replace(made, given=getattr(given, kind, None))
     if is_example:
@@ -277,6 +307,10 @@ def chosen_inputs(
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
         made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, seed)
     made = _with_decoder(made, loaded, kind, getattr(given, kind, None))
+    if not (made.draws or config.draws or loaded.weights == "initial"):
+        refuse_idle(
+            config, ["seed", "seeds"], f"on the {loaded.weights} weights of {loaded.name} and these inputs"
+        )
     return made if config.max_texts is None else _cut(made, config)
 
 
@@ -367,6 +401,7 @@ def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> R
         ),
         total=parse_shape(shape)[0],
         tokens=TokensRead(inputs=f"random tokens {shape}", read="random tokens", random_tokens=shape),
+        draws=True,
     )
 
 
@@ -381,6 +416,7 @@ def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Rea
             inputs="sample images" if images is None else str(images),
             read="sample images" if images is None else "images",
         ),
+        draws=images is None,
     )
 
 
@@ -395,6 +431,7 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Readi
             inputs="sample sound" if audio is None else str(audio),
             read="sample sound" if audio is None else "sound",
         ),
+        draws=audio is None or "decoder_input_ids" in loaded.takes,
     )
 
 
@@ -403,6 +440,7 @@ def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -
     batches = batches_of_call(
         loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
     )
+    refuse_unread(config, READING, "tensors" if batches.is_whole else "calls")
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
@@ -428,7 +466,7 @@ def _with_pictures(inputs: Reading, loaded: Loaded, seed: int) -> Reading:
             yield batch.joined(drawn)
 
     tokens = inputs.tokens.model_copy(update={"inputs": f"{inputs.tokens.inputs}, with sample images"})
-    return replace(inputs, batches=batches(), tokens=tokens)
+    return replace(inputs, batches=batches(), tokens=tokens, draws=True)
 
 
 def _needs_both(loaded: Loaded) -> bool:

@@ -18,9 +18,11 @@ from rankscope.findings.paths import PathsConfig, PathsFinding
 from rankscope.findings.paths import values as found
 from rankscope.findings.paths.finding import DEFAULT_TOP
 from rankscope.findings.subject import Proof
+from rankscope.findings.ways import refuse_idle
 from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Spec
-from rankscope.network.surgery import check_variant
+from rankscope.network.parts import leaves
+from rankscope.network.surgery import check_variant, is_mlp
 from rankscope.pathways import (
     Attribution,
     Estimate,
@@ -111,6 +113,7 @@ def paths(
         ):
             about = about or subject.about
             cut = one_cut(subject.network, config.model_copy(update={"norm": None}) if is_random else config)
+            _check_used(cut, config)
             for one in _texts(subject, cut, config, advance):
                 _add_rows(rows, one, cut, subject)
                 # The states of one network are enough.
@@ -154,6 +157,14 @@ def _network_of(source: Any, config: PathsConfig) -> tuple[Any, PathsConfig]:
     if config.mask not in (None, OWN):
         parse_mask(config.mask or "")
     return source, config
+
+
+def _check_used(cut: Cut, config: PathsConfig) -> None:
+    """Raise if an option was given that is about parts which the network does not have."""
+    if not any(is_mlp(leaf) for block in cut.network.blocks for leaf in leaves(block)):
+        refuse_idle(config, ["mlps", "count_mlps"], f"on {cut.variant}, a network without MLPs")
+    if cut.network.final_norm is None:
+        refuse_idle(config, ["before_final_norm"], "on a network without a final norm")
 
 
 # ----------------------------------------------------------------------------------------------------- one text

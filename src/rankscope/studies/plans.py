@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, Unpack, get_args
 
 from rankscope.bounds.forecast import Outline, Placement
 from rankscope.bounds.forecast_spec import outline_of
 from rankscope.core.registry import unknown_name
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, MissingExtraError
+from rankscope.findings.asked import Loading
 from rankscope.network import ACTIVATIONS, Spec
 from rankscope.pathways.counts import ARCHITECTURES
 from rankscope.results.plain import from_json
@@ -319,9 +321,9 @@ _ACTIVATION_NAMES = (
 _WIDTH_NAMES = ("intermediate_size", "ffn_dim", "n_inner", "d_inner", "d_ff", "hidden_dim")
 
 
-def read_plan(source: str, *, placement: str | None = None, revision: str | None = None) -> Plan:
+def read_plan(source: str, *, placement: str | None = None, **loading: Unpack[Loading]) -> Plan:
     """The network that ``source`` describes; ``placement`` moves its norms."""
-    plan = _read(source, revision)
+    plan = _read(source, Request(**loading))
     if placement is None:
         return plan
     where: Placement | None = next((one for one in get_args(Placement) if one == placement), None)
@@ -334,7 +336,7 @@ def read_plan(source: str, *, placement: str | None = None, revision: str | None
     return plan
 
 
-def _read(source: str, revision: str | None) -> Plan:
+def _read(source: str, request: Request) -> Plan:
     if not source.strip():
         raise ConfigError(f"no config was named; expected {WAYS}")
     if source in UNTRAINED:
@@ -360,7 +362,7 @@ def _read(source: str, revision: str | None) -> Plan:
         or path.suffix in (".json", ".yaml", ".yml")
     ):
         raise FileError(f"there is no folder or file {source!r}; expected {WAYS}")
-    return _from_hub(source, revision)
+    return _from_hub(source, request)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -377,7 +379,7 @@ def _settings(path: Path) -> dict[str, Any]:
     except Exception as error:  # parsers raise classes of their own
         raise FileError(f"cannot read {str(path)!r}: {first_line(error)}; expected {WAYS}") from error
     if not isinstance(found, dict):
-        raise FileError(f"{str(path)!r} holds a {type(found).__name__}; expected {WAYS}")
+        raise FileError(f"{str(path)!r} holds {article(type(found).__name__)}; expected {WAYS}")
     return found
 
 
@@ -391,13 +393,13 @@ def _from_settings(name: str, settings: dict[str, Any], where: str) -> Plan:
     return SpecPlan(spec=Spec.of(**{"variant": "transformer"} | settings), name=name)
 
 
-def _from_hub(name: str, revision: str | None) -> Plan:
+def _from_hub(name: str, request: Request) -> Plan:
     known = [*UNTRAINED, *NAMED, *BUILTINS]
     if "/" not in name:
         raise unknown_name("config", name, known)
     transformers = import_transformers()
-    with reachable(name, Request(revision=revision)), quiet(transformers):
-        settings, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
+    with reachable(name, request), quiet(transformers):
+        settings, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=request.revision)
     if not settings.get("model_type"):
         raise ConfigError(f"the config of {name!r} has no model_type; expected one of {', '.join(KINDS)}")
     return _from_settings(name, settings, name)

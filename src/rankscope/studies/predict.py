@@ -15,6 +15,7 @@ from rankscope.bounds.apriori_layers import LayerStatement, apriori
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.forecast import SMALL_LOGITS, forecast
 from rankscope.core.numerics import relative_floor
+from rankscope.core.words import article
 from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.predict import (
     COSINE,
@@ -32,11 +33,13 @@ from rankscope.findings.predict import (
     Sizing,
     Statement,
 )
+from rankscope.findings.ways import DRAWN, refuse_idle
 from rankscope.network import Network, Spec, build, generators
 from rankscope.results.outcome import Outcome, judged, span_of
 from rankscope.results.schema import Row
 from rankscope.sources import load_drawn, translate
 from rankscope.studies.certify import failed
+from rankscope.studies.inputs import check_loading
 from rankscope.studies.plans import Plan, SpecPlan, equal_parameters, read_plan
 from rankscope.studies.rows import Rows, definitions
 
@@ -67,6 +70,8 @@ def predict(
         )
     if config.weights is None:
         _refuse_loading(config)
+    check_loading(config, what)
+    _refuse_unused(config, what)
     rows, tokens = Rows(), config.chosen("tokens")
     spec: Spec | None = None
     told: Statements | None = None
@@ -85,12 +90,15 @@ def predict(
             told = _statements(rows, "random", network, config, names)
     elif config.weights is None:
         _refuse(config)
-        plan = read_plan(what, placement=config.placement, revision=config.revision)
+        plan = read_plan(what, placement=config.placement, **config.loading)
         name, prediction = plan.name, _forecasts(rows, plan, config, tokens, advance)
     else:
         if config.layers or config.placement:
             raise ConfigError(
-                "layers and placement belong to a forecast; with weights they are the model's own"
+                Option("layers"),
+                " and ",
+                Option("placement"),
+                " belong to a forecast; with weights they are the model's own: leave them out",
             )
         ready = load_drawn(
             what,
@@ -136,9 +144,9 @@ def _asked(
             f"expected the name of a config, a Spec or a tree of parts, got {type(first).__name__}"
         )
     what = config.model if first is None or named else first
-    given = config.of_random
+    given = [*config.of_random, *(_of_forecast(config) if isinstance(what, Network) else ())]
     if what is not None and given:
-        said = repr(what) if isinstance(what, str) else f"a {type(what).__name__}"
+        said = repr(what) if isinstance(what, str) else article(type(what).__name__)
         raise ConfigError(
             *options(given), f" belongs to a random network, but {said} was named; leave one out"
         )
@@ -153,6 +161,11 @@ def _asked(
             " belongs to a model, but none was named; a random network has its own",
         )
     return config, _drawn(config) if what is None else what
+
+
+def _of_forecast(config: PredictConfig) -> list[str]:
+    """Sizes that were given, which a tree of parts has already."""
+    return [name for name in ("layers", "placement") if name in config.explicit]
 
 
 def _drawn(config: PredictConfig) -> Spec:
@@ -187,6 +200,17 @@ def _refuse_loading(config: PredictConfig) -> None:
             Option("weights", "trained"),
             ", or leave it out",
         )
+
+
+def _refuse_unused(config: PredictConfig, what: str | Spec | Network) -> None:
+    """Raise if an option is about a forecast where there is none, or about weights where none are drawn."""
+    if config.weights is not None or isinstance(what, Network):
+        refuse_idle(
+            config, ["cosine", "tokens"], "on statements proven from weights, which hold for any text"
+        )
+    has_drawn = config.weights == "initial" or (isinstance(what, Spec) and len(config.layers) <= 1)
+    if not has_drawn:
+        refuse_idle(config, ["seed"], "on a forecast or on stored weights", instead=DRAWN)
 
 
 # --------------------------------------------------------------------------------------------------------- forecast

@@ -55,6 +55,7 @@ from rankscope.sources import (
     read_states,
 )
 from rankscope.sources.given import not_a_model
+from rankscope.sources.layout import check_order
 from rankscope.sources.seen import Call
 from rankscope.sources.states import parse_axes
 from rankscope.sources.streams import in_one_stream
@@ -110,6 +111,13 @@ def scan(
     ``revision``, ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the
     path of a list of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
     """
+    if load is not None:
+        said = ", ".join(f"{name}={value!r}" for name, value in load.items()) or "dtype=..."
+        warnings.warn(
+            f"rs.scan(load=...) is now written as fields: rs.scan(model, {said})",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     named = {"loss": loss} if isinstance(loss, str) else {}
     config, model, given = verb_asked(ScanConfig, model, config, given, **(dict(load or {}) | fields | named))
@@ -133,11 +141,12 @@ def scan(
         )
     layout = found_layout(unwrapped(ready.model), config.blocks, given)
     chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
-    if len(layout.stacks) > 1 or config.tree:
+    if len(layout.stacks) > 1 or config.tree or config.blocks is not None:
         first = list(islice(chosen.batches, 1))
         chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
         for batch in first:
             with own_words(ready.model, batch):
+                check_order(unwrapped(ready.model), layout, batch)
                 layout = in_one_stream(unwrapped(ready.model), layout, batch)
     layout = _of_stack(layout, config)
     trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []

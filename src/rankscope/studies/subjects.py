@@ -12,17 +12,20 @@ from torch import Tensor, nn
 
 from rankscope.core.numerics import dtype_named
 from rankscope.errors import ConfigError, FileError, Option, OutOfMemory, Piece, is_out_of_memory, options
+from rankscope.findings import asked
 from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.findings.reading import TokensRead
 from rankscope.findings.subject import CutSubject, Place
 from rankscope.findings.subject import Proof as ToldProof
 from rankscope.findings.subject import Subject as ToldSubject
+from rankscope.findings.ways import refuse_idle
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
 from rankscope.probe.run import measured_tokens, own_words
 from rankscope.results import Table
 from rankscope.sources import Batch, Loaded, Seen, layout_of, load_drawn, load_model
 from rankscope.sources.given import not_a_model
 from rankscope.sources.initial import without_trained
+from rankscope.sources.layout import check_order
 from rankscope.sources.loaded import as_device
 from rankscope.sources.proof import Proof
 from rankscope.sources.structure import Blocks
@@ -262,6 +265,8 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
     first = next(chosen.batches, None)
     if first is None:
         raise ConfigError("no text was given; at least one is needed")
+    with own_words(ready.model, first):
+        check_order(unwrapped(ready.model), layout, first)
     source = recording_of(ready.model, given)
     found = (
         translate(source, first, stack=config.stack, blocks=config.blocks)
@@ -326,16 +331,15 @@ def _random(
     model: Spec | Network, config: ModelInputs, given: Given, seeds: Sequence[int], tokens: int | None
 ) -> Iterator[Subject]:
     """Random networks on Gaussian tokens, or a tree on the tokens that are given."""
-    used = given.kinds
-    used += [
-        name
-        for name in ("random_tokens", "vocab", "max_tokens", "max_texts", "stack")
-        if name in config.model_fields_set
-        and getattr(config, name) is not None  # a default was not asked for
-    ]
+    of_model = [name for name in sorted(config.explicit) if config.home(name) in (asked.Model, asked.Inputs)]
+    used = list(dict.fromkeys([*given.kinds, *of_model]))
     if isinstance(model, Network):
-        yield _of_tree(model, config, seeds[0], given.inputs, [name for name in used if name != "inputs"])
+        used = [name for name in used if name not in ("inputs", "dtype")]
+        if not config.draws:
+            refuse_idle(config, ["seed", "seeds"], "on a tree of parts and its inputs")
+        yield _of_tree(model, config, seeds[0], given.inputs, used)
         return
+    used = [name for name in used if name not in ("device", "dtype", "weights")]
     if used:
         raise ConfigError(
             *options(used),
@@ -358,7 +362,7 @@ def _random(
 
 def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: list[str]) -> Subject:
     if not isinstance(x, Tensor) or x.ndim not in (2, 3) or used:
-        wrong = f"; {', '.join(used)} cannot be used" if used else ""
+        wrong = f"; {', '.join(f'{name}=' for name in used)} cannot be used" if used else ""
         if x is not None and not used:
             wrong = f"; got {'a tensor of shape ' + str(tuple(x.shape)) if isinstance(x, Tensor) else type(x).__name__}"
         raise ConfigError(

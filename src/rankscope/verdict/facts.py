@@ -46,6 +46,12 @@ class Facts:
     dim: int
     numbers: Mapping[str, Number]
 
+    texts: int = 1
+    """How many texts the means are over."""
+
+    broken: int = 0
+    """In how many of them the state holds NaN or infinity."""
+
     def __getitem__(self, definition: str) -> float | None:
         """The mean, or None where there is none or it is not above its floor in most texts."""
         found = self.numbers.get(definition)
@@ -173,11 +179,27 @@ def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]
                     one["definition"]: Number(value=one["mean"], floor=one["floor"], resolved=one["resolved"])
                     for one in entries
                 },
+                texts=max(int(one["texts"]) for one in entries),
+                broken=_broken(entries),
             )
             for layer, entries in sorted(layers.items())
         ]
         for stack, layers in found.items()
     }
+
+
+def _broken(entries: Sequence[Mapping[str, Any]]) -> int:
+    """In how many texts the state of a layer holds NaN or infinity.
+
+    Told from the number of massive tokens, the one measure that every finite state has: a state of zeros has none, and
+    of two equal tokens neither is longer. Tables from before that measure do not show it.
+    """
+    count = next((one for one in entries if one["definition"] == MASSIVE_TOKENS), None)
+    if count is None:
+        return 0
+    known = count.get("numbers")
+    texts = int(count["texts"])
+    return (0 if count["mean"] is not None else texts) if known is None else texts - int(known)
 
 
 FINER = ("float32", "float64")

@@ -25,6 +25,7 @@ from rankscope.findings.verdict import (
     LayerVerdict,
     Massive,
     Name,
+    NotFinite,
     StackVerdict,
     Thresholds,
     Verdict,
@@ -81,8 +82,7 @@ def judged(table: Table, thresholds: Thresholds | None = None) -> Verdict:
     ]
     if not stacks:
         raise ConfigError(f"the scan holds no {UNIT} of any block, which the verdict is about")
-    order = (*VERDICTS, NO_STATES)
-    worst = min(stacks, key=lambda one: order.index(one.verdict))
+    worst = min(stacks, key=_urgency)
     ill = scan.get("not finite") or ()
     return Verdict(
         verdict=cast("Name", ILL) if ill else worst.verdict,
@@ -91,6 +91,13 @@ def judged(table: Table, thresholds: Thresholds | None = None) -> Verdict:
         not_finite=tuple(ill),
         random_tokens=scan.get("random tokens"),
     )
+
+
+def _urgency(stack: StackVerdict) -> float:
+    """Less is more urgent. States with NaN or infinity come after collapse; those of zeros are the least."""
+    if stack.verdict == NO_STATES:
+        return VERDICTS.index(COLLAPSED) + 0.5 if stack.not_finite is not None else len(VERDICTS)
+    return VERDICTS.index(stack.verdict)
 
 
 def _of_ill(stack: StackVerdict) -> StackVerdict:
@@ -107,9 +114,9 @@ def _judgeable(facts: list[Facts]) -> bool:
 def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thresholds) -> StackVerdict:
     """The verdict on the means, unless the texts by themselves say otherwise."""
     found = judge_stack(facts, limits)
-    precision = precision_of(facts, limits.collapsed)
+    precision, broken = precision_of(facts, limits.collapsed), _not_finite(facts)
     if len(texts) < 2:
-        return _typed(name, found, facts, precision, None)
+        return _typed(name, _of_broken(found, broken), facts, precision, None, broken)
     alone = [judge_stack(text, limits) for text in texts]
     lost = [text[-1] for text in texts if not text[-1].is_number(UNIT)]
     collapsed = [place for place, one in enumerate(alone) if one.verdict in EQUAL]
@@ -119,11 +126,33 @@ def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thre
     elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
         found, facts = alone[collapsed[0]], texts[collapsed[0]]
     votes = Votes(judged=len(texts), collapse=len(collapsed), without_numbers=len(lost))
-    return _typed(name, found, facts, precision, votes)
+    return _typed(name, _of_broken(found, broken), facts, precision, votes, broken)
+
+
+def _not_finite(facts: Sequence[Facts]) -> NotFinite | None:
+    """Where states hold NaN or infinity, if they do."""
+    where = [one for one in facts if one.broken]
+    if not where:
+        return None
+    most = max(where, key=lambda one: one.broken)
+    return NotFinite(layers=tuple(one.layer for one in where), texts=most.broken, of=most.texts)
+
+
+def _of_broken(found: Judged, broken: NotFinite | None) -> Judged:
+    """The same; a stack with states that are no numbers is not healthy, and has no name if half the texts have them."""
+    if broken is None or found.verdict in EQUAL:
+        return found
+    is_said = found.verdict == HEALTHY or 2 * broken.texts >= broken.of
+    return replace(found, verdict=NO_STATES) if is_said else found
 
 
 def _typed(
-    name: str, found: Judged, facts: Sequence[Facts], precision: Precision, votes: Votes | None
+    name: str,
+    found: Judged,
+    facts: Sequence[Facts],
+    precision: Precision,
+    votes: Votes | None,
+    broken: NotFinite | None,
 ) -> StackVerdict:
     layers = tuple(
         LayerVerdict(
@@ -149,12 +178,13 @@ def _typed(
     return StackVerdict(
         stack=name,
         verdict=cast("Name", found.verdict),
-        decides=_decides(found, facts),
+        decides=broken.layers[0] if broken and found.verdict == NO_STATES else _decides(found, facts),
         **found.fall.facts(),
         hidden=_hidden(found, facts[-1]) if found.verdict == COLLAPSING else None,
         dtype=precision.dtype,
         would_decide=precision.would_decide if found.verdict == UNDECIDED else None,
         texts=votes,
+        not_finite=broken,
         layers=layers,
     )
 

@@ -74,7 +74,7 @@ def test_untrained_weights_need_a_config_only(bare):
         "Ablation of bare\ninitial weights, float32, paper semantics\nmask full, norm layer\nthe tree equals"
     )
     assert (
-        "2 texts of 8 tokens on average, 2 seeds; random tokens 2x8\nrandom tokens, of which nothing is left out"
+        "2 texts of 8 tokens, 2 seeds; random tokens 2x8\nrandom tokens, of which nothing is left out"
         in result.stdout
     )
     assert good(bare, *options).stdout == result.stdout

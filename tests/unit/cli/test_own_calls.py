@@ -124,7 +124,10 @@ def test_every_command_with_a_model_takes_calls(zoo: Path, command: str) -> None
 def test_what_cannot_be_used_is_one_line_and_exit_2(zoo: Path, tmp_path: Path) -> None:
     model = f"{zoo}:model"
     assert "was never called while it was recorded" in refused("scan", model, "--call", f"{zoo}:never")
-    assert re.search("the call fails failed with", refused("ablate", model, "--call", f"{zoo}:fails"))
+    assert re.search(
+        "fails, the function that was given to run the model, failed with",
+        refused("ablate", model, "--call", f"{zoo}:fails"),
+    )
     assert "expected a function of the model" in refused("scan", model, "--call", f"{zoo}:x")
     assert "has no attribute 'absent'" in refused("certify", model, "--loader", f"{zoo}:absent")
     assert "a state dict holds weights" in refused("scan", f"{zoo}:weights", "--call", f"{zoo}:step")
@@ -133,7 +136,9 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(zoo: Path, tmp_path: Path) -
     )
     assert "not both" in refused("scan", model, "--inputs", "x.pt", "--loader", f"{zoo}:loader")
     assert "--loader file.py:loader" in refused("paths", model, "--inputs", f"{zoo}")
-    assert "random tokens; say how many" in refused("scan", model, "--vocab", 9)
-    assert "leave it out beside call" in refused("scan", model, "--vocab", 9, "--call", f"{zoo}:step")
+    assert "has no effect without random tokens" in refused("scan", model, "--vocab", 9)
+    assert "--vocab has no effect on inputs that come call by call" in refused(
+        "scan", model, "--vocab", 9, "--call", f"{zoo}:step"
+    )
     assert "belongs to a model" in refused("rate", "--call", f"{zoo}:step")
     assert "belongs to a model" in refused("ablate", "--layers", 2, "--call", f"{zoo}:step")

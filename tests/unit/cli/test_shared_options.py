@@ -21,7 +21,7 @@ SHARED = (
     ),
     *("batch_size", "special", "stack", "blocks", "axes", "vocab"),
 )
-LOADING = ("revision", "device", "dtype", "weights", "allow_pickle", "trust_remote_code")
+LOADING = ("offline", "revision", "device", "dtype", "weights", "allow_pickle", "trust_remote_code")
 
 
 def options(command: str) -> dict[str, click.Parameter]:

@@ -380,7 +380,8 @@ def test_the_notebook_shows_the_verdict_and_the_curve():
 
 
 def test_counts_in_a_few_letters():
-    assert scan_tables.healthy(2).scan.facts == [
+    found = scan_tables.healthy(2)
+    assert found.scan.facts(found.table) == [
         "found by structure", "float32", "124M parameters", "8 texts of 48 tokens on average",
     ]  # fmt: skip
     assert (in_thousands(999), in_thousands(3_400_000_000)) == ("999", "3.4B")

@@ -412,7 +412,7 @@ def test_wrong_use_is_one_clear_error() -> None:
     for text in ("one text", ["one text"]):
         with pytest.raises(ConfigError, match="reads texts with their tokenizer: pass a list of them"):
             CollapseMonitor(model, text)
-    with pytest.raises(ConfigError, match="a int is no input of TransformerEncoder; expected a tensor"):
+    with pytest.raises(ConfigError, match="an int is no input of TransformerEncoder; expected a tensor"):
         CollapseMonitor(model, 3)
     with pytest.raises(ConfigError, match="'input_ids' is not an input of TransformerEncoder"):
         CollapseMonitor(model, {"input_ids": [1, 2]})

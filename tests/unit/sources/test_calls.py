@@ -231,7 +231,7 @@ def test_a_square_mask_among_as_many_texts_is_not_cut(gpt: Gpt) -> None:
         (iter(()), "an empty collection of inputs"),
         ((), r"an empty call of Gpt was given; it takes \(idx, targets\)"),
         ({}, "empty dict"),
-        (3, "a int is no input of Gpt; expected a tensor"),
+        (3, "an int is no input of Gpt; expected a tensor"),
         (["a text"], "these are texts; give them as texts="),
         (
             {"tokens": ids(2, 5), "b": ids(2, 5)},

@@ -568,7 +568,7 @@ def test_models_of_the_user(own):
 def test_what_is_wrong_with_a_model_of_the_user(own, tmp_path):
     home = own.stem
     assert f"{home!r} has no attribute 'modle'" in fails(ConfigError, f"{home}:modle")
-    assert "is a int; expected a torch.nn.Module or a callable" in fails(ConfigError, f"{home}:number")
+    assert "is an int; expected a torch.nn.Module or a callable" in fails(ConfigError, f"{home}:number")
     message = fails(ConfigError, f"{home}:broken")
     assert (
         "failed with ValueError: no weights; it must return a model when called without arguments" in message

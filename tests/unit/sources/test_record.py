@@ -346,8 +346,11 @@ def about_floor(found: rs.ScanFinding) -> float:
         (lambda m: copy.deepcopy(m)(ids(2, 5)), "record the same object that is called"),
         (lambda m: m.blocks[1](torch.randn(2, 3, 8)), "but its part 'blocks.1' was"),
         (lambda m: m.forward(ids(2, 5)), "by a method such as forward; call the model"),
-        (lambda m: m(ids(2, 5).float()), "the call <lambda> failed with RuntimeError"),
-        (lambda m: m(), "the call <lambda> failed with TypeError"),
+        (
+            lambda m: m(ids(2, 5).float()),
+            "the function that was given to run the model, failed with RuntimeError",
+        ),
+        (lambda m: m(), "the function that was given to run the model, failed with TypeError"),
         (lambda m: m(ids(2, 1)), "the blocks see one token of each text"),
         (lambda m: m(ids(2, 5)[:0]), "no text was given"),
         (
@@ -446,7 +449,7 @@ def test_what_is_no_model_is_named_with_what_to_give(verb: Any) -> None:
         (Gpt, "Gpt is a class, not a model; make one and pass it"),
         (build, "the function build is no model; pass the module itself"),
         (Gpt().state_dict(), "a state dict holds weights and not the model"),
-        (3, "a int is no model"),
+        (3, "an int is no model"),
     ):
         with pytest.raises(ConfigError, match=words):
             verb(wrong).__enter__() if verb is rs.record else verb(wrong)

@@ -112,7 +112,7 @@ def test_inputs_that_do_not_fit():
 def test_inputs_that_are_no_numbers_are_refused(bad):
     x = numbers(2, 5, 8)
     x[1, 2, 3] = bad
-    with pytest.raises(ShapeError, match=r"'tensor' holds 1 numbers that are NaN or infinite, of 80"):
+    with pytest.raises(ShapeError, match=r"'tensor' holds NaN or infinity in 1 of 80 numbers"):
         tensor_batches(x, ENCODER)
     mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) == 1, -torch.inf)  # a mask may
     (batch,) = tensor_batches({"src": numbers(2, 5, 8), "mask": mask}, ENCODER)

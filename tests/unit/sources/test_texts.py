@@ -297,7 +297,7 @@ def test_short_texts_among_many_are_left_out_and_named():
     ("texts", "message"),
     [
         (["the cat", " \n"], "text 2 is empty; leave it out"),
-        (["the cat", 3], "text 2 is a int; expected a string"),
+        (["the cat", 3], "text 2 is an int; expected a string"),
         ("the cat", "the texts are one string; expected a list"),
     ],
 )

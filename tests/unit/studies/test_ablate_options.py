@@ -8,13 +8,16 @@ import torch
 
 from kit.checkpoint_folders import bert, bert_config, save, word_tokenizer
 from kit.read_once import read_once
-from rankscope.errors import ConfigError, FileError, RankscopeError
+from rankscope.core.words import number
+from rankscope.errors import ConfigError, FileError, NumericalError, RankscopeError
 from rankscope.findings.ablate import AblateConfig, AblateFinding, block_text, parse_blocks
+from rankscope.findings.pivot import pivot
 from rankscope.findings.subject import Subject
-from rankscope.network import Spec
-from rankscope.results import Table, pivot
+from rankscope.network import Spec, build, generators
+from rankscope.results import Table
 from rankscope.sources import load_model
 from rankscope.sources.initial import initial_model
+from rankscope.split import split_states
 from rankscope.studies.ablate import ablate, judged
 
 RATIO = "residual_ratio[composite,mean]"
@@ -195,7 +198,7 @@ def test_both_passes_print_the_same_mean_under_its_name():
         cut = found.cuts[0]
         assert math.log(cut.value) == pytest.approx(geometric, abs=1e-9)
         assert f"{cut.value:.2g} at layer 3 (geometric mean of 4)" in found.words[1]
-        assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [f"{math.exp(geometric):.1e}"]
+        assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [number(math.exp(geometric), 2)]
         assert "geometric for residuals, ratios and diameters" in str(found)
 
 
@@ -316,3 +319,34 @@ def test_only_a_listed_checkpoint_is_called_trained(tmp_path):
     assert load_model(folder).weights == "stored"
     assert initial_model(folder).weights == "initial"
     assert load_model(model).weights == "given"
+
+
+def test_a_cut_that_overflows_leaves_the_others_their_numbers() -> None:
+    asked = {"layers": 60, "dim": 8, "heads": 1, "tokens": 3, "split": True, "norm": "none"}
+    asked |= {"measures": ("residual_ratio[frobenius,mean]",), "skip_scales": (3.0,)}
+    alone = ablate(variants=("san", "san+skip"), **asked)
+    found = ablate(variants=("san", "san+skip", "transformer"), **asked)
+    kept = found.table.frame.filter(found.table.frame["variant"] != "transformer").drop("run")
+    assert kept.equals(alone.table.frame.drop("run"))
+    lost = next(one for one in found.cuts if one.variant == "transformer")
+    assert lost.no_number_from is not None
+    assert 1 < lost.no_number_from < 60
+    values = found.table.frame.filter(found.table.frame["variant"] == "transformer").sort("layer")["value"]
+    assert values.null_count() > 0
+    assert values.head(2).null_count() == 0  # what came before is kept
+    said = next(one for one in found.words if one.startswith("The full model (transformer)"))
+    assert f"(overflow or 0/0) from layer {lost.no_number_from} on" in said
+
+
+def test_a_text_that_overflows_leaves_the_others_of_its_batch_their_numbers() -> None:
+    network = build(Spec(layers=6, heads=1, dim=8, variant="san+skip"), generators(0)[0])
+    x = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    large = x.clone()
+    large[1] *= 1e300
+    for layer, (one, other) in enumerate(
+        zip(split_states(network, x), split_states(network, large, may_overflow=True), strict=True)
+    ):
+        torch.testing.assert_close(one.log_scale[[0, 2]], other.log_scale[[0, 2]], rtol=1e-9, atol=1e-9)
+        assert bool(other.log_scale[1].isnan()) == (layer > 0)
+    with pytest.raises(NumericalError, match="beyond the range"):
+        split_states(network, large)

@@ -1,6 +1,7 @@
 """What a model was fed is part of what is said about it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import transformers
 
 from kit import checkpoint_folders as folders
 from kit.models import HALVES
-from rankscope.errors import ConfigError, ShapeError
+from rankscope.errors import ConfigError, Option, ShapeError
 from rankscope.findings.rate import RateConfig
 from rankscope.sources import load_model
 from rankscope.sources.begin_token import MissingBegin
@@ -134,9 +135,20 @@ def test_axes_are_stated_and_a_false_statement_is_refused(apart: Apart) -> None:
     with pytest.raises(ShapeError, match="axes"):
         rate(apart, inputs=X, blocks="one,two", axes="texts,tokens,dim")
     with pytest.raises(
-        ConfigError, match="axes='tokens,texts' names the axes of ready inputs, but none were given"
+        ConfigError, match="axes= has no effect on random tokens: it names the axes of ready inputs"
     ):
         rate(folders.bert(), random_tokens="2x8", axes="tokens,texts")
+
+
+@pytest.mark.parametrize("verb", [scan, ablate, rate])
+def test_blocks_in_another_order_than_they_run_are_refused(verb: Any, apart: Apart) -> None:
+    right = r"name them as they run: blocks='one,two'"
+    with pytest.raises(ConfigError, match=right) as caught:
+        verb(apart, inputs=X, blocks="two,one")
+    assert caught.value.pieces[0] == Option("blocks", "two,one")
+    with pytest.raises(ConfigError, match=right):
+        verb(apart, inputs=X, blocks=[apart.two, apart.one])
+    assert len(verb(apart, inputs=X, blocks="one,two").table)
 
 
 def test_a_configuration_says_everything() -> None:

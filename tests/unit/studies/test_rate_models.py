@@ -59,9 +59,7 @@ def test_the_rows_are_those_of_an_ablation_where_segments_enter() -> None:
     translation, inputs = case.translation(torch.float64), case.batch(torch.float64).inputs
     assert len(inputs["token_type_ids"].unique()) == 2
     followed = _logs(rate(translation, inputs=inputs).table)
-    cut = ablate(
-        translation, inputs=inputs, variants=("san",), measures=(DEFINITION,), split=True, special="keep"
-    )
+    cut = ablate(translation, inputs=inputs, variants=("san",), measures=(DEFINITION,), split=True)
     assert len(followed) == 2 * (1 + len(translation.network.blocks))
     assert followed == pytest.approx(_logs(cut.table), rel=1e-9)
     one = {name: value for name, value in inputs.items() if name != "token_type_ids"}
@@ -92,5 +90,5 @@ def test_a_tree_and_a_spec_are_followed_too() -> None:
     assert drawn.layers == 17
     x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert rate(build(spec, torch.Generator().manual_seed(0)), inputs=x).layers == 17
-    with pytest.raises(ConfigError, match="max_texts belongs to a model"):
+    with pytest.raises(ConfigError, match="max_texts= belongs to a model"):
         rate(spec, max_texts=2)

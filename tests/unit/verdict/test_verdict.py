@@ -230,6 +230,61 @@ def test_states_without_numbers_are_said_to_have_none():
     assert judge(scan_of_states(states))["verdict"] == "no numbers"
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_layer_that_is_not_finite_is_said_first(bad):
+    states = [x[:1].clone() for x in gaussian_states(6)]
+    states[3][0, 1, 2] = bad
+    found = judge(scan_of_states(states))
+    assert found["verdict"] == "no numbers"
+    assert found["stacks"][0]["decides"] == 3
+    assert found["words"].startswith(
+        "No numbers: layer 3 holds NaN or infinity. After the last block, tokens differ"
+    )
+    assert [one["verdict"] for one in found["stacks"][0]["layers"]].count("healthy") == 6
+
+
+def test_a_layer_of_zeros_is_not_said_to_hold_nan():
+    states = gaussian_states(6)
+    states[3][:] = 0
+    found = judge(scan_of_states(states))
+    assert found["stacks"][0]["not_finite"] is None
+    assert "infinity" not in found["words"]
+
+
+def test_a_few_texts_that_are_not_finite_keep_a_stack_from_being_healthy():
+    states = [x[:1].repeat(4, 1, 1) for x in gaussian_states(6)]
+    for x in states[2:4]:
+        x[0] = math.nan
+    found = judge(scan_of_states(states))
+    assert found["verdict"] == "no numbers"
+    assert found["words"].startswith("No numbers: layers 2-3 hold NaN or infinity in 1 of 4 texts.")
+    for layer, x in enumerate(states):  # what the other texts show is worse
+        x[1:] = x[1:, :1] + x[1:] / 4**layer
+    found = judge(scan_of_states(states))
+    assert found["verdict"] == "collapsing"
+    assert found["words"].startswith("Layers 2-3 hold NaN or infinity in 1 of 4 texts. Collapsing")
+
+
+def test_the_stack_that_is_not_finite_names_the_model():
+    table = scan_of_states(gaussian_states(6))
+    ill = [x * math.nan if k == 3 else x for k, x in enumerate(gaussian_states(6))]
+    other = scan_of_states(ill)
+    both = replace(
+        table,
+        sections=table.sections
+        | {
+            "summary": [
+                *table.sections["summary"],
+                *(one | {"stack": "other"} for one in other.sections["summary"]),
+            ],
+            "scan": table.sections["scan"]
+            | {"stacks": table.sections["scan"]["stacks"] | {"other": {"tokens": 8, "dim": 8}}},
+        },
+    )
+    assert judge(table)["verdict"] == "healthy"
+    assert judge(both)["verdict"] == "no numbers"
+
+
 def test_a_table_that_is_no_scan_is_refused():
     with pytest.raises(ConfigError, match="only the table of a scan"):
         judge(Table.from_columns({"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0}))

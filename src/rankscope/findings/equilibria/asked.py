@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Asked, NormName, files_of_masks, option
+from rankscope.findings.ways import refuse_idle
 
 VALUES: Mapping[str, str | None] = {
     "shear": "shear:10",
@@ -130,6 +131,8 @@ class EquilibriaConfig(Iterated, Searched):
                 Option("starts", 0),
                 " without a rank leaves nothing to do; give a rank, or starts to run",
             )
+        if self.starts == 0:
+            refuse_idle(self, ["trajectories"], "beside ", Option("starts", 0))
         if self.attention_kind()[0] == "weight" and (tokens != 2 or self.mask.strip() != "causal"):
             raise ConfigError(
                 Option("attention", self.attention),

@@ -1,9 +1,9 @@
 """What a decomposition into paths is asked, and what it found."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from rankscope.charts import Chart, Picture
 from rankscope.core.words import clipped, count, number, percent, whole
@@ -35,6 +35,7 @@ from rankscope.findings.paths.values import (
     uncrossed_words,
 )
 from rankscope.findings.subject import CutSubject
+from rankscope.findings.ways import refuse_idle
 
 DEFAULT_TOP = 20
 
@@ -95,6 +96,17 @@ class PathsConfig(ModelOrRandom):
                 Option("dtype"),
             )
         return name
+
+    @property
+    def draws(self) -> bool:
+        """Paths that are sampled, and heads that are removed at random for comparison, are drawn."""
+        return bool(self.sample) or self.prune
+
+    @model_validator(mode="after")
+    def _single_paths_are_wanted(self) -> Self:
+        if self.top == 0:
+            refuse_idle(self, ["score", "seconds"], "beside ", Option("top", 0))
+        return self
 
     @field_validator("sample")
     @classmethod
@@ -289,7 +301,7 @@ class PathsFinding(Finding):
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=[
-                *self.subject.facts,
+                *self.subject.facts(self.table),
                 self.subject.rule,
                 f"{heads}, paths computed in {self.identity.dtype}",
             ],

@@ -222,11 +222,12 @@ class Identity(Value):
         """How far the sum is from the network, and what it took."""
         if not self.paths:
             return f"No path leads from the input to {self.name}."
+        said = f"The sum over {self.all_paths} is {self.name} to a relative error of at most {self.error}"
+        one_by_one = self.block_passes_by_enumeration
+        if self.block_passes >= one_by_one:  # of so few paths there is nothing to save
+            return f"{said}."
         passes = count(self.block_passes, "pass", "passes")
-        return (
-            f"The sum over {self.all_paths} is {self.name} to a relative error of at most {self.error}, computed in "
-            f"{passes} through a block; one path after the other would take {whole(self.block_passes_by_enumeration)}."
-        )
+        return f"{said}, computed in {passes} through a block; one path after the other would take {whole(one_by_one)}."
 
     @property
     def error(self) -> str:

@@ -40,6 +40,7 @@ from rankscope.document import Verdict as Headline
 from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.asked import A, Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
+from rankscope.findings.blocks import text_lengths
 from rankscope.findings.reading import TokensRead
 from rankscope.findings.scan.entries import (
     NOT_RESOLVED,
@@ -57,6 +58,7 @@ from rankscope.findings.tree import BLANKS, Tree
 from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
 
 if TYPE_CHECKING:
+    from rankscope.results import Table
     from rankscope.results.outcome import Decision, Outcome
 
 TONES: dict[Name, Tone] = {
@@ -154,10 +156,8 @@ class ScanConfig(ModelInputs):
 
     def check_states(self) -> None:
         """Raise if an option was given that hidden states alone cannot use."""
-        unused = sorted(self.model_fields_set - set(self.of_states) - {"stack"})
-        unused = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
-        if unused or self.stack is not None:
-            names = [*unused, *(["stack"] if self.stack is not None else [])]
+        names = sorted(self.explicit - set(self.of_states))
+        if names:
             raise ConfigError(
                 *options(names), " needs a live model; a file of hidden states is measured as it is"
             )
@@ -206,6 +206,7 @@ class Condition(Value):
 class ScanView(Limits):
     """Conditions on a scan, and whether an unfinished one goes on."""
 
+    limits: ClassVar = ("fail_if",)
     fail_if: tuple[str, ...] | None = option(
         None, "Exit with 1 if this holds of a block: 'residual_ratio<0.01'; comma list."
     )
@@ -331,14 +332,12 @@ class Scanned(ScanSubject):
     stacks: dict[str, Stack]
     """Tokens and width, by run of blocks."""
 
-    @property
-    def facts(self) -> list[str]:
-        """In a few words each: family, dtype, size, texts."""
+    def facts(self, table: "Table") -> list[str]:
+        """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         found = [clipped(self.family), self.dtype]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
-        average = " on average" if self.texts > 1 else ""
-        return [*found, f"{count(self.texts, 'text')} of {self.tokens:.0f} tokens{average}"]
+        return [*found, text_lengths(table, self.texts, self.tokens)]
 
 
 class GradientsOf(Value):
@@ -497,7 +496,7 @@ class ScanFinding(Finding):
         return Document(
             title=f"Scan of {clipped(self.scan.model, 160)}",
             command=self.command,
-            facts=self.scan.facts,
+            facts=self.scan.facts(self.table),
             blocks=some(
                 Headline(_title(self.verdict.verdict), self.words, self.tone),
                 Notes([sentence(one) for one in self.scan.reported]) if self.scan.reported else None,
