@@ -539,6 +539,11 @@ def test_squares_hold_ways_in_radii_and_how_all_networks_ended():
         ("dot", 0.0, 1.0),
     ]
     assert square.note == "1 merged, 1 apart"
+    back = network("skip", distances=[0.6] * 3, path=[path[0], (9.0, 0.0, -0.3, 0.0), path[1]])
+    ends = [spot for spot in plane_square(found_with(back), "skip", 32).spots if spot.shape == "dot"]
+    assert [spot.tip.partition(",")[0] for spot in ends] == [
+        "point 2"
+    ]  # point 1 has left the square and come back
 
 
 def table_of(found):

@@ -503,8 +503,8 @@ def _median(group: Group, name: Literal["merged_at", "left_at"]) -> float | None
 def _range(group: Group, value: Callable[[Network], float]) -> str:
     """The median, with the least and the greatest."""
     values = [value(one) for one in group]
-    middle = number(median(values))
-    return middle if len(values) == 1 else f"{middle} ({span(values)})"
+    middle, ends = number(median(values)), span(values)
+    return middle if ends == middle else f"{middle} ({ends})"
 
 
 def _merged_text(group: Group) -> str:
@@ -621,10 +621,12 @@ def plane_square(found: CircleFound, case: str, hidden: int) -> Square:
         radius = one.distance[0] / 2
         for token in (0, 1):
             way = [(step[2 * token] / radius, step[2 * token + 1] / radius) for step in one.path]
-            ways.append(Way(until_out(way), token, faint=place > 0))
+            kept = until_out(way)
+            ways.append(Way(kept, token, faint=place > 0))
             said = f"point {token + 1}, seed {one.seed}"
             spots.append(Spot(*way[0], f"{said}: start", token, "ring"))
-            spots.append(Spot(*way[-1], f"{said}: after step {len(way) - 1}", token))
+            if kept == way:  # else the end would stand apart from its path
+                spots.append(Spot(*way[-1], f"{said}: after step {len(way) - 1}", token))
     counts = {name: sum(one.ending == name for one in every) for name in ENDINGS}
     return Square(
         name=found.cases[case],
