@@ -35,10 +35,6 @@ class Mean(Value):
         """``1e-37 (1e-38 to 1e-36)`` of logarithms to base ten, whose powers may lie far below floats."""
         return _written(self, lambda log: power(log * LN10, digits=digits))
 
-    def section(self) -> dict[str, float | int | None]:
-        """As JSON."""
-        return {"mean": self.mean, "low": self.low, "high": self.high, "count": self.count}
-
 
 def mean_of(values: Sequence[float], level: float = LEVEL) -> Mean:
     """The mean of one number per seed.
@@ -87,10 +83,6 @@ class Median(Value):
         if not self.is_enough:
             return None
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
-
-    def section(self) -> dict[str, float | int]:
-        """As JSON."""
-        return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}
 
 
 def median_of(values: Sequence[float]) -> Median:
