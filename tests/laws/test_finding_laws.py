@@ -29,7 +29,7 @@ from rankscope.findings.old import OldFinding
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.results import COLUMNS as FIXED
 from rankscope.results import Table
-from rankscope.results.origin import provenance
+from rankscope.results.table import provenance
 
 HOSTILE = "<script>alert(1)</script>&\"'\x1b[2J\x07"
 """Markup, quotes, and codes that would clear the screen and ring the bell."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankscope.cli.program import Declared
     from rankscope.document import Document
     from rankscope.findings.base import Finding
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 """Exit code after Ctrl-C."""
 
@@ -210,7 +210,7 @@ def command_of(name: str, declared: "Declared") -> click.Command:
 
 def _code(decisions: "Sequence[Decision]", undecided: str | None) -> int:
     """0 if no limit is crossed, 1 if one is, else 3 if one is undecided and ``--undecided`` does not say more."""
-    from rankscope.results.outcome import Outcome, worst
+    from rankscope.results.statistics import Outcome, worst
 
     for one in decisions:
         if one.words:

@@ -16,7 +16,7 @@ from rankscope.findings.asked import Asked, files_of_masks, option
 if TYPE_CHECKING:
     from rankscope.cli.program import Declared
     from rankscope.masks.summary import MaskSummary
-    from rankscope.results.schema import Columns as Row  # some cells of a listing are lists
+    from rankscope.results.table import Columns as Row  # some cells of a listing are lists
 
 MOST_TOKENS = 16_384
 
@@ -94,7 +94,7 @@ def _list(asked: ListConfig, out: Output) -> None:
 def _schema(name: str | None) -> str:
     """The JSON schema of what a command writes."""
     from rankscope.findings.fields import finding_classes, schema_of
-    from rankscope.results.plain import json_of
+    from rankscope.results.files import json_of
 
     known = finding_classes()
     if name is None:

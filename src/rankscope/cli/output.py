@@ -11,7 +11,7 @@ from rankscope.core.words import number, printable
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rankscope.results.schema import Columns
+    from rankscope.results.table import Columns
 
 SCHEMA = "rankscope/1"
 
@@ -23,7 +23,7 @@ def note(text: str) -> None:
 
 def emit(text: str, output: Path | None) -> None:
     """``text`` to the file, whole or not at all, or to stdout."""
-    from rankscope.results.plain import whole_text
+    from rankscope.results.files import whole_text
 
     text = whole_text(text)
     if output is None:
@@ -54,7 +54,7 @@ def progress(text: str) -> Iterator[Callable[..., None]]:
 
 def command_line() -> str:
     """The command that is running, as one would type it."""
-    from rankscope.results.plain import whole_text
+    from rankscope.results.files import whole_text
 
     return whole_text(shlex.join(["rankscope", *sys.argv[1:]]))
 
@@ -80,7 +80,7 @@ def names_text(what: str, rows: "Sequence[Columns]", format_: str, command: str 
     cells = [["" if row[name] is None else _flat(row[name], digits) for name in header] for row in rows]
     if format_ == "json":
         from rankscope.results import provenance
-        from rankscope.results.plain import json_of
+        from rankscope.results.files import json_of
 
         told = {"schema": SCHEMA, "command": command, "what": what, "rows": rows}
         return json_of(told | {"provenance": provenance({"what": what})}, indent=1)

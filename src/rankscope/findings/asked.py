@@ -18,7 +18,7 @@ from rankscope.errors import ConfigError, Option, options
 
 if TYPE_CHECKING:
     from rankscope.document import Document
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 A = TypeVar("A", bound="Asked")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rankscope.charts import Chart
     from rankscope.document import Document
     from rankscope.results import Table
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 SCHEMA = "rankscope/2"
 
@@ -198,9 +198,8 @@ class Finding(Value):
 
         from rankscope.findings.old import OldFinding
         from rankscope.results import Table
-        from rankscope.results.files import read_bytes
+        from rankscope.results.files import from_json, plain, read_bytes
         from rankscope.results.formats import frame_of
-        from rankscope.results.plain import from_json, plain
 
         name = os.fspath(path)
         if Path(name).suffix.lower() in (".parquet", ".csv"):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rankscope.results import Table
-    from rankscope.results.summary import LayerMean
+    from rankscope.results.statistics import LayerMean
 
 LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head")
 """Columns that tell networks and places of measurement apart, in the order in which they are named."""
@@ -63,8 +63,8 @@ def text_lengths(table: "Table", texts: int, tokens: float) -> str:
 def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:
     """One line per network over layers: the geometric mean, and a band from the smallest to the largest."""
     from rankscope.results import layer_summary
-    from rankscope.results.record import read_rows
-    from rankscope.results.summary import LayerMean
+    from rankscope.results.statistics import LayerMean
+    from rankscope.results.table import read_rows
 
     own = table.where(definition=definition)
     names = varying(own)

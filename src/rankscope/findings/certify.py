@@ -31,7 +31,7 @@ from rankscope.findings.collapse import Apart
 from rankscope.findings.subject import CutSubject
 
 if TYPE_CHECKING:
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 FROBENIUS, COMPOSITE = "residual[frobenius,mean]", "residual[composite,mean]"
 
@@ -179,7 +179,7 @@ class CertifyView(Limits):
 
 
 def _decision(side: str, limit: float, bound: float | None, standing: "Standing") -> "Decision":
-    from rankscope.results.outcome import Decision, Outcome, Span, judged
+    from rankscope.results.statistics import Decision, Outcome, Span, judged
 
     known = math.nan if bound is None else bound
     sign, toward = ("<", -1) if side == "lower" else (">", 1)

@@ -14,7 +14,7 @@ from rankscope.findings.asked import Asked, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 
 if TYPE_CHECKING:
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 Verdict = Literal["holds", "holds under an assumption", "false", "not checkable", "undecided"]
 """``undecided``: the numbers show neither what was expected nor its opposite."""
@@ -235,7 +235,7 @@ class ClaimsFinding(Finding):
 
     def decisions(self) -> "tuple[Decision, ...]":
         """Verdicts that were not expected."""
-        from rankscope.results.outcome import Decision, Outcome
+        from rankscope.results.statistics import Decision, Outcome
 
         return tuple(
             Decision(

@@ -689,7 +689,7 @@ class CompareFinding(Finding):
         """Whether anything changed, with the largest number that decides it."""
         import polars as pl
 
-        from rankscope.results.outcome import Decision, Outcome, worst
+        from rankscope.results.statistics import Decision, Outcome, worst
 
         outcome = worst(map(Outcome, self.table.frame["outcome"].unique()))
         if outcome is Outcome.CLEAR:
@@ -802,7 +802,7 @@ class CompareFinding(Finding):
         """Before and after over layers, for what changed most; of a series also its course over the scans."""
         import polars as pl
 
-        from rankscope.results.record import read_rows
+        from rankscope.results.table import read_rows
 
         key = ["stack", "site", "head", "definition"]
         frame = by_size(self.table.frame.filter(pl.col("at") == "layer"))
@@ -833,7 +833,7 @@ class CompareFinding(Finding):
     def _panel(self, what: "_Place", frame: "pl.DataFrame") -> Panel:
         import polars as pl
 
-        from rankscope.results.record import read_rows
+        from rankscope.results.table import read_rows
 
         own = frame.filter(
             pl.all_horizontal(pl.col(name).eq_missing(pl.lit(value)) for name, value in asdict(what).items())

@@ -7,7 +7,7 @@ import polars as pl
 
 from rankscope.core.words import number, power
 from rankscope.results import UNRESOLVED_MARK, Table
-from rankscope.results.summary import FACTORS, GROUP, LINE, check_columns, is_split, with_sizes
+from rankscope.results.statistics import FACTORS, GROUP, LINE, check_columns, is_split, with_sizes
 
 
 def pivot(

@@ -26,7 +26,7 @@ from rankscope.findings.blocks import LN10, even
 from rankscope.findings.certify import Failed
 
 if TYPE_CHECKING:
-    from rankscope.results.outcome import Decision
+    from rankscope.results.statistics import Decision
 
 COSINE = "cosine[off_diagonal]"
 SPREAD = "diameter[l2]"
@@ -260,7 +260,7 @@ class Forecast(Value):
     @property
     def decision(self) -> "Decision":
         """Whether the limit is passed. A cosine within its rounding of the limit decides nothing."""
-        from rankscope.results.outcome import Decision, Outcome
+        from rankscope.results.statistics import Decision, Outcome
 
         for found, outcome, says in (
             (self.crossed, Outcome.CROSSED, "passed"),

@@ -262,7 +262,7 @@ class ReproduceFinding(Finding):
     def save_into(self, folder: str | os.PathLike[str], made_by: str = "") -> tuple[str, ...]:
         """Write the finding, its rows, the picture and the page into the folder; the names of the files."""
         from rankscope.results import write_atomically
-        from rankscope.results.locks import make_folder
+        from rankscope.results.files import make_folder
 
         place, names = Path(folder), [f"{self.figure.name}{ending}" for ending in ENDINGS]
         picture, page = self.chart().png(), self.to_html(made_by)  # before anything is written

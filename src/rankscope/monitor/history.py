@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import polars as pl
 
 from rankscope.results import Table
-from rankscope.results.schema import Dtype, Row
+from rankscope.results.table import Dtype, Row
 
 KEPT = (
     "of every step one row per stack, layer, site, head and definition (sample null: the mean over texts, with std "

@@ -1,4 +1,4 @@
-"""Tables as files. Parquet and JSON keep everything; CSV keeps the rows."""
+"""What a table is on disk: JSON that any program reads, CSV, Parquet."""
 
 import io
 import json
@@ -8,9 +8,8 @@ from typing import Any
 import polars as pl
 
 from rankscope.errors import FileError, RankscopeError
-from rankscope.results.files import read_bytes, suffix_of, write_atomically
-from rankscope.results.plain import from_json, plain
-from rankscope.results.schema import COLUMNS, EXTRA_DTYPES, Dtype
+from rankscope.results.files import from_json, plain, read_bytes, suffix_of, write_atomically
+from rankscope.results.table import COLUMNS, EXTRA_DTYPES, Dtype
 
 SCHEMA = "rankscope/1"
 """Names the shape of the JSON object and of the Parquet metadata."""

@@ -1,13 +1,20 @@
-"""Is a difference more than chance? Errors, tests, corrections and trends, as functions of arrays.
+"""Is a difference more than chance, what is the mean of a layer, is a number past a limit?
 
 What scipy has comes from scipy. It is imported inside the functions, because it is slow to import and most commands
 need no statistics.
 """
 
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+
+from rankscope.results.table import Table, log10_of, unknown_column
 
 Floats = NDArray[np.float64]
 
@@ -152,4 +159,173 @@ def trend(x: Floats, y: Floats) -> Trend | None:
         slope=slope,
         agreeing=int(np.sum(np.sign(moves) == np.sign(slope))) if slope else 0,
         moves=len(moves),
+    )
+
+
+UNRESOLVED_MARK = "*"
+"""Follows a cell of ``pivot`` in which at least one row is not above its rounding floor."""
+
+GROUP = ("model", "variant", "semantics", "mask", "norm", "site", "head", "definition")
+"""Rows that differ in one of these are never averaged; run, seed and sample are."""
+
+LINE = ("variant", "mask", "norm", "definition")
+
+FACTORS = ("residual", "residual_ratio", "diameter")
+"""Measures that layers multiply: their means are geometric, in the split pass and in the ordinary one."""
+
+MEANS = "geometric mean of residuals, ratios and diameters, arithmetic mean of everything else"
+"""What a cell of ``pivot`` is, for legends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerMean:
+    """What is read of a row of ``layer_summary``, which says what its columns are."""
+
+    layer: int
+    count: int
+    share_resolved: float
+    log10_mean: float | None
+    log10_min: float | None
+    log10_max: float | None
+    log10_most: float | None
+
+
+def layer_summary(table: Table, *, by: Sequence[str] = ()) -> pl.DataFrame:
+    """One row per network, definition and layer: what the seeds and samples say together.
+
+    Columns: the group (model, variant, semantics, mask, norm, site, head, definition, then ``by``) and
+    ``layer``; ``count`` of rows; ``mean``, ``min``, ``max``, ``std`` (``n - 1`` in the denominator) of the
+    values that are not null; ``share_resolved`` of all rows; ``floor``, their mean. In logarithms to base ten
+    of the sizes: ``log10_mean`` (of the geometric mean), ``log10_min``, ``log10_max``, ``log10_floor``.
+    There a zero stands at its floor, since no more is known of it; with a floor of zero too it is left out. Negative
+    values have no logarithms, so where there is one these columns are null.
+    ``log10_most``: the same mean with the floor in place of every number below it, null where a row has no number.
+    Columns added to a table are averaged over unless ``by`` names them.
+    """
+    check_columns(table, by)
+    frame, value = with_sizes(table.frame), pl.col("value")
+    most, has_logs = pl.max_horizontal("size", "log10_floor"), (value >= 0).all()
+    return (
+        frame.sort("layer", maintain_order=True)
+        .group_by(*GROUP, *by, "layer", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            value.mean().alias("mean"),
+            value.min().alias("min"),
+            value.max().alias("max"),
+            value.std().alias("std"),
+            pl.col("resolved").mean().alias("share_resolved"),
+            pl.col("floor").mean(),
+            pl.when(has_logs).then(pl.col("size").mean()).alias("log10_mean"),
+            pl.when(has_logs).then(pl.col("size").min()).alias("log10_min"),
+            pl.when(has_logs).then(pl.col("size").max()).alias("log10_max"),
+            pl.col("log10_floor").mean(),
+            pl.when(has_logs & value.is_not_null().all()).then(most.mean()).alias("log10_most"),
+        )
+    )
+
+
+def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
+    """With ``size``, the logarithm of a value or, of a zero, of its floor, and ``log10_floor``."""
+    floor = log10_of(frame["floor"])
+    if "log10_floor" in frame.columns:  # the split pass has floors below the smallest float
+        floor = frame["log10_floor"].cast(pl.Float64).fill_null(floor)
+    size = pl.col("log10_value").fill_null(pl.when(pl.col("value") == 0).then(floor))
+    return frame.with_columns(size.alias("size"), floor.alias("log10_floor"))
+
+
+def is_split(table: Table) -> bool:
+    """Whether a table comes from the split pass: the ordinary one stands beside it."""
+    return "float_value" in table.frame.columns
+
+
+def check_columns(table: Table, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in table.frame.columns:
+            raise unknown_column(name, table.frame.columns)
+
+
+VANISHING = frozenset({"residual_ratio", "residual", "diameter"})
+"""Measures that go to zero with collapse, down to their floor; of the others it only bounds the error."""
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+class Outcome(StrEnum):
+    """What can be said of a limit that the user set."""
+
+    CROSSED = "crossed"
+    CLEAR = "not crossed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Everything a number may be, both ends included; NaN where nothing is known of it."""
+
+    low: float
+    high: float
+
+    def within(self, least: float, most: float) -> "Span":
+        """The part of it that a measure can take: a share is never above one, whatever its floor."""
+        return Span(low=min(max(self.low, least), most), high=max(min(self.high, most), least))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What became of one limit, with a line that names layer, value, floor and limit; no words where it is clear."""
+
+    outcome: Outcome
+    words: str = ""
+
+
+def span_of(value: float | None, floor: float | None, *, vanishes: bool, resolved: float = 1.0) -> Span:
+    """What a measured number, or a mean of which the share ``resolved`` is above the floor, may be in truth.
+
+    A measure that vanishes is the number itself where it is above its floor, and anything from zero to the floor
+    where it is not. In a mean of both, every unresolved term may be off by its own floor, so the mean by the mean
+    floor. The floor of any other measure is an absolute error.
+
+    >>> span_of(0.5, 1e-6, vanishes=True), span_of(1e-9, 1e-6, vanishes=True, resolved=0.0)
+    (Span(low=0.5, high=0.5), Span(low=0.0, high=1e-06))
+    """
+    if value is None or not math.isfinite(value):
+        return Span(low=math.nan, high=math.nan)
+    error = math.inf if floor is None or math.isnan(floor) else abs(floor)
+    if not vanishes:
+        return Span(low=value - error, high=value + error)
+    if resolved >= 1.0:
+        return Span(low=value, high=value)
+    if resolved <= 0.0:
+        return Span(low=0.0, high=max(error, value))
+    return Span(low=max(0.0, value - error), high=value + error)
+
+
+def judged(span: Span, sign: str, limit: float) -> Outcome:
+    """Crossed if the comparison holds of everything in the span, clear if it holds of nothing in it.
+
+    A comparison with a limit holds of everything between two numbers if it holds of both, so the ends decide.
+
+    >>> judged(Span(low=0.0, high=1e-6), "<", 0.01), judged(Span(low=0.0, high=1e-6), "<", 1e-9)
+    (<Outcome.CROSSED: 'crossed'>, <Outcome.UNDECIDED: 'undecided'>)
+    """
+    if math.isnan(span.low) or math.isnan(span.high):
+        return Outcome.UNDECIDED
+    holds = {OPERATORS[sign](end, limit) for end in (span.low, span.high)}
+    if len(holds) > 1:
+        return Outcome.UNDECIDED
+    return Outcome.CROSSED if holds == {True} else Outcome.CLEAR
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Of several: one that is crossed outweighs one that is undecided, which outweighs all that are clear."""
+    found = set(outcomes)
+    return next(
+        (one for one in (Outcome.CROSSED, Outcome.UNDECIDED) if one in found),
+        Outcome.CLEAR,
     )

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError, Option, OutOfMemory
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json
 
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"

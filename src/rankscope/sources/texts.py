@@ -13,7 +13,7 @@ import torch
 
 from rankscope.core.words import article
 from rankscope.errors import ConfigError, FileError
-from rankscope.results.plain import from_json, has_half_character, whole_text
+from rankscope.results.files import from_json, has_half_character, whole_text
 from rankscope.sources.batch import Batch, batch_of_texts, shortened
 from rankscope.sources.builtin import sample_lines
 from rankscope.sources.safety import first_line

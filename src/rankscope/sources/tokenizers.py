@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json
 from rankscope.sources.safety import first_line
 
 PROBES = (

@@ -19,9 +19,8 @@ from rankscope.network import VARIANTS, Spec
 from rankscope.network.jitter import jittered
 from rankscope.network.surgery import check_variant
 from rankscope.results import Table, layer_summary
-from rankscope.results.record import read_rows
-from rankscope.results.schema import Columns
-from rankscope.results.summary import LayerMean
+from rankscope.results.statistics import LayerMean
+from rankscope.results.table import Columns, read_rows
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, can_measure, log_measure, of_measured, split_states
 from rankscope.split.values import cannot_measure

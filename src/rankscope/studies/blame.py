@@ -25,7 +25,7 @@ from rankscope.measures import evaluate, evaluate_many, evaluate_padded, find_me
 from rankscope.network import Context, Network, Part
 from rankscope.network.parts import children
 from rankscope.network.stages import added_up, branch_label, kind_of, stage_name, stages
-from rankscope.results.schema import Columns
+from rankscope.results.table import Columns
 from rankscope.split import LOST, Split, log_measure, of_measured, split_tokens
 from rankscope.split.run import in_float64
 from rankscope.split.stages import split_stages

@@ -42,7 +42,7 @@ from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Norm, Part, Spec
 from rankscope.network.mask_notes import reading_graph, self_contained
 from rankscope.network.surgery import check_variant
-from rankscope.results.schema import Row
+from rankscope.results.table import Row
 from rankscope.sources.seen import Call
 from rankscope.split.run import in_float64
 from rankscope.studies.cuts import Cut, one_cut

@@ -18,7 +18,7 @@ from rankscope.network.jitter import jittered
 from rankscope.network.mask_notes import self_contained
 from rankscope.network.seeds import Seeds, batches
 from rankscope.results import Table, layer_summary
-from rankscope.results.schema import Columns
+from rankscope.results.table import Columns
 from rankscope.split import LogValue, Split, can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
 from rankscope.studies.rows import Rows, definitions

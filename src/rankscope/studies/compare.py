@@ -30,10 +30,18 @@ from rankscope.findings.compare import (
     by_size,
 )
 from rankscope.results import Outcome, Table, provenance
-from rankscope.results.outcome import judged as judged_span
-from rankscope.results.outcome import span_of
-from rankscope.results.record import read_rows
-from rankscope.results.statistics import Error, Floats, adjusted, p_values, paired_error, trend, welch_error
+from rankscope.results.statistics import (
+    Error,
+    Floats,
+    adjusted,
+    p_values,
+    paired_error,
+    span_of,
+    trend,
+    welch_error,
+)
+from rankscope.results.statistics import judged as judged_span
+from rankscope.results.table import read_rows
 from rankscope.studies.rows import run_id
 
 Advance = Callable[[int, int], None]

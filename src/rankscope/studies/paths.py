@@ -48,7 +48,7 @@ from rankscope.pathways.modes import MODES
 from rankscope.pathways.path import uncrossed
 from rankscope.pathways.reading import centered, kept_rows, residual_size
 from rankscope.results import Table
-from rankscope.results.schema import Cell, Row
+from rankscope.results.table import Cell, Row
 from rankscope.sources.seen import Call
 from rankscope.studies.cuts import Cut, one_cut
 from rankscope.studies.inputs import Given, verb_asked

@@ -18,7 +18,7 @@ from rankscope.errors import ConfigError, FileError, MissingExtraError
 from rankscope.findings.asked import Loading
 from rankscope.network import ACTIVATIONS, Spec
 from rankscope.pathways.counts import ARCHITECTURES
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json
 from rankscope.sources import BUILTINS, load_model
 from rankscope.sources.extras import import_transformers, quiet
 from rankscope.sources.hub import reachable

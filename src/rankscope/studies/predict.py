@@ -35,8 +35,8 @@ from rankscope.findings.predict import (
 )
 from rankscope.findings.ways import DRAWN, refuse_idle
 from rankscope.network import Network, Spec, build, generators
-from rankscope.results.outcome import Outcome, judged, span_of
-from rankscope.results.schema import Row
+from rankscope.results.statistics import Outcome, judged, span_of
+from rankscope.results.table import Row
 from rankscope.sources import load_drawn, translate
 from rankscope.studies.certify import failed
 from rankscope.studies.inputs import check_loading

@@ -15,7 +15,7 @@ from rankscope.findings.rate import DEFINITION, Fit, Prediction, RateConfig, Rat
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
-from rankscope.results.schema import Row
+from rankscope.results.table import Row
 from rankscope.sources.seen import Call
 from rankscope.split import LogValue, Split, fit_logs, log_measure, predict_rate, split_states
 from rankscope.split.fit import nothing

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankscope.core.config import Config
 from rankscope.measures import Evaluation, Measure, find_measure
 from rankscope.results import Table, provenance
-from rankscope.results.schema import Cell, Columns
+from rankscope.results.table import Cell, Columns
 from rankscope.split import LogValue
 
 

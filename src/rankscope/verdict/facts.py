@@ -16,7 +16,7 @@ from rankscope.findings.verdict import (
 )
 from rankscope.measures.norms import turned
 from rankscope.results import Table
-from rankscope.results.outcome import span_of
+from rankscope.results.statistics import span_of
 
 SMALLEST = "smallest_singular_value[ratio]"
 

@@ -11,7 +11,7 @@ from kit import certify_tables as made
 from kit.html_reader import Reader
 from rankscope.document.text import to_text
 from rankscope.findings.certify import CertifyFinding, CertifyView, Failed, told_apart
-from rankscope.results.outcome import Outcome
+from rankscope.results.statistics import Outcome
 
 F, C = "residual[frobenius,mean]", "residual[composite,mean]"
 TEN = math.log(10)

@@ -9,7 +9,7 @@ from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.charts import Panel
 from rankscope.findings.compare import CompareFinding
 from rankscope.results import Table
-from rankscope.results.outcome import Outcome
+from rankscope.results.statistics import Outcome
 from rankscope.studies.compare import compare
 
 UNIT = DEFINITIONS[1]

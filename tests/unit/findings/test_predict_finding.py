@@ -18,7 +18,7 @@ from rankscope.findings.predict import (
     Statement,
 )
 from rankscope.results import Table
-from rankscope.results.outcome import Outcome
+from rankscope.results.statistics import Outcome
 
 TEN = math.log(10)
 HOSTILE = "<script>alert(1)</script>\x1b[31m" + "model" * 50

@@ -30,7 +30,7 @@ from rankscope.findings.scan.entries import (
 from rankscope.findings.scan.entries import Curve as Drawn
 from rankscope.findings.verdict import NAMES, LayerVerdict, StackVerdict, Verdict
 from rankscope.measures import MASSIVE
-from rankscope.results.outcome import Outcome
+from rankscope.results.statistics import Outcome
 from rankscope.verdict import VERDICTS, judge, judged
 
 

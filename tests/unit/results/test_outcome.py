@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.results.outcome import Outcome, Span, judged, span_of, worst
+from rankscope.results.statistics import Outcome, Span, judged, span_of, worst
 
 SIGNS = ("<", "<=", ">", ">=")
 FINITE = st.floats(-1e6, 1e6)

@@ -59,7 +59,7 @@ from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds
 
 if TYPE_CHECKING:
     from rankscope.results import Table
-    from rankscope.results.outcome import Decision, Outcome
+    from rankscope.results.statistics import Decision, Outcome
 
 TONES: dict[Name, Tone] = {
     **{"healthy": "good", "collapsing": "bad", "collapsed": "bad", "ill": "bad"},
@@ -419,7 +419,7 @@ class ScanFinding(Finding):
         open is undecided unless everything it may be lies on one side of the limit; so is a condition with nothing to
         read.
         """
-        from rankscope.results.outcome import Decision, Outcome, worst
+        from rankscope.results.statistics import Decision, Outcome, worst
 
         text = condition.text(self.definition_of(condition.measure))
         if self.scan.not_finite:
@@ -441,7 +441,7 @@ class ScanFinding(Finding):
 
     def _places(self, condition: Condition) -> "Iterator[tuple[Outcome, str]]":
         """Every layer that the condition reads: what it says there, and the numbers it says it from."""
-        from rankscope.results.outcome import VANISHING, Outcome, judged, span_of
+        from rankscope.results.statistics import VANISHING, Outcome, judged, span_of
 
         known = next((one for one in self.measured if one.asked == condition.measure), None)
         least = -math.inf if known is None or known.least is None else known.least

@@ -369,7 +369,7 @@ def _notes(definition: str, entries: Sequence[Entry], is_log: bool, has_floor: b
 
 def _vanishes(entry: Entry) -> bool:
     """Whether the measure goes to zero with collapse, down to its floor."""
-    from rankscope.results.outcome import (
+    from rankscope.results.statistics import (
         VANISHING,
     )  # not at the top: it brings polars, which --help can do without
 

@@ -37,7 +37,7 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_of, register
 from rankscope.papers.figures.statistics import mean_of, share_text
 from rankscope.results import Table
-from rankscope.results.schema import Row
+from rankscope.results.table import Row
 from rankscope.studies.rows import Rows, definitions
 
 COSINE = "cosine[off_diagonal]"

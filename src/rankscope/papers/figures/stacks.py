@@ -29,8 +29,8 @@ from rankscope.network import (
 from rankscope.network.initial import haar_orthogonal
 from rankscope.network.seeds import Seeds, chunked, seeds_per_chunk
 from rankscope.papers.figures.figure import FigureConfig
-from rankscope.results.schema import Cell as Entry
-from rankscope.results.schema import Columns
+from rankscope.results.table import Cell as Entry
+from rankscope.results.table import Columns
 from rankscope.split import LogValue, split_states
 from rankscope.split.run import in_dtype
 from rankscope.studies.collapse import split_layers

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.results.files import write_atomically
-from rankscope.results.locks import LOCK, locked, make_folder
-from rankscope.results.origin import rankscope_version, versions
+from rankscope.results.files import LOCK, locked, make_folder, write_atomically
+from rankscope.results.table import rankscope_version, versions
 
 V = TypeVar("V", bound=BaseModel)
 

@@ -23,7 +23,7 @@ from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement
 from rankscope.papers.figures.stacks import WORKERS
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
-from rankscope.results.schema import Row
+from rankscope.results.table import Row
 from rankscope.split import log_measure, split_states
 from rankscope.studies.rows import Rows, definitions
 

@@ -29,7 +29,7 @@ from rankscope.papers.figures.stacks import (
 )
 from rankscope.papers.figures.statistics import Mean, Median, mean_of, median_of
 from rankscope.results import Table
-from rankscope.results.schema import Row
+from rankscope.results.table import Row
 from rankscope.split import log_measure, split_states
 from rankscope.studies.rows import Rows, definitions
 

@@ -20,9 +20,8 @@ from rankscope.findings.train import Stopped
 from rankscope.network import generators
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
-from rankscope.results.files import write_atomically
-from rankscope.results.origin import rankscope_version, versions
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json, write_atomically
+from rankscope.results.table import rankscope_version, versions
 
 MODEL_FORMAT = "rankscope/task/1"
 STATE_FORMAT = "rankscope/training/1"

@@ -9,7 +9,7 @@ from typing import Any
 from rankscope.errors import FileError, NotSaved
 from rankscope.findings.train import CURVES
 from rankscope.papers.tasks.checkpoint import Epoch
-from rankscope.results.locks import make_folder
+from rankscope.results.files import make_folder
 from rankscope.sources.extras import import_extra
 
 

@@ -15,8 +15,7 @@ from rankscope.errors import FileError, RankscopeError
 from rankscope.network import generators
 from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, Trained, load_trained
 from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
-from rankscope.results.files import write_atomically
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json, write_atomically
 
 MODEL_TYPE = "rankscope-task"
 CONFIG, MODEL, STATE = "config.json", "model.safetensors", "state.safetensors"

@@ -43,8 +43,7 @@ from rankscope.papers.tasks.checkpoint import (
 )
 from rankscope.papers.tasks.model_folder import is_config_of, write_config
 from rankscope.papers.tasks.task import Task, TaskConfig
-from rankscope.results.files import check_output, clear_leftovers, write_atomically
-from rankscope.results.locks import locked
+from rankscope.results.files import check_output, clear_leftovers, locked, write_atomically
 
 LONGEST = 60
 """Letters of a value in a message."""

@@ -17,7 +17,7 @@ from rankscope.papers.tasks.checkpoint import Epoch, Trained
 from rankscope.papers.tasks.event_log import EventLog
 from rankscope.papers.tasks.task import TASKS, FieldValue, Task, TaskConfig
 from rankscope.papers.tasks.training import Tell, train_task
-from rankscope.results.plain import from_json
+from rankscope.results.files import from_json
 from rankscope.studies.rows import Rows
 
 Advance = Callable[[int, int, str], None]

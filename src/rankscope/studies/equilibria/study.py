@@ -19,7 +19,7 @@ from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.measures.evaluate import evaluate_many
 from rankscope.network import Network
-from rankscope.results.schema import Columns, Row
+from rankscope.results.table import Columns, Row
 from rankscope.split import log_measure
 from rankscope.split.run import stream
 from rankscope.studies.collapse import apart_under
