@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 
-from rankscope.results import origin, provenance
+from rankscope.results import provenance
+from rankscope.results import table as origin
 
 
 def test_versions_config_seeds_and_time_are_recorded():
