@@ -446,7 +446,7 @@ def parse(command: str) -> None:
         given = app.get_command(above, name).make_context(name, args, parent=above).params
     if COMMANDS[name].config:
         config = found_at(COMMANDS[name].config)
-        config.of(**values_of(config, given))
+        config.of(**values_of(config, **given))
 
 
 def commands(text: str) -> list[str]:
