@@ -378,7 +378,8 @@ def write(page: Path, whens: Sequence[str] = WHENS) -> bool:
 class Picture:
     """A picture of the documentation, the page that explains it, and the command that draws it with ``--plot``.
 
-    With ``shot``, width and height, it shows the page that the command writes with ``--output``, in a browser.
+    With ``shot``, width and height, it shows the page that the command writes with ``--output``, in a browser. With
+    ``panel`` it is one panel of what ``--plot`` would draw, the first one being 1.
     """
 
     file: str
@@ -386,6 +387,7 @@ class Picture:
     page: str
     command: str
     shot: tuple[int, int] | None = None
+    panel: int | None = None
 
     @property
     def option(self) -> str:
@@ -395,8 +397,11 @@ class Picture:
         """Run the command and put the picture in its place; a command that fails leaves the old one."""
         args = Asked.read(self.command).args
         with _elsewhere() as folder:
-            _run(args)
             made = folder / args[args.index(self.option) + 1]
+            if self.panel is None:
+                _run(args)
+            else:
+                _draw_panel(args, made, self.panel)
             if self.shot is not None:
                 made = _photographed(made, *self.shot)
             fresh = DOCS / f".{self.file}.new"
@@ -404,12 +409,26 @@ class Picture:
             fresh.replace(DOCS / self.file)
 
 
+def _draw_panel(args: tuple[str, ...], made: Path, panel: int) -> None:
+    from rankscope import Finding
+    from rankscope.charts import Chart
+
+    place = args.index("--plot")
+    _run((*args[:place], "--output", "found.json", *args[place + 2 :]))
+    Chart([Finding.load("found.json").chart().pictures[panel - 1]]).save(made)
+
+
 def pictures() -> list[Picture]:
     """All pictures, in the order in which the gallery shows them."""
     found = tomllib.loads(PICTURES.read_text("utf-8"))
     return [
         Picture(
-            file, one["title"], one["page"], one["command"], tuple(one["shot"]) if "shot" in one else None
+            file,
+            one["title"],
+            one["page"],
+            one["command"],
+            tuple(one["shot"]) if "shot" in one else None,
+            one.get("panel"),
         )
         for file, one in found.items()
     ]
@@ -446,7 +465,7 @@ def parse(command: str) -> None:
         given = app.get_command(above, name).make_context(name, args, parent=above).params
     if COMMANDS[name].config:
         config = found_at(COMMANDS[name].config)
-        config.of(**values_of(config, given))
+        config.of(**values_of(config, **given))
 
 
 def commands(text: str) -> list[str]:
