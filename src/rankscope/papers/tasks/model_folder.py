@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import FileError, RankscopeError
+from rankscope.errors import FileError, Option, RankscopeError
 from rankscope.network import generators
 from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, Trained, load_trained
 from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
@@ -54,12 +54,15 @@ def read_folder(folder: Path, dtype: torch.dtype | None, seed: int | None) -> tu
 
 def _trained(folder: Path, dtype: torch.dtype) -> Trained:
     if not (folder / MODEL).is_file():
-        hint = (
-            "its training is not finished; the same 'rankscope train' goes on with it"
-            if (folder / STATE).is_file()
-            else "train into it with 'rankscope train', or draw weights at random: --weights initial"
+        where = f"the folder {str(folder)!r} has no {MODEL}: "
+        if (folder / STATE).is_file():
+            raise FileError(
+                f"{where}its training is not finished; the same 'rankscope train' goes on with it"
+            )
+        raise FileError(
+            f"{where}train into it with 'rankscope train', or draw weights at random: ",
+            Option("weights", "initial"),
         )
-        raise FileError(f"the folder {str(folder)!r} has no {MODEL}: {hint}")
     return load_trained(folder / MODEL, dtype=dtype)
 
 
