@@ -20,10 +20,10 @@ from rankscope.papers.figures import chained_products as parts
 from rankscope.papers.figures.chained_attention import (
     ChainedAttentionConfig,
     ChainedAttentionFound,
-    Paths,
-    Setting,
-    Subject,
-    bound,
+    PathCurves,
+    ChainedAttentionSetting,
+    WeightedModel,
+    dobrushin_bound,
     chart,
     depth_panel,
     falling,
@@ -34,16 +34,16 @@ from rankscope.papers.figures.chained_attention import (
     off_plain,
     points,
     slopes,
-    turned,
+    order_ratio,
 )
 from rankscope.papers.figures.chained_products import (
     MEAN,
     ORDERS,
     RANK_ONE,
     ROWS,
-    Chained,
-    Product,
-    chained,
+    PathRatios,
+    PathProduct,
+    path_ratios,
     consensus_ratio,
     factors,
     plain_ratios,
@@ -209,7 +209,7 @@ def test_equal_first_singular_values_leave_the_best_rank_one_unresolved() -> Non
 
 def test_all_that_is_found_of_maps() -> None:
     maps = [torch.cat([own, own.flip(-1)], dim=0)[None] for own in random_maps(5, 6, 0.5, seed=4)]
-    found = chained(maps, paths=13, plain=4, window=3, seed=0)
+    found = path_ratios(maps, paths=13, plain=4, window=3, seed=0)
     assert found.layers == 5
     assert [len(row) for row in found.heads] == [5] * 13
     for order in ORDERS:
@@ -233,9 +233,9 @@ def test_all_that_is_found_of_maps() -> None:
     )
     assert [one.start for one in found.windows] == [2, 3, 4, 5]
     assert [len(one.log10) for one in found.windows] == [4, 3, 2, 1]
-    assert Chained.model_validate(json.loads(json.dumps(found.model_dump(mode="json")))) == found
-    assert found == chained(maps, paths=13, plain=4, window=3, seed=0)
-    assert found.heads != chained(maps, paths=13, plain=4, window=3, seed=1).heads
+    assert PathRatios.model_validate(json.loads(json.dumps(found.model_dump(mode="json")))) == found
+    assert found == path_ratios(maps, paths=13, plain=4, window=3, seed=0)
+    assert found.heads != path_ratios(maps, paths=13, plain=4, window=3, seed=1).heads
 
 
 def curves(mean: list[float], paths: int = 40, noise: float = 0.05) -> np.ndarray:
@@ -275,11 +275,11 @@ def test_what_falls() -> None:
 
 def test_what_is_the_same_in_both_orders() -> None:
     one = curves(LINE)
-    assert turned(one, one + 0.1).is_same is True
-    assert turned(one, one + np.linspace(0, 0.5, 12)[:, None]).is_same is False
-    assert turned(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)).is_same is None
-    assert turned(one[:, :5], one[:, :5]).is_same is None
-    assert turned(one, one + 0.1).largest == pytest.approx(0.1)
+    assert order_ratio(one, one + 0.1).is_same is True
+    assert order_ratio(one, one + np.linspace(0, 0.5, 12)[:, None]).is_same is False
+    assert order_ratio(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)).is_same is None
+    assert order_ratio(one[:, :5], one[:, :5]).is_same is None
+    assert order_ratio(one, one + 0.1).largest == pytest.approx(0.1)
 
 
 def paths(
@@ -289,7 +289,7 @@ def paths(
     seed: int | None = 0,
     both: float = 0.0,
     plain: float = 1.0,
-) -> Paths:
+) -> PathCurves:
     """``both``: decades by which the notebook's order is above; ``plain``: factor of float64 products at the end."""
     own = curves(mean)
     coefficients = {name: np.full_like(own, -0.1) for name in ("dobrushin", "spectral", "typical")}
@@ -300,7 +300,7 @@ def paths(
     }
     ordinary = 10 ** own[:, :3]
     ordinary[-1] *= plain
-    return Paths(
+    return PathCurves(
         model="a",
         weights=weights,
         seed=seed,
@@ -311,9 +311,9 @@ def paths(
     )
 
 
-def found_with(*each: Paths) -> ChainedAttentionFound:
+def found_with(*each: PathCurves) -> ChainedAttentionFound:
     depths = min(len(one.curves["true", MEAN]) for one in each)
-    return found_of(each, Setting(paths=40, texts=1, tokens=8, shared_depths=depths))
+    return found_of(each, ChainedAttentionSetting(paths=40, texts=1, tokens=8, shared_depths=depths))
 
 
 SLOW = [-0.2 * k for k in range(1, 7)]
@@ -338,7 +338,7 @@ SLOW = [-0.2 * k for k in range(1, 7)]
         (4, [paths(LINE)], None),
     ],
 )
-def test_statements_follow_the_curves(place: int, each: list[Paths], agrees: bool | None) -> None:
+def test_statements_follow_the_curves(place: int, each: list[PathCurves], agrees: bool | None) -> None:
     found = found_with(*each)
     said = points(found)
     assert said[place].agrees is agrees
@@ -364,10 +364,10 @@ def test_seeds_are_judged_one_by_one_and_told_together() -> None:
 def test_the_bound_is_read_at_every_depth_and_path() -> None:
     own = paths(LINE)
     rows = own.curves["true", ROWS].copy()
-    assert bound(rows, own.coefficients, 8).holds
+    assert dobrushin_bound(rows, own.coefficients, 8).holds
     rows[3, 5] = math.log10(2 * 7 / 8) - 4 * 0.1 + 1e-6
-    assert bound(rows, own.coefficients, 8).margin == pytest.approx(-1e-6)
-    assert not bound(rows, own.coefficients, 8).holds
+    assert dobrushin_bound(rows, own.coefficients, 8).margin == pytest.approx(-1e-6)
+    assert not dobrushin_bound(rows, own.coefficients, 8).holds
 
 
 def test_means_without_intervals_decide_nothing() -> None:
@@ -397,7 +397,7 @@ def test_the_cache_is_only_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> WeightedModel:
     pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("tiny-bert")
     config = {
@@ -405,10 +405,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Subject:
         "intermediate_size": 32, "initializer_range": 0.3,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    return Subject(model=str(folder), weights="initial", seed=3)
+    return WeightedModel(model=str(folder), weights="initial", seed=3)
 
 
-def test_maps_are_those_that_the_model_itself_hands_out(tiny: Subject) -> None:
+def test_maps_are_those_that_the_model_itself_hands_out(tiny: WeightedModel) -> None:
     from rankscope.sources import random_token_batches
     from rankscope.sources.initial import initial_model
 
@@ -427,7 +427,7 @@ FIGURE = FIGURES["chained-attention"]
 TINY = ChainedAttentionConfig(size="fast", seeds=(3,), paths=8, texts=2, tokens=12, plain=3, window=2)
 
 
-def test_the_figure_from_end_to_end(tiny: Subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_figure_from_end_to_end(tiny: WeightedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(chained_attention, "subjects", lambda seeds: [tiny])
     told: list[tuple[int, int]] = []
     job = Job(size="fast", advance=lambda done, total: told.append((done, total)), store=Store(tmp_path))
@@ -520,7 +520,7 @@ def test_the_title_is_true() -> None:
 
 def test_a_product_knows_its_scale() -> None:
     product = products([factors(random_maps(1, 4, 1e-4, seed=0)[0], layer=1)], order="true")[0]
-    assert isinstance(product, Product)
+    assert isinstance(product, PathProduct)
     assert 1 <= float(product.rest.abs().max()) < 2
 
 

@@ -19,8 +19,8 @@ from rankscope.papers.figures.circle import (
     REACH,
     CircleFigureConfig,
     CircleFound,
-    Network,
-    Setting,
+    CircleNetwork,
+    CircleSetting,
     chart,
     compute,
     is_fastest,
@@ -33,7 +33,7 @@ from rankscope.papers.figures.circle import (
 from rankscope.papers.figures.circle_orbits import (
     ATTRACTING,
     attracting_weights,
-    described,
+    record_step,
     ending,
     follow,
     growth,
@@ -44,7 +44,7 @@ from rankscope.papers.figures.circle_orbits import (
     one_head,
     opposite,
     orbit_network,
-    turned,
+    total_turn,
 )
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.run import finding_of
@@ -293,8 +293,8 @@ def test_endings():
 
 def test_whole_turns_are_counted():
     path = torch.stack([opposite(0.3, 0.1 * k) for k in range(101)])
-    assert turned(path) == pytest.approx(10.0)
-    assert turned(path.flip(0)) == pytest.approx(-10.0)
+    assert total_turn(path) == pytest.approx(10.0)
+    assert total_turn(path.flip(0)) == pytest.approx(-10.0)
 
 
 def test_derivatives_are_of_mean_and_half_difference():
@@ -318,7 +318,7 @@ def test_growth_is_per_step_and_follows_the_order():
 def test_growth_of_the_built_orbit_is_its_largest_multiplier():
     config = CircleConfig()
     step = orbit_network([1.0], one_head(1.0), radius=0.3, angle=ANGLE)
-    found = described(step, config, 5)
+    found = record_step(step, config, 5)
     # the pairs are opposite up to one step of a thousand only, which moves logits by some 1e-5
     assert found.growth == pytest.approx(multipliers([1.0], one_head(1.0)).difference_along, rel=1e-3)
     assert found.difference_growth == pytest.approx(2.1029, rel=1e-3)
@@ -335,7 +335,7 @@ def network(case, hidden=32, *, distances, means=None, **fields):
     about |= {"mean": means or [0.0] * len(distances), "path": [(0.0,) * 4 for _ in distances]}
     about |= {"merged_at": merged_at(distances), "left_at": None, "ending": ending(distances), "turned": 1.0}
     about |= {"growth": 1.0, "mean_growth": 1.0, "difference_growth": 1.0, "floor": [0.0] * len(distances)}
-    return Network.model_validate(about | {"error_over_zero": 1e-4, "error_over_staying": 1.0} | fields)
+    return CircleNetwork.model_validate(about | {"error_over_zero": 1e-4, "error_over_staying": 1.0} | fields)
 
 
 MERGES, STAYS, RUNS = [1.0, 0.5, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 4.0, 8.0]
@@ -352,7 +352,7 @@ def found_with(*networks, steps=3, points=1000):
     given, seeds = {one.case for one in networks}, len({one.seed for one in networks}) or 5
     others = [one for case in CASES if case.name not in given for one in group(case.name, *[STAYS] * seeds)]
     return CircleFound(
-        setting=Setting(steps=steps, points=points),
+        setting=CircleSetting(steps=steps, points=points),
         cases={case.name: case.title for case in CASES},
         networks=(*networks, *others),
         training=TRAINING,

@@ -17,9 +17,9 @@ from rankscope.core.refs import PAPERS
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.findings.claims import ClaimsConfig, ClaimsFinding, Compared, Relation
 from rankscope.network import LayerNorm, Softmax
-from rankscope.papers.claims import CLAIMS, Number, check_claims, claims, multi_head, single_head
+from rankscope.papers.claims import CLAIMS, ComparedNumber, check_claims, claims, multi_head, single_head
 from rankscope.papers.claims.claim import (
-    Finding,
+    ClaimOutcome,
     above,
     at_most,
     equals,
@@ -29,7 +29,7 @@ from rankscope.papers.claims.claim import (
     not_checkable,
 )
 from rankscope.papers.claims.page import SEED, claims_page
-from rankscope.papers.claims.study import _compared, run_claim
+from rankscope.papers.claims.study import _number_value, run_claim
 from rankscope.results import COLUMNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "claims.md"
@@ -168,7 +168,7 @@ GOOD, BAD = at_most("a", 0.5), at_most("a", 1.5)
         (not_checkable("", BAD), "undecided"),
     ],
 )
-def test_verdicts_follow_from_numbers(finding: Finding, verdict: str) -> None:
+def test_verdicts_follow_from_numbers(finding: ClaimOutcome, verdict: str) -> None:
     assert finding.verdict == verdict
 
 
@@ -186,23 +186,23 @@ def test_verdicts_follow_from_numbers(finding: Finding, verdict: str) -> None:
     ],
 )
 def test_relations(relation: Relation, value: float, is_so: bool) -> None:
-    number = Number(means="", value=value, relation=relation, limit=1.0)
+    number = ComparedNumber(means="", value=value, relation=relation, limit=1.0)
     assert number.is_so is is_so
-    assert _compared(number).text.endswith("fails") is not is_so
+    assert _number_value(number).text.endswith("fails") is not is_so
 
 
 def test_a_number_that_is_not_finite_keeps_its_relation() -> None:
     """JSON holds no infinity, so what is saved must say whether the relation held."""
-    infinite = _compared(above("", math.inf))
+    infinite = _number_value(above("", math.inf))
     assert (infinite.value, infinite.is_so, infinite.text) == (None, True, "- > 1")
-    assert _compared(at_most("", math.nan)).text == "- <= 1 fails"
+    assert _number_value(at_most("", math.nan)).text == "- <= 1 fails"
     assert Compared.model_validate_json(infinite.model_dump_json()) == infinite
 
 
 def test_rounding_shows_its_order_alone() -> None:
-    tiny = Number(means="", value=2.3e-16, relation="<=", limit=1e-12, is_rounding=True)
-    assert _compared(tiny).text == "below 1e-12"
-    assert _compared(equals("", 1.98765, 1.98765)).text == "1.99 = 1.99"
+    tiny = ComparedNumber(means="", value=2.3e-16, relation="<=", limit=1e-12, is_rounding=True)
+    assert _number_value(tiny).text == "below 1e-12"
+    assert _number_value(equals("", 1.98765, 1.98765)).text == "1.99 = 1.99"
 
 
 def _family_by_linear_program(m: int, s: float, u: float) -> float:

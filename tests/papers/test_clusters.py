@@ -15,14 +15,14 @@ from rankscope.errors import ConfigError
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.papers.figures import FIGURES, Job
 from rankscope.papers.figures.clusters import (
-    Cell,
+    ClusterCell,
     ClusterConfig,
     ClustersFound,
     Estimates,
-    Fit,
-    Masked,
+    LifeFit,
+    MaskedClusters,
     Resting,
-    Setting,
+    ClustersSetting,
     Trajectory,
     angle_panel,
     chart,
@@ -91,13 +91,13 @@ def test_one_seed_draws_all_starts() -> None:
         FIGURE.config("fast", (0, 1))
 
 
-def cell(beta: float, **more: float) -> Cell:
+def cell(beta: float, **more: float) -> ClusterCell:
     fields = {
         "dim": 2, "starts": 4, "met": 4, "first_clusters": 2.0, "first_low": 1, "first_high": 3,
         "first_log10_life": 2.0, "total_log10_life": beta, "total_low": 0.9 * beta, "total_high": 1.1 * beta,
         "unseen": 0.0,
     }  # fmt: skip
-    return Cell.model_validate({**fields, "beta": beta, **more})
+    return ClusterCell.model_validate({**fields, "beta": beta, **more})
 
 
 ANGLES = (
@@ -111,10 +111,10 @@ WAY = Trajectory(steps=(0, 1, 9, 99), log10_steps=(0.0, math.log10(2), 1.0, 2.0)
 
 def found_with(**more: object) -> ClustersFound:
     fields: dict[str, object] = {
-        "setting": Setting(tokens=3),
+        "setting": ClustersSetting(tokens=3),
         "plateaus": (cell(1.0), cell(4.0)),
         "trajectories": {"1": WAY, "4": WAY},
-        "fits": (Fit(dim=2, slope=0.2, low=0.1, high=0.3, barrier=0.2, starts=4, betas=(1.0, 4.0)),),
+        "fits": (LifeFit(dim=2, slope=0.2, low=0.1, high=0.3, barrier=0.2, starts=4, betas=(1.0, 4.0)),),
         "estimates": Estimates(plateaus=3, median=0.1, largest=1.0),
         "float64": (),
         "masks": (),
@@ -132,7 +132,7 @@ def test_rules(
 ) -> None:
     found = found_with(
         plateaus=(cell(1.0, met=met), cell(4.0, met=met, first_clusters=later)),
-        fits=(Fit(dim=2, slope=0.0, low=low, high=high, barrier=0.2, starts=4, betas=(8.0, 9.0)),),
+        fits=(LifeFit(dim=2, slope=0.0, low=low, high=high, barrier=0.2, starts=4, betas=(8.0, 9.0)),),
         estimates=Estimates(plateaus=3, median=miss, largest=1.0),
     )
     said = points(found)
@@ -148,7 +148,7 @@ def test_nothing_is_said_of_what_was_not_found() -> None:
     assert len(chart(bare, None).pictures) == 2  # type: ignore[arg-type]  # the table is not read
     assert len(notes(bare)) == 2
     resting = Resting(dim=2, beta=16.0, clusters=2, log10_speed=-14.3, ending="equilibrium")
-    full = found_with(float64=(resting,), masks=(Masked(beta=1.0, mask="full", steps=200, clusters=1.5),))
+    full = found_with(float64=(resting,), masks=(MaskedClusters(beta=1.0, mask="full", steps=200, clusters=1.5),))
     assert len(notes(full)) == 4
     moving = found_with(float64=(resting.model_copy(update={"ending": "consensus"}),))
     assert len(notes(moving)) == 2

@@ -11,10 +11,10 @@ show the same plateau and not more.
 import polars as pl
 import pytest
 
-from rankscope.papers.figures.dong_curves import BERT, published
+from rankscope.papers.figures.dong_curves import BERT, published_curves
 from rankscope.studies.ablate import ablate
 
-PUBLISHED = published(BERT)["initial"]
+PUBLISHED = published_curves(BERT)["initial"]
 RATIO = "residual_ratio[composite,mean]"
 LAYERS = range(13)
 

@@ -19,16 +19,16 @@ from rankscope.papers.figures.dong_curves import (
     SUBJECTS,
     VARIANTS,
     XLNET,
-    Curves,
+    TextCurves,
     DongFound,
     FirstLayers,
     Piece,
-    Trained,
+    TrainedWeights,
     curves,
     drawn_ids,
     found_in,
     id_batches,
-    published,
+    published_curves,
     repetition,
     token_ids,
     trained_source,
@@ -194,9 +194,9 @@ def test_the_split_pass_runs_on_the_first_texts_of_a_batch():
 
 def test_published_curves():
     """A few of the values, read back from the vector figure of arXiv 2103.03404, to three digits."""
-    known = published(BERT)
+    known = published_curves(BERT)
     assert set(known) == {"initial", "trained"}
-    assert published(ALBERT) == published(XLNET) == {}
+    assert published_curves(ALBERT) == published_curves(XLNET) == {}
     for variant, at, value in (
         ("san", 0, 0.612),
         ("san", 1, 0.0176),
@@ -320,7 +320,7 @@ def made(subject=BERT, *, source=None, official=None, log10=None, trained=None, 
     pieces = [
         Piece(
             variants={
-                name: Curves(
+                name: TextCurves(
                     value=single(one[draw]),
                     official=single(one[draw]),
                     log10=single(exact[name][draw]) if name in exact else (),
@@ -340,7 +340,7 @@ def made(subject=BERT, *, source=None, official=None, log10=None, trained=None, 
         )
         for draw in range(draws)
     ]
-    variants = {name: Curves(value=one.T.tolist(), official=one.T.tolist()) for name, one in late.items()}
+    variants = {name: TextCurves(value=one.T.tolist(), official=one.T.tolist()) for name, one in late.items()}
     config = FIGURES[subject.figure].config("usual", range(draws))
     config = config.model_copy(update={"trained": source and source.name})
     return found_in(
@@ -357,7 +357,7 @@ def judged(found, words):
     return one_point(found, words).agrees
 
 
-STAND_IN = Trained(name="minilm", source="minilm", is_true=False)
+STAND_IN = TrainedWeights(name="minilm", source="minilm", is_true=False)
 MIXED = np.concatenate([falling()[:1], falling(0.05)[1:]])
 FLAT = drawn(0.6, *[0.99] * 12)
 
@@ -491,7 +491,7 @@ def around(curve):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_point_by_point(name):
-    theirs = published(BERT)["initial"][name]["mean"]
+    theirs = published_curves(BERT)["initial"][name]["mean"]
     own = around(theirs)
     falls = name in ("san", "san+mlp")
 
@@ -523,9 +523,9 @@ def test_point_by_point(name):
 
 
 def test_published_numbers_of_trained_weights_count_for_the_true_checkpoint_alone():
-    known = published(BERT)["trained"]
+    known = published_curves(BERT)["trained"]
     curves_of = {name: around(known[name]["mean"]) for name in VARIANTS}
-    true = Trained(name="bert-base-cased", source="x", is_true=True)
+    true = TrainedWeights(name="bert-base-cased", source="x", is_true=True)
     found = made(source=true, trained=curves_of)
     assert [judged(found, f"BERT, trained, {name}:") for name in VARIANTS] == [True] * 4
     assert all(one.ours is not None for one in found.published)
@@ -553,7 +553,7 @@ def test_weights_in_the_local_cache_come_first(tmp_path, monkeypatch):
     assert cached_folder("org/name") is None
     (folder / NEEDED[0]).write_text("")
     assert cached_folder("other/name", "org/name") == folder
-    assert trained_source(replace(XLNET, hub=("org/name",))) == Trained(
+    assert trained_source(replace(XLNET, hub=("org/name",))) == TrainedWeights(
         name="org/name", source=str(folder), is_true=True
     )
     assert trained_source(XLNET) is None
@@ -571,7 +571,7 @@ def piece(seed):
     split = {"log10": logs, "log10_floor": floors}
     return Piece(
         variants={
-            name: Curves(value=one, official=one, **split if name == "san" else {})
+            name: TextCurves(value=one, official=one, **split if name == "san" else {})
             for name, one in values.items()
         },
         floor=FLOOR,
@@ -711,7 +711,7 @@ def test_panels_hold_ours_the_published_and_the_split_pass():
     ]
     assert min(one.low for one in line_of(linear).points) >= 0
     rings = line_of(linear, style="dashed").points
-    assert [one.y for one in rings] == published(BERT)["initial"]["san"]["mean"]
+    assert [one.y for one in rings] == published_curves(BERT)["initial"]["san"]["mean"]
     assert all(one.hollow for one in rings)
     assert [one.y for one in line_of(deep).points] == [math.log10(one.mean) for one in san]
     split = line_of(deep, style="dotted").points  # -1, -3, -9, -27: the line ends below the axis
@@ -736,7 +736,7 @@ def test_bands_that_reach_below_zero_have_no_logarithm():
 def test_published_curves_stand_beside_the_same_trained_model_alone():
     other = panel_of(made(source=STAND_IN), "another model, trained: minilm")
     assert not line_of(other, style="dashed").points
-    true = Trained(name="bert-base-cased", source="x", is_true=True)
+    true = TrainedWeights(name="bert-base-cased", source="x", is_true=True)
     same = panel_of(made(source=true), "BERT, trained")
     assert len(line_of(same, style="dashed").points) == 13
 

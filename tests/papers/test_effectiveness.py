@@ -16,7 +16,7 @@ from rankscope.papers.tasks import TASKS, SortConfig, Trained, initial_model, lo
 from rankscope.papers.tasks import effectiveness as study
 from rankscope.papers.tasks.effectiveness import (
     EffectivenessConfig,
-    Fit,
+    ClassifierData,
     effectiveness,
     fit_of,
     path_source,
@@ -24,7 +24,7 @@ from rankscope.papers.tasks.effectiveness import (
     refit,
 )
 from rankscope.papers.tasks.model import TaskModel
-from rankscope.papers.tasks.path_runs import path_outputs, planned
+from rankscope.papers.tasks.path_runs import path_outputs, plan_paths
 from rankscope.papers.tasks.sort import held_out, lines
 from rankscope.papers.tasks.task import Batch
 from rankscope.pathways import spectrum
@@ -221,7 +221,7 @@ def test_examples_in_pieces_give_the_same_numbers(table: Table, monkeypatch: pyt
 # Fresh classifiers
 
 
-def fit_of_noise(*, tokens: int = 5, signal: float, seed: int = 0) -> tuple[Fit, torch.Tensor, torch.Tensor]:
+def fit_of_noise(*, tokens: int = 5, signal: float, seed: int = 0) -> tuple[ClassifierData, torch.Tensor, torch.Tensor]:
     """States of noise around a large common vector, with the label in one direction."""
     chance = torch.Generator().manual_seed(seed)
     sides, states = [], []
@@ -231,7 +231,7 @@ def fit_of_noise(*, tokens: int = 5, signal: float, seed: int = 0) -> tuple[Fit,
         noise[..., :3] += signal * torch.nn.functional.one_hot(labels, 3)
         states.append(1e-9 * noise + torch.arange(7.0))
         sides.append((labels, labels))
-    return Fit(fitted=sides[0], probed=sides[1], in_sample=False, classes=3), states[0], states[1]
+    return ClassifierData(fitted=sides[0], probed=sides[1], in_sample=False, classes=3), states[0], states[1]
 
 
 def test_a_fresh_classifier_reads_what_is_there_however_small() -> None:
@@ -265,7 +265,7 @@ def test_what_is_scored_in_sample_has_a_chance_of_its_own() -> None:
     """As many features as half the tokens: labels that mean nothing are fitted well, and the line says so."""
     labels = torch.arange(40).reshape(10, 4) % 2
     states = torch.randn(10, 4, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    fit = Fit(fitted=(labels, labels), probed=(labels, labels), in_sample=True, classes=2)
+    fit = ClassifierData(fitted=(labels, labels), probed=(labels, labels), in_sample=True, classes=2)
     found = refit(fit, states, states)
     assert found["refit_chance"] > 0.75
     assert found["refit_accuracy"] > 0.75
@@ -376,15 +376,15 @@ def test_every_model_has_its_own_draw_of_paths(monkeypatch: pytest.MonkeyPatch) 
     plans = []
 
     def kept(*one: Any, **more: Any) -> Any:
-        plans.append(planned(*one, **more))
+        plans.append(plan_paths(*one, **more))
         return plans[-1]
 
-    monkeypatch.setattr(study, "planned", kept)
+    monkeypatch.setattr(study, "plan_paths", kept)
     models = [as_trained(tiny(TINY.model_copy(update={"seed": seed}))) for seed in (0, 1, 0)]
     config = EffectivenessConfig(draws=(20,), modes=(), refit=0)
     for one in models:
-        study.measured(one, config)
-    study.measured(models[0], config.model_copy(update={"seed": 1}))
+        study.score_paths(one, config)
+    study.score_paths(models[0], config.model_copy(update={"seed": 1}))
     first, second, again, other = (plan.drawn for plan in plans)
     assert first == again
     assert first != second

@@ -11,11 +11,11 @@ import pytest
 
 from rankscope.errors import FileError, NotSaved
 from rankscope.papers.figures import circle, paths_effectiveness, store
-from rankscope.papers.figures.circle_orbits import Walk
+from rankscope.papers.figures.circle_orbits import StepRecord
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
-from rankscope.papers.tasks.effectiveness import EffectivenessConfig, FullModel, Measured
+from rankscope.papers.tasks.effectiveness import EffectivenessConfig, FullModel, PathScores
 from rankscope.papers.tasks.sort import SORT, SortConfig
 
 ASKED: dict[str, Any] = {"seed": 1, "sizes": [4, 8]}
@@ -245,7 +245,7 @@ OTHER_PATHS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-PIECE = Measured(rows=(), models=(), identity=0.0, examples=1, refit=None, seed=0)
+PIECE = PathScores(rows=(), models=(), identity=0.0, examples=1, refit=None, seed=0)
 
 
 @pytest.fixture
@@ -258,11 +258,11 @@ def paths_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setattr(paths_effectiveness, "train_task", told)
     made: list[tuple[Any, Any]] = []
 
-    def answer(one: Any, paths: Any, tell: Any) -> Measured:
+    def answer(one: Any, paths: Any, tell: Any) -> PathScores:
         made.append((one.config, paths))
         return PIECE.model_copy(update={"seed": len(made) - 1})
 
-    monkeypatch.setattr(paths_effectiveness, "measured", answer)
+    monkeypatch.setattr(paths_effectiveness, "score_paths", answer)
 
     def ask(training: dict[str, Any], paths: dict[str, Any]) -> Any:
         job = Job(store=Store(tmp_path))
@@ -289,7 +289,7 @@ def test_a_new_measurement_needs_no_new_training(tmp_path: Path, monkeypatch: py
         return SimpleNamespace(config=config)
 
     monkeypatch.setattr(paths_effectiveness, "train_task", told)
-    monkeypatch.setattr(paths_effectiveness, "measured", lambda *one: PIECE)
+    monkeypatch.setattr(paths_effectiveness, "score_paths", lambda *one: PIECE)
     for training, paths in (({}, {}), ({}, {"seed": 1}), *((one, {}) for one in OTHER_SORT)):
         configs = SortConfig.of(**SMALL | training), EffectivenessConfig.of(**paths)
         paths_effectiveness._one(Job(store=Store(tmp_path)), SORT, *configs, lambda done: None)
@@ -306,18 +306,18 @@ def test_the_circle_asks_again_when_anything_changes(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(circle, "train_task", told)
 
-    def walk(config: CircleConfig, steps: int) -> Walk:
+    def walk(config: CircleConfig, steps: int) -> StepRecord:
         """A walk whose way names the question."""
         way = (float(config.seed), float(config.points), float(config.epochs), config.noise)
         numbers = dict.fromkeys(
             ("error_over_zero", "error_over_staying", "turned", "growth", "mean_growth"), 1.0
         )
-        return Walk(
+        return StepRecord(
             **numbers, path=(way,), distance=(float(config.dim),), mean=(float(steps),), floor=(0.0,), merged_at=None,
             left_at=None, ending="apart", difference_growth=float(len(config.variant)),
         )  # fmt: skip
 
-    monkeypatch.setattr(circle, "described", lambda model, config, steps: walk(config, steps))
+    monkeypatch.setattr(circle, "record_step", lambda model, config, steps: walk(config, steps))
     others: list[dict[str, Any]] = [
         {}, {"seed": 1}, {"points": 50}, {"epochs": 2}, {"noise": 0.1}, {"dim": 8}, {"variant": "san+skip"}
     ]  # fmt: skip

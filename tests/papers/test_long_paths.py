@@ -23,8 +23,8 @@ from rankscope.papers.figures.long_paths import (
     LengthRow,
     LongPathsConfig,
     LongPathsFound,
-    Measured,
-    Setting,
+    VariantScores,
+    LongPathsSetting,
     Variant,
     equal_accuracy,
     over_seeds,
@@ -287,7 +287,7 @@ def network(full, long, ratio, rounding=()):
     for mode in READINGS:
         rows.append(row(mode, LAYERS, ACCURACY, long[mode]))
         rows.append(row(mode, LAYERS, RATIO, ratio[mode], resolved=mode not in rounding))
-    return Measured(rows=tuple(rows))
+    return VariantScores(rows=tuple(rows))
 
 
 def by_reading(value):
@@ -313,7 +313,7 @@ def found_of(networks, variants=None):
     variants = variants or tuple(known[name] for name in networks)
     setting = {"layers": LAYERS, "heads": 2, "dim": 4, "epochs": 1, "initial_std": 0.02}
     return LongPathsFound(
-        setting=Setting(**setting, variants=tuple(networks)),
+        setting=LongPathsSetting(**setting, variants=tuple(networks)),
         variants=variants,
         lines={"naive": 0.1, "own letter alone": LINE},
         over_seeds=tuple(one for name, own in networks.items() for one in over_seeds(name, own)),
@@ -368,7 +368,7 @@ def test_longer_paths_are_useful_in_all_seeds_or_in_none():
         """One seed: accuracies of paths of length 0, 1, ... by both readings."""
         modes = (FROZEN, ISOLATED)
         own = [row(mode, at, ACCURACY, value) for mode in modes for at, value in enumerate(accuracies)]
-        return Measured(rows=tuple(own))
+        return VariantScores(rows=tuple(own))
 
     short, long, none = lengths(0.1, 0.9, 0.3), lengths(0.1, 0.3, 0.9), lengths(0.1, 0.2, 0.3)
 

@@ -24,7 +24,7 @@ from rankscope.papers.tasks.memorize import (
     tokens_of,
     unmixed_ceiling,
 )
-from rankscope.papers.tasks.model import Draw, TaskModel, TokenReader
+from rankscope.papers.tasks.model import WeightDraw, TaskModel, TokenReader
 from rankscope.papers.tasks.task import TaskConfig, token_accuracy
 from rankscope.sources.texts import sample_texts
 
@@ -126,7 +126,7 @@ def test_the_ceiling_asks_for_a_label_per_token() -> None:
 
 
 def untrained(seed: int, *, vocabulary: int, length: int | None) -> TaskModel:
-    config, draw = TaskConfig(layers=2, heads=2, dim=8, initial_std=0.7), Draw(0.7, seeded(seed))
+    config, draw = TaskConfig(layers=2, heads=2, dim=8, initial_std=0.7), WeightDraw(0.7, seeded(seed))
     return TaskModel(config, TokenReader(vocabulary, 8, draw, length=length), draw, classes=2).double()
 
 

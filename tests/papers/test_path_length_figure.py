@@ -15,8 +15,8 @@ from rankscope.papers.figures import FIGURES, path_length
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.path_length import (
     PathLengthFound,
-    Weighed,
-    counted,
+    PathWeights,
+    path_counts,
     exact_mean,
     mode,
     points,
@@ -94,7 +94,7 @@ def test_logarithms_are_there_below_the_smallest_float() -> None:
     assert deep.lengths().shares[0] == 0.0
     assert logs[0] == pytest.approx(-200 * math.log10(129), rel=1e-14)
     assert all(log is not None for log in logs)
-    assert counted({"deep": deep})[0].log10_at_most_3 < -400
+    assert path_counts({"deep": deep})[0].log10_at_most_3 < -400
 
 
 @given(heads=st.integers(1, 40), layers=st.integers(1, 40))
@@ -159,11 +159,11 @@ def test_a_stated_mean_must_be_the_exact_one_rounded(
     assert "GPT-3 (96, 96) 95.01 (differs)" in said.measured
 
 
-def weighed(texts: list[list[float]], counts: tuple[int, ...]) -> tuple[Weighed, ...]:
+def weighed(texts: list[list[float]], counts: tuple[int, ...]) -> tuple[PathWeights, ...]:
     shares = np.asarray(texts)  # text length
     short = shares[:, : (shares.shape[1] - 1) // 2 + 1].sum(axis=1)
     lists = tuple(mean_of(column.tolist()) for column in shares.T)
-    return (Weighed(weights="trained", counts=counts, shares=lists, short=mean_of(short.tolist())),)
+    return (PathWeights(weights="trained", counts=counts, shares=lists, short=mean_of(short.tolist())),)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ from kit.reloaded import assert_same_when_loaded
 from rankscope.papers.figures import FIGURES
 from rankscope.papers.figures import paths_effectiveness as figures
 from rankscope.papers.figures.figure import Job, Statement
-from rankscope.papers.figures.paths_effectiveness import PathsConfig, PathsFound, falls, points
+from rankscope.papers.figures.paths_effectiveness import PathsEffectivenessConfig, PathsFound, falls, points
 from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks import SortConfig
 from rankscope.papers.tasks.effectiveness import (
     EffectivenessConfig,
     FullModel,
-    Identity,
-    Kept,
-    Length,
-    Measured,
+    LengthIdentity,
+    KeptPaths,
+    LengthShare,
+    PathScores,
     PathRow,
     Refit,
     Sense,
@@ -78,7 +78,7 @@ def found_of(
                         "refit_chance": 0.1 + off,
                         RATIO: own,
                     }
-                    about = Kept(
+                    about = KeptPaths(
                         model="sort",
                         seed=seed,
                         weights=weights,
@@ -101,12 +101,12 @@ def found_of(
         task="sort",
         models=tuple(models),
         over_seeds=over_seeds(rows),
-        identity=Identity(relative_error=1e-15, dtype="float64"),
+        identity=LengthIdentity(relative_error=1e-15, dtype="float64"),
         refit=Refit(examples=100, in_sample=False),
         examples=200,
         baselines=LINES,
         published={"full model": 0.98, "naive": 0.10},
-        lengths=tuple(Length(length=length, paths=9, share=1 / 7) for length in range(7)),
+        lengths=tuple(LengthShare(length=length, paths=9, share=1 / 7) for length in range(7)),
         is_paper_size=is_paper_size,
         drawn=20,
         repeats=5,
@@ -276,7 +276,7 @@ def test_residuals_of_zero_have_no_place_on_a_logarithmic_axis() -> None:
 
 
 TINY = SortConfig.of(alphabet=4, length=3, layers=2, dim=8, train=40, test=10, epochs=3, batch=20)
-SMALL = PathsConfig(
+SMALL = PathsEffectivenessConfig(
     figure="paths-sort",
     size="fast",
     task="sort",
@@ -295,18 +295,18 @@ def test_a_figure_goes_on_after_a_kill_and_is_the_same(
     assert told[-1] == (3 * (3 + 6), 3 * (3 + 6))
     assert [one.seed for one in found.models] == [0, 0, 1, 1, 2, 2]
     job = Job(store=Store(tmp_path / "store"))
-    real = figures.measured
+    real = figures.score_paths
 
-    def killed(trained: Any, *more: Any) -> Measured:
+    def killed(trained: Any, *more: Any) -> PathScores:
         if trained.config.seed == 2:
             raise KeyboardInterrupt
         return real(trained, *more)
 
-    monkeypatch.setattr(figures, "measured", killed)
+    monkeypatch.setattr(figures, "score_paths", killed)
     with pytest.raises(KeyboardInterrupt):
         figures.compute(SMALL, job)
     again = []
-    monkeypatch.setattr(figures, "measured", lambda one, *more: again.append(one) or real(one, *more))
+    monkeypatch.setattr(figures, "score_paths", lambda one, *more: again.append(one) or real(one, *more))
     resumed, same = figures.compute(SMALL, job)
     assert [one.config.seed for one in again] == [2]
     assert resumed.frame.equals(table.frame)

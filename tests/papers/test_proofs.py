@@ -24,7 +24,7 @@ from rankscope.masks import Causal
 from rankscope.measures import diameter, residual_norm
 from rankscope.network import Alibi, Attention, Network, Softmax, Values
 from rankscope.papers.claims import CLAIMS
-from rankscope.papers.proofs import FACT, HEADING, PROOFS, headed
+from rankscope.papers.proofs import FACT, HEADING, PROOFS, with_headings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "proofs.md").read_text("utf-8")
@@ -56,13 +56,13 @@ def test_the_page_has_every_statement_in_its_order_with_the_facts_of_the_registr
     assert [(one["label"], one["name"]) for one in headings] == [
         (one.label, one.name) for one in PROOFS.values()
     ]
-    assert headed(PAGE) == PAGE, "run: python -m rankscope.papers.proofs docs/proofs.md"
+    assert with_headings(PAGE) == PAGE, "run: python -m rankscope.papers.proofs docs/proofs.md"
 
 
 def test_a_page_that_says_something_else_is_put_right() -> None:
     wrong = PAGE.replace("- Verdict: false", "- Verdict: true").replace("### Theorem 7 (", "### Theorem 70 (")
     assert wrong != PAGE
-    assert headed(wrong) == PAGE
+    assert with_headings(wrong) == PAGE
 
 
 def test_every_claim_and_every_bound_is_proved_or_refuted() -> None:

@@ -30,7 +30,7 @@ from rankscope.papers.tasks import (
     train_task,
 )
 from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, measured_score, why_stop
-from rankscope.papers.tasks.dropout import dropped
+from rankscope.papers.tasks.dropout import dropout
 from rankscope.papers.tasks.event_log import EventLog
 from rankscope.papers.tasks.study import finding_of
 from rankscope.papers.tasks.training import learning_rate
@@ -189,7 +189,7 @@ def test_dropout_thins_by_its_chance_and_keeps_the_mean(generator):
     model = initial_model(SORT, TINY, dtype=torch.float32)
     letters, _ = SORT.held_out(tiny(test=400))
     whole = model.embed(letters)
-    with dropped(model, 0.25, generator):
+    with dropout(model, 0.25, generator):
         thin = model.reader(letters)
     zeros = float((thin == 0).double().mean())
     assert abs(zeros - 0.25) < 0.02  # 12,800 entries: a standard deviation is 0.004
@@ -203,7 +203,7 @@ def test_dropout_reaches_maps_and_attentions(generator):
     letters, _ = SORT.held_out(TINY)
     attention = next(part for part in model.modules() if isinstance(part, Attention))
     x, maps = model.embed(letters), []
-    with dropped(model, 0.5, generator):
+    with dropout(model, 0.5, generator):
         attention.mixer.register_forward_hook(lambda *told: maps.append(told[2]))
         out = attention(x, Context())
     for dropped_half in (out, maps[0]):  # 960 entries each: a standard deviation is 0.016

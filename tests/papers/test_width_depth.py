@@ -12,7 +12,7 @@ from rankscope.papers.figures.width_depth import (
     BARE,
     SKIP,
     Form,
-    Setting,
+    WidthDepthSetting,
     Trial,
     WidthDepthConfig,
     WidthDepthFound,
@@ -101,7 +101,7 @@ def made(numbers, usual=6):
     depths = list(dict.fromkeys(layers for _, layers in numbers))
     shapes = {layers: Form(layers=layers, dim=2, heads=2, parameters=100) for layers in depths}
     return WidthDepthFound(
-        setting=Setting(heads=2, parameters=100, layers=usual, epochs=1, initial_std=0.02, rates=(1e-3,)),
+        setting=WidthDepthSetting(heads=2, parameters=100, layers=usual, epochs=1, initial_std=0.02, rates=(1e-3,)),
         shapes=tuple(shapes.values()),
         lines={"naive": 0.1},
         over_seeds=tuple(

@@ -7,8 +7,8 @@ from scipy import stats
 from rankscope.charts import Panel
 from rankscope.papers.figures.wu_counterexample import (
     MOST_TEXTS,
-    Setting,
-    System,
+    WuCounterexampleSetting,
+    WeightPair,
     WuCounterexampleFound,
     chart,
 )
@@ -86,7 +86,7 @@ def test_maps_of_the_counterexample_have_a_cell_per_system(columns: int) -> None
         "distance": 0.1,
     }
     systems = [
-        System(alpha=alpha / 100, shear=shear, exists=exists, share=0.25 * exists, **about, **one)
+        WeightPair(alpha=alpha / 100, shear=shear, exists=exists, share=0.25 * exists, **about, **one)
         for alpha in range(1, columns + 1)
         for shear, exists, one in (
             (2.0, True, there),
@@ -95,7 +95,7 @@ def test_maps_of_the_counterexample_have_a_cell_per_system(columns: int) -> None
         )
     ]
     found = WuCounterexampleFound(
-        setting=Setting(starts=4, steps=10, layers=8), systems=systems[::-1], example=()
+        setting=WuCounterexampleSetting(starts=4, steps=10, layers=8), systems=systems[::-1], example=()
     )
     made = chart(found, Table.from_columns({"measure": "m", "definition": "d", "value": [1.0], "floor": 0.0}))
     kept, plain = made.pictures

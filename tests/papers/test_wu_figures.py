@@ -8,7 +8,7 @@ import pytest
 
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.papers.figures import FIGURES, Job
-from rankscope.papers.figures.kept import pushed, random_starts
+from rankscope.papers.figures.kept import push_states, random_starts
 from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.wu_temperature import slowing
 from rankscope.results import COLUMNS
@@ -151,10 +151,10 @@ def test_random_starts_are_counted_once():
 
 
 def test_pushed_states_collapse_and_unpushed_ones_stay():
-    for one in pushed(4, 1e-6, 300, seed=0):
+    for one in push_states(4, 1e-6, 300, seed=0):
         assert one.collapsed == 4  # the push in token 0 has grown to 1e-6 w^3 t^3 / 6 >> 1
         assert one.second_high < 1e-3 < one.second
-    for one in pushed(2, 0.0, 30, seed=0):
+    for one in push_states(2, 0.0, 30, seed=0):
         assert one.collapsed == 0
         assert one.equation_residual < 1e-15
         assert one.second_low == pytest.approx(

@@ -7,11 +7,11 @@ import torch
 from rankscope.papers.figures.stacks import (
     Shape,
     cells,
-    followed,
+    follow_cell,
     norm_named,
     recorded_layers,
     stacks,
-    tempered,
+    at_temperature,
 )
 
 SHAPE = Shape.of(layers=4, dim=6, tokens=8)
@@ -54,8 +54,8 @@ def plain_run(cell, seed: int, divide: float) -> list[float]:
 def test_curves_are_those_of_a_plain_loop(values):
     (batch,) = stacks(SHAPE, [0, 5], values)
     for plain in cells(batch, masks=SHAPE.masks, norms=("none", "sphere", "layer"), values=values):
-        cell = tempered(plain, 0.7)
-        found = followed(cell, recorded_layers(SHAPE.layers))
+        cell = at_temperature(plain, 0.7)
+        found = follow_cell(cell, recorded_layers(SHAPE.layers))
         for seed in range(2):
             expected = np.array(plain_run(cell, seed, 0.7))
             real = expected > 1e-10  # below, the plain loop itself is rounding
@@ -67,7 +67,7 @@ def test_curves_are_those_of_a_plain_loop(values):
 def test_float32_runs_in_float32():
     (batch,) = stacks(SHAPE, [0], "gaussian")
     cell = next(cells(batch, masks=["causal"], norms=["none"], values="gaussian"))
-    found = followed(cell, (0, 4))
+    found = follow_cell(cell, (0, 4))
     x = cell.x.float()
     for block in cell.single.blocks:
         x = float32_step(block, x)

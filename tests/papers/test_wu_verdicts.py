@@ -5,13 +5,13 @@ import pytest
 
 from rankscope.findings.reproduce import Statement
 from rankscope.papers.figures import wu_geometry, wu_masks, wu_temperature
-from rankscope.papers.figures.figure import decided
-from rankscope.papers.figures.kept import KIND, Pushed, RandomStarts
+from rankscope.papers.figures.figure import all_or_none
+from rankscope.papers.figures.kept import KIND, PushedState, RandomStarts
 from rankscope.papers.figures.stacks import Shape, recorded_layers
 from rankscope.papers.figures.wu_counterexample import (
-    Equilibrium,
-    Setting,
-    System,
+    TokenEquilibrium,
+    WuCounterexampleSetting,
+    WeightPair,
     WuCounterexampleFound,
     points,
 )
@@ -40,7 +40,7 @@ def curve(mask, *, decades=None):
 
 def built(*, residual=1e-16, sphere=0.0, none=-0.3):
     """Curves of three built states by norm, and how they end when they are pushed."""
-    one = Pushed(rank=2, equation_residual=residual, second=0.03, pushes=64, size=1e-6, steps=10, collapsed=64,
+    one = PushedState(rank=2, equation_residual=residual, second=0.03, pushes=64, size=1e-6, steps=10, collapsed=64,
                  second_low=0.0, second_high=1e-12)  # fmt: skip
     starts = RandomStarts(starts=10, steps=10, apart=2, opposite=0, higher=0, second_low=0.01, second_high=0.02,
                           unfinished=0)  # fmt: skip
@@ -183,7 +183,7 @@ def slowings(gaps, **other):
         return slowing(sharp, np.zeros_like(sharp))
 
     return WuTemperatureFound(
-        setting=wu_temperature.Setting.of(layers=64, dim=16, tokens=16, temperatures=("1/64", "64")),
+        setting=wu_temperature.WuTemperatureSetting.of(layers=64, dim=16, tokens=16, temperatures=("1/64", "64")),
         networks=(),
         slowing={
             norm: {mask: one(other.get(norm, gaps), mask) for mask in SHAPE.masks}
@@ -247,7 +247,7 @@ def system(**changed):
     about = {"alpha": 0.5, "shear": 3.0, "least_shear": 1.0, "greatest_stable_shear": None, "exists": True,
              "stable": True, "share": 0.1, "limit": (-0.3, -0.9), "distance": 1e-4, "multiplier": 0.05,
              "measured_multiplier": 0.05, "log10_ratio_without_norm": -20.0}  # fmt: skip
-    return System(**about | changed)
+    return WeightPair(**about | changed)
 
 
 def below(**changed):
@@ -268,9 +268,9 @@ def below(**changed):
     ],
 )  # fmt: skip
 def test_counterexample_rules(systems, expected):
-    example = [Equilibrium(name=name, token=(0.0, 1.0), multiplier=0.5, stable=True) for name in "AB"]
+    example = [TokenEquilibrium(name=name, token=(0.0, 1.0), multiplier=0.5, stable=True) for name in "AB"]
     found = WuCounterexampleFound(
-        setting=Setting(starts=100, steps=1000, layers=128), systems=systems, example=example
+        setting=WuCounterexampleSetting(starts=100, steps=1000, layers=128), systems=systems, example=example
     )
     said = points(found)
     assert [one.agrees for one in said] == expected
@@ -286,4 +286,4 @@ def test_labels_tell_whose_statement_it_is():
     assert said(source="reported") == ("reported", "does not agree")
     assert said(source="paper", agrees=True) == ("published", "agrees")
     assert said(source="paper", agrees=None) == ("published", "in part, or not decided")
-    assert decided([]) is None
+    assert all_or_none([]) is None

@@ -173,10 +173,10 @@ def _architectures() -> "list[Row]":
 
 def _draw_lengths(plot: Path) -> None:
     from rankscope.charts import Chart
-    from rankscope.papers.figures.path_length import counted, length_bars
+    from rankscope.papers.figures.path_length import path_counts, length_bars
     from rankscope.pathways.counts import ARCHITECTURES
 
-    Chart([length_bars(counted(ARCHITECTURES))]).save(plot)
+    Chart([length_bars(path_counts(ARCHITECTURES))]).save(plot)
     note(f"wrote {plot}")
 
 

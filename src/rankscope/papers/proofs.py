@@ -40,7 +40,7 @@ SMALL = "--layers 3 --heads 2 --dim 8 --tokens 5"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proof:
+class ProofEntry:
     """One numbered statement of the page.
 
     Args:
@@ -90,7 +90,7 @@ class Proof:
         return [*facts, f"- Bounds: {bounds}"] if bounds else facts
 
 
-PROOFS: Registry[Proof] = Registry("theorem")
+PROOFS: Registry[ProofEntry] = Registry("theorem")
 
 
 def _enter(
@@ -119,7 +119,7 @@ def _enter(
         raise ValueError(f"{name!r} is no claim, so its title and its command have to be given")
     PROOFS.register(
         name,
-        Proof(
+        ProofEntry(
             kind=kind,
             number=number,
             name=name,
@@ -306,7 +306,7 @@ HEADING = re.compile(r"^### (?P<label>(?:Theorem|Counter-example|Remark) \d+) \(
 FACT = re.compile(r"^- (Source|Verdict|Shown by|Bounds): ")
 
 
-def headed(page: str) -> str:
+def with_headings(page: str) -> str:
     """The page with heading and facts of every statement as the registry has them; proofs and other lines stay."""
     kept, waiting = list[str](), False
     for line in page.splitlines():
@@ -323,7 +323,7 @@ def headed(page: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Write headings and facts into the page that is named."""
     path = Path(arguments[0])
-    write_atomically(path, headed(path.read_text("utf-8")).encode())
+    write_atomically(path, with_headings(path.read_text("utf-8")).encode())
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from rankscope.papers.claims import figures as figures
 # isort: on
 from rankscope.papers.claims.claim import CLAIMS as CLAIMS
 from rankscope.papers.claims.claim import Claim as Claim
-from rankscope.papers.claims.claim import Finding as Finding
-from rankscope.papers.claims.claim import Number as Number
+from rankscope.papers.claims.claim import ClaimOutcome as ClaimOutcome
+from rankscope.papers.claims.claim import ComparedNumber as ComparedNumber
 from rankscope.papers.claims.study import check_claims as check_claims
 from rankscope.papers.claims.study import claims as claims
 
-__all__ = ["CLAIMS", "Claim", "Finding", "Number", "check_claims", "claims"]
+__all__ = ["CLAIMS", "Claim", "ClaimOutcome", "ComparedNumber", "check_claims", "claims"]

@@ -9,7 +9,7 @@ from rankscope.bounds.facts import facts_of
 from rankscope.bounds.theorems import THEOREMS, log_spreads
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Network, Softmax, Values
-from rankscope.papers.claims.claim import Finding, at_most, claim, holds, rounding
+from rankscope.papers.claims.claim import ClaimOutcome, at_most, claim, holds, rounding
 from rankscope.papers.claims.draws import gaussian, largest, softmax_attention, source
 from rankscope.split import Split, log_measure, split_states
 
@@ -23,7 +23,7 @@ from rankscope.split import Split, log_measure, split_states
     "and the sum over heads is legitimate.",
     expected="holds",
 )
-def cubic_contraction(seed: int) -> Finding:
+def cubic_contraction(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), -torch.inf
     for n, d, heads in ((2, 2, 1), (5, 4, 2), (9, 6, 3)):
         blocks = [softmax_attention(generator, d, heads, draws=(300,), with_biases=True) for _ in range(3)]

@@ -21,8 +21,8 @@ from rankscope.network import (
     Values,
 )
 from rankscope.papers.claims.claim import (
-    Finding,
-    Number,
+    ClaimOutcome,
+    ComparedNumber,
     above,
     at_most,
     claim,
@@ -45,7 +45,7 @@ ACTIVATED = ("relu", "gelu", "silu", "tanh")
     expected="holds under an assumption",
     source=dong("Corollary 3.2"),
 )
-def mlp_lipschitz(seed: int) -> Finding:
+def mlp_lipschitz(seed: int) -> ClaimOutcome:
     generator, worst, n, d, width = source(seed), 0.0, 6, 4, 9
     for name in ACTIVATED:
         up, down = gaussian(generator, 300, d, width), gaussian(generator, 300, width, d)
@@ -77,7 +77,7 @@ def mlp_lipschitz(seed: int) -> Finding:
     expected="holds",
     source=dong("Claim 3.1"),
 )
-def skip_keeps(seed: int) -> Finding:
+def skip_keeps(seed: int) -> ClaimOutcome:
     generator, n, d = source(seed), 8, 4
     x, eye = gaussian(generator, n, d), torch.eye(d, dtype=torch.float64)
     symmetric = torch.eye(n, dtype=torch.float64) / 2 + 1 / (2 * n)
@@ -88,14 +88,14 @@ def skip_keeps(seed: int) -> Finding:
         ratios.append(float(after / residual_norm(x, norm="frobenius", center="mean")))
     return holds(
         "200 layers on 8 tokens: W_V = 0, and a symmetric map (I + 1 1^T / n) / 2 with W_V = 0.0001 I and 0.01 I.",
-        Number(
+        ComparedNumber(
             means="residual after 200 layers over the first, W_V = 0",
             value=ratios[0],
             relation=">=",
             limit=1.0,
         ),
-        Number(means="the same for W_V = 0.0001 I", value=ratios[1], relation=">=", limit=1.0),
-        Number(means="the same for W_V = 0.01 I", value=ratios[2], relation=">=", limit=1.0),
+        ComparedNumber(means="the same for W_V = 0.0001 I", value=ratios[1], relation=">=", limit=1.0),
+        ComparedNumber(means="the same for W_V = 0.01 I", value=ratios[2], relation=">=", limit=1.0),
     )
 
 
@@ -107,7 +107,7 @@ def skip_keeps(seed: int) -> Finding:
     expected="false",
     source=dong("Section 3.3"),
 )
-def layernorm_role(seed: int) -> Finding:
+def layernorm_role(seed: int) -> ClaimOutcome:
     e = 1e-3
     x = torch.tensor([[1.0, 1.0 + e], [1.0, 1.0 - e]], dtype=torch.float64)
     before, after = (
@@ -138,7 +138,7 @@ def _residual_rank(x: Tensor) -> int:
     "s^2 = mean((C x)^2) + eps; RMSNorm the same without C.",
     expected="holds",
 )
-def layernorm_lipschitz(seed: int) -> Finding:
+def layernorm_lipschitz(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), 0.0
     for eps in (1e-12, 1e-5, 0.1):
         for near in (1.0, 1e-2, 1e-5):
@@ -174,7 +174,7 @@ def _norm_quotient(
     "sum to zero.",
     expected="holds",
 )
-def skip_bounds(seed: int) -> Finding:
+def skip_bounds(seed: int) -> ClaimOutcome:
     generator, low, high, exact = source(seed), 0.0, 0.0, 0.0
     for n, d, heads in ((3, 2, 1), (4, 3, 2), (6, 2, 3)):
         p = random_maps(generator, 300, n, heads)
@@ -219,7 +219,7 @@ def _operator(p: Tensor, w: Tensor, *, with_skip: bool = True) -> Tensor:
     "side by side (or both below each other); often far below sum_h |J P_h|_2 |W_h|_2.",
     expected="holds",
 )
-def stacked_bound(seed: int) -> Finding:
+def stacked_bound(seed: int) -> ClaimOutcome:
     generator, worst, gain = source(seed), 0.0, 0.0
     for n, d, heads in ((3, 2, 2), (4, 3, 4), (5, 4, 8)):
         p, w = random_maps(generator, 300, n, heads), gaussian(generator, 300, heads, d, d)

@@ -16,7 +16,7 @@ OURS = Ref(key="rankscope", where="own result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Number:
+class ComparedNumber:
     """A figure and what it is compared with.
 
     Args:
@@ -26,7 +26,7 @@ class Number:
         limit: a constant of the statement, or another computed figure.
         is_rounding: a difference that would be zero without rounding; it says something by its order alone.
 
-    >>> Number(means="ratio", value=1.4999999, relation=">", limit=1.0).is_so
+    >>> ComparedNumber(means="ratio", value=1.4999999, relation=">", limit=1.0).is_so
     True
     """
 
@@ -57,7 +57,7 @@ Details = Sequence[tuple[str, Value]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class ClaimOutcome:
     """What running a claim found.
 
     Args:
@@ -70,8 +70,8 @@ class Finding:
 
     verdict: Verdict
     words: str
-    number: Number
-    numbers: tuple[Number, ...]
+    number: ComparedNumber
+    numbers: tuple[ComparedNumber, ...]
     details: tuple[tuple[str, Value], ...] = ()
 
 
@@ -93,7 +93,7 @@ class Claim:
     statement: str
     source: Ref
     expected: Verdict
-    check: Callable[[int], Finding]
+    check: Callable[[int], ClaimOutcome]
 
     @property
     def cited(self) -> str:
@@ -106,10 +106,10 @@ CLAIMS: Registry[Claim] = Registry("claim")
 
 def claim(
     id: str, *, title: str, statement: str, expected: Verdict, source: Ref = OURS
-) -> Callable[[Callable[[int], Finding]], Callable[[int], Finding]]:
+) -> Callable[[Callable[[int], ClaimOutcome]], Callable[[int], ClaimOutcome]]:
     """Register the decorated function as the check of a claim."""
 
-    def register(check: Callable[[int], Finding]) -> Callable[[int], Finding]:
+    def register(check: Callable[[int], ClaimOutcome]) -> Callable[[int], ClaimOutcome]:
         CLAIMS.register(
             id,
             Claim(id=id, title=title, statement=statement, source=source, expected=expected, check=check),
@@ -129,13 +129,13 @@ def wu(where: str, differs: str = "") -> Ref:
     return Ref(key="wu2024", where=where, differs=differs)
 
 
-def holds(words: str, *numbers: Number, details: Details = ()) -> Finding:
+def holds(words: str, *numbers: ComparedNumber, details: Details = ()) -> ClaimOutcome:
     """The finding of a statement that no draw may contradict: it holds if every relation does, else it is false."""
     verdict: Verdict = "holds" if all(number.is_so for number in numbers) else "false"
     return _finding(verdict, words, numbers, details)
 
 
-def holds_if(words: str, *within: Number, beyond: Sequence[Number] = (), details: Details = ()) -> Finding:
+def holds_if(words: str, *within: ComparedNumber, beyond: Sequence[ComparedNumber] = (), details: Details = ()) -> ClaimOutcome:
     """The finding of a statement with an assumption.
 
     ``within`` are figures under the assumption, ``beyond`` those of an example without it in which the statement fails;
@@ -149,42 +149,42 @@ def holds_if(words: str, *within: Number, beyond: Sequence[Number] = (), details
     return _finding(verdict, words, (*within, *beyond), details)
 
 
-def is_false(words: str, *numbers: Number, details: Details = ()) -> Finding:
+def is_false(words: str, *numbers: ComparedNumber, details: Details = ()) -> ClaimOutcome:
     """The finding of a counter-example: the statement is false if every relation says so, else nothing is shown."""
     verdict: Verdict = "false" if all(number.is_so for number in numbers) else "undecided"
     return _finding(verdict, words, numbers, details)
 
 
-def not_checkable(words: str, *numbers: Number, details: Details = ()) -> Finding:
+def not_checkable(words: str, *numbers: ComparedNumber, details: Details = ()) -> ClaimOutcome:
     """The finding of a statement that is not known well enough to be run; the figures say what is known."""
     verdict: Verdict = "not checkable" if all(number.is_so for number in numbers) else "undecided"
     return _finding(verdict, words, numbers, details)
 
 
-def _finding(verdict: Verdict, words: str, numbers: tuple[Number, ...], details: Details) -> Finding:
-    return Finding(verdict=verdict, words=words, number=numbers[0], numbers=numbers, details=tuple(details))
+def _finding(verdict: Verdict, words: str, numbers: tuple[ComparedNumber, ...], details: Details) -> ClaimOutcome:
+    return ClaimOutcome(verdict=verdict, words=words, number=numbers[0], numbers=numbers, details=tuple(details))
 
 
-def rounding(means: str, value: float, limit: float = 1e-12) -> Number:
+def rounding(means: str, value: float, limit: float = 1e-12) -> ComparedNumber:
     """A relative difference that would be zero without rounding."""
-    return Number(means=means, value=value, relation="<=", limit=limit, is_rounding=True)
+    return ComparedNumber(means=means, value=value, relation="<=", limit=limit, is_rounding=True)
 
 
-def at_most(means: str, value: float, limit: float = 1.0, *, slack: float = 1e-9) -> Number:
+def at_most(means: str, value: float, limit: float = 1.0, *, slack: float = 1e-9) -> ComparedNumber:
     """A quotient that must not be above ``limit``, but for rounding."""
-    return Number(means=means, value=value, relation="<=", limit=limit * (1 + slack))
+    return ComparedNumber(means=means, value=value, relation="<=", limit=limit * (1 + slack))
 
 
-def above(means: str, value: float, limit: float = 1.0) -> Number:
+def above(means: str, value: float, limit: float = 1.0) -> ComparedNumber:
     """A figure above ``limit``."""
-    return Number(means=means, value=value, relation=">", limit=limit)
+    return ComparedNumber(means=means, value=value, relation=">", limit=limit)
 
 
-def below(means: str, value: float, limit: float) -> Number:
+def below(means: str, value: float, limit: float) -> ComparedNumber:
     """A figure below ``limit``."""
-    return Number(means=means, value=value, relation="<", limit=limit)
+    return ComparedNumber(means=means, value=value, relation="<", limit=limit)
 
 
-def equals(means: str, value: float, limit: float) -> Number:
+def equals(means: str, value: float, limit: float) -> ComparedNumber:
     """A figure that another formula gives too."""
-    return Number(means=means, value=value, relation="=", limit=limit)
+    return ComparedNumber(means=means, value=value, relation="=", limit=limit)

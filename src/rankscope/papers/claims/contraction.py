@@ -11,7 +11,7 @@ from rankscope.bounds.theorems.quotient import (
     variation_bound,
 )
 from rankscope.measures import Bracket, diameter, dobrushin, find_measure, residual_bracket
-from rankscope.papers.claims.claim import Finding, above, at_most, claim, equals, holds, is_false, rounding
+from rankscope.papers.claims.claim import ClaimOutcome, above, at_most, claim, equals, holds, is_false, rounding
 from rankscope.papers.claims.draws import gaussian, largest, quotient, random_maps, source
 
 RESIDUALS = (
@@ -35,7 +35,7 @@ SHAPES = ((2, 1), (3, 2), (5, 5), (8, 3))
     "differs between rows does.",
     expected="holds",
 )
-def quotient_lemma(seed: int) -> Finding:
+def quotient_lemma(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), dict.fromkeys(RESIDUALS, 0.0)
     for n, d in SHAPES:
         for quantity in RESIDUALS:
@@ -68,7 +68,7 @@ def _shrunk(quantity: str, p: Tensor, x: Tensor, w: Tensor, b: Tensor) -> Tensor
     "for r_max, with tau(P) = max_ij |P_i - P_j|_1 / 2 and the constant 1, which is attained.",
     expected="holds",
 )
-def dobrushin_diameter(seed: int) -> Finding:
+def dobrushin_diameter(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), 0.0
     for n, d in SHAPES:
         p, x = random_maps(generator, 1000, n), gaussian(generator, 1000, n, d)
@@ -97,7 +97,7 @@ def _of_signs(p: Tensor) -> float:
     statement="r_inf(P X) <= tau(P) r_inf(X), with r_inf the residual in the largest row sum.",
     expected="false",
 )
-def dobrushin_linf(seed: int) -> Finding:
+def dobrushin_linf(seed: int) -> ClaimOutcome:
     eye = torch.eye(3, dtype=torch.float64)
     x = 3 * torch.cat([eye, -eye])
     signs = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
@@ -141,7 +141,7 @@ def _stretch(norm: str, n: int = 8, t: float = 0.25) -> tuple[float, float]:
     statement="r_1(P X) <= tau(P) r_1(X), with r_1 the residual in the largest column sum.",
     expected="false",
 )
-def dobrushin_l1(seed: int) -> Finding:
+def dobrushin_l1(seed: int) -> ClaimOutcome:
     ratio, tau = _stretch("l1")
     return is_false(
         "Eight tokens 1, -1, 0, ..., 0; half of the rows of P are (5/8, 3/8, 0, ...), half (3/8, 5/8, 0, ...): four "
@@ -157,7 +157,7 @@ def dobrushin_l1(seed: int) -> Finding:
     statement="r_F(P X) <= tau(P) r_F(X).",
     expected="false",
 )
-def dobrushin_frobenius(seed: int) -> Finding:
+def dobrushin_frobenius(seed: int) -> ClaimOutcome:
     ratio, tau = _stretch("frobenius")
     return is_false(
         "Eight tokens 1, -1, 0, ..., 0; half of the rows of P are (5/8, 3/8, 0, ...), half (3/8, 5/8, 0, ...): twice "
@@ -180,7 +180,7 @@ def dobrushin_frobenius(seed: int) -> Finding:
     "Delta = max_ij osc_k(A_ik - A_jk); with two tokens this is an equality where the rows are opposite.",
     expected="holds",
 )
-def tanh_bound(seed: int) -> Finding:
+def tanh_bound(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), 0.0
     for n in (2, 3, 6, 10):
         for scale in (1e-3, 0.1, 1.0, 10.0):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rankscope.network import Attention, Network, Spec, build, gaussian_tokens, generators
 from rankscope.papers.claims.claim import (
-    Finding,
-    Number,
+    ClaimOutcome,
+    ComparedNumber,
     above,
     at_most,
     below,
@@ -49,7 +49,7 @@ from rankscope.pathways import (
     expected="holds",
     source=dong("Theorem 2.1"),
 )
-def path_sum(seed: int) -> Finding:
+def path_sum(seed: int) -> ClaimOutcome:
     network, x = softmax_network(source(seed), 3, 8, 2), gaussian(source(seed + 1), 6, 8)
     frozen = freeze(network, x)
     paths = list(every_path(network))
@@ -84,7 +84,7 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
     expected="holds",
     source=dong("on skip connections"),
 )
-def path_count(seed: int) -> Finding:
+def path_count(seed: int) -> ClaimOutcome:
     network = build(Spec(layers=4, heads=2, dim=4, variant="san+skip"), generators(seed)[0])
     listed = Counter(path.length for path in every_path(network))
     wrong = sum(not comb(4, k) * 2**k == listed[k] == count for k, count in enumerate(counts_of(network)))
@@ -106,7 +106,7 @@ def path_count(seed: int) -> Finding:
         "on skip connections, as often summarized", differs="the paper speaks of usefulness, not of numbers"
     ),
 )
-def short_paths(seed: int) -> Finding:
+def short_paths(seed: int) -> ClaimOutcome:
     bert = ARCHITECTURES["BERT-base/ViT-B"].lengths()
     return is_false(
         "12 layers of 12 heads, as BERT-base: nearly all paths pass 10 to 12 heads.",
@@ -136,7 +136,7 @@ TREES = (
     "k. L layers cost about L^2 / 2 passes instead of (1 + H)^L paths.",
     expected="holds",
 )
-def polynomial(seed: int) -> Finding:
+def polynomial(seed: int) -> ClaimOutcome:
     sums, terms = [], []
     for tree in TREES:
         weights, tokens = generators(seed)
@@ -163,7 +163,7 @@ def polynomial(seed: int) -> Finding:
     "at the input and at the biases adds up to the output.",
     expected="holds",
 )
-def path_questions(seed: int) -> Finding:
+def path_questions(seed: int) -> ClaimOutcome:
     weights, tokens = generators(seed)
     network = build(Spec(layers=4, heads=2, dim=8, variant="san+skip"), weights)
     frozen = freeze(network, gaussian_tokens(5, 8, generator=tokens))
@@ -210,7 +210,7 @@ def _sum_through(terms: dict[Path, Tensor], *heads: Head) -> Tensor:
 DRAWN, RARE = 24_000, 1e-5
 
 
-def _evenness(network: Network, generator: torch.Generator) -> tuple[Number, Number]:
+def _evenness(network: Network, generator: torch.Generator) -> tuple[ComparedNumber, ComparedNumber]:
     """How unevenly drawn paths of length 2 fall on the 24 there are: chi-square per degree of freedom.
 
     Independent draws with equal probability are above the upper limit, or below the lower one, with probability

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rankscope.measures import residual_ratio
 from rankscope.network import Attention, Chain, LayerNorm, Mlp, Network, Skip, Softmax, Values, paper_variant
-from rankscope.papers.claims.claim import Finding, above, at_most, below, claim, dong, holds
+from rankscope.papers.claims.claim import ClaimOutcome, above, at_most, below, claim, dong, holds
 from rankscope.papers.claims.draws import source
 
 LAYERS, HEADS, DIM, TOKENS, STD = 12, 12, 768, 128, 0.02
@@ -32,7 +32,7 @@ PUBLISHED = {
     expected="holds",
     source=dong("Figure of relative residuals", differs="read back from the vector figure"),
 )
-def untrained_bert(seed: int) -> Finding:
+def untrained_bert(seed: int) -> ClaimOutcome:
     curves = _curves(seed)
     quotients = {
         (name, layer): curves[name][layer] / published

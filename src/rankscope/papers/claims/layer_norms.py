@@ -14,7 +14,7 @@ from rankscope.masks import Causal, parse_mask
 from rankscope.measures import diameter, find_measure
 from rankscope.network import Attention, Chain, Fixed, Network, Sphere, Values
 from rankscope.papers.claims.claim import (
-    Finding,
+    ClaimOutcome,
     above,
     at_most,
     below,
@@ -39,7 +39,7 @@ from rankscope.split import log_measure, split_states
         "Theorem 2", differs="one step, with constants; the theorem itself speaks of strongly connected masks"
     ),
 )
-def orthogonal_values(seed: int) -> Finding:
+def orthogonal_values(seed: int) -> ClaimOutcome:
     generator, worst, theorem = source(seed), -torch.inf, THEOREMS["sphere-orthogonal"]
     for n, d in ((2, 2), (4, 3), (8, 5)):
         x = Sphere()(gaussian(generator, 600, n, d).abs() * gaussian(generator, 600, n, 1).exp())
@@ -51,7 +51,7 @@ def orthogonal_values(seed: int) -> Finding:
         bound = theorem.log_bound(facts_of(network, x, brackets=False))
         for right, state in zip(bound[1:], network.states(x)[1:], strict=True):
             worst = max(worst, largest(torch.log(diameter(state, norm="l2") - 1e-13) - right))
-    followed = {mask: _followed(seed, mask) for mask in ("full", "causal")}
+    followed = {mask: _follow(seed, mask) for mask in ("full", "causal")}
     return holds_if(
         "c >= 0, that is all tokens within a right angle of each other (1800 random draws of 3 layers, and the steps "
         "of random starts). Random starts outside it collapse as well: 200 of each mask, each with weights of its own. "
@@ -68,7 +68,7 @@ def orthogonal_values(seed: int) -> Finding:
     )
 
 
-def _followed(seed: int, mask: str) -> Followed:
+def _follow(seed: int, mask: str) -> Followed:
     draw = Draw.of(parse_mask(mask), starts=200, tokens=12, dim=4, generator=source(seed))
     return follow(draw.mixer, draw.values, draw.x, steps=400, looks=64)
 
@@ -98,7 +98,7 @@ UNSTABLE_PAIR = TwoTokens(alpha=0.75, shear=4.5)
         "counter-example with two tokens", differs="where B attracts is worked out for every alpha and w"
     ),
 )
-def two_tokens(seed: int) -> Finding:
+def two_tokens(seed: int) -> ClaimOutcome:
     place, mirror, _ = PAIR.equilibria()
     beyond = UNSTABLE_PAIR.equilibria()[0]
     x = place.tokens()
@@ -155,7 +155,7 @@ def _without_norm(layers: int = 100) -> float:
     "does not change.",
     expected="holds",
 )
-def equilibria(seed: int) -> Finding:
+def equilibria(seed: int) -> ClaimOutcome:
     n, d, w = 6, 4, 10.0
     found = [every_rank(Causal(), n, d, rank, shear=w) for rank in range(1, d + 1)]
     moved = max(float((one.system().step(one.tokens) - one.tokens).abs().max()) for one in found)

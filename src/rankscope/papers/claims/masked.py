@@ -15,8 +15,8 @@ from rankscope.masks import ExplicitMask, MaskRule, parse_mask
 from rankscope.measures import diameter, dobrushin, residual_norm
 from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
 from rankscope.papers.claims.claim import (
-    Finding,
-    Number,
+    ClaimOutcome,
+    ComparedNumber,
     above,
     at_most,
     below,
@@ -95,7 +95,7 @@ def _radius(rule: MaskRule) -> int:
     expected="holds",
     source=wu("proof of Theorem 1"),
 )
-def mask_windows(seed: int) -> Finding:
+def mask_windows(seed: int) -> ClaimOutcome:
     least, most = torch.inf, 0.0
     for mask in MASKS:
         rule = parse_mask(mask)
@@ -109,7 +109,7 @@ def mask_windows(seed: int) -> Finding:
             most = max(most, largest(dobrushin(product) / (1 - weight)))
     return holds(
         f"{len(MASKS)} masks on {TOKENS} tokens ({', '.join(MASKS)}), 6 random networks of {LAYERS} layers each.",
-        Number(means="smallest weight of a center over eps^r", value=least, relation=">=", limit=1 - 1e-9),
+        ComparedNumber(means="smallest weight of a center over eps^r", value=least, relation=">=", limit=1 - 1e-9),
         at_most("largest tau of a product over 1 - eps^r", most),
     )
 
@@ -123,7 +123,7 @@ def mask_windows(seed: int) -> Finding:
     expected="holds under an assumption",
     source=wu("Theorem 1", differs="constants written out"),
 )
-def masked_rate(seed: int) -> Finding:
+def masked_rate(seed: int) -> ClaimOutcome:
     worst, theorem = -torch.inf, THEOREMS["wu-masked"]
     for mask in MASKS:
         network, x = _networks(seed, mask)
@@ -165,7 +165,7 @@ def _apart() -> dict[str, MaskRule]:
     expected="holds",
     source=wu("on masks without a center"),
 )
-def separate_blocks(seed: int) -> Finding:
+def separate_blocks(seed: int) -> ClaimOutcome:
     masks, least, most = _apart(), torch.inf, 0.0
     for rule in masks.values():
         if len(rule.graph(TOKENS).centers()):
@@ -194,7 +194,7 @@ RATES: dict[str, dict[str, Any]] = {
 }
 
 
-def _fitted(seed: int, **options: Any) -> tuple[Fit, Prediction]:
+def _fit_and_predict(seed: int, **options: Any) -> tuple[Fit, Prediction]:
     """Order and rate of a random network of one head on 10 tokens, measured by the split pass and predicted."""
     spec = Spec.of(**RateConfig.of(**{"layers": 60, **options}).spec())
     weights, tokens = generators(seed)
@@ -213,11 +213,11 @@ def _fitted(seed: int, **options: Any) -> tuple[Fit, Prediction]:
     "the causal mask, whatever n.",
     expected="holds under an assumption",
 )
-def rate_is_slem(seed: int) -> Finding:
+def rate_is_slem(seed: int) -> ClaimOutcome:
     away, details = [], []
     for name, options in RATES.items():
-        fit, prediction = _fitted(seed, **options)
-        found, expected = _known(fit.rate), _known(prediction.rate)
+        fit, prediction = _fit_and_predict(seed, **options)
+        found, expected = _or_nan(fit.rate), _or_nan(prediction.rate)
         away.append(abs(found / expected - 1))
         details += [(f"{name}: measured", found), (f"{name}: eigenvalue", expected)]
     slem = parse_mask("causal").graph(10).slem()
@@ -254,7 +254,7 @@ def _with_bias(seed: int) -> float:
     ]
     network, x = Network(blocks), gaussian(generator, 10, dim)
     prediction = predict_rate(network, x.mean(dim=0), tokens=10, generator=generator)
-    return _known(measured(split_states(network, x), prediction).rate)
+    return _or_nan(measured(split_states(network, x), prediction).rate)
 
 
 @claim(
@@ -265,7 +265,7 @@ def _with_bias(seed: int) -> float:
     expected="false",
     source=dong("title and Theorem 2.2, applied to masked attention"),
 )
-def causal_order(seed: int) -> Finding:
+def causal_order(seed: int) -> ClaimOutcome:
     causal, full = (_order(seed, mask) for mask in ("causal", "full"))
     return is_false(
         "Random networks of one head on 10 tokens, split pass: r_{l+1} ~ c r_l^p. The causal map at consensus "
@@ -282,20 +282,20 @@ def causal_order(seed: int) -> Finding:
     expected="false",
     source=dong("title and Theorem 2.2, applied to attention with positions"),
 )
-def biased_order(seed: int) -> Finding:
-    biased, _ = _fitted(seed, mask="full", position="alibi:0.5")
+def biased_order(seed: int) -> ClaimOutcome:
+    biased, _ = _fit_and_predict(seed, mask="full", position="alibi:0.5")
     return is_false(
         "Random networks of one head on 10 tokens with ALiBi of slope 0.5, no mask: the map at consensus is "
         "the softmax of the biases, whose rows differ.",
-        below("order p with ALiBi", _known(biased.order), 1.5),
+        below("order p with ALiBi", _or_nan(biased.order), 1.5),
         above("order p without", _order(seed, "full"), 2.5),
-        details=[("rate per layer with ALiBi", _known(biased.rate))],
+        details=[("rate per layer with ALiBi", _or_nan(biased.rate))],
     )
 
 
 def _order(seed: int, mask: str) -> float:
-    return _known(_fitted(seed, mask=mask, layers=12 if mask == "full" else 60)[0].order)
+    return _or_nan(_fit_and_predict(seed, mask=mask, layers=12 if mask == "full" else 60)[0].order)
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)

@@ -4,8 +4,8 @@ import torch
 
 from rankscope.measures import center_row, matrix_norm, residual_bracket, residual_norm
 from rankscope.papers.claims.claim import (
-    Finding,
-    Number,
+    ClaimOutcome,
+    ComparedNumber,
     above,
     at_most,
     claim,
@@ -27,7 +27,7 @@ SHAPES = ((2, 1), (3, 2), (5, 3), (8, 8), (12, 4))
     expected="false",
     source=dong("definition of the composite norm"),
 )
-def composite_triangle(seed: int) -> Finding:
+def composite_triangle(seed: int) -> ClaimOutcome:
     a, b = torch.zeros(50, 50, dtype=torch.float64), torch.zeros(50, 50, dtype=torch.float64)
     a[:, 0], b[0, :] = 1.0, 1.0
     whole, parts = (
@@ -48,7 +48,7 @@ def composite_triangle(seed: int) -> Finding:
     expected="holds",
     source=dong("definition of the composite norm"),
 )
-def composite_product(seed: int) -> Finding:
+def composite_product(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), 0.0
     for n, d in SHAPES:
         a = gaussian(generator, 400, n, d) * gaussian(generator, 400, n, 1).exp()
@@ -72,7 +72,7 @@ def composite_product(seed: int) -> Finding:
     "spectral norm it is the smallest. The factor is attained in 1, inf and max.",
     expected="holds",
 )
-def mean_factor(seed: int) -> Finding:
+def mean_factor(seed: int) -> ClaimOutcome:
     generator, worst = source(seed), 0.0
     for n, d in ((2, 2), (5, 3), (9, 4)):
         x = gaussian(generator, 8, n, d) ** 3
@@ -105,7 +105,7 @@ def mean_factor(seed: int) -> Finding:
         differs="true where the norm does not tell tokens apart",
     ),
 )
-def mean_any_norm(seed: int) -> Finding:
+def mean_any_norm(seed: int) -> ClaimOutcome:
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     weights = torch.tensor([[100.0], [1.0]], dtype=torch.float64)
     from_mean = float((weights * (x - center_row(x, center="mean"))).abs().sum())
@@ -125,7 +125,7 @@ def mean_any_norm(seed: int) -> Finding:
     "sqrt(r_1 r_inf) is below it: no row does better than the lower end, and some row attains the upper one.",
     expected="holds",
 )
-def composite_bracket(seed: int) -> Finding:
+def composite_bracket(seed: int) -> ClaimOutcome:
     generator, beaten, wide, cheap = source(seed), torch.inf, 1.0, 0.0
     for n, d in ((3, 2), (5, 3), (8, 4)):
         for x in gaussian(generator, 4, n, d) ** 3:
@@ -139,7 +139,7 @@ def composite_bracket(seed: int) -> Finding:
             cheap = max(cheap, float(product.sqrt() / found.high))
     return holds(
         "12 random matrices with long tails; 4000 rows around the best one tried on each.",
-        Number(
+        ComparedNumber(
             means="smallest residual of a tried row over the lower end",
             value=beaten,
             relation=">=",

@@ -36,16 +36,16 @@ def claims_page(finding: ClaimsFinding) -> str:
 def _section(one: Checked) -> str:
     told = [f"{number.means}: {number.text}" for number in one.numbers]
     told += [f"{entry.label}: {entry.text}" for entry in one.details]
-    lines = [f"## {one.id}", "", f"*{_escaped(one.title)}* ({_escaped(one.ref)})", ""]
-    lines += [_escaped(one.statement), "", f"**{one.verdict.capitalize()}.** {_escaped(one.words)}", ""]
-    return "\n".join([*lines, *(f"- {_escaped(line)}" for line in told), ""])
+    lines = [f"## {one.id}", "", f"*{_escape(one.title)}* ({_escape(one.ref)})", ""]
+    lines += [_escape(one.statement), "", f"**{one.verdict.capitalize()}.** {_escape(one.words)}", ""]
+    return "\n".join([*lines, *(f"- {_escape(line)}" for line in told), ""])
 
 
 def _cell(text: str) -> str:
-    return _escaped(text).replace("|", "\\|")
+    return _escape(text).replace("|", "\\|")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Text that Markdown shows as it is."""
     return text.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
 

@@ -14,7 +14,7 @@ from rankscope.errors import NumericalError
 from rankscope.measures import diameter, matrix_norm, residual, residual_bracket, residual_norm
 from rankscope.network import Attention, Context, Network, Softmax, Values
 from rankscope.papers.claims.claim import (
-    Finding,
+    ClaimOutcome,
     above,
     at_most,
     claim,
@@ -45,7 +45,7 @@ def dong_log_bound(log_base: Tensor | float, log_start: Tensor, layers: int) -> 
     expected="holds under an assumption",
     source=dong("appendix, lemma on softmax"),
 )
-def sandwich(seed: int) -> Finding:
+def sandwich(seed: int) -> ClaimOutcome:
     generator, low, high = source(seed), torch.inf, 0.0
     for n in (2, 4, 9):
         e = gaussian(generator, 2000, n, n)
@@ -80,7 +80,7 @@ def _over_common(e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     expected="false",
     source=dong("appendix, proof of Theorem 2.2", differs="as quoted by public notes on version 2"),
 )
-def proof_step(seed: int) -> Finding:
+def proof_step(seed: int) -> ClaimOutcome:
     r = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     e = 0.3 * r @ r.mT
     left = float(residual_norm(torch.softmax(e, dim=-1) @ r, norm="composite", center="mean"))
@@ -103,10 +103,10 @@ def proof_step(seed: int) -> Finding:
     expected="holds under an assumption",
     source=dong("Theorem 2.2"),
 )
-def one_head(seed: int) -> Finding:
+def one_head(seed: int) -> ClaimOutcome:
     generator, worst, used = source(seed), -torch.inf, 0
     for n, d in ((2, 1), (3, 2), (6, 4)):
-        network, x = _drawn(generator, n, d, draws=800, layers=3)
+        network, x = _draw_networks(generator, n, d, draws=800, layers=3)
         facts = facts_of(network, x, brackets=False)
         low = torch.log(residual_norm(x, norm="l1", center="median") * diameter(x, norm="l1") / 2) / 2
         right = THEOREMS["dong-2.2"].log_bound(replace(facts, start=replace(facts.start, composite=low)))
@@ -130,7 +130,7 @@ def _oscillations(facts: Facts) -> Tensor:
     return torch.stack([one.amax(dim=-1) for one in found if one is not None])
 
 
-def _drawn(generator: torch.Generator, n: int, d: int, *, draws: int, layers: int) -> tuple[Network, Tensor]:
+def _draw_networks(generator: torch.Generator, n: int, d: int, *, draws: int, layers: int) -> tuple[Network, Tensor]:
     """Random networks of one head with biases, and tokens whose first logits differ by between 0.001 and 1.256."""
     network = Network(
         [softmax_attention(generator, d, draws=(draws,), with_biases=True) for _ in range(layers)]
@@ -150,7 +150,7 @@ def _drawn(generator: torch.Generator, n: int, d: int, *, draws: int, layers: in
     expected="false",
     source=dong("Theorem 2.2"),
 )
-def one_head_any_logits(seed: int) -> Finding:
+def one_head_any_logits(seed: int) -> ClaimOutcome:
     exact, closed = _family_by_softmax(400), family_ratio(400)
     large = family_ratio(8000)
     return is_false(

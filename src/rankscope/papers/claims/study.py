@@ -10,7 +10,7 @@ import torch
 
 from rankscope.core.numerics import threads_for
 from rankscope.findings.claims import Checked, ClaimsConfig, ClaimsFinding, Compared, Detail
-from rankscope.papers.claims.claim import CLAIMS, Claim, Finding, Number, Value
+from rankscope.papers.claims.claim import CLAIMS, Claim, ClaimOutcome, ComparedNumber, Value
 from rankscope.results import Table, provenance
 from rankscope.studies.rows import run_id
 
@@ -37,7 +37,7 @@ def claims(
     for done, claim in enumerate(chosen):
         if advance is not None:
             advance(done, len(chosen), claim.id)
-        found.append(_checked(claim, run_claim(claim, config.seed)))
+        found.append(_claim_value(claim, run_claim(claim, config.seed)))
     return ClaimsFinding(claims=tuple(found), table=_table(config, found))
 
 
@@ -47,7 +47,7 @@ def check_claims(names: Sequence[str] = (), *, seed: int = 0) -> ClaimsFinding:
     return claims(names, seed=seed)
 
 
-def run_claim(claim: Claim, seed: int = 0) -> Finding:
+def run_claim(claim: Claim, seed: int = 0) -> ClaimOutcome:
     """What running one claim finds."""
     with torch.no_grad(), threads_for(0):
         return claim.check(seed)
@@ -76,7 +76,7 @@ def _table(config: ClaimsConfig, found: Sequence[Checked]) -> Table:
     )
 
 
-def _checked(claim: Claim, finding: Finding) -> Checked:
+def _claim_value(claim: Claim, finding: ClaimOutcome) -> Checked:
     return Checked(
         id=claim.id,
         title=claim.title,
@@ -86,12 +86,12 @@ def _checked(claim: Claim, finding: Finding) -> Checked:
         expected=claim.expected,
         verdict=finding.verdict,
         words=finding.words,
-        numbers=tuple(map(_compared, finding.numbers)),
+        numbers=tuple(map(_number_value, finding.numbers)),
         details=tuple(Detail(label=label, value=_finite(value)) for label, value in finding.details),
     )
 
 
-def _compared(number: Number) -> Compared:
+def _number_value(number: ComparedNumber) -> Compared:
     known = asdict(number) | {"value": _finite(number.value), "limit": _finite(number.limit)}
     return Compared(**known, is_so=number.is_so)
 

@@ -24,12 +24,12 @@ from rankscope.papers.figures.chained_products import (
     ORDERS,
     RANK_ONE,
     ROWS,
-    Chained,
-    Curves,
+    PathRatios,
+    RatioCurves,
     Order,
-    chained,
+    path_ratios,
 )
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import Mean, Median, mean_of, median_of
 from rankscope.probe.attention import attention_maps
 from rankscope.results import Table
@@ -94,7 +94,7 @@ class ChainedAttentionConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class ChainedAttentionSetting(Value):
     """Sizes of the figure; ``shared_depths`` is the depth that all models have."""
 
     paths: int
@@ -153,7 +153,7 @@ class Falling(Value):
         return None if self.bend is None else self.bend.is_geometric
 
 
-class Turned(Value):
+class OrderRatio(Value):
     """The notebook's order over the true one on the same paths: log10 by depth, and the largest of any path."""
 
     by_depth: tuple[Median, ...]
@@ -169,7 +169,7 @@ class Turned(Value):
         return True if all(each.low > -SAME and each.high < SAME for each in self.by_depth) else None
 
 
-class Bound(Value):
+class DobrushinBound(Value):
     """Rows of the product against ``2 (1 - 1/n)`` times the product of Dobrushin coefficients."""
 
     margin: float
@@ -196,8 +196,8 @@ class Chains(Value):
 
     decades_of_coefficients: dict[str, float]
     falling: dict[Order, Falling]
-    turned: Turned
-    bound: Bound
+    turned: OrderRatio
+    bound: DobrushinBound
     shared: Mean
     """Decades per layer of the distance to the mean row, true order, over the depths that all models have."""
 
@@ -214,7 +214,7 @@ class Chains(Value):
 class ChainedAttentionFound(Value):
     """One entry per model and seed, by which everything is decided; with the seeds of a model together for words."""
 
-    setting: Setting
+    setting: ChainedAttentionSetting
     models: tuple[Chains, ...]
     pooled: tuple[Chains, ...]
 
@@ -242,7 +242,7 @@ def is_slower(one: Mean, other: Mean) -> bool | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class WeightedModel:
     """A model with weights: ``initial`` with the seed that they are drawn from, or ``trained``."""
 
     model: str
@@ -257,17 +257,17 @@ class Subject:
         return "-".join([name, self.weights, *([] if self.seed is None else [str(self.seed)])])
 
 
-def subjects(seeds: tuple[int, ...]) -> list[Subject]:
+def subjects(seeds: tuple[int, ...]) -> list[WeightedModel]:
     """Untrained BERT of every seed, then the trained models that this machine has. Nothing is fetched."""
-    found = [Subject(model=INITIAL, weights="initial", seed=seed) for seed in seeds]
+    found = [WeightedModel(model=INITIAL, weights="initial", seed=seed) for seed in seeds]
     if (folder := cached_folder(*TRAINED_HUB, files=("vocab.txt",))) is not None:
-        found.append(Subject(model="bert-base-cased", weights="trained", folder=str(folder)))
+        found.append(WeightedModel(model="bert-base-cased", weights="trained", folder=str(folder)))
     if BUILTINS[TRAINED_BUILTIN].installed:
-        found.append(Subject(model=TRAINED_BUILTIN, weights="trained"))
+        found.append(WeightedModel(model=TRAINED_BUILTIN, weights="trained"))
     return found
 
 
-def maps_of(subject: Subject, *, tokens: int, texts: int) -> list[Tensor]:
+def maps_of(subject: WeightedModel, *, tokens: int, texts: int) -> list[Tensor]:
     """Maps of every layer, ``texts heads tokens tokens``, as the whole network makes them, in float64.
 
     Untrained weights read random tokens, trained ones the bundled English sample, cut to ``tokens`` tokens. Special
@@ -280,12 +280,12 @@ def maps_of(subject: Subject, *, tokens: int, texts: int) -> list[Tensor]:
         batch = next(
             random_token_batches(found.model, f"{texts}x{tokens}", seed=subject.seed, batch_size=texts)
         )
-        return _run(found, batch)
+        return _attention_maps(found, batch)
     found = load_model(subject.model if subject.folder is None else Path(subject.folder), dtype="float64")
-    return _run(found, _english(found, tokens=tokens, texts=texts))
+    return _attention_maps(found, _english(found, tokens=tokens, texts=texts))
 
 
-def _run(found: Loaded, batch: Batch) -> list[Tensor]:
+def _attention_maps(found: Loaded, batch: Batch) -> list[Tensor]:
     maps: dict[int, Tensor] = {}
 
     def keep(stack: str, layer: int, own: Tensor) -> None:
@@ -321,22 +321,22 @@ def _paragraphs() -> Iterator[str]:
 
 def compute(config: ChainedAttentionConfig, job: Job) -> tuple[Table, ChainedAttentionFound]:
     """One row per model, seed, order, path, depth and definition."""
-    rows, each = Rows(), list[Paths]()
+    rows, each = Rows(), list[PathCurves]()
     asked = subjects(config.seeds)
     for done, subject in enumerate(asked):
         job.tell(done, len(asked))
-        piece = Chained.model_validate(
+        piece = PathRatios.model_validate(
             job.store.remember(
                 subject.key,
                 {"config": config.model_dump(mode="json"), "subject": subject.key, "folder": subject.folder},
-                lambda subject=subject: _measured(subject, config).model_dump(mode="json"),  # type: ignore[misc]
+                lambda subject=subject: _measure_model(subject, config).model_dump(mode="json"),  # type: ignore[misc]
             )
         )
         _add(rows, subject, piece)
         each.append(_paths(subject, piece, config.tokens))
     job.tell(len(asked), len(asked))
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=DEFINITIONS)
-    setting = Setting(
+    setting = ChainedAttentionSetting(
         paths=config.paths,
         texts=config.texts,
         tokens=config.tokens,
@@ -345,12 +345,12 @@ def compute(config: ChainedAttentionConfig, job: Job) -> tuple[Table, ChainedAtt
     return table, found_of(each, setting)
 
 
-def _measured(subject: Subject, config: ChainedAttentionConfig) -> Chained:
+def _measure_model(subject: WeightedModel, config: ChainedAttentionConfig) -> PathRatios:
     maps = maps_of(subject, tokens=config.tokens, texts=config.texts)
-    return chained(maps, paths=config.paths, plain=config.plain, window=config.window, seed=subject.seed or 0)
+    return path_ratios(maps, paths=config.paths, plain=config.plain, window=config.window, seed=subject.seed or 0)
 
 
-def _add(rows: Rows, subject: Subject, piece: Chained) -> None:
+def _add(rows: Rows, subject: WeightedModel, piece: PathRatios) -> None:
     about = {"model": subject.model, "weights": subject.weights, "seed": subject.seed, "semantics": "frozen"}
     for order in ORDERS:
         for name, curves in piece.curves[order].items():
@@ -362,7 +362,7 @@ def _add(rows: Rows, subject: Subject, piece: Chained) -> None:
 
 def _block(
     rows: Rows,
-    curves: Curves,
+    curves: RatioCurves,
     about: Mapping[str, str | int | None],
     *,
     start: int,
@@ -391,7 +391,7 @@ def _block(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Paths:
+class PathCurves:
     """Curves of the paths of one model, ``depth path``.
 
     Args:
@@ -411,8 +411,8 @@ class Paths:
     seeds: int = 1
 
 
-def _paths(subject: Subject, piece: Chained, tokens: int) -> Paths:
-    return Paths(
+def _paths(subject: WeightedModel, piece: PathRatios, tokens: int) -> PathCurves:
+    return PathCurves(
         model=subject.model,
         weights=subject.weights,
         seed=subject.seed,
@@ -427,19 +427,19 @@ def _paths(subject: Subject, piece: Chained, tokens: int) -> Paths:
     )
 
 
-def found_of(each: Sequence[Paths], setting: Setting) -> ChainedAttentionFound:
+def found_of(each: Sequence[PathCurves], setting: ChainedAttentionSetting) -> ChainedAttentionFound:
     """What is found, for every network and for all seeds of a model together."""
-    groups: dict[tuple[str, str], list[Paths]] = {}
+    groups: dict[tuple[str, str], list[PathCurves]] = {}
     for one in each:
         groups.setdefault((one.model, one.weights), []).append(one)
-    together = [_joined(own) for own in groups.values()]
+    together = [_join_models(own) for own in groups.values()]
     models, pooled = (
         tuple(_chains(one, setting.shared_depths) for one in paths) for paths in (each, together)
     )
     return ChainedAttentionFound(setting=setting, models=models, pooled=pooled)
 
 
-def _joined(own: Sequence[Paths]) -> Paths:
+def _join_models(own: Sequence[PathCurves]) -> PathCurves:
     first = own[0]
     if len(own) == 1:
         return first
@@ -455,7 +455,7 @@ def _joined(own: Sequence[Paths]) -> Paths:
     )
 
 
-def _chains(one: Paths, shared: int) -> Chains:
+def _chains(one: PathCurves, shared: int) -> Chains:
     true = one.curves["true", RANK_ONE]
     return Chains(
         model=one.model,
@@ -469,14 +469,14 @@ def _chains(one: Paths, shared: int) -> Chains:
         },
         decades_of_coefficients={name: float(logs.mean()) for name, logs in one.coefficients.items()},
         falling={order: falling(one.curves[order, RANK_ONE]) for order in NAMES},
-        turned=turned(one.curves["notebook", RANK_ONE], true),
-        bound=bound(one.curves["true", ROWS], one.coefficients, one.tokens),
+        turned=order_ratio(one.curves["notebook", RANK_ONE], true),
+        bound=dobrushin_bound(one.curves["true", ROWS], one.coefficients, one.tokens),
         shared=mean_of(slopes(one.curves["true", MEAN][:shared])),
         plain_off_from=_plain_off_from(one, true),
     )
 
 
-def _plain_off_from(one: Paths, true: np.ndarray) -> int | None:
+def _plain_off_from(one: PathCurves, true: np.ndarray) -> int | None:
     """The plain paths of every network are its first ones."""
     few = one.plain.shape[1] // one.seeds
     split = np.concatenate([own[:, :few] for own in np.split(true, one.seeds, axis=1)], axis=1)
@@ -522,13 +522,13 @@ def _bend(curves: np.ndarray) -> Bend | None:
     )
 
 
-def turned(notebook: np.ndarray, true: np.ndarray) -> Turned:
+def order_ratio(notebook: np.ndarray, true: np.ndarray) -> OrderRatio:
     """Of log10 of a ratio on the same paths, multiplied in both orders."""
     off = notebook - true
-    return Turned(by_depth=tuple(median_of(row.tolist()) for row in off), largest=float(np.abs(off).max()))
+    return OrderRatio(by_depth=tuple(median_of(row.tolist()) for row in off), largest=float(np.abs(off).max()))
 
 
-def bound(rows: np.ndarray, coefficients: Mapping[str, np.ndarray], tokens: int) -> Bound:
+def dobrushin_bound(rows: np.ndarray, coefficients: Mapping[str, np.ndarray], tokens: int) -> DobrushinBound:
     """What rows of the product differ by from their mean against the product of Dobrushin coefficients.
 
     Rows of ``A X`` are at most tau(A) times as far apart as those of ``X``, and rows of the identity are 2 apart in the
@@ -538,7 +538,7 @@ def bound(rows: np.ndarray, coefficients: Mapping[str, np.ndarray], tokens: int)
     upper = math.log10(2 * (1 - 1 / tokens)) + coefficients["dobrushin"].cumsum(axis=0)
     decades = {"measured": float(np.diff(rows, axis=0).mean())} if len(rows) > 1 else {}
     decades |= {name: float(logs[1:].mean()) for name, logs in coefficients.items() if len(logs) > 1}
-    return Bound(margin=float((upper - rows).min()), decades=decades)
+    return DobrushinBound(margin=float((upper - rows).min()), decades=decades)
 
 
 # ---------------------------------------------------------------------------------------------------- statements
@@ -546,7 +546,7 @@ def bound(rows: np.ndarray, coefficients: Mapping[str, np.ndarray], tokens: int)
 
 def points(found: ChainedAttentionFound) -> list[Statement]:
     """Two readings of the notebook, and three statements about orders, a bound and training."""
-    return [_falls(found), _geometric(found), _same_order(found), _bounded(found), _slower(found)]
+    return [_falls(found), _geometric(found), _same_order(found), _bound_statement(found), _slower(found)]
 
 
 ANSWERS = {True: "yes", False: "no", None: "not decided"}
@@ -559,13 +559,13 @@ def _falls(found: ChainedAttentionFound) -> Statement:
         for order, name in NAMES.items():
             medians = one.falling[order].medians
             shown = ", ".join(f"{power(medians[depth - 1] * LN10)} at {depth}" for depth in depths)
-            falls = decided([each.falling[order].does_fall for each in found.by_seed(one)])
+            falls = all_or_none([each.falling[order].does_fall for each in found.by_seed(one)])
             said.append(f"{one.name}, {name}: {shown} (falls at every depth: {ANSWERS[falls]})")
     return Statement(
         source="reported",
         statement="The distance of a product of attention maps to the best rank-one matrix falls with depth.",
         measured=f"Median ratio over paths by depth. {'; '.join(said)}.",
-        agrees=decided([one.falling[order].does_fall for one in found.models for order in NAMES]),
+        agrees=all_or_none([one.falling[order].does_fall for one in found.models for order in NAMES]),
     )
 
 
@@ -573,7 +573,7 @@ def _geometric(found: ChainedAttentionFound) -> Statement:
     said = []
     for one in found.pooled:
         for order, name in NAMES.items():
-            is_so = decided([each.falling[order].is_geometric for each in found.by_seed(one)])
+            is_so = all_or_none([each.falling[order].is_geometric for each in found.by_seed(one)])
             said.append(
                 f"{one.name}, {name}: {_factor(one.decades_per_layer[order][RANK_ONE])}, R^2 of a line "
                 f"{number(one.falling[order].linearity, 4)} (geometric: {ANSWERS[is_so]})"
@@ -583,7 +583,7 @@ def _geometric(found: ChainedAttentionFound) -> Statement:
         statement="It decays roughly geometrically in depth.",
         measured=f"Factor per layer, geometric mean over paths with its 95% interval. {'; '.join(said)}. Roughly "
         "geometric means that later layers take between half and twice as many decades as earlier ones, by intervals.",
-        agrees=decided([one.falling[order].is_geometric for one in found.models for order in NAMES]),
+        agrees=all_or_none([one.falling[order].is_geometric for one in found.models for order in NAMES]),
     )
 
 
@@ -604,11 +604,11 @@ def _same_order(found: ChainedAttentionFound) -> Statement:
         "the same within a factor 2.",
         measured="Notebook's order over the true one, median over the same paths with its 95% interval, at the depth "
         f"where it is farthest from 1. {'; '.join(said)}.",
-        agrees=decided([one.turned.is_same for one in found.models]),
+        agrees=all_or_none([one.turned.is_same for one in found.models]),
     )
 
 
-def _bounded(found: ChainedAttentionFound) -> Statement:
+def _bound_statement(found: ChainedAttentionFound) -> Statement:
     """Against the product of Dobrushin coefficients, a theorem, and of typical gains, a guess."""
     words = {
         "measured": "measured",
@@ -627,7 +627,7 @@ def _bounded(found: ChainedAttentionFound) -> Statement:
         "product of the Dobrushin coefficients of its maps.",
         measured="A theorem, calculated for these maps. Factor per layer after the first, geometric mean over paths, "
         f"true order, beside those of three coefficients of the maps. {'; '.join(said)}.",
-        agrees=decided([one.bound.holds for one in found.models]),
+        agrees=all_or_none([one.bound.holds for one in found.models]),
     )
 
 
@@ -643,7 +643,7 @@ def _slower(found: ChainedAttentionFound) -> Statement:
         f"order. {said}. The models differ in depth and width as well."
         if trained and initial
         else "No trained model is on this machine.",
-        agrees=decided([is_slower(a.shared, b.shared) for a in trained for b in initial]),
+        agrees=all_or_none([is_slower(a.shared, b.shared) for a in trained for b in initial]),
     )
 
 
@@ -707,7 +707,7 @@ def chart(found: ChainedAttentionFound, table: Table) -> Chart:
     return Chart(
         panels,
         title="Products of attention maps along one path fall to rank one"
-        if decided([one.falling[order].does_fall for one in found.models for order in NAMES])
+        if all_or_none([one.falling[order].does_fall for one in found.models for order in NAMES])
         else "Products of attention maps along one path, and how near they are to rank one",
         notes=[
             f"Distance over the norm of the product, composite norms; {count(found.setting.paths, 'random path')} per "

@@ -80,7 +80,7 @@ def factors(maps: Tensor, *, layer: int, dtype: torch.dtype = torch.float64) -> 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Product:
+class PathProduct:
     """Products ``1 mean + e^log_scale rest``, one per path.
 
     Args:
@@ -104,18 +104,18 @@ class Product:
         return self.mean[..., None, :] + self.rest * self.scale[..., None, None]
 
 
-def products(steps: Sequence[Factors], *, order: Order) -> list[Product]:
+def products(steps: Sequence[Factors], *, order: Order) -> list[PathProduct]:
     """The products of the first 1, 2, ... of the factors, which are given first layer first."""
     if order not in ORDERS:
         raise unknown_name("order of a product", order, ORDERS)
     first, *others = steps
-    found = [_scaled(first.mean, first.rest, torch.zeros_like(first.gain), first.error)]
+    found = [_rescale(first.mean, first.rest, torch.zeros_like(first.gain), first.error)]
     for step in others:
-        found.append(_extended(found[-1], step, order))
+        found.append(_extend(found[-1], step, order))
     return found
 
 
-def _extended(before: Product, step: Factors, order: Order) -> Product:
+def _extend(before: PathProduct, step: Factors, order: Order) -> PathProduct:
     if order == "true":
         rest = step.rest @ before.rest
         mean = before.mean + before.scale[..., None] * torch.einsum(
@@ -127,12 +127,12 @@ def _extended(before: Product, step: Factors, order: Order) -> Product:
     size = frobenius_norm(before.rest) + before.error
     rounding = rest.shape[-1] * unit_roundoff(torch.float64) * torch.linalg.matrix_norm(step.rest)
     error = step.gain * before.error + (step.error + rounding) * size
-    return _scaled(mean, rest, before.log_scale, error)
+    return _rescale(mean, rest, before.log_scale, error)
 
 
-def _scaled(mean: Tensor, rest: Tensor, log_scale: Tensor, error: Tensor) -> Product:
+def _rescale(mean: Tensor, rest: Tensor, log_scale: Tensor, error: Tensor) -> PathProduct:
     unit, scale = unit_scale(rest)
-    return Product(mean=mean, rest=unit, log_scale=log_scale + scale.log(), error=error / scale)
+    return PathProduct(mean=mean, rest=unit, log_scale=log_scale + scale.log(), error=error / scale)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -151,7 +151,7 @@ class Ratio:
         return self.value > self.floor
 
 
-def consensus_ratio(product: Product) -> Ratio:
+def consensus_ratio(product: PathProduct) -> Ratio:
     """Composite norm of what differs from the mean row over that of the product.
 
     No constant row is better by more than a factor ``2 (1 - 1/n)``: subtracting the mean row is multiplication with
@@ -160,7 +160,7 @@ def consensus_ratio(product: Product) -> Ratio:
     return _ratio(product, product.rest, product.error)
 
 
-def rank_one_ratio(product: Product) -> Ratio:
+def rank_one_ratio(product: PathProduct) -> Ratio:
     """Composite norm of what differs from the best matrix of rank one over that of the product.
 
     The best one, ``P v v^T`` with the first right singular vector, is best in the Frobenius and the spectral norm, not
@@ -175,8 +175,8 @@ def rank_one_ratio(product: Product) -> Ratio:
     return _ratio(product, rest, error)
 
 
-def _some(product: Product, chosen: Tensor) -> Product:
-    return Product(
+def _some(product: PathProduct, chosen: Tensor) -> PathProduct:
+    return PathProduct(
         mean=product.mean[chosen],
         rest=product.rest[chosen],
         log_scale=product.log_scale[chosen],
@@ -184,7 +184,7 @@ def _some(product: Product, chosen: Tensor) -> Product:
     )
 
 
-def _near(product: Product) -> tuple[Tensor, Tensor]:
+def _near(product: PathProduct) -> tuple[Tensor, Tensor]:
     """``(P - best rank one) / scale`` without a difference of nearly equal numbers, and its error bound.
 
     With ``u = 1 / sqrt n``, ``w = mean / |mean|`` and ``s = sqrt n |mean|`` the product is ``s u w^T + t R`` where
@@ -222,7 +222,7 @@ def _rounds(part: float) -> int:
     return 2 if part < 1e-8 else 2 + math.ceil(GOAL / (2 * math.log(part)))
 
 
-def _direct(product: Product) -> tuple[Tensor, Tensor]:
+def _direct(product: PathProduct) -> tuple[Tensor, Tensor]:
     """The same by a singular value decomposition of the product itself, where nothing is small.
 
     Moving the product by ``e`` moves the first singular vectors by at most about ``e`` over the gap, so the difference
@@ -243,7 +243,7 @@ def _outer(a: Tensor, b: Tensor) -> Tensor:
     return a[:, :, None] * b[:, None, :]
 
 
-def _ratio(product: Product, rest: Tensor, error: Tensor) -> Ratio:
+def _ratio(product: PathProduct, rest: Tensor, error: Tensor) -> Ratio:
     """Both column and row sums of an error of Frobenius norm e are at most ``sqrt(n) e``."""
     off = math.sqrt(rest.shape[-1]) * error
     columns, rows = l1_norm(rest), linf_norm(rest)
@@ -273,20 +273,20 @@ def plain_ratios(maps: Sequence[Tensor], *, order: Order) -> list[tuple[Tensor, 
 # --------------------------------------------------------------------------------------------- all paths of a model
 
 
-class Curves(Value):
+class RatioCurves(Value):
     """``log10`` and ``floor`` of a ratio, by depth and path."""
 
     log10: tuple[tuple[float, ...], ...]
     floor: tuple[tuple[float, ...], ...]
 
 
-class Window(Curves):
+class LateCurves(RatioCurves):
     """The same for chains in the true order that start at a later layer."""
 
     start: int
 
 
-class Chained(Value):
+class PathRatios(Value):
     """Ratios along random paths of one model, and coefficients of the maps on them."""
 
     layers: int
@@ -294,16 +294,16 @@ class Chained(Value):
     """Which head a path takes in every layer."""
 
     texts: tuple[int, ...]
-    curves: dict[Order, dict[str, Curves]]
+    curves: dict[Order, dict[str, RatioCurves]]
     plain: dict[Order, dict[str, tuple[tuple[float, ...], ...]]]
     """The first paths as ordinary float64 products, by depth and path."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[LateCurves, ...]
     coefficients: dict[str, tuple[tuple[float, ...], ...]]
     """By layer and path, ``log10`` of three coefficients of the path's map, see ``_coefficients``."""
 
 
-def chained(maps: Sequence[Tensor], *, paths: int, plain: int, window: int, seed: int) -> Chained:
+def path_ratios(maps: Sequence[Tensor], *, paths: int, plain: int, window: int, seed: int) -> PathRatios:
     """Ratios along ``paths`` random paths of nested depths; the first ``plain`` also as ordinary products.
 
     A path takes one head per layer and one text; its chain of depth k are the maps of layers 1 .. k. ``window`` more
@@ -315,7 +315,7 @@ def chained(maps: Sequence[Tensor], *, paths: int, plain: int, window: int, seed
     text = torch.arange(paths) % texts
     split = [factors(own, layer=layer) for layer, own in enumerate(maps, start=1)]
     few = [own[text[:plain], chosen[:plain, place]] for place, own in enumerate(maps)]
-    return Chained(
+    return PathRatios(
         layers=len(maps),
         heads=tuple(map(tuple, chosen.tolist())),
         texts=tuple(text.tolist()),
@@ -326,7 +326,7 @@ def chained(maps: Sequence[Tensor], *, paths: int, plain: int, window: int, seed
     )
 
 
-def _curves(split: Sequence[Factors], chosen: Tensor, text: Tensor, order: Order) -> dict[str, Curves]:
+def _curves(split: Sequence[Factors], chosen: Tensor, text: Tensor, order: Order) -> dict[str, RatioCurves]:
     logs, floors = (
         {name: [list[float]() for _ in split] for name in (MEAN, RANK_ONE, ROWS)} for _ in range(2)
     )
@@ -342,10 +342,10 @@ def _curves(split: Sequence[Factors], chosen: Tensor, text: Tensor, order: Order
             for name, ratio in ratios.items():
                 logs[name][depth] += ratio.log10.tolist()
                 floors[name][depth] += ratio.floor.tolist()
-    return {name: Curves(log10=_tuples(logs[name]), floor=_tuples(floors[name])) for name in logs}
+    return {name: RatioCurves(log10=_tuples(logs[name]), floor=_tuples(floors[name])) for name in logs}
 
 
-def row_distance(product: Product) -> Ratio:
+def row_distance(product: PathProduct) -> Ratio:
     """The largest row sum of what differs from the mean row; rows of the product itself sum to one."""
     log = (linf_norm(product.rest).log() + product.log_scale) / math.log(10)
     return Ratio(log10=log, floor=math.sqrt(product.rest.shape[-1]) * product.error * product.scale)
@@ -359,7 +359,7 @@ def _plain(few: Sequence[Tensor], order: Order) -> dict[str, tuple[tuple[float, 
     }
 
 
-def _windows(split: Sequence[Factors], paths: int, generator: torch.Generator) -> list[Window]:
+def _windows(split: Sequence[Factors], paths: int, generator: torch.Generator) -> list[LateCurves]:
     """Chains in the true order that start at layer 2, 3, ...: one entry per start."""
     texts, heads = split[0].mean.shape[:2]
     text = torch.arange(paths) % texts
@@ -370,7 +370,7 @@ def _windows(split: Sequence[Factors], paths: int, generator: torch.Generator) -
         steps = [one.at(text, chosen[:, place]) for place, one in enumerate(own)]
         ratios = [consensus_ratio(product) for product in products(steps, order="true")]
         found.append(
-            Window(
+            LateCurves(
                 start=start + 1,
                 log10=_tuples([one.log10.tolist() for one in ratios]),
                 floor=_tuples([one.floor.tolist() for one in ratios]),

@@ -18,13 +18,13 @@ from rankscope.findings.base import Value
 from rankscope.papers.figures.circle_orbits import (
     ATTRACTING,
     MERGED,
-    Walk,
+    StepRecord,
     attracting_weights,
-    described,
+    record_step,
     multipliers,
     one_head,
 )
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import share_text
 from rankscope.papers.tasks.circle import CIRCLE, CircleConfig
 from rankscope.papers.tasks.task import Setting as TaskSetting
@@ -108,14 +108,14 @@ class CircleFigureConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class CircleSetting(Value):
     """How many steps are followed, and how many points a turn has."""
 
     steps: int
     points: int
 
 
-class Network(Walk):
+class CircleNetwork(StepRecord):
     """One trained network, and how its two points went."""
 
     case: str
@@ -165,12 +165,12 @@ class Network(Walk):
 class CircleFound(Value):
     """All networks, what the cases are called, and how the first network of every case was trained."""
 
-    setting: Setting
+    setting: CircleSetting
     cases: dict[str, str]
-    networks: tuple[Network, ...]
+    networks: tuple[CircleNetwork, ...]
     training: dict[str, CircleConfig]
 
-    def of(self, case: str) -> list[Network]:
+    def of(self, case: str) -> list[CircleNetwork]:
         return [one for one in self.networks if one.case == case]
 
     @property
@@ -231,19 +231,19 @@ def is_fastest(groups: Sequence[Sequence[int | None]]) -> tuple[bool | None, flo
 
 def compute(config: CircleFigureConfig, job: Job) -> tuple[Table, CircleFound]:
     """Distance and mean at every step of every network."""
-    rows, networks = Rows(), list[Network]()
+    rows, networks = Rows(), list[CircleNetwork]()
     work = list(_work(config))
     for done, (case, hidden, seed) in enumerate(work):
         job.tell(done, len(work))
         task = config.task(case, hidden, seed)
         walk = walk_of(task, config.steps, job, f"{case.name}-{hidden}-{seed}")
         about = {"case": case.name, "variant": case.variant, "hidden": hidden, "seed": seed}
-        networks.append(Network.model_validate(about | walk.model_dump()))
+        networks.append(CircleNetwork.model_validate(about | walk.model_dump()))
         _add(rows, networks[-1], task.radius)
     job.tell(len(work), len(work))
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=DEFINITIONS)
     return table, CircleFound(
-        setting=Setting(steps=config.steps, points=config.points),
+        setting=CircleSetting(steps=config.steps, points=config.points),
         cases={case.name: case.title for case in CASES},
         networks=tuple(networks),
         training={case.name: config.task(case, config.hidden[0], 0) for case in CASES},
@@ -257,18 +257,18 @@ def _work(config: CircleFigureConfig) -> Iterator[tuple[Case, int, int]]:
                 yield case, hidden, seed
 
 
-def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> Walk:
+def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> StepRecord:
     """One network, trained and followed; both are kept in the store of the job."""
     asked: dict[str, JsonValue] = {"config": config.model_dump(mode="json"), "steps": steps}
 
-    def make() -> Walk:
+    def make() -> StepRecord:
         trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))
-        return described(trained.model.double(), config, steps)
+        return record_step(trained.model.double(), config, steps)
 
-    return job.store.kept(Walk, key, asked, make)
+    return job.store.kept(StepRecord, key, asked, make)
 
 
-def _add(rows: Rows, one: Network, radius: float) -> None:
+def _add(rows: Rows, one: CircleNetwork, radius: float) -> None:
     many = len(one.distance)
     for definition, name, values, unit in (
         (DISTANCE, "distance", one.distance, one.distance[0]),
@@ -320,7 +320,7 @@ def _merging(found: CircleFound) -> Statement:
         f"alone: {_merged_text(ours)}; {_count(ours, lambda one: one.ending == 'ran off')} run away from each other. "
         f"Layer of the published code with its optimizer: {_merged_text(theirs)}; "
         f"{_count(theirs, lambda one: not one.is_merged and one.is_still)} stand still before that.",
-        agrees=decided([most([one.is_merged for one in group]) for group in (ours, theirs)]),
+        agrees=all_or_none([most([one.is_merged for one in group]) for group in (ours, theirs)]),
     )
 
 
@@ -353,7 +353,7 @@ def _order(found: CircleFound) -> Statement:
         statement="They merge fastest with 32 channels; with 128 it is hardly seen.",
         measured=f"Networks that merge. {'. '.join(said)}. Fastest is judged by ranks of the step of merging "
         "(permutation test), hardly seen by the 95% interval of the share.",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
@@ -376,9 +376,9 @@ def _mlp(found: CircleFound) -> Statement:
         source="reported",
         statement="With an MLP the two points stay apart.",
         measured=f"After {found.setting.steps} steps, MLP after attention and no skip: "
-        f"{_kept(ours)}. Layer of the published code, which has skips around attention and MLP: {_kept(theirs)}; "
-        f"without its MLP {_kept(without)}.",
-        agrees=decided([most([one.is_apart for one in group]) for group in (ours, theirs)]),
+        f"{_distance_statement(ours)}. Layer of the published code, which has skips around attention and MLP: {_distance_statement(theirs)}; "
+        f"without its MLP {_distance_statement(without)}.",
+        agrees=all_or_none([most([one.is_apart for one in group]) for group in (ours, theirs)]),
     )
 
 
@@ -409,7 +409,7 @@ def _collapse(found: CircleFound) -> Statement:
         "not.",
         measured=f"|x1 - x2| / (sqrt(2) |X|) after {found.setting.steps} steps, 1 at the start, collapsed below "
         f"{MERGED:g}. {said}.",
-        agrees=decided(
+        agrees=all_or_none(
             [
                 most([one.is_collapsed for one in found.of("san")]),
                 most([not one.is_collapsed for one in found.of("skip")]),
@@ -436,7 +436,7 @@ def _cause(found: CircleFound) -> Statement:
         f"{number(found.leaving_growth, 4)} the mean of the first pair is out at the radius within "
         f"{found.setting.steps} steps."
         + ("" if left is None else f" Attention alone leaves the circle at step {number(left)} (median)."),
-        agrees=decided(
+        agrees=all_or_none(
             [
                 most([one.growth > found.leaving_growth for one in san]),
                 most([one.growth < alone[one.hidden, one.seed] for one in skip]),
@@ -453,7 +453,7 @@ def _law(found: CircleFound) -> Statement:
         statement="Merging is no law of attention alone: the same layer holds two points apart if it is also taught "
         "what lies around the circle.",
         measured=f"Inputs shaken by {AROUND:g} of the radius, targets on the circle: "
-        f"{_kept(group)} after {found.setting.steps} steps, at {_range(group, lambda one: one.last_share)} of the "
+        f"{_distance_statement(group)} after {found.setting.steps} steps, at {_range(group, lambda one: one.last_share)} of the "
         f"distance at the start. Largest growth per step {_range(group, lambda one: one.growth)}.",
         agrees=most([one.is_apart for one in group]),
     )
@@ -478,18 +478,18 @@ def _orbit() -> Statement:
 
 ANSWERS = {True: "yes", False: "no", None: "not decided"}
 
-Group = Sequence[Network]
+Group = Sequence[CircleNetwork]
 
 
-def _count(group: Group, holds: Callable[[Network], bool]) -> int:
+def _count(group: Group, holds: Callable[[CircleNetwork], bool]) -> int:
     return sum(map(holds, group))
 
 
-def _share(group: Group, holds: Callable[[Network], bool]) -> str:
+def _share(group: Group, holds: Callable[[CircleNetwork], bool]) -> str:
     return share_text(_count(group, holds), len(group))
 
 
-def _kept(group: Group) -> str:
+def _distance_statement(group: Group) -> str:
     return (
         f"{_share(group, lambda one: one.is_apart)} apart, {_count(group, lambda one: one.is_merged)} merged"
     )
@@ -500,7 +500,7 @@ def _median(group: Group, name: Literal["merged_at", "left_at"]) -> float | None
     return float(median(seen)) if seen else None
 
 
-def _range(group: Group, value: Callable[[Network], float]) -> str:
+def _range(group: Group, value: Callable[[CircleNetwork], float]) -> str:
     """The median, with the least and the greatest."""
     values = [value(one) for one in group]
     middle, ends = number(median(values)), span(values)

@@ -40,7 +40,7 @@ Ending = Literal["merged", "apart", "nearer", "ran off"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class PairRun:
     """How two points went: positions ``steps 2 2``, distance, length of the mean, and the floor of the distance.
 
     It ends early where the points are so far out that rounding of their positions hides ``MERGED``.
@@ -53,7 +53,7 @@ class Run:
 
 
 @torch.no_grad()
-def follow(step: Step, start: Tensor, steps: int) -> Run:
+def follow(step: Step, start: Tensor, steps: int) -> PairRun:
     """``start`` (``2 2``) and where ``step`` takes it, again and again, in float64."""
     x, path = start.double(), []
     first = float(torch.linalg.vector_norm(x[0] - x[1]))
@@ -67,7 +67,7 @@ def follow(step: Step, start: Tensor, steps: int) -> Run:
         mean.append(float(torch.linalg.vector_norm(x.mean(dim=0))))
         floor.append(lost)
         x = step(x.unsqueeze(0)).squeeze(0)
-    return Run(path=torch.stack(path), distance=distance, mean=mean, floor=floor)
+    return PairRun(path=torch.stack(path), distance=distance, mean=mean, floor=floor)
 
 
 def merged_at(distance: Sequence[float]) -> int | None:
@@ -96,7 +96,7 @@ def ending(distance: Sequence[float]) -> Ending:
     return "ran off" if share > FAR else "apart" if share >= NEAR else "nearer"
 
 
-def turned(path: Tensor) -> float:
+def total_turn(path: Tensor) -> float:
     """Angle by which the difference of the two points has turned in all, in radians."""
     difference = path[:, 0] - path[:, 1]
     angles = torch.atan2(difference[:, 1], difference[:, 0])
@@ -133,7 +133,7 @@ def growth(maps: Tensor) -> float:
     return math.exp(total / len(maps))
 
 
-class Walk(Value):
+class StepRecord(Value):
     """What the figure says of one step: how far it misses what was taught, how it goes on, and how changes of it grow.
 
     ``path`` has both points of every step; ``distance`` and ``mean`` are lengths, ``floor`` is what rounding may hide
@@ -157,7 +157,7 @@ class Walk(Value):
     difference_growth: float
 
 
-def described(step: Step, config: CircleConfig, steps: int) -> Walk:
+def record_step(step: Step, config: CircleConfig, steps: int) -> StepRecord:
     """Errors of one step, the run from the first pair, and growth along the taught orbit."""
     inputs, targets = circle_pairs(config.points, config.radius)
     with torch.no_grad():
@@ -165,7 +165,7 @@ def described(step: Step, config: CircleConfig, steps: int) -> Walk:
     run = follow(step, inputs[0], steps)
     maps = jacobians(step, inputs)
     taught = 2 * math.pi / config.points * max(len(run.distance) - 1, 1)
-    return Walk(
+    return StepRecord(
         error_over_zero=error / config.radius**2,
         error_over_staying=error / step_length(config.points, config.radius) ** 2,
         path=tuple(map(tuple, run.path.flatten(1).tolist())),
@@ -175,7 +175,7 @@ def described(step: Step, config: CircleConfig, steps: int) -> Walk:
         merged_at=merged_at(run.distance),
         left_at=left_at(run.distance, run.mean, config.radius),
         ending=ending(run.distance),
-        turned=turned(run.path) / taught,
+        turned=total_turn(run.path) / taught,
         growth=growth(maps),
         mean_growth=growth(maps[:, :2, :2]),
         difference_growth=growth(maps[:, 2:, 2:]),
@@ -186,7 +186,7 @@ def described(step: Step, config: CircleConfig, steps: int) -> Walk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Multipliers:
+class OrbitMultipliers:
     """By what a small change of the orbit is multiplied in one step."""
 
     difference_along: float
@@ -200,7 +200,7 @@ class Multipliers:
         return max(map(abs, (self.difference_along, self.mean_along, self.mean_across)))
 
 
-def multipliers(strengths: Sequence[float], weights: Sequence[float]) -> Multipliers:
+def multipliers(strengths: Sequence[float], weights: Sequence[float]) -> OrbitMultipliers:
     """Of heads with those ``z`` and ``w``.
 
     >>> one = multipliers([1.0], [1 / math.tanh(1.0)])
@@ -208,7 +208,7 @@ def multipliers(strengths: Sequence[float], weights: Sequence[float]) -> Multipl
     (2.1029, 1.313)
     """
     heads = [(z, w, z / math.cosh(z) ** 2) for z, w in zip(strengths, weights, strict=True)]
-    return Multipliers(
+    return OrbitMultipliers(
         difference_along=math.fsum(w * (math.tanh(z) + 2 * slope) for z, w, slope in heads),
         difference_across=math.fsum(w * math.tanh(z) for z, w, _ in heads),
         mean_along=math.fsum(w * (1 + slope) for _, w, slope in heads),

@@ -84,13 +84,13 @@ class ClusterConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class ClustersSetting(Value):
     """Sizes of the starts."""
 
     tokens: int
 
 
-class Cell(Value):
+class ClusterCell(Value):
     """What the starts of one dim and inverse temperature did. Lives are log10 of steps."""
 
     dim: int
@@ -127,7 +127,7 @@ class Trajectory(Value):
     angles: tuple[tuple[float, ...], ...]
 
 
-class Fit(Value):
+class LifeFit(Value):
     """How log (natural) of all steps grows with beta: mean and 95% interval over starts."""
 
     dim: int
@@ -159,7 +159,7 @@ class Resting(Value):
     ending: str
 
 
-class Masked(Value):
+class MaskedClusters(Value):
     """Clusters on the circle after plain steps, mean over starts."""
 
     beta: float
@@ -171,15 +171,15 @@ class Masked(Value):
 class ClustersFound(Value):
     """What was found for every dim and inverse temperature, and over them."""
 
-    setting: Setting
-    plateaus: tuple[Cell, ...]
+    setting: ClustersSetting
+    plateaus: tuple[ClusterCell, ...]
     trajectories: dict[str, Trajectory]
     """By beta as text."""
 
-    fits: tuple[Fit, ...]
+    fits: tuple[LifeFit, ...]
     estimates: Estimates
     float64: tuple[Resting, ...]
-    masks: tuple[Masked, ...]
+    masks: tuple[MaskedClusters, ...]
 
     @property
     def dims(self) -> list[int]:
@@ -196,7 +196,7 @@ class ClustersFound(Value):
 
 def compute(config: ClusterConfig, job: Job) -> tuple[Table, ClustersFound]:
     """All starts of every dim and inverse temperature, followed to consensus."""
-    rows, gathered = Rows(), _Gathered()
+    rows, gathered = Rows(), _Cells()
     work = [(dim, beta) for dim in config.dims for beta in config.betas]
     with torch.no_grad(), threads_for(config.starts * config.tokens**2):
         for done, (dim, beta) in enumerate(work, start=1):
@@ -210,7 +210,7 @@ def compute(config: ClusterConfig, job: Job) -> tuple[Table, ClustersFound]:
                 gathered.masks += [_after_plain_steps(x, beta, mask) for mask in config.masks]
             job.tell(done, len(work))
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([COSINE]))
-    return table, gathered.found(Setting(tokens=config.tokens))
+    return table, gathered.found(ClustersSetting(tokens=config.tokens))
 
 
 def _add_rows(rows: Rows, found: Sequence[Coarsening], dim: int, beta: float, seed: int) -> None:
@@ -247,11 +247,11 @@ def _is_unseen(plateau: Plateau) -> bool:
     return plateau.log_speed <= math.log(unit_roundoff(torch.float64))
 
 
-class _Gathered:
+class _Cells:
     """What is gathered cell by cell."""
 
     def __init__(self) -> None:
-        self.cells, self.float64, self.masks = list[Cell](), list[Resting](), list[Masked]()
+        self.cells, self.float64, self.masks = list[ClusterCell](), list[Resting](), list[MaskedClusters]()
         self.trajectories = dict[str, Trajectory]()
         self.lives = dict[int, dict[float, list[float]]]()
         self.barriers = dict[int, list[float]]()
@@ -265,7 +265,7 @@ class _Gathered:
         unseen = [float(_is_unseen(plateau)) for _, plateaus in each for plateau in plateaus]
         lives = [math.log10(max(plateau.length, 1.0)) for plateau in firsts]
         self.cells.append(
-            Cell(
+            ClusterCell(
                 dim=dim,
                 beta=beta,
                 starts=len(found),
@@ -308,7 +308,7 @@ class _Gathered:
                 if beta * math.sin(gap) ** 2 > STEEP and plateau.length > LONG:
                     self.misses.append(abs(math.log10(plateau.length) - log_estimate(x, beta) / LN10))
 
-    def found(self, setting: Setting) -> ClustersFound:
+    def found(self, setting: ClustersSetting) -> ClustersFound:
         return ClustersFound(
             setting=setting,
             plateaus=tuple(self.cells),
@@ -323,7 +323,7 @@ class _Gathered:
             masks=tuple(self.masks),
         )
 
-    def _fit(self, dim: int) -> Fit | None:
+    def _fit(self, dim: int) -> LifeFit | None:
         """A line through log steps against beta for every start, and the mean of their slopes."""
         cold = {beta: totals for beta, totals in self.lives[dim].items() if beta >= COLD}
         if len(cold) < 2 or len(next(iter(cold.values()))) < 2:
@@ -332,7 +332,7 @@ class _Gathered:
         over = mean_of(slopes.tolist())
         if over.low is None or over.high is None:
             return None
-        return Fit(
+        return LifeFit(
             dim=dim,
             slope=over.mean,
             low=over.low,
@@ -355,11 +355,11 @@ def _trajectory(one: Coarsening) -> Trajectory:
     )
 
 
-def _after_plain_steps(x: torch.Tensor, beta: float, mask: str) -> Masked:
+def _after_plain_steps(x: torch.Tensor, beta: float, mask: str) -> MaskedClusters:
     system = cluster_system(beta, x.shape[-1], rule=parse_mask(mask))
     found = run(system, x, MASK_STEPS, slowness=None)
     many = float(count_clusters(found.final).double().mean())
-    return Masked(beta=beta, mask=mask, steps=MASK_STEPS, clusters=many)
+    return MaskedClusters(beta=beta, mask=mask, steps=MASK_STEPS, clusters=many)
 
 
 # ---------------------------------------------------------------------------------------------------- statements

@@ -68,7 +68,7 @@ attention every token is nearly the mean token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class PaperModel:
     """A model of the paper: what it is here, and what may stand in for its trained weights."""
 
     figure: str
@@ -104,7 +104,7 @@ class Subject:
     """
 
 
-BERT = Subject(
+BERT = PaperModel(
     figure="dong-bert",
     label="BERT",
     initial="bert-base",
@@ -113,7 +113,7 @@ BERT = Subject(
     without_mlp="the MLP goes with its skip and norm",
     curves="dong_bert_curves.json",
 )
-ALBERT = Subject(
+ALBERT = PaperModel(
     figure="dong-albert",
     label="ALBERT",
     initial="albert-base",
@@ -121,7 +121,7 @@ ALBERT = Subject(
     stand_in="rxnmapper",
     without_mlp="the two linear maps of the MLP become the identity, and LN(gelu(a) + a) is left",
 )
-XLNET = Subject(
+XLNET = PaperModel(
     figure="dong-xlnet",
     label="XLNet",
     initial="xlnet-base",
@@ -136,7 +136,7 @@ SUBJECTS = {one.figure: one for one in (BERT, ALBERT, XLNET)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
+class TrainedWeights:
     """Trained weights that are at hand: the paper's, or those of another model."""
 
     name: str
@@ -146,7 +146,7 @@ class Trained:
     is_true: bool
 
 
-def published(subject: Subject) -> dict[str, dict[str, dict[str, list[float]]]]:
+def published_curves(subject: PaperModel) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The published curves by weights (``initial``, ``trained``) and variant, read back from the vector figure.
 
     Of each the mean and the standard deviation over 32 texts at layers 0 to 12. Nothing where none are known.
@@ -161,13 +161,13 @@ def published(subject: Subject) -> dict[str, dict[str, dict[str, list[float]]]]:
     }
 
 
-def trained_source(subject: Subject) -> Trained | None:
+def trained_source(subject: PaperModel) -> TrainedWeights | None:
     """The checkpoint of the paper if it is in the local cache, else a stand-in if its package is installed."""
     folder = cached_folder(*subject.hub)
     if folder is not None:
-        return Trained(name=subject.hub[0], source=str(folder), is_true=True)
+        return TrainedWeights(name=subject.hub[0], source=str(folder), is_true=True)
     if subject.stand_in is not None and BUILTINS[subject.stand_in].installed:
-        return Trained(name=subject.stand_in, source=subject.stand_in, is_true=False)
+        return TrainedWeights(name=subject.stand_in, source=subject.stand_in, is_true=False)
     return None
 
 
@@ -225,7 +225,7 @@ Layers = tuple[tuple[float, ...], ...]
 """One number per text, layer by layer; layer 0 is what enters the first block."""
 
 
-class Curves(Value):
+class TextCurves(Value):
     """The ratio of one variant, layer by layer and text by text."""
 
     value: Layers
@@ -242,7 +242,7 @@ class Curves(Value):
 
 
 class FirstLayers(Value):
-    """Layers 0 to ``FIRST`` on texts whose tokens repeat otherwise, by variant: what ``official`` is in ``Curves``."""
+    """Layers 0 to ``FIRST`` on texts whose tokens repeat otherwise, by variant: what ``official`` is in ``TextCurves``."""
 
     repeats: float
     """``R`` that was asked for, see ``repetition``."""
@@ -256,7 +256,7 @@ class FirstLayers(Value):
 class Piece(Value):
     """Everything that is measured of one draw of the weights, or of trained ones."""
 
-    variants: dict[str, Curves]
+    variants: dict[str, TextCurves]
     floor: tuple[float, ...]
     """Of float32, per layer."""
 
@@ -267,7 +267,7 @@ class Piece(Value):
 
 
 def initial_curves(
-    subject: Subject, seed: int, *, texts: int, exact: int, split: Collection[str], repeats: Sequence[float]
+    subject: PaperModel, seed: int, *, texts: int, exact: int, split: Collection[str], repeats: Sequence[float]
 ) -> Piece:
     """Of one random draw of the weights, on texts of that draw; the split pass of some variants on the first ``exact``.
 
@@ -298,7 +298,7 @@ def id_batches(ids: Tensor, size: int = BATCH) -> Iterator[Batch]:
         yield batch_of_texts({"input_ids": part}, is_token=None, labels=("",) * len(part))
 
 
-def trained_curves(trained: Trained, *, texts: int, exact: int, split: Collection[str]) -> Piece:
+def trained_curves(trained: TrainedWeights, *, texts: int, exact: int, split: Collection[str]) -> Piece:
     """Of trained weights on texts that fill 128 tokens; reactions, which do not, are read whole."""
     ready = load_model(trained.source, dtype="float32")
     return curves(ready, list(islice(_real_texts(ready), texts)), exact=exact, split=split)[0]
@@ -414,7 +414,7 @@ class DongResidualConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class DongSetting(Value):
     """Which model, on which texts, and whose trained weights were at hand."""
 
     figure: str
@@ -426,12 +426,12 @@ class Setting(Value):
     """Whether these are the weights of the paper, not those of another model."""
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> PaperModel:
         """The model of the paper."""
         return SUBJECTS[self.figure]
 
 
-class Curve(Value):
+class VariantCurve(Value):
     """The ratio of one variant, computed in float32 as the published code does."""
 
     weights: Weights
@@ -443,7 +443,7 @@ class Curve(Value):
     """One curve per draw, a mean over texts; of trained weights one per text."""
 
 
-class Repeated(Value):
+class RepeatedTexts(Value):
     """The first layers of one variant on texts whose tokens repeat with a given R."""
 
     repeats: float
@@ -486,12 +486,12 @@ class PublishedValue(Value):
 class DongFound(Value):
     """Curves of one model, and the published ones where they are known."""
 
-    setting: Setting
+    setting: DongSetting
     floor: tuple[float, ...]
     """Of float32, per layer."""
 
-    curves: tuple[Curve, ...]
-    repeats: tuple[Repeated, ...]
+    curves: tuple[VariantCurve, ...]
+    repeats: tuple[RepeatedTexts, ...]
     """Fewer repeats first; those of English are among them."""
 
     split: tuple[SplitCurve, ...]
@@ -505,7 +505,7 @@ class DongFound(Value):
         """``draws layers`` of one variant; of trained weights ``texts layers``."""
         return np.asarray(self.curve(variant, weights).each)
 
-    def curve(self, variant: str, weights: Weights = "initial") -> Curve:
+    def curve(self, variant: str, weights: Weights = "initial") -> VariantCurve:
         """The curve of one variant."""
         return next(one for one in self.curves if (one.weights, one.variant) == (weights, variant))
 
@@ -518,7 +518,7 @@ class DongFound(Value):
         """The published curve; nothing where none is known."""
         return [one.published for one in self.published if (one.weights, one.variant) == (weights, variant)]
 
-    def at_repeats(self, variant: str) -> list[Repeated]:
+    def at_repeats(self, variant: str) -> list[RepeatedTexts]:
         """The first layers of one variant at every R."""
         return [one for one in self.repeats if one.variant == variant]
 
@@ -551,7 +551,7 @@ def compute(config: DongResidualConfig, job: Job) -> tuple[Table, DongFound]:
 
 
 def _pieces(
-    subject: Subject, source: Trained | None, config: DongResidualConfig, job: Job
+    subject: PaperModel, source: TrainedWeights | None, config: DongResidualConfig, job: Job
 ) -> tuple[list[Piece], Piece | None]:
     """The curves of every draw and of the trained weights, each kept as soon as it is done."""
     total, drawn = len(config.seeds) + (source is not None), list[Piece]()
@@ -637,7 +637,7 @@ def _about(named: Mapping[str, Cell], layer: int, arithmetic: str) -> dict[str, 
 
 
 def found_in(
-    config: DongResidualConfig, drawn: Sequence[Piece], source: Trained | None, trained: Piece | None
+    config: DongResidualConfig, drawn: Sequence[Piece], source: TrainedWeights | None, trained: Piece | None
 ) -> DongFound:
     """What statements, notes and picture read."""
     subject = SUBJECTS[config.figure]
@@ -651,7 +651,7 @@ def found_in(
             _curve("trained", name, np.asarray(trained.variants[name].official).T) for name in VARIANTS
         ]
     found = DongFound(
-        setting=Setting(
+        setting=DongSetting(
             figure=config.figure,
             label=subject.label,
             tokens=config.tokens,
@@ -661,7 +661,7 @@ def found_in(
         ),
         floor=max((piece.floor for _, pieces in weighed for piece in pieces), key=len),
         curves=tuple(curves),
-        repeats=tuple(_repeated(config, drawn)),
+        repeats=tuple(_repeated_texts(config, drawn)),
         split=tuple(
             SplitCurve(
                 weights=weights,
@@ -674,7 +674,7 @@ def found_in(
         ),
         published=(),
     )
-    return found.model_copy(update={"published": tuple(_published(found))})
+    return found.model_copy(update={"published": tuple(_published_values(found))})
 
 
 def _means(draws: Iterable[Layers]) -> np.ndarray:
@@ -691,14 +691,14 @@ def _columns(values: np.ndarray) -> tuple[Mean, ...]:
     return tuple(mean_of(column.tolist()) for column in values.T)
 
 
-def _curve(weights: Weights, variant: str, each: np.ndarray) -> Curve:
+def _curve(weights: Weights, variant: str, each: np.ndarray) -> VariantCurve:
     shown = each if weights == "initial" else each.mean(axis=0, keepdims=True)
-    return Curve(weights=weights, variant=variant, layers=_columns(shown), each=_rows_of(each))
+    return VariantCurve(weights=weights, variant=variant, layers=_columns(shown), each=_rows_of(each))
 
 
-def _repeated(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[Repeated]:
+def _repeated_texts(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[RepeatedTexts]:
     """The first layers at every R, fewer repeats first."""
-    found = list[Repeated]()
+    found = list[RepeatedTexts]()
     for place, repeats in sorted(enumerate(config.repeats), key=lambda one: one[1]):
         if place == 0:
             counted = [piece.drawn or 0.0 for piece in drawn]
@@ -711,7 +711,7 @@ def _repeated(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[Repeat
         for name in VARIANTS:
             each = _means(one[name] for one in layers)
             found.append(
-                Repeated(
+                RepeatedTexts(
                     repeats=repeats,
                     drawn=float(np.mean(counted)),
                     variant=name,
@@ -722,13 +722,13 @@ def _repeated(config: DongResidualConfig, drawn: Sequence[Piece]) -> list[Repeat
     return found
 
 
-def _published(found: DongFound) -> list[PublishedValue]:
+def _published_values(found: DongFound) -> list[PublishedValue]:
     """Point by point: published mean and spread over texts, ours, and the quotient where it is the same model."""
     values = list[PublishedValue]()
     weighed: tuple[Weights, ...] = ("initial", "trained")
     for weights in weighed:
         is_same = weights == "initial" or found.setting.is_paper
-        for name, curve in published(found.setting.subject).get(weights, {}).items():
+        for name, curve in published_curves(found.setting.subject).get(weights, {}).items():
             own = found.each(name, weights) if is_same else None
             for layer, (mean, std) in enumerate(zip(curve["mean"], curve["std"], strict=True)):
                 ours = None if own is None else float(own[:, layer].mean())

@@ -25,7 +25,7 @@ from rankscope.papers.figures.dong_curves import (
     Weights,
     compute,
 )
-from rankscope.papers.figures.figure import Figure, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import Mean, all_within, first_below, mean_of, side, within
 from rankscope.results import Table
 
@@ -150,7 +150,7 @@ def skip_point(found: DongFound) -> Statement:
         source="reported" if is_known else "ours",
         statement=f"{found.setting.label}, untrained: with skips the ratio stays {between}.",
         measured=f"Least and greatest value of any layer, mean over {_draws(found)}: {'; '.join(said)}.",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
@@ -236,7 +236,7 @@ def trained_published_point(found: DongFound, variant: str) -> Statement:
 
 def later_point(found: DongFound) -> Statement:
     """Agrees if on every text trained attention falls below the level for good, but after every untrained draw."""
-    ends, drawn = _gone(found, "san", "trained"), _gone(found, "san")
+    ends, drawn = _first_layers_below(found, "san", "trained"), _first_layers_below(found, "san")
     later = [at is not None and all(one is not None and one < at for one in drawn) for at in ends]
     return Statement(
         source="reported",
@@ -249,7 +249,7 @@ def later_point(found: DongFound) -> Statement:
 
 def trained_mlp_point(found: DongFound) -> Statement:
     """The rule of ``mlp_point``, text by text and down to the level."""
-    ends = {name: _gone(found, name, "trained") for name in FALLING}
+    ends = {name: _first_layers_below(found, name, "trained") for name in FALLING}
     return Statement(
         source="reported",
         statement=f"{_trained_name(found)}: an MLP without attention skips does not help.",
@@ -277,7 +277,7 @@ def _floor_of(found: DongFound, variant: str, weights: Weights = "initial") -> n
     return np.asarray(found.floor[: len(found.curve(variant, weights).layers)])
 
 
-def _gone(found: DongFound, variant: str, weights: Weights = "initial") -> list[int | None]:
+def _first_layers_below(found: DongFound, variant: str, weights: Weights = "initial") -> list[int | None]:
     """For every draw, or text, the first layer below ``GONE`` for good."""
     return [first_below(curve, GONE) for curve in found.curve(variant, weights).each]
 
@@ -294,8 +294,8 @@ def _no_help(ends: Mapping[str, Sequence[int | None]]) -> bool | None:
 
 
 def _unanimous(checks: Sequence[bool | None]) -> bool | None:
-    """``decided``, of three draws or texts and more."""
-    return decided(checks) if len(checks) >= FEWEST else None
+    """``all_or_none``, of three draws or texts and more."""
+    return all_or_none(checks) if len(checks) >= FEWEST else None
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:
@@ -410,7 +410,7 @@ def chart(found: DongFound, table: Table) -> Chart:
 def title_of(found: DongFound) -> str:
     """What is seen of untrained weights, as far as it is true of every draw."""
     label = found.setting.label
-    ends = {name: _gone(found, name) for name in FALLING}
+    ends = {name: _first_layers_below(found, name) for name in FALLING}
     alone, both = ([at for at in ends[name] if at is not None] for name in FALLING)
     if len(alone) < len(ends["san"]) or max(alone) == 0:  # not in every draw, or already where it enters
         return f"{label} without skips, without MLPs, without either"

@@ -115,10 +115,10 @@ def all_of(count: int, total: int) -> bool | None:
     return True if count == total else None if count else False
 
 
-def decided(checks: Sequence[bool | None]) -> bool | None:
+def all_or_none(checks: Sequence[bool | None]) -> bool | None:
     """True if all hold, False if all fail, None in between or where one is not known.
 
-    >>> decided([True, True]), decided([False, False]), decided([True, False]), decided([True, None])
+    >>> all_or_none([True, True]), all_or_none([False, False]), all_or_none([True, False]), all_or_none([True, None])
     (True, False, None, None)
     """
     if None in checks or not checks:

@@ -13,7 +13,7 @@ from rankscope.dynamics.staircase import every_rank, shear_map
 from rankscope.findings.base import Value
 from rankscope.masks import parse_mask
 from rankscope.network import Attention, Chain, Network, Sphere, Uniform, Values
-from rankscope.papers.figures.stacks import Cell, with_norm
+from rankscope.papers.figures.stacks import StackCell, with_norm
 from rankscope.split.run import in_dtype
 
 TOKENS, DIM, SHEAR, MASK = 6, 4, 10.0, "causal"
@@ -43,18 +43,18 @@ HIGHER = 1e-9
 """A third singular value above this, over the largest, would be rank 3; the built ones have 1e-3 or more."""
 
 
-def built() -> list[Construction]:
+def built_equilibria() -> list[Construction]:
     """The equilibria of ranks 2, 3, 4."""
     return [every_rank(parse_mask(MASK), TOKENS, DIM, rank, shear=SHEAR) for rank in RANKS]
 
 
-def kept_cells(layers: int) -> list[Cell]:
+def kept_cells(layers: int) -> list[StackCell]:
     """The built states as one batch, with the sphere and without any norm."""
-    starts = torch.stack([one.tokens for one in built()])
+    starts = torch.stack([one.tokens for one in built_equilibria()])
     network = Network([_attention()] * layers)
     single = in_dtype(network, torch.float32)
     return [
-        Cell(
+        StackCell(
             about={
                 "model": "constructed",
                 "mask": MASK,
@@ -72,7 +72,7 @@ def kept_cells(layers: int) -> list[Cell]:
     ]
 
 
-class Pushed(Value):
+class PushedState(Value):
     """The built state of one rank: its residual, and how it ends after small pushes.
 
     ``second_low`` and ``second_high`` are the least and the greatest second singular value over the first in the end;
@@ -90,18 +90,18 @@ class Pushed(Value):
     second_high: float
 
 
-def pushed(count: int, size: float, steps: int, seed: int) -> list[Pushed]:
+def push_states(count: int, size: float, steps: int, seed: int) -> list[PushedState]:
     """Every built state with Gaussian pushes of that size in all entries, back on the sphere, followed to its end."""
     generator = torch.Generator().manual_seed(seed)
     found = []
-    for one in built():
+    for one in built_equilibria():
         push = size * torch.randn(count, TOKENS, DIM, generator=generator, dtype=torch.float64)
         moved = one.tokens + push
         start = torch.div(moved, torch.linalg.vector_norm(moved, dim=-1, keepdim=True))
         final = run(repeat(_block()), start, steps, slowness=None).final
         second = _singular_ratios(final)[:, 1]
         found.append(
-            Pushed(
+            PushedState(
                 rank=one.rank,
                 equation_residual=one.float_equation_residual,
                 second=float(_singular_ratios(one.tokens)[1]),

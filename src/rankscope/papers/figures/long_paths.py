@@ -14,7 +14,7 @@ from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.network import Network, without_attention_skip
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text, side, together
 from rankscope.papers.tasks.checkpoint import Trained
 from rankscope.papers.tasks.effectiveness import read_states
@@ -102,7 +102,7 @@ class LengthRow(Value):
     resolved: bool
 
 
-class Measured(Value):
+class VariantScores(Value):
     """What one network and its paths achieve."""
 
     rows: tuple[LengthRow, ...]
@@ -135,7 +135,7 @@ class OverSeeds(Value):
         return [_log10(value) for value in self.values]
 
 
-class Setting(Value):
+class LongPathsSetting(Value):
     """The training that all variants share."""
 
     layers: int
@@ -149,7 +149,7 @@ class Setting(Value):
 class LongPathsFound(Value):
     """Accuracies and residuals of every variant, and accuracies to compare with."""
 
-    setting: Setting
+    setting: LongPathsSetting
     variants: tuple[Variant, ...]
     lines: dict[str, float]
     over_seeds: tuple[OverSeeds, ...]
@@ -189,7 +189,7 @@ def _log10(value: float) -> float:
 
 def compute(config: LongPathsConfig, job: Job) -> tuple[Table, LongPathsFound]:
     """Accuracies of each network, and accuracy and residual of its paths by length."""
-    pieces: dict[str, list[Measured]] = {variant.name: [] for variant in config.variants}
+    pieces: dict[str, list[VariantScores]] = {variant.name: [] for variant in config.variants}
     rows, total = Rows(), len(config.variants) * len(config.seeds)
     for done, (variant, seed) in enumerate(_work(config), start=1):
         one = _piece(job, config.training, variant, seed)
@@ -199,7 +199,7 @@ def compute(config: LongPathsConfig, job: Job) -> tuple[Table, LongPathsFound]:
         job.tell(done, total)
     training = config.training
     found = LongPathsFound(
-        setting=Setting(
+        setting=LongPathsSetting(
             layers=training.layers,
             heads=training.heads,
             dim=training.dim,
@@ -225,19 +225,19 @@ def _work(config: LongPathsConfig) -> Iterator[tuple[Variant, int]]:
             yield variant, seed
 
 
-def _piece(job: Job, training: SortConfig, variant: Variant, seed: int) -> Measured:
+def _piece(job: Job, training: SortConfig, variant: Variant, seed: int) -> VariantScores:
     config = SortConfig.of(**training.model_dump() | variant.fields() | {"seed": seed})
     key = f"{variant.name.replace(' ', '-').replace(',', '')}-{seed}"
     asked = config.model_dump(mode="json")
 
-    def made() -> Measured:
-        return measured(train_task(SORT, config, folder=job.store.folder(f"{key}-training", asked)))
+    def made() -> VariantScores:
+        return score_variant(train_task(SORT, config, folder=job.store.folder(f"{key}-training", asked)))
 
-    return job.store.kept(Measured, key, asked, made)
+    return job.store.kept(VariantScores, key, asked, made)
 
 
 @torch.no_grad()
-def measured(trained: Trained) -> Measured:
+def score_variant(trained: Trained) -> VariantScores:
     """What a network achieves, without its skips, and by the paths of each length alone.
 
     The network of ``long-only`` is the one without skips, which has paths of the full length alone.
@@ -253,12 +253,12 @@ def measured(trained: Trained) -> Measured:
         _accuracy(BARE, layers, token_accuracy(model.classify(bare(x)), targets)),
         _residual(BARE, layers, bare(x), layers),
     ]
-    readings: dict[Mode, dict[int, Tensor]] = {FROZEN: _frozen(network, x), ISOLATED: _isolated(network, x)}
+    readings: dict[Mode, dict[int, Tensor]] = {FROZEN: _frozen(network, x), ISOLATED: _paths_alone(network, x)}
     for mode, sums in readings.items():
         for length, states in sums.items():
             rows.append(_accuracy(mode, length, token_accuracy(read_states(model, states), targets)))
             rows.append(_residual(mode, length, states, layers))
-    return Measured(rows=tuple(rows))
+    return VariantScores(rows=tuple(rows))
 
 
 def _ready(trained: Trained) -> TaskModel:
@@ -275,7 +275,7 @@ def _frozen(network: Network, x: Tensor) -> dict[int, Tensor]:
     return {length: terms[length] for length, many in enumerate(counts) if many}
 
 
-def _isolated(network: Network, x: Tensor) -> dict[int, Tensor]:
+def _paths_alone(network: Network, x: Tensor) -> dict[int, Tensor]:
     """The sum over all paths of each length of the network run again along them."""
     sums: dict[int, Tensor] = {}
     paths = [
@@ -308,7 +308,7 @@ def _residual(mode: Mode, length: int, states: Tensor, layers: int) -> LengthRow
     )
 
 
-def over_seeds(variant: str, seeds: Sequence[Measured]) -> list[OverSeeds]:
+def over_seeds(variant: str, seeds: Sequence[VariantScores]) -> list[OverSeeds]:
     """Every number of a variant over its seeds, which have the same rows."""
     found = []
     for same in zip(*(one.rows for one in seeds), strict=True):
@@ -381,15 +381,15 @@ def _useful(found: LongPathsFound, variant: Variant) -> Statement:
     said, checks, layers = [], list[bool | None](), found.setting.layers
     for mode in READINGS:
         own, usual = (found.own(which, mode, layers).values for which in (variant, found.base))
-        accuracy, gain = mean_of(own), _paired(own, usual)
+        accuracy, gain = mean_of(own), _mean_difference(own, usual)
         checks.append(_both(side(accuracy, found.line), side(gain, 0.0)))
         said.append(f"{mode} {accuracy_text(accuracy)}, baseline {accuracy_text(mean_of(usual))}")
     return Statement(
         source="ours",
-        statement=f"{_named(variant)} makes paths of the full length useful.",
+        statement=f"{_variant_name(variant)} makes paths of the full length useful.",
         measured=f"Accuracy of paths of length {layers} alone, {seeds_text(accuracy.count)}: {'; '.join(said)}. "
         f"{_possible(found)}",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
@@ -402,14 +402,14 @@ def _longer(found: LongPathsFound, variant: Variant) -> Statement:
     for mode in (FROZEN, ISOLATED):
         own, usual = (reach(found.curve(which, mode), found.line) for which in (variant, found.base))
         longer = [a > b for a, b in zip(own, usual, strict=True)]
-        checks.append(decided(longer) if len(longer) >= FEWEST else None)
+        checks.append(all_or_none(longer) if len(longer) >= FEWEST else None)
         said.append(f"{mode} {_lengths(own)}, baseline {_lengths(usual)}")
     return Statement(
         source="ours",
-        statement=f"{_named(variant)} makes longer paths useful than those of the baseline.",
+        statement=f"{_variant_name(variant)} makes longer paths useful than those of the baseline.",
         measured=f"Greatest length whose paths alone are more accurate than {number(found.line)}, by seed: "
         f"{'; '.join(said)}.",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
@@ -426,10 +426,10 @@ def reach(curve: Sequence[OverSeeds], line: float) -> list[int]:
 def _price(found: LongPathsFound, variant: Variant) -> Statement:
     """Paired by seed: the interval of the loss within the margin, or beyond it."""
     own, usual = (found.own(which, FULL, None).values for which in (variant, found.base))
-    change = _paired(own, usual)
+    change = _mean_difference(own, usual)
     return Statement(
         source="ours",
-        statement=f"{_named(variant)} costs no accuracy of the whole network (no more than {MARGIN:.0%}).",
+        statement=f"{_variant_name(variant)} costs no accuracy of the whole network (no more than {MARGIN:.0%}).",
         measured=f"Accuracy {accuracy_text(mean_of(own))}, baseline {accuracy_text(mean_of(usual))}; difference by "
         f"seed {change.text()}.",
         agrees=side(change, -MARGIN),
@@ -445,15 +445,15 @@ def _apart(found: LongPathsFound, variant: Variant) -> Statement:
             checks.append(None)
             said.append(f"{mode} not above rounding in every seed")
             continue
-        change = _paired(own.logs, usual.logs)
+        change = _mean_difference(own.logs, usual.logs)
         checks.append(side(change, 0.0))
         said.append(f"{mode} {_ten(own.mean)}, baseline {_ten(usual.mean)} ({change.text()} decades apart)")
     return Statement(
         source="ours",
-        statement=f"{_named(variant)} keeps the tokens of paths of the full length further apart.",
+        statement=f"{_variant_name(variant)} keeps the tokens of paths of the full length further apart.",
         measured=f"Residual ratio of the sum of all paths of length {layers}, tokens at length one: {'; '.join(said)}. "
         "The penalty is on the frozen ones.",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
@@ -490,11 +490,11 @@ def _both(one: bool | None, other: bool | None) -> bool | None:
     return True if one and other else None
 
 
-def _paired(own: Sequence[float], usual: Sequence[float]) -> Mean:
+def _mean_difference(own: Sequence[float], usual: Sequence[float]) -> Mean:
     return mean_of([a - b for a, b in zip(own, usual, strict=True)])
 
 
-def _named(one: Variant) -> str:
+def _variant_name(one: Variant) -> str:
     return one.name[0].upper() + one.name[1:]
 
 

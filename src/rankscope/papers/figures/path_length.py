@@ -12,7 +12,7 @@ from rankscope.core.refs import Ref
 from rankscope.core.words import number, percent, power, whole
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import Mean, mean_of, side
 from rankscope.papers.tasks import initial_model, load_trained
 from rankscope.papers.tasks.effectiveness import Weights
@@ -60,7 +60,7 @@ class PathLengthConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Counted(Value):
+class PathCount(Value):
     """How long the paths of one model are. Whole numbers and fractions that no float holds are texts."""
 
     name: str
@@ -90,7 +90,7 @@ class Counted(Value):
         return self.quantiles[LEVELS[0]], self.quantiles[LEVELS[-1]]
 
 
-class Weighed(Value):
+class PathWeights(Value):
     """Of the small network: how many paths have each length, and the share of the output that they add."""
 
     weights: Weights
@@ -111,7 +111,7 @@ class Weighed(Value):
         return sum(self.counts[: self.half + 1])
 
 
-class Setting(Value):
+class PathLengthSetting(Value):
     """The small network, and how many sequences it read."""
 
     texts: int
@@ -122,12 +122,12 @@ class Setting(Value):
 class PathLengthFound(Value):
     """Counts of the published models, and weights in the small one."""
 
-    architectures: tuple[Counted, ...]
-    setting: Setting
-    weighed: tuple[Weighed, ...]
+    architectures: tuple[PathCount, ...]
+    setting: PathLengthSetting
+    weighed: tuple[PathWeights, ...]
 
     @property
-    def trained(self) -> Weighed:
+    def trained(self) -> PathWeights:
         return {one.weights: one for one in self.weighed}["trained"]
 
 
@@ -146,29 +146,29 @@ def compute(config: PathLengthConfig, job: Job) -> tuple[Table, PathLengthFound]
         "trained": trained.model,
         "initial": initial_model(trained.task, trained.config),
     }
-    weighed = list[Weighed]()
+    weighed = list[PathWeights]()
     for done, (weights, model) in enumerate(models.items(), start=2):
         if not isinstance(model, TaskModel):
             raise TypeError(f"the built-in model is a {type(model).__name__}, not one that sorts")
-        weighed.append(_weighed(rows, weights, model, letters))
+        weighed.append(_weigh_paths(rows, weights, model, letters))
         job.tell(done, 3)
     found = PathLengthFound(
-        architectures=counted(ARCHITECTURES),
-        setting=Setting(texts=config.texts, layers=trained.config.layers, heads=trained.config.heads),
+        architectures=path_counts(ARCHITECTURES),
+        setting=PathLengthSetting(texts=config.texts, layers=trained.config.layers, heads=trained.config.heads),
         weighed=tuple(weighed),
     )
     asked = config.model_copy(update={"seeds": (trained.config.seed,)})  # others would give the same rows
     return rows.table(asked, command="reproduce", seeds=asked.seeds, definitions=DEFINITIONS), found
 
 
-def counted(models: Mapping[str, Architecture]) -> tuple[Counted, ...]:
+def path_counts(models: Mapping[str, Architecture]) -> tuple[PathCount, ...]:
     """What is said of each model."""
-    return tuple(_counted(name, one.heads, one.layers, one.lengths()) for name, one in models.items())
+    return tuple(_path_count(name, one.heads, one.layers, one.lengths()) for name, one in models.items())
 
 
-def _counted(name: str, heads: int, layers: int, lengths: LengthDistribution) -> Counted:
+def _path_count(name: str, heads: int, layers: int, lengths: LengthDistribution) -> PathCount:
     closed = tuple(math.comb(layers, k) * heads**k for k in range(layers + 1))
-    return Counted(
+    return PathCount(
         name=name,
         heads=heads,
         layers=layers,
@@ -233,7 +233,7 @@ def _add_counts(rows: Rows, name: str, found: Architecture) -> None:
     )
 
 
-def _weighed(rows: Rows, weights: Weights, model: TaskModel, letters: Tensor) -> Weighed:
+def _weigh_paths(rows: Rows, weights: Weights, model: TaskModel, letters: Tensor) -> PathWeights:
     """The small model on test sequences: rows of its counts and of what they weigh."""
     found = spectrum(model.network, model.embed(letters))
     counts = tuple(count for count in found.counts if isinstance(count, int))
@@ -266,7 +266,7 @@ def _weighed(rows: Rows, weights: Weights, model: TaskModel, letters: Tensor) ->
     )  # fmt: skip
     half = (len(counts) - 1) // 2
     short = mean_of(reading.share[: half + 1].sum(dim=0).tolist())
-    return Weighed(weights=weights, counts=counts, shares=shares, short=short)
+    return PathWeights(weights=weights, counts=counts, shares=shares, short=short)
 
 
 # ---------------------------------------------------------------------------------------------------- statements
@@ -284,7 +284,7 @@ def points(found: PathLengthFound) -> list[Statement]:
     ]
 
 
-def _closed_form(models: Sequence[Counted]) -> Statement:
+def _closed_form(models: Sequence[PathCount]) -> Statement:
     """Every model must agree: one that differs refutes a formula."""
     wrong = [one.name for one in models if not one.is_closed_form]
     largest = max(models, key=lambda one: one.log10_paths)
@@ -298,7 +298,7 @@ def _closed_form(models: Sequence[Counted]) -> Statement:
     )
 
 
-def _means(models: Sequence[Counted]) -> Statement:
+def _means(models: Sequence[PathCount]) -> Statement:
     """Model by model; a number to two digits after the point agrees if it is the exact one rounded."""
     said, checks = [], []
     for one in models:
@@ -313,11 +313,11 @@ def _means(models: Sequence[Counted]) -> Statement:
         source="ours",
         statement=f"The mean length is L H / (H + 1): {stated}.",
         measured=f"{EXACT} (Heads, layers) and mean from whole numbers: {', '.join(said)}.",
-        agrees=decided(checks),
+        agrees=all_or_none(checks),
     )
 
 
-def _long_by_count(models: Sequence[Counted]) -> Statement:
+def _long_by_count(models: Sequence[PathCount]) -> Statement:
     said = [
         f"{one.name} {power(one.log10_at_most_3 * LN10, digits=2)}, {one.middle[0]} to {one.middle[1]} of {one.layers}"
         for one in models
@@ -328,11 +328,11 @@ def _long_by_count(models: Sequence[Counted]) -> Statement:
         "paths can only matter by their weight.",
         measured=f"{EXACT} Share of paths with at most {SHORT} heads, and the lengths of the middle 90%: "
         f"{'; '.join(said)}.",
-        agrees=decided([one.is_mostly_long for one in models]),
+        agrees=all_or_none([one.is_mostly_long for one in models]),
     )
 
 
-def _modes(models: Sequence[Counted]) -> Statement:
+def _modes(models: Sequence[PathCount]) -> Statement:
     """``C(L, L) H^L / (C(L, L-1) H^(L-1)) = H / L``, and the shares rise up to their one maximum."""
     said = [f"{one.name} {one.mode} of {one.layers} ({one.heads} heads)" for one in models]
     return Statement(
@@ -341,7 +341,7 @@ def _modes(models: Sequence[Counted]) -> Statement:
         "layers.",
         measured=f"{EXACT} Commonest length of the layers: {', '.join(said)}. With as many heads as layers one layer "
         "less is as common.",
-        agrees=decided([(one.mode == one.layers) == (one.heads >= one.layers) for one in models]),
+        agrees=all_or_none([(one.mode == one.layers) == (one.heads >= one.layers) for one in models]),
     )
 
 
@@ -393,7 +393,7 @@ def chart(found: PathLengthFound, _: Table) -> Chart:
     return Chart([length_bars(found.architectures), _weights(found)], title=f"{long}, {short}")
 
 
-def length_bars(models: Sequence[Counted]) -> Bars:
+def length_bars(models: Sequence[PathCount]) -> Bars:
     """The mean length of every model as a share of its layers, with the middle 90% of its paths."""
     return Bars(
         title="Mean length of a path, as a share of the layers",

@@ -18,7 +18,7 @@ from rankscope.charts.specs import Style
 from rankscope.core.refs import Ref
 from rankscope.core.words import listed, number, percent, power, sentence
 from rankscope.findings.blocks import LN10
-from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Size, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Size, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import Mean, accuracy_text, mean_of, seeds_text, side, within
 from rankscope.papers.tasks.effectiveness import (
     ACCURACY,
@@ -28,12 +28,12 @@ from rankscope.papers.tasks.effectiveness import (
     REFIT,
     Effectiveness,
     EffectivenessConfig,
-    Measured,
-    OverSeeds,
+    PathScores,
+    SeedRows,
     Sense,
     Summed,
     Weights,
-    measured,
+    score_paths,
     summary,
     table_of,
 )
@@ -64,7 +64,7 @@ LEAST = 1e-300
 """Logarithms of smaller ratios are those of this."""
 
 
-class PathsConfig(FigureConfig):
+class PathsEffectivenessConfig(FigureConfig):
     """A task as it is trained, and how its paths are measured; the seed of ``training`` is each of ``seeds``."""
 
     task: Name
@@ -119,7 +119,7 @@ class PathsFound(Effectiveness):
         """Accuracy of the full models."""
         return full_accuracy(self, weights)
 
-    def curve(self, definition: str, mode: Sense, weights: Weights = "trained") -> list[OverSeeds]:
+    def curve(self, definition: str, mode: Sense, weights: Weights = "trained") -> list[SeedRows]:
         """By length, of the paths that the sense is judged by; fresh classifiers read all paths of a length."""
         of_all = definition in (REFIT, COMMON, CHANCE)
         return curve(self, definition, mode, "all" if of_all else SENSES[mode], weights)
@@ -136,7 +136,7 @@ def full_accuracy(found: Effectiveness, weights: Weights) -> Mean:
 
 def curve(
     found: Effectiveness, definition: str, mode: Sense, paths: Summed, weights: Weights
-) -> list[OverSeeds]:
+) -> list[SeedRows]:
     """One entry per length; of several numbers of drawn paths the largest."""
     most = max((one.summed for one in found.over_seeds if one.paths == "drawn"), default=0)
     key = (definition, mode, paths, weights)
@@ -154,11 +154,11 @@ def curve(
 # ------------------------------------------------------------------------------------------------- computation
 
 
-def compute(config: PathsConfig, job: Job) -> tuple[Table, PathsFound]:
+def compute(config: PathsEffectivenessConfig, job: Job) -> tuple[Table, PathsFound]:
     """Models of all seeds, trained and measured."""
     task = TASKS_OF[config.task]
     per_seed = config.training.epochs + config.paths.pieces
-    pieces = list[Measured]()
+    pieces = list[PathScores]()
     for place, seed in enumerate(config.seeds):
         tell = partial(_advance, job, place * per_seed, per_seed * len(config.seeds))
         training = config.training.model_copy(update={"seed": seed})
@@ -177,18 +177,18 @@ def compute(config: PathsConfig, job: Job) -> tuple[Table, PathsFound]:
 
 def _one(
     job: Job, task: Task[Any], config: TaskConfig, paths: EffectivenessConfig, tell: Callable[[int], None]
-) -> Measured:
+) -> PathScores:
     """What is measured in one model; it is trained first, unless that is known already."""
     asked: dict[str, JsonValue] = {"task": task.name, "config": config.model_dump(mode="json")}
 
-    def work() -> Measured:
+    def work() -> PathScores:
         folder = job.store.folder(f"seed{config.seed}", asked)
         trained = train_task(task, config, folder=folder, tell=lambda epoch: tell(epoch.epoch))
         done = iter(range(config.epochs + 1, config.epochs + paths.pieces + 1))
-        return measured(trained, paths, lambda: tell(next(done)))
+        return score_paths(trained, paths, lambda: tell(next(done)))
 
     question = {**asked, "paths": paths.model_dump(mode="json")}
-    return job.store.kept(Measured, f"measured{config.seed}", question, work)
+    return job.store.kept(PathScores, f"measured{config.seed}", question, work)
 
 
 def _advance(job: Job, before: int, total: int, done: int) -> None:
@@ -253,7 +253,7 @@ def _short(found: PathsFound, mode: Sense) -> Statement:
     return Statement(
         source=_source(mode),
         statement=f"Paths of length 1 are clearly above the naive line, in the sense {mode}.",
-        measured=f"{_summed(mode)}: {_of(own)}; naive {number(found.naive)}.",
+        measured=f"{_sum_words(mode)}: {_of(own)}; naive {number(found.naive)}.",
         agrees=side(own, found.naive),
     )
 
@@ -265,7 +265,7 @@ def _long(found: PathsFound, mode: Sense) -> Statement:
     return Statement(
         source=_source(mode),
         statement=f"Paths of length {found.longest} are near the naive line, in the sense {mode}.",
-        measured=f"{_summed(mode)}: {_of(own)}; near is {number(low)} to {number(high)}.{where}",
+        measured=f"{_sum_words(mode)}: {_of(own)}; near is {number(low)} to {number(high)}.{where}",
         agrees=judged,
     )
 
@@ -340,15 +340,15 @@ def _residuals(found: PathsFound, mode: Sense) -> Statement:
         statement=f"Training makes paths of two and more heads keep more of their residual, in the sense {mode}.",
         measured=f"Residual ratio, means over seeds, lengths 0 to {found.longest}: initial {_ratios(initial)}; "
         f"trained {_ratios(trained)}.",
-        agrees=decided(lifted),
+        agrees=all_or_none(lifted),
     )
 
 
-def _logs(one: OverSeeds) -> list[float]:
+def _logs(one: SeedRows) -> list[float]:
     return [math.log10(max(value, LEAST)) for value in one.values]
 
 
-def _ratios(own: Sequence[OverSeeds]) -> str:
+def _ratios(own: Sequence[SeedRows]) -> str:
     return ", ".join(number(one.mean, 2) if one.resolved else "rounding" for one in own)
 
 
@@ -391,7 +391,7 @@ def _small(found: PathsFound) -> str:
     return "" if found.is_paper_size else " The size is not that of the paper, so that this is not judged."
 
 
-def _summed(mode: Sense) -> str:
+def _sum_words(mode: Sense) -> str:
     return "All paths of the length" if SENSES[mode] == "all" else "Drawn paths"
 
 
@@ -528,13 +528,13 @@ def _lines(found: Effectiveness, weights: Weights, definition: str) -> list[Line
     return lines
 
 
-def _name(mode: Sense, paths: Summed, own: Sequence[OverSeeds]) -> str:
+def _name(mode: Sense, paths: Summed, own: Sequence[SeedRows]) -> str:
     if paths == "drawn":
         return f"{mode}, {own[0].summed} drawn" if own else ""
     return f"{mode}, up to this length" if paths == "up_to" else mode
 
 
-def _point(one: OverSeeds, name: str) -> Point:
+def _point(one: SeedRows, name: str) -> Point:
     """Residual ratios have geometric means, on a logarithmic axis; one that is zero has no place on it."""
     is_hollow = not one.resolved
     if one.definition != RATIO:
@@ -565,7 +565,7 @@ SEEDS: dict[Size, int] = {"fast": 3, "usual": 3, "full": 6}
 
 def _sizes(
     name: Name, paths: Mapping[Size, EffectivenessConfig], usual: TaskConfig | None = None
-) -> dict[Size, PathsConfig]:
+) -> dict[Size, PathsEffectivenessConfig]:
     """The networks of the paper but at the size fast, and where ``usual`` names smaller ones."""
     task = TASKS_OF[name]
     paper: TaskConfig = task.configured("paper")
@@ -575,7 +575,7 @@ def _sizes(
         "full": paper,
     }
     return {
-        size: PathsConfig(
+        size: PathsEffectivenessConfig(
             figure=f"paths-{name}",
             size=size,
             task=name,
@@ -587,7 +587,7 @@ def _sizes(
     }
 
 
-def _declared(name: Name, durations: Mapping[Size, str], sizes: Mapping[Size, PathsConfig]) -> None:
+def _declare(name: Name, durations: Mapping[Size, str], sizes: Mapping[Size, PathsEffectivenessConfig]) -> None:
     source = TASKS_OF[name].source
     register(
         Figure(
@@ -611,7 +611,7 @@ def _declared(name: Name, durations: Mapping[Size, str], sizes: Mapping[Size, Pa
     )
 
 
-_declared(
+_declare(
     "memorize",
     {
         "fast": "about 1 minute",
@@ -629,7 +629,7 @@ _declared(
         usual=MEMORIZE.configured("paper", dim=96, length=64, sequences=100, epochs=60),
     ),
 )
-_declared(
+_declare(
     "sort",
     {
         "fast": "about 20 seconds",
@@ -645,7 +645,7 @@ _declared(
         },
     ),
 )
-_declared(
+_declare(
     "hull",
     {
         "fast": "about 30 seconds",

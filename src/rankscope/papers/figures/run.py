@@ -60,7 +60,7 @@ def finding_of(figure: "Figure[Any, Any]", size: Size, table: Table, found: Valu
     )
 
 
-def declared(finding: ReproduceFinding) -> Declared:
+def declaration_of(finding: ReproduceFinding) -> Declared:
     """What the figure says about a finding that was just made or loaded."""
     figure = FIGURES[finding.figure.name]
     with _readable(figure.name, "data"):

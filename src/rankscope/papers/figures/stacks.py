@@ -83,7 +83,7 @@ class StackConfig(FigureConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Cell:
+class StackCell:
     """One architecture for a chunk of seeds.
 
     Args:
@@ -106,13 +106,13 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Curve:
+class StackCurve:
     """What one cell gave: both arithmetics at the recorded layers, and the log of the ratio at all of them.
 
     ``log10_ratio`` is ``layers seeds``, from the split pass.
     """
 
-    cell: Cell
+    cell: StackCell
     split: dict[int, list[LogValue]]
     ordinary: dict[int, list[Evaluation]]
     log10_ratio: Tensor
@@ -171,7 +171,7 @@ def norm_named(norm: str) -> Norm | None:
             return LayerNorm(eps=1e-5)
 
 
-def cells(batch: Seeds, *, masks: Sequence[str], norms: Sequence[str], values: str) -> Iterator[Cell]:
+def cells(batch: Seeds, *, masks: Sequence[str], norms: Sequence[str], values: str) -> Iterator[StackCell]:
     """Every mask and norm on the weights of the batch."""
     single = in_dtype(batch.network, torch.float32)
     for norm in norms:
@@ -181,10 +181,10 @@ def cells(batch: Seeds, *, masks: Sequence[str], norms: Sequence[str], values: s
                 **{"model": "random", "mask": mask, "norm": norm, "values": values},
                 **{"seed": list(batch.seeds), "site": "block"},
             }
-            yield Cell(about=about, network=normed, single=normed_single, x=batch.x, mask=mask)
+            yield StackCell(about=about, network=normed, single=normed_single, x=batch.x, mask=mask)
 
 
-def tempered(cell: Cell, scale: float, **about: Entry) -> Cell:
+def at_temperature(cell: StackCell, scale: float, **about: Entry) -> StackCell:
     """The cell with its logits divided by ``scale``."""
     return replace(cell, temperature=scale, about={**cell.about, **about})
 
@@ -195,21 +195,21 @@ def recorded_layers(layers: int) -> tuple[int, ...]:
     return tuple(sorted({0, layers, *(step for step in steps if step <= layers)}))
 
 
-def follow(work: Sequence[Cell], layers: int) -> Iterator[Curve]:
+def follow(work: Sequence[StackCell], layers: int) -> Iterator[StackCurve]:
     """The curves of all cells, in order, two cells at a time."""
     keep = recorded_layers(layers)
     with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(lambda cell: followed(cell, keep), work)
+        yield from pool.map(lambda cell: follow_cell(cell, keep), work)
 
 
 @torch.no_grad()
-def followed(cell: Cell, keep: Sequence[int]) -> Curve:
+def follow_cell(cell: StackCell, keep: Sequence[int]) -> StackCurve:
     """One cell by the split pass in float64, and once more in float32 as an ordinary run would have it."""
     measures = [find_measure(name) for name in CURVE_MEASURES]
     splits = split_states(cell.built(cell.network), cell.x)
     states = cell.built(cell.single).states(cell.x.float())
     layers = list(split_layers(measures, splits, states, dtype=torch.float32, keep=keep))
-    return Curve(
+    return StackCurve(
         cell=cell,
         split={layer: split for layer, split, _ in layers if layer in keep},
         ordinary={layer: ordinary for layer, _, ordinary in layers if layer in keep},
@@ -217,7 +217,7 @@ def followed(cell: Cell, keep: Sequence[int]) -> Curve:
     )
 
 
-def add_curve(rows: Rows, curve: Curve) -> None:
+def add_curve(rows: Rows, curve: StackCurve) -> None:
     """Rows of the recorded layers: ``value`` from the split pass, ``float_value`` and ``float_floor`` in float32."""
     for layer, found in curve.split.items():
         for name, split, ordinary in zip(CURVE_MEASURES, found, curve.ordinary[layer], strict=True):

@@ -29,11 +29,11 @@ class Mean(Value):
 
     def text(self, digits: int = 3) -> str:
         """``12.3 (11.9 to 12.7)``."""
-        return _written(self, lambda one: number(one, digits))
+        return _with_interval(self, lambda one: number(one, digits))
 
     def power(self, digits: int = 2) -> str:
         """``1e-37 (1e-38 to 1e-36)`` of logarithms to base ten, whose powers may lie far below floats."""
-        return _written(self, lambda log: power(log * LN10, digits=digits))
+        return _with_interval(self, lambda log: power(log * LN10, digits=digits))
 
 
 def mean_of(values: Sequence[float], level: float = LEVEL) -> Mean:
@@ -66,11 +66,11 @@ class Median(Value):
 
     def text(self, digits: int = 3) -> str:
         """``12.3 (11.9 to 12.7)``."""
-        return _written(self, lambda one: number(one, digits))
+        return _with_interval(self, lambda one: number(one, digits))
 
     def power(self, digits: int = 2) -> str:
         """``1e-37 (1e-38 to 1e-36)`` of logarithms to base ten, whose powers may lie far below floats."""
-        return _written(self, lambda log: power(log * LN10, digits=digits))
+        return _with_interval(self, lambda log: power(log * LN10, digits=digits))
 
     @property
     def is_enough(self) -> bool:
@@ -96,7 +96,7 @@ def median_of(values: Sequence[float]) -> Median:
     return Median(median=float(np.median(found)), low=low, high=high, count=len(found))
 
 
-def _written(one: Mean | Median, write: Callable[[float], str]) -> str:
+def _with_interval(one: Mean | Median, write: Callable[[float], str]) -> str:
     if one.low is None or one.high is None:
         return write(one.middle)
     return f"{write(one.middle)} ({write(one.low)} to {write(one.high)})"

@@ -64,7 +64,7 @@ class Store:
         """
         place = self.folder(key, asked)
         file = None if place is None else place / "result.json"
-        if file is not None and (known := _read(file)) is not None:
+        if file is not None and (known := _read_piece(file)) is not None:
             self._used |= {file.parent.parent / name for name in known["inner"]}
             return known["found"]
         before = set(self._used)
@@ -123,7 +123,7 @@ def _digest(asked: Mapping[str, JsonValue]) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read_piece(file: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -75,7 +75,7 @@ class Accuracy(Value):
     """One per seed, in the same order everywhere."""
 
 
-class Setting(Value):
+class WidthDepthSetting(Value):
     """The training that all shapes share."""
 
     heads: int
@@ -89,7 +89,7 @@ class Setting(Value):
 class WidthDepthFound(Value):
     """Accuracies by shape, and what they are compared with."""
 
-    setting: Setting
+    setting: WidthDepthSetting
     shapes: tuple[Form, ...]
     lines: dict[str, float]
     over_seeds: tuple[Accuracy, ...]
@@ -127,7 +127,7 @@ def compute(config: WidthDepthConfig, job: Job) -> tuple[Table, WidthDepthFound]
             job.tell(done, each * len(shapes) * len(config.variants))
     training = config.training
     found = WidthDepthFound(
-        setting=Setting(
+        setting=WidthDepthSetting(
             heads=training.heads,
             parameters=parameters(training),
             layers=training.layers,
@@ -277,7 +277,7 @@ def _shallow(found: WidthDepthFound) -> Statement:
     return Statement(
         source="ours",
         statement=f"{name} of that many weights is enough: no depth is better by more than {MARGIN:.0%}.",
-        measured=f"Accuracy less that of {count(first, 'layer')}, by seed: {_compared(others, changes)}",
+        measured=f"Accuracy less that of {count(first, 'layer')}, by seed: {_comparison_words(others, changes)}",
         agrees=_none_above(changes),
     )
 
@@ -290,7 +290,7 @@ def _usual(found: WidthDepthFound) -> Statement:
     return Statement(
         source="ours",
         statement=f"The {usual} layers of the usual network are as good a depth as any, within {MARGIN:.0%}.",
-        measured=f"Accuracy less that of {usual} layers, by seed: {_compared(others, changes)}",
+        measured=f"Accuracy less that of {usual} layers, by seed: {_comparison_words(others, changes)}",
         agrees=_none_above(changes),
     )
 
@@ -302,7 +302,7 @@ def _none_above(changes: Sequence[Sequence[float]]) -> bool | None:
     return False if any(side(mean, MARGIN) for mean in together(changes)) else None
 
 
-def _compared(depths: Sequence[int], changes: Sequence[Sequence[float]]) -> str:
+def _comparison_words(depths: Sequence[int], changes: Sequence[Sequence[float]]) -> str:
     said = [
         f"{count(layers, 'layer')} {mean_of(one).text()}" for layers, one in zip(depths, changes, strict=True)
     ]
@@ -356,7 +356,7 @@ def chart(found: WidthDepthFound, _: Table) -> Chart:
             seen.append(level)
     weights = [form.parameters for form in found.shapes]
     panel = Panel(
-        title=_seen(found),
+        title=_skip_words(found),
         lines=lines,
         value="token accuracy",
         across="layers x channels",
@@ -378,7 +378,7 @@ def _point(one: Accuracy) -> Point:
     return Point(one.layers, one.mean, f"{one.variant}: {accuracy_text(mean)}", low=low, high=high)
 
 
-def _seen(found: WidthDepthFound) -> str:
+def _skip_words(found: WidthDepthFound) -> str:
     """What the networks with skips show, in words."""
     judged = _deeper(found, SKIP).agrees
     if judged is None:

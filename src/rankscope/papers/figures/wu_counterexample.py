@@ -64,7 +64,7 @@ def _powers(low: float, high: float, count: int) -> tuple[float, ...]:
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class WuCounterexampleSetting(Value):
     """How the systems were run."""
 
     starts: int
@@ -73,7 +73,7 @@ class Setting(Value):
     """Of the same weights without a norm."""
 
 
-class System(Value):
+class WeightPair(Value):
     """One pair of weights. B is the equilibrium at which two tokens span a plane; null where there is no B."""
 
     alpha: float
@@ -102,7 +102,7 @@ class System(Value):
     log10_ratio_without_norm: float
 
 
-class Equilibrium(Value):
+class TokenEquilibrium(Value):
     """An equilibrium of token 2 in the example alpha = 1/2, w = 3."""
 
     name: str
@@ -114,12 +114,12 @@ class Equilibrium(Value):
 class WuCounterexampleFound(Value):
     """Every system of the grid, and the equilibria of the published example."""
 
-    setting: Setting
-    systems: tuple[System, ...]
-    example: tuple[Equilibrium, ...]
+    setting: WuCounterexampleSetting
+    systems: tuple[WeightPair, ...]
+    example: tuple[TokenEquilibrium, ...]
 
     @property
-    def attracting(self) -> list[System]:
+    def attracting(self) -> list[WeightPair]:
         """Systems whose B attracts token 2."""
         return [one for one in self.systems if one.stable]
 
@@ -129,9 +129,9 @@ class WuCounterexampleFound(Value):
 
 def compute(config: WuCounterexampleConfig, job: Job) -> tuple[Table, WuCounterexampleFound]:
     """One row per system and measure."""
-    rows, systems = Rows(), list[System]()
+    rows, systems = Rows(), list[WeightPair]()
     with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done, some in enumerate(pool.map(lambda alpha: _measured(alpha, config), config.alphas), start=1):
+        for done, some in enumerate(pool.map(lambda alpha: _run_systems(alpha, config), config.alphas), start=1):
             systems += some
             job.tell(done, len(config.alphas))
     for one in systems:
@@ -147,17 +147,17 @@ def compute(config: WuCounterexampleConfig, job: Job) -> tuple[Table, WuCountere
         },
     )
     found = WuCounterexampleFound(
-        setting=Setting(starts=config.starts, steps=config.steps, layers=config.layers),
+        setting=WuCounterexampleSetting(starts=config.starts, steps=config.steps, layers=config.layers),
         systems=tuple(systems),
         example=tuple(
-            Equilibrium(name=one.name, token=one.token, multiplier=one.multiplier, stable=one.stable)
+            TokenEquilibrium(name=one.name, token=one.token, multiplier=one.multiplier, stable=one.stable)
             for one in EXAMPLE.equilibria()
         ),
     )
     return table, found
 
 
-def _measured(alpha: float, config: WuCounterexampleConfig) -> list[System]:
+def _run_systems(alpha: float, config: WuCounterexampleConfig) -> list[WeightPair]:
     """Starts of all systems with that alpha as one batch, and one start of each without the norm."""
     pairs = [TwoTokens(alpha=alpha, shear=shear) for shear in config.shears]
     starts = uniform_starts(config.starts, 2, 2, generator=torch.Generator().manual_seed(config.seeds[0]))
@@ -170,7 +170,7 @@ def _measured(alpha: float, config: WuCounterexampleConfig) -> list[System]:
     return [_one(pair, end, log10) for pair, end, log10 in zip(pairs, ends, plain.tolist(), strict=True)]
 
 
-def _add(rows: Rows, one: System, layers: int) -> None:
+def _add(rows: Rows, one: WeightPair, layers: int) -> None:
     about: Row = {"model": "two tokens", "mask": "causal", "alpha": one.alpha, "shear": one.shear}
     for definition, value in zip(DEFINITIONS, (one.share, one.distance), strict=True):
         named = {"measure": definition.partition("[")[0], "definition": definition}
@@ -191,7 +191,7 @@ def _add(rows: Rows, one: System, layers: int) -> None:
     )
 
 
-def _one(pair: TwoTokens, end: Tensor, log10_without_norm: float) -> System:
+def _one(pair: TwoTokens, end: Tensor, log10_without_norm: float) -> WeightPair:
     """Share of starts that keep a plane, how far from B they end, and both multipliers of B."""
     sine = (end[:, 0, 0] * end[:, 1, 1] - end[:, 0, 1] * end[:, 1, 0]).abs()
     apart = end[sine > ANGLE]
@@ -201,7 +201,7 @@ def _one(pair: TwoTokens, end: Tensor, log10_without_norm: float) -> System:
         mirrored = apart[:, 1] * apart[:, 0, 1:].sign()  # token 1 may go to (0, -1): then all signs turn
         distance = float((mirrored - torch.tensor(at_b.token, dtype=torch.float64)).norm(dim=-1).max())
     greatest = pair.greatest_stable_shear
-    return System(
+    return WeightPair(
         alpha=pair.alpha,
         shear=pair.shear,
         least_shear=pair.least_shear,
@@ -300,11 +300,11 @@ def points(found: WuCounterexampleFound) -> list[Statement]:
     ]
 
 
-def _off_slope(one: System) -> float:
+def _off_slope(one: WeightPair) -> float:
     return (one.multiplier or 0.0) - (one.measured_multiplier or 0.0)
 
 
-def _ends(kept: Sequence[System], starts: int) -> str:
+def _ends(kept: Sequence[WeightPair], starts: int) -> str:
     """The least and the greatest share over systems, each with its interval."""
     if not kept:
         return ""
@@ -356,7 +356,7 @@ def chart(found: WuCounterexampleFound, table: Table) -> Chart:
                 lambda one: Cell(
                     (one.log10_ratio_without_norm - low) / (high - low) if high > low else 0.5,
                     f"1e{one.log10_ratio_without_norm:.0f}",
-                    f"{_named(one)}: {power(one.log10_ratio_without_norm * LN10)}",
+                    f"{_pair_name(one)}: {power(one.log10_ratio_without_norm * LN10)}",
                 ),
                 ends=(f"1e{low:.0f}", f"1e{high:.0f}"),
             ),
@@ -374,7 +374,7 @@ def chart(found: WuCounterexampleFound, table: Table) -> Chart:
 
 
 def _map(
-    systems: Sequence[System], title: str, cell: Callable[[System], Cell], ends: tuple[str, str]
+    systems: Sequence[WeightPair], title: str, cell: Callable[[WeightPair], Cell], ends: tuple[str, str]
 ) -> Grid:
     """Rows are w from the largest down, columns alpha."""
     by_place = {(one.shear, one.alpha): cell(one) for one in systems}
@@ -399,22 +399,22 @@ MOST_TEXTS = 9
 """Columns of a map whose cells have room for their numbers; beyond that the tips have them."""
 
 
-def _share(one: System) -> str:
+def _share(one: WeightPair) -> str:
     return percent(one.share) if one.stable or one.share else "o" if one.exists else ""
 
 
-def _named(one: System) -> str:
+def _pair_name(one: WeightPair) -> str:
     return f"alpha {number(one.alpha)}, w {number(one.shear)}"
 
 
-def _tip(one: System, setting: Setting) -> str:
+def _tip(one: WeightPair, setting: WuCounterexampleSetting) -> str:
     if not one.exists:
         about = "no B"
     elif one.multiplier is None:  # on the boundary, where B and A are one point
         about = "B on its boundary"
     else:
         about = f"B {'attracts' if one.stable else 'does not attract'}, multiplier {number(one.multiplier)}"
-    return f"{_named(one)}: {round(one.share * setting.starts)} of {setting.starts} starts; {about}"
+    return f"{_pair_name(one)}: {round(one.share * setting.starts)} of {setting.starts} starts; {about}"
 
 
 register(

@@ -16,10 +16,10 @@ from rankscope.core.words import number, percent, power
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.measures import evaluate_many, find_measure
-from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
 from rankscope.papers.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.papers.figures.stacks import (
-    Cell,
+    StackCell,
     Shape,
     StackConfig,
     ValueKind,
@@ -64,7 +64,7 @@ class WuGeometryConfig(StackConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Shape):
+class WuGeometrySetting(Shape):
     """Sizes of the stacks and masks, and the ranks that their tokens can have."""
 
     full_rank: int
@@ -83,7 +83,7 @@ class Ends(Value):
     """The median over seeds of the last minus the first."""
 
 
-class Network(Value):
+class NetworkGeometry(Value):
     """One kind of network: every measure, by its definition."""
 
     values: str
@@ -92,7 +92,7 @@ class Network(Value):
     measures: dict[str, Ends]
 
 
-class Built(Value):
+class BuiltState(Value):
     """The built state, at a layer at which rounding has not moved it."""
 
     layer: int
@@ -109,9 +109,9 @@ class Built(Value):
 class WuGeometryFound(Value):
     """What became of the tokens of every network, and of the built state."""
 
-    setting: Setting
-    networks: tuple[Network, ...]
-    built: Built
+    setting: WuGeometrySetting
+    networks: tuple[NetworkGeometry, ...]
+    built: BuiltState
 
     def ends(self, values: str, name: str) -> dict[str, Ends]:
         """A measure on the sphere, by mask."""
@@ -155,7 +155,7 @@ def found_of(shape: Shape, found: Mapping[tuple[str, str, str], Lists]) -> WuGeo
     keep = recorded_layers(shape.layers)
     at = max(place for place, layer in enumerate(keep) if layer <= STEADY)
     return WuGeometryFound(
-        setting=Setting.of(
+        setting=WuGeometrySetting.of(
             layers=shape.layers,
             dim=shape.dim,
             tokens=shape.tokens,
@@ -163,7 +163,7 @@ def found_of(shape: Shape, found: Mapping[tuple[str, str, str], Lists]) -> WuGeo
             kept_full_rank=min(TOKENS, DIM),
         ),
         networks=tuple(
-            Network(
+            NetworkGeometry(
                 values=values,
                 norm=norm,
                 mask=mask,
@@ -171,7 +171,7 @@ def found_of(shape: Shape, found: Mapping[tuple[str, str, str], Lists]) -> WuGeo
             )
             for (values, norm, mask), curves in found.items()
         ),
-        built=Built(
+        built=BuiltState(
             layer=keep[at],
             above_rounding=round(built[ABOVE][at][0]),
             above_thousandth=round(built[RANK][at][0]),
@@ -192,7 +192,7 @@ def _ends(curves: Sequence[Sequence[float]]) -> Ends:
     )
 
 
-def _work(config: WuGeometryConfig) -> Iterator[Cell]:
+def _work(config: WuGeometryConfig) -> Iterator[StackCell]:
     for values, norm in PLAN:
         for batch in stacks(config.shape, config.seeds, values):
             yield from cells(batch, masks=config.shape.masks, norms=[norm], values=values)
@@ -201,7 +201,7 @@ def _work(config: WuGeometryConfig) -> Iterator[Cell]:
 
 
 @torch.no_grad()
-def _measure(rows: Rows, cell: Cell, keep: Sequence[int], found: Lists) -> None:
+def _measure(rows: Rows, cell: StackCell, keep: Sequence[int], found: Lists) -> None:
     """States of an ordinary float64 run at the recorded layers, and what differs between tokens by the split pass."""
     network = cell.built(cell.network)
     for layer, (state, split) in enumerate(
@@ -253,7 +253,7 @@ def points(found: WuGeometryFound) -> list[Statement]:
         _ranks(found),
         _change(found, SMALLEST, "The smallest singular value falls.", wanted=-1),
         _change(found, COSINE, "The mean absolute cosine of tokens rises.", wanted=1),
-        _kept(found.built),
+        _rest_statement(found.built),
     ]
 
 
@@ -302,7 +302,7 @@ def _change(found: WuGeometryFound, name: str, says: str, *, wanted: int) -> Sta
         source="reported",
         statement=says,
         measured=f"{what}, on the sphere, layer 0 to the last, median over seeds ({kind}): {each}.",
-        agrees=decided([{wanted: True, -wanted: False}.get(one.change.sign or 0) for one in ends.values()]),
+        agrees=all_or_none([{wanted: True, -wanted: False}.get(one.change.sign or 0) for one in ends.values()]),
     )
 
 
@@ -312,7 +312,7 @@ def _value(name: str, value: float) -> str:
     return number(value)
 
 
-def _kept(built: Built) -> Statement:
+def _rest_statement(built: BuiltState) -> Statement:
     return Statement(
         source="ours",
         statement="There is a state that a norm keeps at full rank while its tokens are anisotropic.",
@@ -375,7 +375,7 @@ def chart(found: WuGeometryFound, table: Table) -> Chart:
             for values, title in (("gaussian", "Gaussian values"), ("orthogonal", "orthogonal values"))
         ],
         title="Tokens of random stacks align and lose directions; one built state keeps them"
-        if rises and falls and _kept(found.built).agrees
+        if rises and falls and _rest_statement(found.built).agrees
         else "Rank, smallest singular value and cosine of the tokens against depth",
         notes=[
             f"Unit sphere after every layer; width {setting.dim}, {setting.tokens} tokens, one head, float64; means "

@@ -14,7 +14,7 @@ from rankscope.core.words import count, listed, number, power
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.masks import parse_mask, slem_words
-from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
 from rankscope.papers.figures.kept import (
     DIM,
     DRIFT,
@@ -22,15 +22,15 @@ from rankscope.papers.figures.kept import (
     SHEAR,
     STEADY,
     TOKENS,
-    Pushed,
+    PushedState,
     RandomStarts,
     kept_cells,
-    pushed,
+    push_states,
     random_starts,
 )
 from rankscope.papers.figures.stacks import (
     CURVE_MEASURES,
-    Curve,
+    StackCurve,
     Shape,
     StackConfig,
     ValueKind,
@@ -95,7 +95,7 @@ class WuMasksConfig(StackConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Network(Value):
+class MaskedNetworks(Value):
     """One kind of network over its seeds: the ratio is mu(X)/||X||_F, from the split pass unless float32 is named."""
 
     values: str
@@ -165,7 +165,7 @@ class Order(Value):
     log10_gap_at_last_layer: Mean
 
 
-class Kept(Value):
+class RestingStates(Value):
     """Built states that the sphere keeps at rest. By norm and rank, the log10 of their ratio over the layers."""
 
     ranks: tuple[int, ...]
@@ -177,7 +177,7 @@ class Kept(Value):
     """On the sphere, after ``steady_layers``."""
 
     log10_ratio_at_last_layer: dict[str, tuple[float, ...]]
-    pushed: tuple[Pushed, ...]
+    pushed: tuple[PushedState, ...]
     random_starts: RandomStarts
 
 
@@ -185,18 +185,18 @@ class WuMasksFound(Value):
     """What the curves say: every network, the order of masks, and the states that stay apart."""
 
     setting: Shape
-    networks: tuple[Network, ...]
+    networks: tuple[MaskedNetworks, ...]
     order: tuple[Order, ...]
     in_order: dict[str, int]
     """By norm, seeds with complete before causal before both windows, by depth and at the last layer."""
 
-    kept: Kept
+    kept: RestingStates
 
-    def network(self, values: str, norm: str, mask: str) -> Network:
+    def network(self, values: str, norm: str, mask: str) -> MaskedNetworks:
         """One of the networks."""
         return next(one for one in self.networks if one.key == (values, norm, mask))
 
-    def over_masks(self, values: str, norm: str) -> list[Network]:
+    def over_masks(self, values: str, norm: str) -> list[MaskedNetworks]:
         """The networks that differ by their masks alone, in the order of masks."""
         return [self.network(values, norm, mask) for mask in self.setting.masks]
 
@@ -207,7 +207,7 @@ class WuMasksFound(Value):
 def compute(config: WuMasksConfig, job: Job) -> tuple[Table, WuMasksFound]:
     """One row per network, seed, recorded layer and measure."""
     rows, done = Rows(), 0
-    parts: dict[tuple[str, str, str], list[Curve]] = {}
+    parts: dict[tuple[str, str, str], list[StackCurve]] = {}
     plan = _plan(config)
     total = sum(len(work_seeds) * len(norms) for _, work_seeds, norms in plan) * len(config.shape.masks) + 1
     for values, work_seeds, norms in plan:
@@ -226,7 +226,7 @@ def compute(config: WuMasksConfig, job: Job) -> tuple[Table, WuMasksFound]:
         built[str(curve.cell.about["norm"])] = np.asarray(curve.log10_ratio)
     steps, seed = config.random_steps, config.seeds[0]
     ends = (
-        pushed(config.pushes, config.push, steps, seed=seed),
+        push_states(config.pushes, config.push, steps, seed=seed),
         random_starts(config.random_starts, steps, seed=seed),
     )
     job.tell(total, total)
@@ -255,7 +255,7 @@ def _plan(config: WuMasksConfig) -> list[tuple[ValueKind, tuple[int, ...], tuple
     ]
 
 
-def _network(values: str, norm: str, mask: str, parts: Sequence[Curve]) -> Network:
+def _network(values: str, norm: str, mask: str, parts: Sequence[StackCurve]) -> MaskedNetworks:
     """All chunks of seeds of one network."""
     last = max(parts[0].ordinary)
     # ordinary[layer] holds mu(X) and the ratio, as CURVE_MEASURES names them
@@ -274,7 +274,7 @@ def _network(values: str, norm: str, mask: str, parts: Sequence[Curve]) -> Netwo
 
 def network_of(
     key: tuple[str, str, str], *, log10: np.ndarray, single: np.ndarray, mu: np.ndarray, floor: float
-) -> Network:
+) -> MaskedNetworks:
     """What is said of one network.
 
     ``log10`` is the ratio from the split pass, ``layers seeds``; ``single`` the ratio in float32, ``recorded seeds``,
@@ -282,7 +282,7 @@ def network_of(
     """
     reached = [depth for depth in depths(log10, LEVEL) if depth is not None]
     is_full = key[2] == "full"
-    return Network(
+    return MaskedNetworks(
         values=key[0],
         norm=key[1],
         mask=key[2],
@@ -326,10 +326,10 @@ def is_level(log10: np.ndarray, single: np.ndarray, floor: float) -> bool | None
 
 def found_of(
     shape: Shape,
-    networks: Sequence[Network],
+    networks: Sequence[MaskedNetworks],
     curves: dict[tuple[str, str, str], np.ndarray],
     built: dict[str, np.ndarray],
-    ends: Sequence[Pushed],
+    ends: Sequence[PushedState],
     starts: RandomStarts,
 ) -> WuMasksFound:
     """What was found; ``curves`` are log10 of the ratio, ``layers seeds``, ``built`` the same of the built states."""
@@ -344,7 +344,7 @@ def found_of(
             for fast, slow in combinations(shape.masks, 2)
         ),
         in_order={norm: _in_order(by_mask) for norm, by_mask in gaussian.items()},
-        kept=Kept(
+        kept=RestingStates(
             ranks=RANKS,
             steady_layers=steady,
             log10_ratio_at_start=tuple(built["sphere"][0].tolist()),
@@ -392,11 +392,11 @@ def points(found: WuMasksFound) -> list[Statement]:
     """Without a norm, by masks, with a norm alone, in float32, with isometries, and states that stay apart."""
     return [
         _pure(found),
-        _ordered(found),
-        _normed(found),
+        _order_statement(found),
+        _norm_statement(found),
         _single(found),
         _isometries(found),
-        _kept(found.kept),
+        _rest_statement(found.kept),
     ]
 
 
@@ -407,7 +407,7 @@ def _pure(found: WuMasksFound) -> Statement:
         statement="Attention alone: mu(X) falls with depth for every mask whose graph is quasi-strongly connected.",
         measured=f"mu/||X||_F after {found.setting.layers} layers over its start, without a norm, geometric mean over "
         f"seeds with its 95% interval: {'; '.join(f'{one.mask} {one.log10_fall.power()}' for one in networks)}.",
-        agrees=decided([_is_below_zero(one.log10_fall) for one in networks]),
+        agrees=all_or_none([_is_below_zero(one.log10_fall) for one in networks]),
     )
 
 
@@ -417,7 +417,7 @@ def _is_below_zero(fall: Mean) -> bool | None:
     return True if fall.high < 0 else False if fall.low >= 0 else None
 
 
-def _ordered(found: WuMasksFound) -> Statement:
+def _order_statement(found: WuMasksFound) -> Statement:
     """Agrees if all seeds keep the order and their number makes more than half of all networks likely."""
     networks = found.over_masks("gaussian", "none")
     seeds = networks[0].seeds
@@ -427,7 +427,7 @@ def _ordered(found: WuMasksFound) -> Statement:
         statement="Order of masks: complete collapses fastest, then causal, the windows slowest.",
         measured=f"Seeds with this order, both in layers to 1e-3 and at layer {found.setting.layers}: {counts}. Layers "
         f"to 1e-3 without a norm, mean over seeds: {'; '.join(f'{one.mask} {_depth(one)}' for one in networks)}.",
-        agrees=decided([_keeps(count, seeds) for count in found.in_order.values()]),
+        agrees=all_or_none([_keeps(count, seeds) for count in found.in_order.values()]),
     )
 
 
@@ -438,7 +438,7 @@ def _keeps(count: int, seeds: int) -> bool | None:
     return False if high < 0.5 else None
 
 
-def _depth(one: Network) -> str:
+def _depth(one: MaskedNetworks) -> str:
     if one.layers_to_thousandth is None:
         return "not reached"
     partly = (
@@ -447,10 +447,10 @@ def _depth(one: Network) -> str:
     return one.layers_to_thousandth.text() + partly
 
 
-def _normed(found: WuMasksFound) -> Statement:
+def _norm_statement(found: WuMasksFound) -> Statement:
     """Refuted where the ratio goes on falling for every mask with either norm, by intervals over seeds."""
     shape = found.setting
-    falls = decided([one.falls for norm in ("sphere", "layer") for one in found.over_masks("gaussian", norm)])
+    falls = all_or_none([one.falls for norm in ("sphere", "layer") for one in found.over_masks("gaussian", norm)])
     start = {
         True: "Not here: mu/||X||_F goes on falling with either norm and every mask",
         False: "So it is here: with either norm mu/||X||_F falls for no mask",
@@ -466,11 +466,11 @@ def _normed(found: WuMasksFound) -> Statement:
         measured=f"{start} (one head, Gaussian tokens and weights, no skips, no MLPs). Factor per layer over the last "
         f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}."
         + (" The norm keeps the scale of the tokens, not their differences." if falls else ""),
-        agrees=_turned(falls),
+        agrees=_negation(falls),
     )
 
 
-def _forecast(one: Network, shape: Shape) -> str:
+def _forecast(one: MaskedNetworks, shape: Shape) -> str:
     """The one-sided window has the rate of the causal mask only in the end, which is far away."""
     if one.mask not in (shape.masks[1], shape.masks[2]):
         return ""
@@ -503,7 +503,7 @@ def _single(found: WuMasksFound) -> Statement:
         for norms in (("sphere", "layer"), ("none",))
     )
     levels = [one.float32_is_level for one in normed]
-    judged = False if False in levels else decided(levels)
+    judged = False if False in levels else all_or_none(levels)
     start = {
         True: "They do, at rounding",
         False: "Not all of them do",
@@ -523,7 +523,7 @@ def _single(found: WuMasksFound) -> Statement:
         statement="Drawn from a float32 run, curves of mu/||X||_F with a norm level off at rounding while the residual "
         "itself goes on falling.",
         measured=f"{start}: in float32 at layer {found.setting.layers}, geometric mean over seeds, "
-        f"{'; '.join(map(_seen, normed))}.{cause} The complete mask on the sphere is exactly 0 in "
+        f"{'; '.join(map(_fall_words, normed))}.{cause} The complete mask on the sphere is exactly 0 in "
         f"{complete.float32_exactly_zero} of {complete.seeds} seeds. With value maps as small as BERT's and no norm "
         f"mu itself ends at {_size(small.float32_log10_mu_at_last_layer)} against "
         f"{_size(large.float32_log10_mu_at_last_layer)} with N(0, 1/dim), causal: X shrinks, which is scale and not "
@@ -532,7 +532,7 @@ def _single(found: WuMasksFound) -> Statement:
     )
 
 
-def _seen(one: Network) -> str:
+def _fall_words(one: MaskedNetworks) -> str:
     kind = {True: "level", False: "still moving", None: "not at rounding for long"}[one.float32_is_level]
     zeros = (
         f", exactly 0 in {one.float32_exactly_zero} of {one.seeds} seeds" if one.float32_exactly_zero else ""
@@ -561,13 +561,13 @@ def _isometries(found: WuMasksFound) -> Statement:
         f"the complete mask the order: {speeds(full, window)}; the SLEM of {window} is "
         f"{slem_words(parse_mask(window).graph(found.setting.tokens))}. Masks that are only quasi-strongly connected, "
         f"SLEM 1/2: {speeds(causal, one_sided)}.",
-        agrees=decided(
+        agrees=all_or_none(
             [found.network(values, "sphere", mask).falls for values in kinds for mask in (full, window)]
         ),
     )
 
 
-def _kept(kept: Kept) -> Statement:
+def _rest_statement(kept: RestingStates) -> Statement:
     """Agrees if the built states rest and the same weights collapse without the norm: existence, not attraction."""
     moved = max(one.equation_residual for one in kept.pushed)
     steady, plain = kept.log10_ratio_when_steady, kept.log10_ratio_at_last_layer["none"]
@@ -591,7 +591,7 @@ def _powers(logs: Sequence[float]) -> str:
     return listed([power(log * LN10) for log in logs])
 
 
-def _pushes(found: Sequence[Pushed]) -> str:
+def _pushes(found: Sequence[PushedState]) -> str:
     each = [f"{share_text(one.collapsed, one.pushes)} at rank {one.rank}" for one in found]
     return f"Pushed by {number(found[0].size, 1)} in every entry, {listed(each)} collapse within {found[0].steps} steps"
 
@@ -612,7 +612,7 @@ def _random(starts: RandomStarts) -> str:
     return "; ".join(parts) + "."
 
 
-def _turned(found: bool | None) -> bool | None:
+def _negation(found: bool | None) -> bool | None:
     return None if found is None else not found
 
 
@@ -661,10 +661,10 @@ def chart(found: WuMasksFound, table: Table) -> Chart:
             panel("gaussian", "layer", NORMS["layer"]),
             panel("orthogonal", "sphere", "unit sphere, orthogonal value maps"),
             panel("identity", "sphere", "unit sphere, identity value maps"),
-            *(_built(frame, found.kept, norm) for norm in ("sphere", "none")),
+            *(_rest_panel(frame, found.kept, norm) for norm in ("sphere", "none")),
         ],
         title="Every mask collapses, with a norm and without; on the sphere built states stay apart"
-        if all(falls) and _kept(found.kept).agrees
+        if all(falls) and _rest_statement(found.kept).agrees
         else "How fast four masks collapse, with a norm and without",
         notes=[
             f"mu(X) / ||X||_F of stacks of width {shape.dim} with {shape.tokens} tokens, one head, value maps "
@@ -675,7 +675,7 @@ def chart(found: WuMasksFound, table: Table) -> Chart:
     )
 
 
-def _built(frame: pl.DataFrame, kept: Kept, norm: str) -> Panel:
+def _rest_panel(frame: pl.DataFrame, kept: RestingStates, norm: str) -> Panel:
     """One line per rank of the built states."""
     own = (pl.col("model") == "constructed") & (pl.col("norm") == norm) & (pl.col("definition") == RATIO)
     return depth_panel(

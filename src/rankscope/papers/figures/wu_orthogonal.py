@@ -62,7 +62,7 @@ class OrthogonalConfig(FigureConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Value):
+class WuOrthogonalSetting(Value):
     """Sizes of the systems."""
 
     tokens: int
@@ -106,7 +106,7 @@ class Mask(Value):
 class OrthogonalFound(Value):
     """What became of the starts, mask by mask."""
 
-    setting: Setting
+    setting: WuOrthogonalSetting
     masks: tuple[Mask, ...]
     starts: Starts
 
@@ -137,7 +137,7 @@ def compute(config: OrthogonalConfig, job: Job) -> tuple[Table, OrthogonalFound]
         outside_hemisphere=config.starts - sum(in_hemisphere(draw.x)),
     )
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([DIAMETER]))
-    setting = Setting(tokens=config.tokens, dim=config.dim, steps=config.steps)
+    setting = WuOrthogonalSetting(tokens=config.tokens, dim=config.dim, steps=config.steps)
     return table, OrthogonalFound(setting=setting, masks=tuple(masks), starts=starts)
 
 
@@ -230,10 +230,10 @@ def points(found: OrthogonalFound) -> list[Statement]:
         for words, masks in groups
         if masks
     ]
-    return [*collapse, *_bound(found.masks)]
+    return [*collapse, *_bound_statements(found.masks)]
 
 
-def _bound(masks: Sequence[Mask]) -> list[Statement]:
+def _bound_statements(masks: Sequence[Mask]) -> list[Statement]:
     """The bound of one step, if it was covered anywhere that the mask connects the tokens."""
     known = {one.mask: one.worst_ratio for one in masks if one.worst_ratio is not None}
     joined = [one.mask for one in masks if one.mask in known and one.connected != "not"]

@@ -11,7 +11,7 @@ from rankscope.core.refs import Ref
 from rankscope.core.words import count as count_of
 from rankscope.core.words import number
 from rankscope.findings.base import Value
-from rankscope.papers.figures.figure import Figure, Job, Statement, decided, register
+from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
 from rankscope.papers.figures.stacks import (
     CURVE_MEASURES,
     Shape,
@@ -20,7 +20,7 @@ from rankscope.papers.figures.stacks import (
     cells,
     follow,
     stacks,
-    tempered,
+    at_temperature,
 )
 from rankscope.papers.figures.statistics import FEWEST, Median, depths, median_of
 from rankscope.papers.figures.wu_curves import PANEL_NOTES, RATIO, depth_panel
@@ -51,13 +51,13 @@ class WuTemperatureConfig(StackConfig):
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-class Setting(Shape):
+class WuTemperatureSetting(Shape):
     """Sizes of the stacks, masks and temperature terms."""
 
     temperatures: tuple[str, ...]
 
 
-class Network(Value):
+class NetworkTemperature(Value):
     """Where one network stands: first layers below one half, and the ratio at the last layer."""
 
     norm: str
@@ -95,8 +95,8 @@ class Slowing(Value):
 class WuTemperatureFound(Value):
     """What the curves say: every network, and by norm and mask how much sharp attention slows it."""
 
-    setting: Setting
-    networks: tuple[Network, ...]
+    setting: WuTemperatureSetting
+    networks: tuple[NetworkTemperature, ...]
     slowing: dict[str, dict[str, Slowing]]
 
 
@@ -111,7 +111,7 @@ def compute(config: WuTemperatureConfig, job: Job) -> tuple[Table, WuTemperature
     total = len(config.seeds) * len(NORMS) * len(TERMS) * len(masks)
     for batch in stacks(config.shape, config.seeds, "gaussian"):
         work = [
-            tempered(cell, (term / config.dim) ** 0.5, temperature=name)
+            at_temperature(cell, (term / config.dim) ** 0.5, temperature=name)
             for cell in cells(batch, masks=masks, norms=tuple(NORMS), values="gaussian")
             for name, term in TERMS.items()
         ]
@@ -124,7 +124,7 @@ def compute(config: WuTemperatureConfig, job: Job) -> tuple[Table, WuTemperature
             job.tell(done, total)
     curves = {key: np.concatenate(each, axis=1) for key, each in parts.items()}
     found = WuTemperatureFound(
-        setting=Setting.of(
+        setting=WuTemperatureSetting.of(
             layers=config.layers, dim=config.dim, tokens=config.tokens, temperatures=tuple(TERMS)
         ),
         networks=tuple(_network(*key, log10) for key, log10 in curves.items()),
@@ -139,9 +139,9 @@ def compute(config: WuTemperatureConfig, job: Job) -> tuple[Table, WuTemperature
     return table, found
 
 
-def _network(norm: str, mask: str, temperature: str, log10: np.ndarray) -> Network:
+def _network(norm: str, mask: str, temperature: str, log10: np.ndarray) -> NetworkTemperature:
     reached = [depth for depth in depths(log10, HALF) if depth is not None]
-    return Network(
+    return NetworkTemperature(
         norm=norm,
         mask=mask,
         temperature=temperature,
@@ -182,14 +182,14 @@ def points(found: WuTemperatureFound) -> list[Statement]:
             statement="A smaller temperature term (sharper attention) slows collapse in early layers.",
             measured=f"mu/||X||_F at d_QK = 1/64 is above that at 64 ({over}): "
             + _by_norm(found, lambda mask, one: f"{mask} {_range(one, layers)}"),
-            agrees=decided([one.is_slowed for one in every]),
+            agrees=all_or_none([one.is_slowed for one in every]),
         ),
         Statement(
             source="reported",
             statement="More so for global masks than for sparse ones.",
             measured="Largest median difference at any layer, in decades: "
             + _by_norm(found, lambda mask, one: f"{mask} {one.peak.text(2)} at layer {one.peak_layer}"),
-            agrees=decided([side for by_mask in found.slowing.values() for side in _larger(by_mask)]),
+            agrees=all_or_none([side for by_mask in found.slowing.values() for side in _larger(by_mask)]),
         ),
         Statement(
             source="reported",
@@ -198,7 +198,7 @@ def points(found: WuTemperatureFound) -> list[Statement]:
             f"decades: {_by_norm(found, lambda mask, one: f'{mask} {one.last.text(2)}')} Below 0 sharper "
             "attention has overtaken: each token copies nearly one other, and tokens that copy the same one are equal "
             "at once. With the complete mask a late onset stays ahead, because every layer cubes the residual.",
-            agrees=decided([one.peak_layer <= early for one in every]) if is_enough else None,
+            agrees=all_or_none([one.peak_layer <= early for one in every]) if is_enough else None,
         ),
     ]
 

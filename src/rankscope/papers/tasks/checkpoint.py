@@ -121,8 +121,8 @@ def load_trained(
         with as_file(files("rankscope.papers.tasks") / BUILTIN) as builtin:
             return load_trained(builtin, dtype=dtype)
     name = os.fspath(path)
-    about, tensors = _read(name)
-    task, config, card = _told(name, about, MODEL_FORMAT)
+    about, tensors = _read_file(name)
+    task, config, card = _task_of(name, about, MODEL_FORMAT)
     model = initial_model(task, config, dtype=dtype)
     _check_tensors(name, model.state_dict(), tensors)
     model.load_state_dict(tensors)
@@ -152,8 +152,8 @@ def load_state(
     The caller has made sure with ``told_by`` that the model is the right one.
     """
     name = os.fspath(path)
-    about, tensors = _read(name)
-    task, config, card = _told(name, about, STATE_FORMAT)
+    about, tensors = _read_file(name)
+    task, config, card = _task_of(name, about, STATE_FORMAT)
     if card.versions != _versions():
         raise FileError(
             f"{name!r} was written by {card.versions}, here is {_versions()}: going on would not give the same "
@@ -174,7 +174,7 @@ def load_state(
 def told_by(path: str | os.PathLike[str], form: str) -> tuple[Task[Any], TaskConfig, tuple[Epoch, ...]]:
     """What a file of ``save_trained`` or ``save_state`` says it is, without its tensors."""
     name = os.fspath(path)
-    task, config, card = _told(name, _read(name, tensors=False)[0], form)
+    task, config, card = _task_of(name, _read_file(name, tensors=False)[0], form)
     return task, config, card.curve
 
 
@@ -200,7 +200,7 @@ def _save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], card: Car
     return write_atomically(path, safetensors.torch.save(whole, metadata={ENTRY: text}))
 
 
-def _told(name: str, about: Mapping[str, JsonValue], form: str) -> tuple[Task[Any], TaskConfig, Card]:
+def _task_of(name: str, about: Mapping[str, JsonValue], form: str) -> tuple[Task[Any], TaskConfig, Card]:
     if about.get("format") != form:
         raise FileError(
             f"{name!r} holds another model (format {about.get('format')!r}, expected {form!r}); "
@@ -217,14 +217,14 @@ def _told(name: str, about: Mapping[str, JsonValue], form: str) -> tuple[Task[An
     return task, config, card
 
 
-def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, JsonValue], dict[str, Tensor]]:
+def _read_file(name: str, *, tensors: bool = True) -> tuple[dict[str, JsonValue], dict[str, Tensor]]:
     if not Path(name).is_file():
         raise FileError(
             f"cannot read {name!r}: there is no such file; name a .safetensors file of rankscope train"
         )
     try:
         with safe_open(name, framework="pt") as stored:
-            about = _parsed((stored.metadata() or {}).get(ENTRY))
+            about = _parse_metadata((stored.metadata() or {}).get(ENTRY))
             keys = list(stored.keys()) if tensors else []
             return about, {key: stored.get_tensor(key) for key in keys}
     except (OSError, SafetensorError) as error:
@@ -234,7 +234,7 @@ def _read(name: str, *, tensors: bool = True) -> tuple[dict[str, JsonValue], dic
         ) from error
 
 
-def _parsed(entry: str | None) -> dict[str, JsonValue]:
+def _parse_metadata(entry: str | None) -> dict[str, JsonValue]:
     """What a file says of itself; nothing if it says nothing that can be read."""
     try:
         found = from_json(entry or "")

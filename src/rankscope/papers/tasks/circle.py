@@ -29,8 +29,8 @@ from rankscope.core.types import TokenMatrix
 from rankscope.errors import ConfigError
 from rankscope.network import Attention, Chain, Context, Mlp, Network, Part, Skip, Softmax, Values, generators
 from rankscope.network.parts import affine
-from rankscope.papers.tasks.model import Draw
-from rankscope.papers.tasks.task import Batch, Task, TaskConfig, register, shuffled
+from rankscope.papers.tasks.model import WeightDraw
+from rankscope.papers.tasks.task import Batch, Task, TaskConfig, register, shuffled_batches
 
 Variant = Literal["san", "san+skip", "san+mlp", "transformer", "official", "official+mlp"]
 
@@ -75,14 +75,14 @@ class CircleConfig(TaskConfig):
         return self.points // 2 - 1
 
 
-class FanIn(Draw):
+class FanIn(WeightDraw):
     """Weights N(0, std^2 / inputs), so that wide maps do not start out larger than narrow ones."""
 
     def weights(self, rows: int, columns: int) -> nn.Parameter:
-        return Draw(self.std / math.sqrt(rows), self.generator).weights(rows, columns)
+        return WeightDraw(self.std / math.sqrt(rows), self.generator).weights(rows, columns)
 
 
-class Linear(Part):
+class PlaneMap(Part):
     """``x A + b`` for every token, between the plane and the channels."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
@@ -99,7 +99,7 @@ class CircleModel(nn.Module):
     def __init__(self, config: CircleConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.config = config
-        draw = (FanIn if config.fan_in else Draw)(config.initial_std, generator)
+        draw = (FanIn if config.fan_in else WeightDraw)(config.initial_std, generator)
         self.network = Network([STEPS[config.variant](config, draw)])
 
     def forward(self, points: Tensor) -> Tensor:
@@ -108,30 +108,30 @@ class CircleModel(nn.Module):
         return stepped
 
 
-def _plain(config: CircleConfig, draw: Draw, *more: Part) -> Part:
-    return Chain([_embed(config, draw), _attention(config, draw), *more, _read(config, draw)])
+def _plain(config: CircleConfig, draw: WeightDraw, *more: Part) -> Part:
+    return Chain([_embed(config, draw), _attention(config, draw), *more, _read_out(config, draw)])
 
 
-def _san(config: CircleConfig, draw: Draw) -> Part:
+def _san(config: CircleConfig, draw: WeightDraw) -> Part:
     return _plain(config, draw)
 
 
-def _with_mlp(config: CircleConfig, draw: Draw) -> Part:
+def _with_mlp(config: CircleConfig, draw: WeightDraw) -> Part:
     return _plain(config, draw, _mlp(config, draw))
 
 
-def _official(config: CircleConfig, draw: Draw, *more: Part) -> Part:
+def _official(config: CircleConfig, draw: WeightDraw, *more: Part) -> Part:
     # the published code draws values and output maps wider than all else: uniform within 1 / sqrt(dim)
-    values = Draw(1 / math.sqrt(3 * config.dim), draw.generator)
+    values = WeightDraw(1 / math.sqrt(3 * config.dim), draw.generator)
     layer = [Skip(_attention(config, draw, values)), draw.norm(config.dim)]
-    return Chain([_embed(config, draw), draw.norm(config.dim), *layer, *more, _read(config, draw)])
+    return Chain([_embed(config, draw), draw.norm(config.dim), *layer, *more, _read_out(config, draw)])
 
 
-def _official_mlp(config: CircleConfig, draw: Draw) -> Part:
+def _official_mlp(config: CircleConfig, draw: WeightDraw) -> Part:
     return _official(config, draw, Skip(_mlp(config, draw)), draw.norm(config.dim))
 
 
-STEPS: Mapping[str, Callable[[CircleConfig, Draw], Part]] = {
+STEPS: Mapping[str, Callable[[CircleConfig, WeightDraw], Part]] = {
     "san": _san,
     "san+skip": lambda config, draw: Skip(_san(config, draw)),
     "san+mlp": _with_mlp,
@@ -142,15 +142,15 @@ STEPS: Mapping[str, Callable[[CircleConfig, Draw], Part]] = {
 """The tree of one step by variant."""
 
 
-def _embed(config: CircleConfig, draw: Draw) -> Linear:
-    return Linear(draw.weights(2, config.dim), draw.zeros(config.dim))
+def _embed(config: CircleConfig, draw: WeightDraw) -> PlaneMap:
+    return PlaneMap(draw.weights(2, config.dim), draw.zeros(config.dim))
 
 
-def _read(config: CircleConfig, draw: Draw) -> Linear:
-    return Linear(draw.weights(config.dim, 2), draw.zeros(2))
+def _read_out(config: CircleConfig, draw: WeightDraw) -> PlaneMap:
+    return PlaneMap(draw.weights(config.dim, 2), draw.zeros(2))
 
 
-def _attention(config: CircleConfig, draw: Draw, of_values: Draw | None = None) -> Attention:
+def _attention(config: CircleConfig, draw: WeightDraw, of_values: WeightDraw | None = None) -> Attention:
     dim, wide = config.dim, draw if of_values is None else of_values
     query, key = ({"weight": draw.weights(dim, dim), "bias": draw.zeros(dim)} for _ in range(2))
     mixer = Softmax(
@@ -166,7 +166,7 @@ def _attention(config: CircleConfig, draw: Draw, of_values: Draw | None = None) 
     return Attention(mixer, values)
 
 
-def _mlp(config: CircleConfig, draw: Draw) -> Mlp:
+def _mlp(config: CircleConfig, draw: WeightDraw) -> Mlp:
     width = config.dim if config.mlp_width is None else config.mlp_width
     return Mlp(
         draw.weights(config.dim, width),
@@ -245,7 +245,7 @@ def batches(config: CircleConfig) -> Iterator[list[Batch]]:
             now, aims = examples()
             yield list(zip(now.split(config.batch), aims.split(config.batch), strict=True))
     else:
-        yield from shuffled(examples, config, generator=generator, fresh=bool(config.noise))
+        yield from shuffled_batches(examples, config, generator=generator, fresh=bool(config.noise))
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from rankscope.network import Attention, Mixer, Mlp
 
 
 @contextmanager
-def dropped(model: nn.Module, chance: float, generator: torch.Generator) -> Iterator[None]:
+def dropout(model: nn.Module, chance: float, generator: torch.Generator) -> Iterator[None]:
     """Inside the block, entries that pass from part to part are zero with that probability, the others scaled up.
 
     Dropped are entries of what the reader gives, of attention maps, and of what attentions and MLPs give, as BERT does

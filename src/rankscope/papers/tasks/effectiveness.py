@@ -62,7 +62,7 @@ from rankscope.findings.base import Value
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.papers.tasks.checkpoint import Trained, initial_model
 from rankscope.papers.tasks.model import TaskModel
-from rankscope.papers.tasks.path_runs import Mode, Plan, planned, summed_paths
+from rankscope.papers.tasks.path_runs import Mode, PathPlan, plan_paths, summed_paths
 from rankscope.papers.tasks.task import Batch, Task, TaskConfig, token_accuracy
 from rankscope.pathways import spectrum
 from rankscope.pathways.counts import counts_of
@@ -131,7 +131,7 @@ class EffectivenessConfig(Config):
 # ---------------------------------------------------------------------------------------------- what is found
 
 
-class Kept(Value):
+class KeptPaths(Value):
     """Which paths of which model were kept, and summed."""
 
     model: str
@@ -143,7 +143,7 @@ class Kept(Value):
     summed: int
 
 
-class PathRow(Kept):
+class PathRow(KeptPaths):
     """One number of the table."""
 
     measure: str
@@ -173,7 +173,7 @@ class Refit(Value):
     """They are scored on what they were fitted to, because the task holds nothing out."""
 
 
-class Measured(Value):
+class PathScores(Value):
     """What the paths of one model achieve."""
 
     rows: tuple[PathRow, ...]
@@ -184,7 +184,7 @@ class Measured(Value):
     seed: int
 
 
-class OverSeeds(Value):
+class SeedRows(Value):
     """Rows that differ in the seed of training alone: their values, and the mean with its 95% interval."""
 
     weights: Weights
@@ -205,14 +205,14 @@ class OverSeeds(Value):
     """One per seed, in the same order everywhere."""
 
 
-class Identity(Value):
+class LengthIdentity(Value):
     """How far the lengths are from adding up to the network."""
 
     relative_error: float
     dtype: str
 
 
-class Length(Value):
+class LengthShare(Value):
     """How many paths have a length, and which share of all that is."""
 
     length: int
@@ -224,15 +224,15 @@ class Effectiveness(Value):
     """What the paths of the models of one task achieve."""
 
     models: tuple[FullModel, ...]
-    over_seeds: tuple[OverSeeds, ...]
-    identity: Identity
+    over_seeds: tuple[SeedRows, ...]
+    identity: LengthIdentity
     refit: Refit | None
     examples: int
     baselines: dict[str, float]
     """Scores to compare with, by name: guessing, ceilings."""
 
     published: dict[str, float]
-    lengths: tuple[Length, ...]
+    lengths: tuple[LengthShare, ...]
 
 
 # -------------------------------------------------------------------------------------------------- the study
@@ -242,7 +242,7 @@ def effectiveness(trained: Sequence[Trained], config: EffectivenessConfig | None
     """The table of models of one task, trained in the same way with different seeds."""
     config = EffectivenessConfig() if config is None else config
     _check(trained)
-    found = [measured(one, config) for one in trained]
+    found = [score_paths(one, config) for one in trained]
     task, training = trained[0].task, trained[0].config
     return table_of(
         found,
@@ -254,16 +254,16 @@ def effectiveness(trained: Sequence[Trained], config: EffectivenessConfig | None
 
 
 @torch.no_grad()
-def measured(
+def score_paths(
     trained: Trained, config: EffectivenessConfig, tell: Callable[[], object] | None = None
-) -> Measured:
+) -> PathScores:
     """What the paths of one model achieve; ``tell`` is called ``config.pieces`` times on the way."""
     model = _ready(trained)
     inputs, targets = (side[: config.examples] for side in trained.task.held_out(trained.config))
     scored = (inputs, targets)
     classes = len(model.classifier_bias)
     fit = fit_of(trained, scored, count=config.refit, classes=classes) if config.refit else None
-    plan = planned(
+    plan = plan_paths(
         model.network,
         most_paths=config.most_paths,
         draws=config.draws,
@@ -280,7 +280,7 @@ def measured(
     task, seed = trained.task.name, trained.config.seed
     with threads_for(0):
         for weights, one in both.items():
-            subject = Subject(model=one, scored=scored, fit=fit, task=task, seed=seed, weights=weights)
+            subject = ScoredModel(model=one, scored=scored, fit=fit, task=task, seed=seed, weights=weights)
             accuracy, error = _add_frozen(rows, subject)
             models.append(FullModel(model=task, seed=seed, weights=weights, accuracy=accuracy))
             errors.append(error)
@@ -288,7 +288,7 @@ def measured(
             for mode in config.modes:
                 _add_runs(rows, subject, plan, mode)
                 _tell(tell)
-    return Measured(
+    return PathScores(
         rows=tuple(rows),
         models=tuple(models),
         identity=max(errors),
@@ -307,25 +307,25 @@ def path_source(config: EffectivenessConfig, training: TaskConfig) -> torch.Gene
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-def summary(found: Sequence[Measured], task: Task[Any], training: TaskConfig) -> Effectiveness:
+def summary(found: Sequence[PathScores], task: Task[Any], training: TaskConfig) -> Effectiveness:
     """What was measured in each model, over all of them."""
     counts = counts_of(_task_model(task, training).network)
     return Effectiveness(
         models=tuple(entry for one in found for entry in one.models),
         over_seeds=over_seeds([row for one in found for row in one.rows]),
-        identity=Identity(relative_error=max(one.identity for one in found), dtype="float64"),
+        identity=LengthIdentity(relative_error=max(one.identity for one in found), dtype="float64"),
         refit=found[0].refit,
         examples=found[0].examples,
         baselines=dict(task.lines(training)),
         published=dict(task.published),
         lengths=tuple(
-            Length(length=length, paths=count, share=count / sum(counts))
+            LengthShare(length=length, paths=count, share=count / sum(counts))
             for length, count in enumerate(counts)
         ),
     )
 
 
-def table_of(found: Sequence[Measured], config: Config, *, command: str, **sections: Any) -> Table:
+def table_of(found: Sequence[PathScores], config: Config, *, command: str, **sections: Any) -> Table:
     """The rows of all models, with what their definitions mean."""
     rows = Rows()
     for one in found:
@@ -338,7 +338,7 @@ def table_of(found: Sequence[Measured], config: Config, *, command: str, **secti
     )
 
 
-def over_seeds(rows: Sequence[PathRow]) -> tuple[OverSeeds, ...]:
+def over_seeds(rows: Sequence[PathRow]) -> tuple[SeedRows, ...]:
     """Rows averaged over the seeds of training."""
     groups: dict[tuple[Weights, Sense, Summed, int, int, str], list[PathRow]] = {}
     for row in rows:
@@ -350,7 +350,7 @@ def over_seeds(rows: Sequence[PathRow]) -> tuple[OverSeeds, ...]:
         mean, low, high = _mean(values)
         resolved = sum(row.resolved for row in some)
         found.append(
-            OverSeeds(
+            SeedRows(
                 weights=weights,
                 mode=mode,
                 paths=paths,
@@ -407,7 +407,7 @@ def _tell(tell: Callable[[], object] | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
+class ClassifierData:
     """What fresh classifiers are fitted to, and probed on: the scored examples.
 
     Where the task holds no examples out (``Task.in_sample``), as all that are scored were trained on, they are probed
@@ -421,12 +421,12 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class ScoredModel:
     """A model in float64 and evaluation mode, the examples it is scored on, and what its rows are named by."""
 
     model: TaskModel
     scored: Batch
-    fit: Fit | None
+    fit: ClassifierData | None
     task: str
     seed: int
     weights: Weights
@@ -437,9 +437,9 @@ class Subject:
         count = max(1, AT_ONCE // max(1, x[0].numel()))
         return list(zip(x.split(count), examples[1].split(count), strict=True))
 
-    def kept(self, mode: Sense, length: int, paths: Summed, summed: int) -> Kept:
+    def kept(self, mode: Sense, length: int, paths: Summed, summed: int) -> KeptPaths:
         """Some of its paths."""
-        return Kept(
+        return KeptPaths(
             model=self.task,
             seed=self.seed,
             weights=self.weights,
@@ -451,7 +451,7 @@ class Subject:
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class ScoreSums:
     """Sums over examples of what was measured; a mean is its number divided by the number of examples."""
 
     examples: int = 0
@@ -479,11 +479,11 @@ class Tally:
         known[1] += float(floor.sum())
 
 
-def _add_frozen(rows: list[PathRow], subject: Subject) -> tuple[float, float]:
+def _add_frozen(rows: list[PathRow], subject: ScoredModel) -> tuple[float, float]:
     """Rows of exact terms; accuracy of the full network, and how far the terms are from adding up to it."""
     network, model = subject.model.network, subject.model
     counts = counts_of(network)
-    every, up_to = ([Tally() for _ in counts] for _ in range(2))
+    every, up_to = ([ScoreSums() for _ in counts] for _ in range(2))
     shares = [[0.0, 0.0] for _ in counts]
     kept, right, error = list[Tensor](), 0.0, 0.0
     for x, targets in subject.chunks(subject.scored):
@@ -516,13 +516,13 @@ def _whole(pieces: Sequence[Tensor]) -> dict[int, Tensor]:
     return dict(enumerate(torch.cat(list(pieces), dim=1)))
 
 
-def _add_runs(rows: list[PathRow], subject: Subject, plan: Plan, mode: Mode) -> None:
+def _add_runs(rows: list[PathRow], subject: ScoredModel, plan: PathPlan, mode: Mode) -> None:
     """Rows of paths that are run again, summed as planned."""
     network = subject.model.network
-    tallies = {key: Tally() for key in plan.keys}
-    up_to = {length: Tally() for length in plan.cumulative}
+    tallies = {key: ScoreSums() for key in plan.keys}
+    up_to = {length: ScoreSums() for length in plan.cumulative}
     every = [length for length, paths in enumerate(plan.every) if paths]
-    single = {length: Tally() for length in every if plan.singles}
+    single = {length: ScoreSums() for length in every if plan.singles}
     kept: dict[int, list[Tensor]] = {}
     for x, targets in subject.chunks(subject.scored):
 
@@ -551,12 +551,12 @@ def _add_runs(rows: list[PathRow], subject: Subject, plan: Plan, mode: Mode) -> 
             own = [tallies[length, summed, repeat] for repeat in range(len(repeats))]
             rows += _tally_rows(subject.kept(mode, length, "drawn", summed), own)
     if subject.fit is not None and every:
-        fitted = _fitted(subject, subject.fit, plan, mode)
+        fitted = _classifier_states(subject, subject.fit, plan, mode)
         known = {length: torch.cat(some) for length, some in kept.items()}
         _add_refits(rows, subject, subject.fit, mode, fitted, known)
 
 
-def _fitted(subject: Subject, fit: Fit, plan: Plan, mode: Mode) -> dict[int, Tensor]:
+def _classifier_states(subject: ScoredModel, fit: ClassifierData, plan: PathPlan, mode: Mode) -> dict[int, Tensor]:
     """Sums of all paths of a length on the examples that fresh classifiers are fitted to."""
     found: dict[int, list[Tensor]] = {}
     for x, _ in subject.chunks(fit.fitted):
@@ -569,8 +569,8 @@ def _fitted(subject: Subject, fit: Fit, plan: Plan, mode: Mode) -> dict[int, Ten
 
 def _add_refits(
     rows: list[PathRow],
-    subject: Subject,
-    fit: Fit,
+    subject: ScoredModel,
+    fit: ClassifierData,
     mode: Sense,
     fitted: Mapping[int, Tensor],
     scored: Mapping[int, Tensor],
@@ -590,7 +590,7 @@ def _add_refits(
         rows += [_row(about, name, value, 0.0).model_copy(update=known) for name, value in found.items()]
 
 
-def _tally_rows(about: Kept, tallies: Sequence[Tally]) -> list[PathRow]:
+def _tally_rows(about: KeptPaths, tallies: Sequence[ScoreSums]) -> list[PathRow]:
     """A row per definition: the number, or if paths were drawn the mean over draws with its interval."""
     found, rows = [tally.means() for tally in tallies], list[PathRow]()
     for definition in found[0]:
@@ -608,7 +608,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     return math.fsum(values) / len(values), low, high
 
 
-def _row(about: Kept, definition: str, value: float, floor: float) -> PathRow:
+def _row(about: KeptPaths, definition: str, value: float, floor: float) -> PathRow:
     return PathRow(
         **dict(about),
         measure=definition.partition("[")[0],
@@ -622,17 +622,17 @@ def _row(about: Kept, definition: str, value: float, floor: float) -> PathRow:
 # ---------------------------------------------------------------------------- what is read from sums of paths
 
 
-def normed(states: Tensor) -> Tensor:
+def standardize(states: Tensor) -> Tensor:
     """LayerNorm without gain and bias: a classifier learns on states of one size, sums of paths have any."""
     return F.layer_norm(states, states.shape[-1:], eps=OFFICIAL_EPS)
 
 
 def read_states(model: TaskModel, states: Tensor) -> Tensor:
     """Logits of states that are sums of paths: one LayerNorm without gain and bias, then the classifier."""
-    return model.classify(normed(states))
+    return model.classify(standardize(states))
 
 
-def refit(fit: Fit, fitted: Tensor, probed: Tensor) -> dict[str, float]:
+def refit(fit: ClassifierData, fitted: Tensor, probed: Tensor) -> dict[str, float]:
     """Accuracy of a linear classifier fitted to sums of paths, and of two that know less.
 
     All are ridge regressions of one-hot labels on normed states. ``refit_common`` sees the mean of these over the
@@ -645,7 +645,7 @@ def refit(fit: Fit, fitted: Tensor, probed: Tensor) -> dict[str, float]:
     mixed = truth[torch.randperm(len(truth), generator=generator)]
     other = mixed if fit.in_sample else asked[torch.randperm(len(asked), generator=generator)]
     one_hot = torch.cat([F.one_hot(side, fit.classes).double() for side in (truth, mixed)], dim=-1)
-    own, against = (normed(states) for states in (fitted, probed))
+    own, against = (standardize(states) for states in (fitted, probed))
     common, against_common = (x.mean(dim=-2, keepdim=True).expand_as(x) for x in (own, against))
     answers = _ridge(own, one_hot, against).split(fit.classes, dim=-1)
     blurred = _ridge(common, one_hot[:, : fit.classes], against_common)
@@ -670,12 +670,12 @@ def _ridge(fitted: Tensor, targets: Tensor, scored: Tensor) -> Tensor:
     return found + targets.mean(dim=0)
 
 
-def fit_of(trained: Trained, scored: Batch, *, count: int, classes: int) -> Fit:
-    """The first training examples to fit to, probed on those that are scored; or ``in_sample``, see ``Fit``."""
+def fit_of(trained: Trained, scored: Batch, *, count: int, classes: int) -> ClassifierData:
+    """The first training examples to fit to, probed on those that are scored; or ``in_sample``, see ``ClassifierData``."""
     task = trained.task
     config = trained.config.model_copy(update={"epochs": 1})
     source = [task.held_out(config)] if task.in_sample else next(iter(task.batches(config)))
     inputs, targets = (torch.cat(side)[:count] for side in zip(*source, strict=True))
     fitted = (inputs, targets)
     probed = fitted if task.in_sample else scored
-    return Fit(fitted=fitted, probed=probed, in_sample=task.in_sample, classes=classes)
+    return ClassifierData(fitted=fitted, probed=probed, in_sample=task.in_sample, classes=classes)

@@ -16,13 +16,13 @@ from torch import Tensor
 from rankscope.core.refs import Ref
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.network import generators
-from rankscope.papers.tasks.model import Draw, PointReader, TaskModel
+from rankscope.papers.tasks.model import WeightDraw, PointReader, TaskModel
 from rankscope.papers.tasks.task import (
     Batch,
     Task,
     TaskConfig,
     register,
-    shuffled,
+    shuffled_batches,
     token_accuracy,
     token_loss,
 )
@@ -103,7 +103,7 @@ def batches(config: HullConfig) -> Iterator[list[Batch]]:
     """
     generator = _data(config)
     hull_batch(config, config.test, generator=generator)  # those of ``held_out``
-    yield from shuffled(
+    yield from shuffled_batches(
         lambda: hull_batch(config, config.train, generator=generator),
         config,
         generator=generator,
@@ -113,7 +113,7 @@ def batches(config: HullConfig) -> Iterator[list[Batch]]:
 
 def model(config: HullConfig, generator: torch.Generator) -> TaskModel:
     """A linear map of the points, the blocks, a classifier with two classes."""
-    draw = Draw(config.initial_std, generator)
+    draw = WeightDraw(config.initial_std, generator)
     reader = PointReader(2, config.dim, draw, hidden=config.reader_width)
     return TaskModel(config, reader, draw, classes=2)
 

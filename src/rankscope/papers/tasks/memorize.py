@@ -21,13 +21,13 @@ from torch import Tensor
 from rankscope.core.refs import Ref
 from rankscope.errors import ConfigError, FileError, ShapeError
 from rankscope.network import generators
-from rankscope.papers.tasks.model import Draw, TaskModel, TokenReader
+from rankscope.papers.tasks.model import WeightDraw, TaskModel, TokenReader
 from rankscope.papers.tasks.task import (
     Batch,
     Task,
     TaskConfig,
     register,
-    shuffled,
+    shuffled_batches,
     token_accuracy,
     token_loss,
 )
@@ -93,7 +93,7 @@ class MemorizeConfig(TaskConfig):
         values = values | {"text": os.path.abspath(os.path.expanduser(text))}
         found = handler(values)
         if found.vocabulary is None:
-            found = handler(values | {"vocabulary": len(_read(_asked(found))[1])})
+            found = handler(values | {"vocabulary": len(_read_sequences(_data_request(found))[1])})
         return found
 
     @property
@@ -103,12 +103,12 @@ class MemorizeConfig(TaskConfig):
 
 def examples(config: MemorizeConfig) -> Batch:
     """All sequences, as integers ``sequences length``, and the label of every token."""
-    return _examples(_asked(config), config.seed)[:2]
+    return _examples(_data_request(config), config.seed)[:2]
 
 
 def vocabulary(config: MemorizeConfig) -> tuple[str, ...]:
     """The token that each integer stands for."""
-    return _examples(_asked(config), config.seed)[2]
+    return _examples(_data_request(config), config.seed)[2]
 
 
 def held_out(config: MemorizeConfig) -> Batch:
@@ -120,13 +120,13 @@ def held_out(config: MemorizeConfig) -> Batch:
 def batches(config: MemorizeConfig) -> Iterator[list[Batch]]:
     """For every epoch its batches of sequences and labels, in shuffled order."""
     generator = generators(config.seed)[1]
-    ids, labels, _ = _drawn(_asked(config), generator)
-    yield from shuffled(lambda: (ids, labels), config, generator=generator)
+    ids, labels, _ = _draw(_data_request(config), generator)
+    yield from shuffled_batches(lambda: (ids, labels), config, generator=generator)
 
 
 def model(config: MemorizeConfig, generator: torch.Generator) -> TaskModel:
     """Token vectors, if asked for also position vectors, the blocks, a classifier with two classes."""
-    draw = Draw(config.initial_std, generator)
+    draw = WeightDraw(config.initial_std, generator)
     length = config.length if config.positions == "learned" else None
     size = len(vocabulary(config)) if config.vocabulary is None else config.vocabulary
     reader = TokenReader(size, config.dim, draw, length=length)
@@ -150,7 +150,7 @@ def lines(config: MemorizeConfig) -> Mapping[str, float]:
 Found = tuple[Tensor, Tensor, tuple[str, ...]]
 
 
-class _Asked(NamedTuple):
+class _DataRequest(NamedTuple):
     """What decides the data, but for the seed."""
 
     text: str | None
@@ -160,8 +160,8 @@ class _Asked(NamedTuple):
     length: int
 
 
-def _asked(config: MemorizeConfig) -> _Asked:
-    return _Asked(
+def _data_request(config: MemorizeConfig) -> _DataRequest:
+    return _DataRequest(
         text=config.text,
         fingerprint=config.fingerprint,
         vocabulary=config.vocabulary,
@@ -171,15 +171,15 @@ def _asked(config: MemorizeConfig) -> _Asked:
 
 
 @lru_cache(maxsize=4)
-def _examples(asked: _Asked, seed: int) -> Found:
-    return _drawn(asked, generators(seed)[1])
+def _examples(asked: _DataRequest, seed: int) -> Found:
+    return _draw(asked, generators(seed)[1])
 
 
-def _drawn(asked: _Asked, generator: torch.Generator) -> Found:
+def _draw(asked: _DataRequest, generator: torch.Generator) -> Found:
     if asked.text is None:
         ids, words = sample_sequences(sequences=asked.sequences, length=asked.length, generator=generator)
     else:
-        ids, words = _read(asked)
+        ids, words = _read_sequences(asked)
         if asked.vocabulary not in (None, len(words)):
             raise ConfigError(
                 f"the sequences of {asked.text!r} have {len(words)} different tokens, and "
@@ -188,7 +188,7 @@ def _drawn(asked: _Asked, generator: torch.Generator) -> Found:
     return ids, random_labels(ids.shape, generator), words
 
 
-def _read(asked: _Asked) -> tuple[Tensor, tuple[str, ...]]:
+def _read_sequences(asked: _DataRequest) -> tuple[Tensor, tuple[str, ...]]:
     """Sequences of the text that was named, and their vocabulary."""
     text = asked.text or ""
     if fingerprint(text) != asked.fingerprint:
@@ -235,7 +235,7 @@ def sequences_of(text: str | Iterable[str], *, sequences: int, length: int) -> t
             f"the text is too short: it has {len(found)} tokens, and {sequences} sequences of {length} take "
             f"{needed}; {way_out}"
         )
-    return _numbered([found[start : start + length] for start in range(0, needed, length)])
+    return _as_numbers([found[start : start + length] for start in range(0, needed, length)])
 
 
 def sample_sequences(
@@ -254,7 +254,7 @@ def sample_sequences(
             f"the bundled sample has {most} tokens, too few for a sequence of {length}; choose a smaller length "
             "or give a text of your own"
         )
-    return _numbered([_filled(sentences, length, generator) for _ in range(sequences)])
+    return _as_numbers([_fill(sentences, length, generator) for _ in range(sequences)])
 
 
 def read_sequences(
@@ -362,7 +362,7 @@ def _tokens(texts: Iterable[str]) -> Iterator[str]:
         yield from tokens_of(text)
 
 
-def _numbered(rows: Sequence[Sequence[str]]) -> tuple[Tensor, tuple[str, ...]]:
+def _as_numbers(rows: Sequence[Sequence[str]]) -> tuple[Tensor, tuple[str, ...]]:
     vocabulary = tuple(sorted({token for row in rows for token in row}))
     if len(vocabulary) < 2:
         raise ConfigError(
@@ -373,7 +373,7 @@ def _numbered(rows: Sequence[Sequence[str]]) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([[number[token] for token in row] for row in rows]), vocabulary
 
 
-def _filled(sentences: Sequence[Sequence[str]], length: int, generator: torch.Generator) -> list[str]:
+def _fill(sentences: Sequence[Sequence[str]], length: int, generator: torch.Generator) -> list[str]:
     found: list[str] = []
     for chosen in torch.randperm(len(sentences), generator=generator).tolist():
         found += sentences[chosen]

@@ -15,7 +15,7 @@ from rankscope.papers.tasks.task import TaskConfig
 EPS = 1e-5
 
 
-class Draw:
+class WeightDraw:
     """Weights N(0, std^2), biases zero, gains one, all to be trained."""
 
     def __init__(self, std: float, generator: torch.Generator) -> None:
@@ -39,7 +39,7 @@ class Draw:
 class TokenReader(nn.Module):
     """A vector per token, with ``length`` also one per position, then LayerNorm; in are integers ``*batch length``."""
 
-    def __init__(self, vocabulary: int, dim: int, draw: Draw, *, length: int | None) -> None:
+    def __init__(self, vocabulary: int, dim: int, draw: WeightDraw, *, length: int | None) -> None:
         super().__init__()
         self.vocabulary, self.length = vocabulary, length
         self.token_vectors = draw.weights(vocabulary, dim)
@@ -64,7 +64,7 @@ class TokenReader(nn.Module):
 class PointReader(nn.Module):
     """Points ``*batch points width``: linear, gelu, linear, LayerNorm; without ``hidden`` one linear map."""
 
-    def __init__(self, width: int, dim: int, draw: Draw, *, hidden: int | None) -> None:
+    def __init__(self, width: int, dim: int, draw: WeightDraw, *, hidden: int | None) -> None:
         super().__init__()
         self.weight, self.bias = draw.weights(width, hidden or dim), draw.zeros(hidden or dim)
         self.second = None if hidden is None else draw.weights(hidden, dim)
@@ -86,7 +86,7 @@ class PointReader(nn.Module):
 class TaskModel(nn.Module):
     """Reader, network and classifier."""
 
-    def __init__(self, config: TaskConfig, reader: nn.Module, draw: Draw, *, classes: int) -> None:
+    def __init__(self, config: TaskConfig, reader: nn.Module, draw: WeightDraw, *, classes: int) -> None:
         super().__init__()
         self.config = config
         self.reader = reader
@@ -108,10 +108,10 @@ class TaskModel(nn.Module):
         return self.classify(self.network(self.embed(inputs)))
 
 
-def block(config: TaskConfig, draw: Draw) -> Part:
+def block(config: TaskConfig, draw: WeightDraw) -> Part:
     """Attention with its skip and norm, and an MLP with its own if the configuration has one."""
     dim, heads = config.dim, config.heads
-    of_values = draw if config.value_std is None else Draw(config.value_std, draw.generator)
+    of_values = draw if config.value_std is None else WeightDraw(config.value_std, draw.generator)
     mixer = Softmax(
         draw.weights(dim, dim),
         draw.weights(dim, dim),

@@ -43,16 +43,16 @@ def _text(task: Task[Any], config: TaskConfig) -> str:
 def read_folder(folder: Path, dtype: torch.dtype | None, seed: int | None) -> tuple[nn.Module, Tensor]:
     """The trained model, or one with weights drawn from ``seed``, and the held-out examples of its task."""
     if seed is None:
-        trained = _trained(folder, dtype or torch.float32)
+        trained = _load_trained(folder, dtype or torch.float32)
         task, config, model = trained.task, trained.config, trained.model
     else:
-        task, config = _described(folder / CONFIG)
+        task, config = _describe(folder / CONFIG)
         model = task.model(config, generators(seed)[0]).to(dtype or torch.float32)
     examples, _ = task.held_out(config)
     return model.requires_grad_(requires_grad=False).eval(), examples
 
 
-def _trained(folder: Path, dtype: torch.dtype) -> Trained:
+def _load_trained(folder: Path, dtype: torch.dtype) -> Trained:
     if not (folder / MODEL).is_file():
         where = f"the folder {str(folder)!r} has no {MODEL}: "
         if (folder / STATE).is_file():
@@ -66,7 +66,7 @@ def _trained(folder: Path, dtype: torch.dtype) -> Trained:
     return load_trained(folder / MODEL, dtype=dtype)
 
 
-def _described(file: Path) -> tuple[Task[Any], TaskConfig]:
+def _describe(file: Path) -> tuple[Task[Any], TaskConfig]:
     """What a ``config.json`` says of its folder."""
     found = from_json(file.read_text(encoding="utf-8"))
     try:

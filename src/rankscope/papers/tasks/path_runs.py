@@ -29,7 +29,7 @@ BARE_NORM = LayerNorm(eps=OFFICIAL_EPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class PathPlan:
     """Which paths are run, by length: ``drawn[length][summed]`` holds one list of paths per repeat.
 
     ``every[length]`` holds all paths of that length, or none if there are too many; with ``singles`` each of these is
@@ -53,9 +53,9 @@ class Plan:
         """Lengths up to which all paths are run."""
         return list(takewhile(lambda length: self.every[length], range(len(self.every))))
 
-    def without_draws(self) -> "Plan":
+    def without_draws(self) -> "PathPlan":
         """The same with none drawn."""
-        return Plan(every=self.every, drawn=tuple({} for _ in self.drawn))
+        return PathPlan(every=self.every, drawn=tuple({} for _ in self.drawn))
 
     def uses(self) -> dict[Path, list[Key]]:
         """For every path the sums it belongs to; a path that was drawn twice is added twice."""
@@ -71,7 +71,7 @@ class Plan:
         return self.drawn[length][summed][repeat] if summed else self.every[length]
 
 
-def planned(
+def plan_paths(
     network: Network,
     *,
     most_paths: int,
@@ -79,7 +79,7 @@ def planned(
     repeats: int,
     singles: bool,
     generator: torch.Generator,
-) -> Plan:
+) -> PathPlan:
     """All paths of a length if there are at most ``most_paths``, and ``draws`` of them at random, ``repeats`` times."""
     counts = counts_of(network)
     every = tuple(
@@ -93,13 +93,13 @@ def planned(
         }
         for length in range(len(counts))
     )
-    return Plan(every=every, drawn=drawn, singles=singles)
+    return PathPlan(every=every, drawn=drawn, singles=singles)
 
 
 def summed_paths(
     network: Network,
     x: Tensor,
-    plan: Plan,
+    plan: PathPlan,
     mode: Mode,
     alone: Callable[[int, Tensor], object] | None = None,
 ) -> dict[Key, Tensor]:
@@ -126,7 +126,7 @@ def path_outputs(
     steps = [_steps(block, mode) for block in network.blocks]
     states, before = [x], tuple[int | None, ...]()
     for path in sorted(paths, key=_order):
-        shared = _shared(before, path.heads)
+        shared = _common_choices(before, path.heads)
         del states[shared + 1 :]
         for step, head in zip(steps[shared:], path.heads[shared:], strict=True):
             states.append(step[head](states[-1]))
@@ -141,13 +141,13 @@ def _steps(block: Part, mode: Mode) -> dict[int | None, Step]:
     for head in (None, *range(attention.values.heads)):
         alone = Chain(()) if head is None else _with_head(attention, head)
         if mode == "isolated":
-            found[head] = partial(_run, _with_attention(block, alone))
+            found[head] = partial(_run_part, _with_attention(block, alone))
         else:
-            found[head] = partial(_run, alone if head is None else Chain([alone, BARE_NORM]))
+            found[head] = partial(_run_part, alone if head is None else Chain([alone, BARE_NORM]))
     return found
 
 
-def _run(part: Part, x: Tensor) -> Tensor:
+def _run_part(part: Part, x: Tensor) -> Tensor:
     return part(x, NO_CONTEXT)
 
 
@@ -195,7 +195,7 @@ def _order(path: Path) -> tuple[int, ...]:
     return tuple(-1 if head is None else head for head in path.heads)
 
 
-def _shared(one: Sequence[int | None], other: Sequence[int | None]) -> int:
+def _common_choices(one: Sequence[int | None], other: Sequence[int | None]) -> int:
     """How many choices two paths begin with that are the same."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):

@@ -15,13 +15,13 @@ from torch import Tensor
 from rankscope.core.refs import Ref
 from rankscope.errors import ConfigError
 from rankscope.network import generators
-from rankscope.papers.tasks.model import Draw, TaskModel, TokenReader
+from rankscope.papers.tasks.model import WeightDraw, TaskModel, TokenReader
 from rankscope.papers.tasks.task import (
     Batch,
     Task,
     TaskConfig,
     register,
-    shuffled,
+    shuffled_batches,
     token_accuracy,
     token_loss,
 )
@@ -75,7 +75,7 @@ def batches(config: SortConfig) -> Iterator[list[Batch]]:
     _check_enough(config)
     generator = _data(config)
     tested = set(_rows(sort_batch(config, config.test, generator=generator)[0]))  # those of ``held_out``
-    yield from shuffled(
+    yield from shuffled_batches(
         lambda: _other_batch(config, tested, generator=generator),
         config,
         generator=generator,
@@ -106,7 +106,7 @@ def _rows(letters: Tensor) -> list[Row]:
 
 def model(config: SortConfig, generator: torch.Generator) -> TaskModel:
     """Letter and position vectors, the blocks, a classifier with one class per letter."""
-    draw = Draw(config.initial_std, generator)
+    draw = WeightDraw(config.initial_std, generator)
     reader = TokenReader(config.alphabet, config.dim, draw, length=config.length)
     return TaskModel(config, reader, draw, classes=config.alphabet)
 

@@ -41,14 +41,14 @@ def train(
     With a folder, training that was interrupted there goes on, to the same bits; model, log and result are written
     there, the result by ``save`` if that is given. ``tell`` hears of every epoch as it ends, of earlier ones first.
     """
-    asked = _asked(config, fields)
+    asked = _train_config(config, fields)
     task = TASKS[asked.task]
     if asked.tensorboard and folder is None:
         raise ConfigError(
             Option("tensorboard"),
             " writes a log into a folder; name one",
         )
-    own = configured(task, asked)
+    own = task_config(task, asked)
     with ExitStack() as stack:
         hear: list[Tell] = [] if tell is None else [tell]
         if asked.tensorboard and folder is not None:
@@ -101,7 +101,7 @@ def finding_of(trained: Trained) -> TrainFinding:
     ).holding(trained)
 
 
-def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
+def task_config(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     """The task's configuration of the setting, with what was asked; a field that the task lacks is named."""
     known = task.config.model_fields
     given: dict[str, FieldValue] = {}
@@ -114,7 +114,7 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
                 Option(name), f" is not for the task {task.name!r}; its fields: {', '.join(known)}"
             )
         given[field] = value
-    for name, value in map(_parsed, asked.set):
+    for name, value in map(_parse_field, asked.set):
         if name not in known:
             raise unknown_name(f"field of the task {task.name!r}", name, known)
         if name in given:
@@ -131,7 +131,7 @@ def configured(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     return config
 
 
-def _asked(config: TrainConfig | str | None, fields: Mapping[str, FieldValue]) -> TrainConfig:
+def _train_config(config: TrainConfig | str | None, fields: Mapping[str, FieldValue]) -> TrainConfig:
     if isinstance(config, TrainConfig):
         return config
     named = {} if config is None else {"task": config}
@@ -146,7 +146,7 @@ def _asked(config: TrainConfig | str | None, fields: Mapping[str, FieldValue]) -
     return TrainConfig.of(**named, **own | {"set": (*known, *pairs)})
 
 
-def _parsed(text: str) -> tuple[str, JsonValue]:
+def _parse_field(text: str) -> tuple[str, JsonValue]:
     name, _, value = text.partition("=")
     try:
         return name.strip(), from_json(value)

@@ -162,7 +162,7 @@ def register(task: Task[Any]) -> Task[Any]:
     return task
 
 
-def shuffled(
+def shuffled_batches(
     examples: Callable[[], Batch], config: TaskConfig, *, generator: torch.Generator, fresh: bool = False
 ) -> Iterator[list[Batch]]:
     """For every epoch its batches in shuffled order: of one set of examples, or with ``fresh`` of a new one each."""

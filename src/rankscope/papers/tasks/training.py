@@ -12,7 +12,7 @@ from torch import nn
 
 from rankscope.errors import NumericalError
 from rankscope.papers.tasks.checkpoint import Epoch, Trained, initial_model, measured_score, why_stop
-from rankscope.papers.tasks.dropout import dropped
+from rankscope.papers.tasks.dropout import dropout
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.run_folder import RunFolder
 from rankscope.papers.tasks.task import TASKS, Batch, Task, TaskConfig
@@ -43,7 +43,7 @@ def train_task(
         if place is not None:
             stack.enter_context(place.locked())
             if (known := place.finished()) is not None:
-                return _told(known, tell)
+                return _report_known(known, tell)
         stack.enter_context(_threads(config.threads))
         model = initial_model(task, config, dtype=torch.float32).requires_grad_().train()
         optimizer = _optimizer(config, model)
@@ -107,7 +107,7 @@ def _epoch(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
         chance = _chance(config, step)
-        with dropped(model, config.dropout, chance):
+        with dropout(model, config.dropout, chance):
             loss, outputs = minimize(model, inputs, targets, task.loss, config.strength, chance)
         if not math.isfinite(loss.item()):
             raise NumericalError(
@@ -157,7 +157,7 @@ def _tell(tell: Tell | None, found: Epoch) -> None:
         tell(found)
 
 
-def _told(known: Trained, tell: Tell | None) -> Trained:
+def _report_known(known: Trained, tell: Tell | None) -> Trained:
     for one in known.curve:
         _tell(tell, one)
     return known
