@@ -10,7 +10,7 @@ from rankscope.findings.certify import Block, CertifyConfig, Failed, Printed
 from rankscope.findings.reading import TokensRead
 from rankscope.network import Spec, build
 from rankscope.studies import certify as study
-from rankscope.studies.certify import Found, OnText, lines_of
+from rankscope.studies.certify import OnText, TextCertificate, lines_of
 from rankscope.studies.cuts import Cut
 from rankscope.studies.subjects import About
 
@@ -129,7 +129,7 @@ def text_of(certificate, *, sample=0, model="random", printed=None, definitions=
     layers = len(certificate.layers) - 1
     printed = printed_of(layers) if printed is None else printed
     about = {"model": model, "variant": "san", "mask": "full", "norm": "none"}
-    return Found(
+    return TextCertificate(
         about=about,
         seed=0,
         sample=sample,
@@ -157,7 +157,7 @@ def finding_from(*certificates, model="random", definitions=DEFAULT_DEFINITIONS,
     )
     network = build(Spec(layers=1, heads=1, dim=2), torch.Generator().manual_seed(0))
     cut = Cut(network=network, variant="san", mask="full", norm="none", skip_scale=None)
-    return study.found_of(found, about, cut, CertifyConfig(definitions=definitions), list(warnings))
+    return study.finding_of(found, about, cut, CertifyConfig(definitions=definitions), list(warnings))
 
 
 FINDINGS = {

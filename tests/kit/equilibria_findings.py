@@ -6,13 +6,20 @@ from typing import Any
 import numpy as np
 
 from rankscope.findings.equilibria import EquilibriaFinding
-from rankscope.findings.equilibria.values import Basins, Component, Equilibrium, Share, System, Trajectories
+from rankscope.findings.equilibria.values import (
+    Basins,
+    ComponentValue,
+    EquilibriumValue,
+    Share,
+    SystemValue,
+    Trajectories,
+)
 from rankscope.results import Table
 
 STEPS = (0, 1, 2, 5, 10, 30, 100, 300, 1000)
 
 
-def rest(tokens: Any, **changed: Any) -> Equilibrium:
+def rest(tokens: Any, **changed: Any) -> EquilibriumValue:
     """A neutral equilibrium at those tokens."""
     state = np.asarray(tokens, dtype=float)
     values = np.linalg.svd(state, compute_uv=False)
@@ -39,15 +46,15 @@ def rest(tokens: Any, **changed: Any) -> Equilibrium:
         "mean_abs_cosine": 0.9,
         "tokens": state.tolist(),
         "components": (
-            Component(tokens=(0,), largest_multiplier=1.0),
-            Component(tokens=(1,), largest_multiplier=0.0572),
+            ComponentValue(tokens=(0,), largest_multiplier=1.0),
+            ComponentValue(tokens=(1,), largest_multiplier=0.0572),
         ),
         "share": 0.5,
         "found_by": "run",
         "mirrored": False,
         "states": 1,
     }
-    return Equilibrium(**(fields | changed))
+    return EquilibriumValue(**(fields | changed))
 
 
 def paths(starts: int, tokens: int, dim: int, *, unit: bool = True) -> Trajectories:
@@ -71,10 +78,10 @@ def recorded(states: Any, steps: Any = None) -> Trajectories:
     )
 
 
-def system(tokens: int, dim: int, **changed: Any) -> System:
+def system(tokens: int, dim: int, **changed: Any) -> SystemValue:
     """A causal system on the sphere."""
     fields: dict[str, Any] = {"mask": "causal", "norm": "sphere", "values": "shear:3", "attention": "uniform"}
-    return System(**({"tokens": tokens, "dim": dim, "frozen": False, "seed": 0} | fields | changed))
+    return SystemValue(**({"tokens": tokens, "dim": dim, "frozen": False, "seed": 0} | fields | changed))
 
 
 def share(
@@ -105,8 +112,8 @@ def two_tokens(**changed: Any) -> EquilibriaFinding:
     """The counter-example of Wu et al. 2024 at alpha = 1/2, w = 3, with its mirror image and its unstable partner."""
     low = math.sqrt(8) / 3
     grows = (
-        Component(tokens=(0,), largest_multiplier=1.0),
-        Component(tokens=(1,), largest_multiplier=1.9428),
+        ComponentValue(tokens=(0,), largest_multiplier=1.0),
+        ComponentValue(tokens=(1,), largest_multiplier=1.9428),
     )
     found = (
         rest([[0, 1], [0, 1]], mirrored=True, share=35 / 40),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rankscope.findings.scan import ScanFinding
 from rankscope.results import Table
-from rankscope.verdict import judged
+from rankscope.verdict import judge_table
 
 UNIT = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
 PANEL = (
@@ -175,7 +175,7 @@ def finding_of(summary, *, model="tiny/model", dtype="float32", **scan):
     }  # fmt: skip
     frame = Table.from_columns(columns).frame
     table = Table(frame=frame, sections=sections, provenance=origin, command="scan")
-    return ScanFinding(**sections, verdict=judged(table), table=table)
+    return ScanFinding(**sections, verdict=judge_table(table), table=table)
 
 
 def healthy(layers=12, **more):

@@ -5,11 +5,11 @@ from typing import ClassVar
 from rankscope.charts import Bar, Bars, Chart
 from rankscope.core.words import count
 from rankscope.document import Column, Document, Figure, Section, Tabular, Verdict
-from rankscope.findings.asked import Asked, option
+from rankscope.findings.asked import CommandConfig, option
 from rankscope.findings.base import Finding, Value
 
 
-class CountConfig(Asked):
+class CountConfig(CommandConfig):
     """Count the tokens of texts, cut at spaces."""
 
     group = "Texts"

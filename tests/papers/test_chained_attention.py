@@ -20,32 +20,32 @@ from rankscope.papers.figures import chained_products as parts
 from rankscope.papers.figures.chained_attention import (
     ChainedAttentionConfig,
     ChainedAttentionFound,
-    PathCurves,
     ChainedAttentionSetting,
+    PathCurves,
     WeightedModel,
-    dobrushin_bound,
     chart,
     depth_panel,
+    dobrushin_bound,
     falling,
     found_of,
     is_slower,
     maps_of,
     notes,
     off_plain,
+    order_ratio,
     points,
     slopes,
-    order_ratio,
 )
 from rankscope.papers.figures.chained_products import (
     MEAN,
     ORDERS,
     RANK_ONE,
     ROWS,
-    PathRatios,
     PathProduct,
-    path_ratios,
+    PathRatios,
     consensus_ratio,
     factors,
+    path_ratios,
     plain_ratios,
     products,
     rank_one_ratio,
@@ -277,7 +277,10 @@ def test_what_is_the_same_in_both_orders() -> None:
     one = curves(LINE)
     assert order_ratio(one, one + 0.1).is_same is True
     assert order_ratio(one, one + np.linspace(0, 0.5, 12)[:, None]).is_same is False
-    assert order_ratio(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)).is_same is None
+    assert (
+        order_ratio(one, one + math.log10(2) + np.random.default_rng(1).normal(size=one.shape)).is_same
+        is None
+    )
     assert order_ratio(one[:, :5], one[:, :5]).is_same is None
     assert order_ratio(one, one + 0.1).largest == pytest.approx(0.1)
 
@@ -427,7 +430,9 @@ FIGURE = FIGURES["chained-attention"]
 TINY = ChainedAttentionConfig(size="fast", seeds=(3,), paths=8, texts=2, tokens=12, plain=3, window=2)
 
 
-def test_the_figure_from_end_to_end(tiny: WeightedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_figure_from_end_to_end(
+    tiny: WeightedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(chained_attention, "subjects", lambda seeds: [tiny])
     told: list[tuple[int, int]] = []
     job = Job(size="fast", advance=lambda done, total: told.append((done, total)), store=Store(tmp_path))

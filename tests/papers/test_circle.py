@@ -33,7 +33,6 @@ from rankscope.papers.figures.circle import (
 from rankscope.papers.figures.circle_orbits import (
     ATTRACTING,
     attracting_weights,
-    record_step,
     ending,
     follow,
     growth,
@@ -44,6 +43,7 @@ from rankscope.papers.figures.circle_orbits import (
     one_head,
     opposite,
     orbit_network,
+    record_step,
     total_turn,
 )
 from rankscope.papers.figures.figure import Job

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ConfigError, UnknownNameError
-from rankscope.findings.claims import ClaimsConfig, ClaimsFinding, Compared, Relation
+from rankscope.findings.claims import ClaimsConfig, ClaimsFinding, ComparedValue, Relation
 from rankscope.network import LayerNorm, Softmax
 from rankscope.papers.claims import CLAIMS, ComparedNumber, check_claims, claims, multi_head, single_head
 from rankscope.papers.claims.claim import (
@@ -196,7 +196,7 @@ def test_a_number_that_is_not_finite_keeps_its_relation() -> None:
     infinite = _number_value(above("", math.inf))
     assert (infinite.value, infinite.is_so, infinite.text) == (None, True, "- > 1")
     assert _number_value(at_most("", math.nan)).text == "- <= 1 fails"
-    assert Compared.model_validate_json(infinite.model_dump_json()) == infinite
+    assert ComparedValue.model_validate_json(infinite.model_dump_json()) == infinite
 
 
 def test_rounding_shows_its_order_alone() -> None:

@@ -18,11 +18,11 @@ from rankscope.papers.figures.clusters import (
     ClusterCell,
     ClusterConfig,
     ClustersFound,
+    ClustersSetting,
     Estimates,
     LifeFit,
     MaskedClusters,
     Resting,
-    ClustersSetting,
     Trajectory,
     angle_panel,
     chart,
@@ -148,7 +148,9 @@ def test_nothing_is_said_of_what_was_not_found() -> None:
     assert len(chart(bare, None).pictures) == 2  # type: ignore[arg-type]  # the table is not read
     assert len(notes(bare)) == 2
     resting = Resting(dim=2, beta=16.0, clusters=2, log10_speed=-14.3, ending="equilibrium")
-    full = found_with(float64=(resting,), masks=(MaskedClusters(beta=1.0, mask="full", steps=200, clusters=1.5),))
+    full = found_with(
+        float64=(resting,), masks=(MaskedClusters(beta=1.0, mask="full", steps=200, clusters=1.5),)
+    )
     assert len(notes(full)) == 4
     moving = found_with(float64=(resting.model_copy(update={"ending": "consensus"}),))
     assert len(notes(moving)) == 2

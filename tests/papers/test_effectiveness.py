@@ -15,8 +15,8 @@ from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.papers.tasks import TASKS, SortConfig, Trained, initial_model, load_trained
 from rankscope.papers.tasks import effectiveness as study
 from rankscope.papers.tasks.effectiveness import (
-    EffectivenessConfig,
     ClassifierData,
+    EffectivenessConfig,
     effectiveness,
     fit_of,
     path_source,
@@ -221,7 +221,9 @@ def test_examples_in_pieces_give_the_same_numbers(table: Table, monkeypatch: pyt
 # Fresh classifiers
 
 
-def fit_of_noise(*, tokens: int = 5, signal: float, seed: int = 0) -> tuple[ClassifierData, torch.Tensor, torch.Tensor]:
+def fit_of_noise(
+    *, tokens: int = 5, signal: float, seed: int = 0
+) -> tuple[ClassifierData, torch.Tensor, torch.Tensor]:
     """States of noise around a large common vector, with the label in one direction."""
     chance = torch.Generator().manual_seed(seed)
     sides, states = [], []

@@ -24,7 +24,7 @@ from rankscope.papers.tasks.memorize import (
     tokens_of,
     unmixed_ceiling,
 )
-from rankscope.papers.tasks.model import WeightDraw, TaskModel, TokenReader
+from rankscope.papers.tasks.model import TaskModel, TokenReader, WeightDraw
 from rankscope.papers.tasks.task import TaskConfig, token_accuracy
 from rankscope.sources.texts import sample_texts
 

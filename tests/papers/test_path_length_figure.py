@@ -16,9 +16,9 @@ from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.path_length import (
     PathLengthFound,
     PathWeights,
-    path_counts,
     exact_mean,
     mode,
+    path_counts,
     points,
     quantile,
 )

@@ -17,11 +17,11 @@ from rankscope.papers.tasks import SortConfig
 from rankscope.papers.tasks.effectiveness import (
     EffectivenessConfig,
     FullModel,
-    LengthIdentity,
     KeptPaths,
+    LengthIdentity,
     LengthShare,
-    PathScores,
     PathRow,
+    PathScores,
     Refit,
     Sense,
     Weights,

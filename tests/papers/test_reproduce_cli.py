@@ -12,7 +12,7 @@ from PIL import Image
 
 import rankscope
 from kit.findings import temperature
-from rankscope.charts import Chart, Drawn
+from rankscope.charts import Chart, CustomPicture
 from rankscope.cli.app import app
 from rankscope.errors import ConfigError, FileError
 from rankscope.findings.base import Finding
@@ -173,7 +173,7 @@ def test_text_is_printed_without_drawing(declare):
     def draw():
         raise AssertionError("drawn for a terminal")
 
-    picture = Chart([Drawn(title="a picture", draw=draw)])
+    picture = Chart([CustomPicture(title="a picture", draw=draw)])
     found = finding_of(declare(chart=lambda found, table: picture), "fast", *temperature())
     assert "Notes" in str(found)
     assert found.to_json()

@@ -184,16 +184,16 @@ def test_a_state_of_other_versions_is_refused(tmp_path, monkeypatch):
 def test_what_is_there_is_checked_under_the_lock(tmp_path, monkeypatch):
     """Another process may finish between a look and the lock; its model must not be taken for ours."""
     other = SORT.configured(**FIELDS | {"seed": 7})
-    real = run_folder_module.locked
+    real = run_folder_module.lock_folder
 
     @contextmanager
     def late(folder):
-        monkeypatch.setattr(run_folder_module, "locked", real)
+        monkeypatch.setattr(run_folder_module, "lock_folder", real)
         train_task(SORT, other, folder=folder)
         with real(folder):
             yield
 
-    monkeypatch.setattr(run_folder_module, "locked", late)
+    monkeypatch.setattr(run_folder_module, "lock_folder", late)
     with pytest.raises(FileError, match="seed 7 there, 0 asked"):
         train_task(SORT, TINY, folder=tmp_path)
 

@@ -18,7 +18,7 @@ from rankscope.errors import (
     RankscopeError,
     UnknownNameError,
 )
-from rankscope.findings.train import Stopped, TrainConfig, TrainFinding
+from rankscope.findings.train import EarlyStop, TrainConfig, TrainFinding
 from rankscope.network import Attention, Context
 from rankscope.papers.tasks import (
     TASKS,
@@ -241,7 +241,7 @@ def test_training_stops_at_a_score():
 def test_training_stops_when_the_loss_does_not_fall():
     config = tiny(patience=2)
     assert why_stop(config, epochs(3, 2, 2.5)) is None
-    assert why_stop(config, epochs(3, 2, 2.5, 2)) == Stopped(by="patience", limit=2, epoch=2)
+    assert why_stop(config, epochs(3, 2, 2.5, 2)) == EarlyStop(by="patience", limit=2, epoch=2)
     assert why_stop(config, epochs(3, 2, 2.5, 2)).words == "no smaller loss in 2 epochs after epoch 2"
     assert why_stop(config, epochs(3, 2, 2.5, 1.9)) is None
     assert why_stop(config, epochs(3, 2, 2, 2, 2, 2)) is None  # the last epoch: not early

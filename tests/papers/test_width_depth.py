@@ -12,10 +12,10 @@ from rankscope.papers.figures.width_depth import (
     BARE,
     SKIP,
     Form,
-    WidthDepthSetting,
     Trial,
     WidthDepthConfig,
     WidthDepthFound,
+    WidthDepthSetting,
     accuracy_of,
     points,
 )
@@ -101,7 +101,9 @@ def made(numbers, usual=6):
     depths = list(dict.fromkeys(layers for _, layers in numbers))
     shapes = {layers: Form(layers=layers, dim=2, heads=2, parameters=100) for layers in depths}
     return WidthDepthFound(
-        setting=WidthDepthSetting(heads=2, parameters=100, layers=usual, epochs=1, initial_std=0.02, rates=(1e-3,)),
+        setting=WidthDepthSetting(
+            heads=2, parameters=100, layers=usual, epochs=1, initial_std=0.02, rates=(1e-3,)
+        ),
         shapes=tuple(shapes.values()),
         lines={"naive": 0.1},
         over_seeds=tuple(

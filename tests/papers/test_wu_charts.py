@@ -7,9 +7,9 @@ from scipy import stats
 from rankscope.charts import Panel
 from rankscope.papers.figures.wu_counterexample import (
     MOST_TEXTS,
-    WuCounterexampleSetting,
     WeightPair,
     WuCounterexampleFound,
+    WuCounterexampleSetting,
     chart,
 )
 from rankscope.papers.figures.wu_curves import RATIO, depth_panel

@@ -9,8 +9,8 @@ from rankscope.papers.figures.wu_orthogonal import (
     Mask,
     OrthogonalConfig,
     OrthogonalFound,
-    WuOrthogonalSetting,
     Starts,
+    WuOrthogonalSetting,
     compute,
     connection,
     points,
@@ -94,7 +94,9 @@ def test_rules(collapsed: int, ratio: float | None, expected: list[bool | None])
         apart=None,
     )
     starts = Starts(count=20, obtuse=1, outside_hemisphere=0)
-    found = OrthogonalFound(setting=WuOrthogonalSetting(tokens=6, dim=3, steps=9), masks=(mask,), starts=starts)
+    found = OrthogonalFound(
+        setting=WuOrthogonalSetting(tokens=6, dim=3, steps=9), masks=(mask,), starts=starts
+    )
     assert [one.agrees for one in points(found)] == expected
 
 

@@ -6,12 +6,12 @@ import torch
 
 from rankscope.papers.figures.stacks import (
     Shape,
+    at_temperature,
     cells,
     follow_cell,
     norm_named,
     recorded_layers,
     stacks,
-    at_temperature,
 )
 
 SHAPE = Shape.of(layers=4, dim=6, tokens=8)

@@ -10,9 +10,9 @@ from rankscope.papers.figures.kept import KIND, PushedState, RandomStarts
 from rankscope.papers.figures.stacks import Shape, recorded_layers
 from rankscope.papers.figures.wu_counterexample import (
     TokenEquilibrium,
-    WuCounterexampleSetting,
     WeightPair,
     WuCounterexampleFound,
+    WuCounterexampleSetting,
     points,
 )
 from rankscope.papers.figures.wu_geometry import ABOVE, COSINE, LEFT, RANK, SMALLEST
@@ -183,7 +183,9 @@ def slowings(gaps, **other):
         return slowing(sharp, np.zeros_like(sharp))
 
     return WuTemperatureFound(
-        setting=wu_temperature.WuTemperatureSetting.of(layers=64, dim=16, tokens=16, temperatures=("1/64", "64")),
+        setting=wu_temperature.WuTemperatureSetting.of(
+            layers=64, dim=16, tokens=16, temperatures=("1/64", "64")
+        ),
         networks=(),
         slowing={
             norm: {mask: one(other.get(norm, gaps), mask) for mask in SHAPE.masks}

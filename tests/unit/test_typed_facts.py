@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rankscope
-from rankscope.cli.fields import flag, typed
+from rankscope.cli.fields import flag, option_text
 from rankscope.core.config import Config
 from rankscope.errors import ConfigError, Option, RankscopeError, ShapeError, options
 
@@ -152,14 +152,14 @@ def test_no_message_ends_with_bare_names_of_fields() -> None:
 def test_an_option_is_worded_for_its_reader(option: Option, python: str, command: str) -> None:
     error = ShapeError("use ", option, ", or layers=3 as text")
     assert str(error) == f"use {python}, or layers=3 as text"
-    assert error.worded(typed) == f"use {command}, or layers=3 as text"
+    assert error.worded(option_text) == f"use {command}, or layers=3 as text"
 
 
 def test_what_was_typed_is_never_rewritten() -> None:
     """A value that looks like an option, or like a place in a format, stays as it is."""
     for value in ("layers=3", "{layers}", "--layers", "a: layers: b", "%s"):
         error = ConfigError(Option("texts", value), f": no such file {value!r}")
-        assert error.worded(typed) == f"--texts {value}: no such file {value!r}"
+        assert error.worded(option_text) == f"--texts {value}: no such file {value!r}"
         assert str(error) == f"texts={value!r}: no such file {value!r}"
 
 
@@ -168,8 +168,8 @@ def test_an_error_keeps_its_options_with_more_words_and_when_copied() -> None:
     for one in (error, copy.copy(error), error.with_more("")):
         assert type(one) is ConfigError
         assert str(one) == "layers=, heads= belong together"
-        assert one.worded(typed) == "--layers, --heads belong together"
-    assert error.with_more("; see ", Option("dim", 4)).worded(typed).endswith("together; see --dim 4")
+        assert one.worded(option_text) == "--layers, --heads belong together"
+    assert error.with_more("; see ", Option("dim", 4)).worded(option_text).endswith("together; see --dim 4")
 
 
 class Sizes(Config):
@@ -180,7 +180,7 @@ class Sizes(Config):
 def test_a_configuration_names_its_options_in_every_complaint() -> None:
     with pytest.raises(ConfigError) as caught:
         Sizes.of(layers="two", seeds=["x"])
-    said = caught.value.worded(typed)
+    said = caught.value.worded(option_text)
     assert str(caught.value).startswith("layers='two': input should be")
     assert "; seeds.0='x': input should be" in str(caught.value)
     assert said.startswith(f"{flag('layers')} two: input should be")

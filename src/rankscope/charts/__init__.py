@@ -8,17 +8,17 @@ from rankscope.charts.chart import CHART_FORMATS as CHART_FORMATS
 from rankscope.charts.chart import Chart as Chart
 from rankscope.charts.specs import Bar as Bar
 from rankscope.charts.specs import Bars as Bars
-from rankscope.charts.specs import Cell as Cell
-from rankscope.charts.specs import Drawn as Drawn
+from rankscope.charts.specs import CustomPicture as CustomPicture
 from rankscope.charts.specs import Grid as Grid
+from rankscope.charts.specs import GridCell as GridCell
 from rankscope.charts.specs import Line as Line
 from rankscope.charts.specs import Panel as Panel
 from rankscope.charts.specs import Picture as Picture
 from rankscope.charts.specs import Plane as Plane
+from rankscope.charts.specs import PlaneLine as PlaneLine
 from rankscope.charts.specs import Point as Point
 from rankscope.charts.specs import Spot as Spot
 from rankscope.charts.specs import Square as Square
-from rankscope.charts.specs import Way as Way
 from rankscope.charts.svg import to_svg as to_svg
 
 __all__ = [
@@ -26,17 +26,17 @@ __all__ = [
     "Axis",
     "Bar",
     "Bars",
-    "Cell",
     "Chart",
-    "Drawn",
+    "CustomPicture",
     "Grid",
+    "GridCell",
     "Line",
     "Panel",
     "Picture",
     "Plane",
+    "PlaneLine",
     "Point",
     "Spot",
     "Square",
-    "Way",
     "to_svg",
 ]

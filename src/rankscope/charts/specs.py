@@ -81,7 +81,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     """One cell of a grid: how bright it is (0 to 1, None for no color), what stands in it, what is said of it."""
 
     share: float | None
@@ -104,7 +104,7 @@ class Grid:
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    cells: Sequence[Sequence[Cell]]
+    cells: Sequence[Sequence[GridCell]]
     down: str = "layer"
     across: str = ""
     ends: tuple[str, str] = ("", "")
@@ -140,7 +140,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PlaneLine:
     """A line in a plane; ``color`` is one of the numbered colors, -1 for gray, or a color by its code."""
 
     points: Sequence[tuple[float, float]]
@@ -173,7 +173,7 @@ class Square:
 
     name: str
     extent: float
-    ways: Sequence[Way] = ()
+    ways: Sequence[PlaneLine] = ()
     spots: Sequence[Spot] = ()
     rings: Sequence[tuple[float, str]] = ()
     turn: float = 0.0
@@ -199,7 +199,7 @@ class Plane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
+class CustomPicture:
     """A picture that curves, grids and bars cannot show, as other code draws it.
 
     Args:
@@ -214,4 +214,4 @@ class Drawn:
     width: ClassVar[int] = WIDTH
 
 
-Picture = Panel | Grid | Bars | Plane | Drawn
+Picture = Panel | Grid | Bars | Plane | CustomPicture

@@ -20,9 +20,9 @@ from rankscope.charts.specs import (
     WIDTH,
     Bar,
     Bars,
-    Cell,
-    Drawn,
+    CustomPicture,
     Grid,
+    GridCell,
     Line,
     Panel,
     Picture,
@@ -99,9 +99,9 @@ PAGE_STYLE = (
 
 def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
     """The picture. Without ``tips`` it is still: for files that cannot be hovered."""
-    if isinstance(picture, Drawn):
+    if isinstance(picture, CustomPicture):
         return legal(picture.draw())
-    drawing = _drawn(picture)
+    drawing = _drawing_of(picture)
     body = Markup("").join([*drawing.parts, *(drawing.tips if tips else ())])
     style = tag("style", STYLE) if tips else Markup("")
     back = tag("rect", class_="back", width="100%", height="100%", fill="#fff")
@@ -124,8 +124,8 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
 
 def size_of(picture: Picture) -> tuple[float, float]:
     """Width and height; of a picture that other code draws as that code says."""
-    if not isinstance(picture, Drawn):
-        return picture.width, _drawn(picture).height
+    if not isinstance(picture, CustomPicture):
+        return picture.width, _drawing_of(picture).height
     root = re.search(r"<svg\b[^>]*>", picture.draw())
     found = [re.search(rf'\b{name}="([0-9.]+)', root[0] if root else "") for name in ("width", "height")]
     if None in found:
@@ -142,7 +142,7 @@ class _Drawing:
 
 
 @singledispatch
-def _drawn(picture: object) -> _Drawing:
+def _drawing_of(picture: object) -> _Drawing:
     raise TypeError(f"{type(picture).__name__} is no picture; expected a Panel, a Grid, Bars or a Plane")
 
 
@@ -178,7 +178,7 @@ class _Frame:
         return f"{self.x(point.x):.1f} {self.y(value):.1f}"
 
 
-@_drawn.register
+@_drawing_of.register
 def _(panel: Panel) -> _Drawing:
     head, top = _head(panel)
     lines = [line for line in panel.lines if any(point.y is not None for point in line.points)]
@@ -203,7 +203,7 @@ def _(panel: Panel) -> _Drawing:
         bottom=top + height,
         along=panel.along,
     )
-    parts = [*head, *_ruled(panel, frame)]
+    parts = [*head, *_rules_and_ticks(panel, frame)]
     for line, color in zip(lines, inks, strict=True):
         parts += [*_shades(line, color, frame), *_bands(line, color, frame), *_curves(line, color, frame)]
     for line, color in zip(lines, inks, strict=True):
@@ -239,7 +239,7 @@ def _colors(lines: Sequence[Line]) -> list[int]:
     return found
 
 
-def _ruled(panel: Panel, frame: _Frame) -> Iterator[Markup]:
+def _rules_and_ticks(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     """Grid lines, ticks, names of the axes, and places that are marked."""
     for share, words in frame.axis.ticks:
         place = frame.bottom - (frame.bottom - frame.top) * share
@@ -449,7 +449,7 @@ def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: 
 # ----------------------------------------------------------------------------------------------------------- grids
 
 
-@_drawn.register
+@_drawing_of.register
 def _(grid: Grid) -> _Drawing:
     head, top = _head(grid)
     if not grid.rows or not grid.columns:
@@ -521,7 +521,7 @@ def _groups(grid: Grid, left: float, top: float, across: float) -> tuple[list[Ma
         ends.append((left + at * across, left + (at + many) * across - 3))
         at += many
     lines = [
-        list(_wrapped(name, max(3.0, (end - start) / (LETTER * 10.5))))[:2]
+        list(_wrap(name, max(3.0, (end - start) / (LETTER * 10.5))))[:2]
         for (name, _), (start, end) in zip(grid.groups, ends, strict=True)
     ]
     high = 12.0 * max(map(len, lines))
@@ -536,7 +536,9 @@ def _groups(grid: Grid, left: float, top: float, across: float) -> tuple[list[Ma
     return parts, high + 5
 
 
-def _cell(cell: Cell, box: tuple[float, float, float, float], has_text: bool, title: str) -> Iterator[Markup]:
+def _cell(
+    cell: GridCell, box: tuple[float, float, float, float], has_text: bool, title: str
+) -> Iterator[Markup]:
     left, top, right, bottom = box
     color = "#fff" if cell.share is None else viridis(cell.share)
     size = {"width": f"{right - left - 1:.1f}", "height": f"{bottom - top - 1:.1f}"}
@@ -580,7 +582,7 @@ def _color_bar(ends: tuple[str, str], left: float, top: float) -> Iterator[Marku
 # ------------------------------------------------------------------------------------------------------------ bars
 
 
-@_drawn.register
+@_drawing_of.register
 def _(bars: Bars) -> _Drawing:
     head, top = _head(bars)
     known = [bar for bar in bars.bars if bar.value is not None]
@@ -643,7 +645,7 @@ def _bar(bar: Bar, x: Callable[[float], float], y: float) -> Iterator[Markup]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _SquareFrame:
     """Where the places of a square stand on paper."""
 
     square: Square
@@ -661,7 +663,7 @@ class _Window:
         return self.side * length / (2 * self.square.extent)
 
 
-@_drawn.register
+@_drawing_of.register
 def _(plane: Plane) -> _Drawing:
     head, top = _head(plane)
     if not plane.squares:
@@ -672,10 +674,10 @@ def _(plane: Plane) -> _Drawing:
     side = min(WIDEST_SQUARE, (WIDTH - 16 - SQUARE_GAP * (many - 1)) / many)
     margin = (WIDTH - many * side - (many - 1) * SQUARE_GAP) / 2
     letters = side / (LETTER * NOTE_SIZE)
-    said = [[*_few(_wrapped(one.name, letters)), *_few(_wrapped(one.note, letters))] for one in plane.squares]
+    said = [[*_few(_wrap(one.name, letters)), *_few(_wrap(one.note, letters))] for one in plane.squares]
     body = top + ROW * max(map(len, said)) + 2
     for at, (square, lines) in enumerate(zip(plane.squares, said, strict=True)):
-        window = _Window(square, margin + at * (side + SQUARE_GAP), body, side)
+        window = _SquareFrame(square, margin + at * (side + SQUARE_GAP), body, side)
         middle = window.left + side / 2
         parts += [
             _text(middle, top + ROW * (place + 0.7), line, size=NOTE_SIZE, anchor="middle")
@@ -700,13 +702,13 @@ def _legend(names: Sequence[tuple[str, int | str]], top: float) -> tuple[list[Ma
         wide = 24 + LETTER * 10.5 * len(shown)
         if x > 12 and x + wide > WIDTH:
             x, y = 12.0, y + ROW
-        parts.append(tag("circle", cx=f"{x:.1f}", cy=f"{y + 5:.1f}", r=4, **_painted(color, "fill")))
+        parts.append(tag("circle", cx=f"{x:.1f}", cy=f"{y + 5:.1f}", r=4, **_paint(color, "fill")))
         parts.append(_text(x + 8, y + 8.5, shown))
         x += wide
     return parts, y + ROW + 4 if names else top
 
 
-def _circles(window: _Window) -> Iterator[Markup]:
+def _circles(window: _SquareFrame) -> Iterator[Markup]:
     square = window.square
     place = {"cx": f"{window.x(0):.1f}", "cy": f"{window.y(0):.1f}", "fill": "none"}
     last = -math.inf
@@ -725,11 +727,11 @@ def _circles(window: _Window) -> Iterator[Markup]:
         )
 
 
-def _ways(window: _Window) -> Iterator[Markup]:
+def _ways(window: _SquareFrame) -> Iterator[Markup]:
     for way in window.square.ways:
         places = [(window.x(x), window.y(y)) for x, y in way.points if math.isfinite(x) and math.isfinite(y)]
         if len(places) > 1:
-            path = "L".join(f"{places[at][0]:.1f} {places[at][1]:.1f}" for at in thinned(places, THIN))
+            path = "L".join(f"{places[at][0]:.1f} {places[at][1]:.1f}" for at in points_to_keep(places, THIN))
             yield tag(
                 "path",
                 fill="none",
@@ -737,33 +739,33 @@ def _ways(window: _Window) -> Iterator[Markup]:
                 stroke_linejoin="round",
                 stroke_opacity=0.3 if way.faint else None,
                 d=f"M{path}",
-                **_painted(way.color, "stroke"),
+                **_paint(way.color, "stroke"),
             )
 
 
-def _spots(window: _Window) -> Iterator[Markup]:
+def _spots(window: _SquareFrame) -> Iterator[Markup]:
     for spot in _inside(window):
         x, y = window.x(spot.x), window.y(spot.y)
         strength: dict[str, Attribute] = {"opacity": 0.45 if spot.faint else None}
         if spot.shape == "cross":
             way = f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
-            yield tag("path", stroke_width=1.5, d=way, **_painted(spot.color, "stroke"), **strength)
+            yield tag("path", stroke_width=1.5, d=way, **_paint(spot.color, "stroke"), **strength)
             continue
         place: dict[str, Attribute] = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": 3.6}
         if spot.shape == "dot":
-            yield tag("circle", **place, **_painted(spot.color, "fill"), **strength)
+            yield tag("circle", **place, **_paint(spot.color, "fill"), **strength)
             continue
-        ring = _painted(spot.color, "stroke")
+        ring = _paint(spot.color, "stroke")
         classes = " ".join(filter(None, ["hole", str(ring.pop("class_") or "")]))
         yield tag("circle", class_=classes, fill="#fff", stroke_width=1.5, **place, **ring, **strength)
 
 
-def _words_at(window: _Window) -> Iterator[Markup]:
+def _words_at(window: _SquareFrame) -> Iterator[Markup]:
     for x, y, words in window.square.words:
         yield _text(window.x(x), window.y(y) + 3.5, clipped(words, LONGEST_NAME), size=9.5, anchor="middle")
 
 
-def _spot_tips(window: _Window) -> Iterator[Markup]:
+def _spot_tips(window: _SquareFrame) -> Iterator[Markup]:
     """What is said of spots; those that touch say it together."""
     together = dict[tuple[int, int], list[Spot]]()
     for spot in _inside(window):
@@ -777,22 +779,22 @@ def _spot_tips(window: _Window) -> Iterator[Markup]:
         yield _looked_at(window.square.name, said, (x - TOUCH, y - TOUCH, x + TOUCH, y + TOUCH))
 
 
-def _inside(window: _Window) -> Iterator[Spot]:
+def _inside(window: _SquareFrame) -> Iterator[Spot]:
     far = window.square.extent
     return (spot for spot in window.square.spots if abs(spot.x) <= far and abs(spot.y) <= far)
 
 
-def _painted(color: int | str, how: str) -> dict[str, Attribute]:
+def _paint(color: int | str, how: str) -> dict[str, Attribute]:
     """The attributes that give an element one of the numbered colors, or a color by its code."""
     if isinstance(color, str):
         return {"class_": None, how: color}
     return {"class_": (_fill if how == "fill" else _stroke)(color, False), how: _ink(color, False)}
 
 
-def thinned(line: Sequence[tuple[float, float]], tolerance: float) -> list[int]:
+def points_to_keep(line: Sequence[tuple[float, float]], tolerance: float) -> list[int]:
     """Which points to keep so that none is farther than ``tolerance`` from the line (Douglas and Peucker 1973).
 
-    >>> thinned([(0, 0), (1, 0), (2, 0), (2, 1)], 0.01)
+    >>> points_to_keep([(0, 0), (1, 0), (2, 0), (2, 1)], 0.01)
     [0, 2, 3]
     """
     kept, pieces = {0, len(line) - 1}, [(0, len(line) - 1)]
@@ -824,11 +826,11 @@ def _from_piece(point: tuple[float, float], start: tuple[float, float], end: tup
 def heading(title: str, notes: Sequence[str], width: float) -> tuple[list[Markup], float]:
     """Title and notes over that width, and where what follows may begin."""
     parts, at = [], 18.0
-    for line in _wrapped(title, (width - 16) / (LETTER * 15)):  # bold letters are wider
+    for line in _wrap(title, (width - 16) / (LETTER * 15)):  # bold letters are wider
         parts.append(_text(8, at, line, size=14, ink=INK, bold=True, kind="ink"))
         at += 18
     for note in notes:
-        for line in _wrapped(note, (width - 16) / (LETTER * NOTE_SIZE)):
+        for line in _wrap(note, (width - 16) / (LETTER * NOTE_SIZE)):
             parts.append(_text(8, at, line, size=NOTE_SIZE))
             at += ROW
     return parts, max(at, TOP) + 2
@@ -844,7 +846,7 @@ def _empty(picture: Picture, head: list[Markup], top: float, words: str) -> _Dra
     )
 
 
-def _wrapped(text: str, letters: float) -> Iterator[str]:
+def _wrap(text: str, letters: float) -> Iterator[str]:
     """Text in lines of about so many letters; a word longer than a line is cut."""
     line = ""
     for word in clipped(text, 600).split():

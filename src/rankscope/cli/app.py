@@ -6,22 +6,22 @@ import faulthandler
 import click
 
 import rankscope
-from rankscope.cli.program import Declared, Program
+from rankscope.cli.program import CommandGroups, CommandSpec
 
 LOOK, CAUSE, PROVE = "Look at a model", "Find the cause", "Prove"
 RANDOM, PAPERS, LIST = "Random networks", "The papers", "Names"
 
 COMMANDS = {
-    "scan": Declared(
+    "scan": CommandSpec(
         LOOK,
         "Measure, layer by layer, whether the tokens of a model become equal.",
         ("scan minilm", "scan ./my-checkpoint --texts dev.txt --attention --output scan.html"),
         config="rankscope.findings.scan:ScanConfig",
         study="rankscope.studies.scan:scan",
         view="rankscope.findings.scan:ScanView",
-        kept="rankscope.studies.scan:kept",
+        extras="rankscope.studies.scan:scan_extras",
     ),
-    "compare": Declared(
+    "compare": CommandSpec(
         LOOK,
         "Say what changed between scans beyond chance.",
         (
@@ -32,7 +32,7 @@ COMMANDS = {
         study="rankscope.studies.compare:compare",
         view="rankscope.findings.compare:CompareView",
     ),
-    "ablate": Declared(
+    "ablate": CommandSpec(
         CAUSE,
         "Run a model without skips, MLPs or norms; name the part to blame.",
         (
@@ -42,7 +42,7 @@ COMMANDS = {
         config="rankscope.findings.ablate:AblateConfig",
         study="rankscope.studies.ablate:ablate",
     ),
-    "paths": Declared(
+    "paths": CommandSpec(
         CAUSE,
         "Take the output of a model apart into paths through its heads.",
         (
@@ -52,7 +52,7 @@ COMMANDS = {
         config="rankscope.findings.paths:PathsConfig",
         study="rankscope.studies.paths:paths",
     ),
-    "certify": Declared(
+    "certify": CommandSpec(
         PROVE,
         "Lower and upper bounds of the residual of every layer.",
         (
@@ -63,7 +63,7 @@ COMMANDS = {
         study="rankscope.studies.certify:certify",
         view="rankscope.findings.certify:CertifyView",
     ),
-    "predict": Declared(
+    "predict": CommandSpec(
         PROVE,
         "Forecast untrained networks; prove what weights do to any input.",
         (
@@ -74,7 +74,7 @@ COMMANDS = {
         study="rankscope.studies.predict:predict",
         view="rankscope.findings.predict:PredictView",
     ),
-    "collapse": Declared(
+    "collapse": CommandSpec(
         RANDOM,
         "Show how fast the tokens of random networks become equal.",
         (
@@ -84,14 +84,14 @@ COMMANDS = {
         config="rankscope.findings.collapse:CollapseConfig",
         study="rankscope.studies.collapse:collapse",
     ),
-    "rate": Declared(
+    "rate": CommandSpec(
         RANDOM,
         "Order and rate of collapse, measured and predicted.",
         ("rate --mask causal", "rate minilm --layers 100 --text 'The tokens of this text.'"),
         config="rankscope.findings.rate:RateConfig",
         study="rankscope.studies.rate:rate",
     ),
-    "equilibria": Declared(
+    "equilibria": CommandSpec(
         RANDOM,
         "Find where attention with a norm comes to rest.",
         (
@@ -101,28 +101,28 @@ COMMANDS = {
         config="rankscope.findings.equilibria:EquilibriaConfig",
         study="rankscope.studies.equilibria:equilibria",
     ),
-    "claims": Declared(
+    "claims": CommandSpec(
         PAPERS,
         "Run statements of the papers and say which hold.",
         ("claims", "claims proof-step several-heads-bound --output claims.html"),
         config="rankscope.findings.claims:ClaimsConfig",
         study="rankscope.papers.claims.study:claims",
     ),
-    "reproduce": Declared(
+    "reproduce": CommandSpec(
         PAPERS,
         "Make a figure of a paper again.",
         ("reproduce wu-masks --fast", "reproduce paths-sort --output figures"),
         config="rankscope.findings.reproduce:ReproduceConfig",
         study="rankscope.papers.figures.run:reproduce",
     ),
-    "train": Declared(
+    "train": CommandSpec(
         PAPERS,
         "Train a small transformer on a task of the papers.",
         ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot curves.png"),
         config="rankscope.findings.train:TrainConfig",
         study="rankscope.papers.tasks.study:train",
     ),
-    "list": Declared(
+    "list": CommandSpec(
         LIST,
         "List what can be named: models, measures, masks, figures, claims.",
         ("list masks", "list masks --tokens 12 --masks causal,window:2 --plot masks.png"),
@@ -137,7 +137,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-app = Program(
+app = CommandGroups(
     name="rankscope",
     declared=COMMANDS,
     help="See, explain, bound and prevent rank collapse in transformers.",

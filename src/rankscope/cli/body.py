@@ -17,10 +17,10 @@ from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
 from rankscope.core.words import listed
 from rankscope.errors import ConfigError, FileError, RankscopeError
-from rankscope.findings.asked import Asked, Foldered, option
+from rankscope.findings.asked import CommandConfig, FolderConfig, option
 
 if TYPE_CHECKING:
-    from rankscope.cli.program import Declared
+    from rankscope.cli.program import CommandSpec
     from rankscope.document import Document
     from rankscope.findings.base import Finding
     from rankscope.results.statistics import Decision
@@ -33,7 +33,7 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 
 
-class Output(Asked):
+class Output(CommandConfig):
     """How results are written. No part of a configuration: it changes no number."""
 
     group = "Output"
@@ -70,12 +70,12 @@ class Output(Asked):
         """Where results go instead of stdout."""
         return self.output
 
-    def written(self, asked: Asked) -> list[tuple[Path, str]]:
+    def written(self, asked: CommandConfig) -> list[tuple[Path, str]]:
         """Files that will be written, each with the option that asks for it."""
         pairs = ((self.output, "--output"), (self.plot, "--plot"))
         return [(path, name) for path, name in pairs if path is not None]
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: CommandConfig) -> None:
         """Raise before any work if a file could not be written, or would replace one that is read."""
         from rankscope.charts import CHART_FORMATS
         from rankscope.charts.chart import need_png
@@ -122,14 +122,14 @@ class FolderOutput(Output):
         """Nothing goes there instead of stdout."""
         return None
 
-    def written(self, asked: Asked) -> list[tuple[Path, str]]:
+    def written(self, asked: CommandConfig) -> list[tuple[Path, str]]:
         """The files of the folder, where that exists, and the picture."""
         found = [] if self.plot is None else [(self.plot, "--plot")]
         if self.output is None or not self.output.is_dir():
             return found
         return [*found, *((self.output / name, "--output") for name in getattr(asked, "files", ()))]
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: CommandConfig) -> None:
         """Raise before any work if the folder is a file, could not be made, or its files could not be written."""
         from rankscope.charts.chart import need_png
 
@@ -174,10 +174,10 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def command_of(name: str, declared: "Declared") -> click.Command:
+def command_of(name: str, declared: "CommandSpec") -> click.Command:
     """The command, made from its configuration, its view and, once it runs, its study."""
     config, view = found_at(declared.config), found_at(declared.view)
-    form = FolderOutput if issubclass(config, Foldered) else Output
+    form = FolderOutput if issubclass(config, FolderConfig) else Output
 
     def run(**given: Any) -> int:
         try:
@@ -190,7 +190,9 @@ def command_of(name: str, declared: "Declared") -> click.Command:
         asked = shown.asking(config.of(**values_of(config, **given)))
         wanted = out.wanted
         out.check(asked)
-        with found_at(declared.kept)(asked, shown, out.file) if declared.kept else nullcontext({}) as more:
+        with (
+            found_at(declared.extras)(asked, shown, out.file) if declared.extras else nullcontext({}) as more
+        ):
             try:
                 with progress(name) as advance:
                     finding = found_at(declared.study)(config=asked, advance=advance, **more, **_folder(out))
@@ -237,7 +239,7 @@ def _folder(out: Output) -> Into:
     folder = out.output
 
     def save(finding: Any) -> None:
-        with _kept(finding):
+        with _keep_unwritten(finding):
             names = finding.save_into(folder, made_by=command_line())
             note(f"wrote {listed(names)} in {folder}")
 
@@ -249,7 +251,7 @@ def write(finding: "Finding", page: "Document", out: Output, wanted: str) -> Non
     from rankscope.document.html import to_html
     from rankscope.document.text import to_text
 
-    with _kept(finding):
+    with _keep_unwritten(finding):
         if wanted == "parquet":
             finding.table.save(str(out.file))
             note(f"wrote {out.file}")
@@ -268,7 +270,7 @@ def write(finding: "Finding", page: "Document", out: Output, wanted: str) -> Non
 
 
 @contextmanager
-def _kept(finding: "Finding") -> Iterator[None]:
+def _keep_unwritten(finding: "Finding") -> Iterator[None]:
     """What cannot be written inside the block is kept aside, so that no result is lost."""
     try:
         yield

@@ -8,10 +8,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from rankscope.errors import Option
-from rankscope.findings.asked import Asked, spelling_of
+from rankscope.findings.asked import CommandConfig, spelling_of
 
 
-class Typed(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
+class TypedText(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
     """Text as it was typed; the configuration reads and checks it. It knows its choices for the shell and for help."""
 
     def __init__(self, name: str, choices: tuple[str, ...]) -> None:
@@ -24,7 +24,7 @@ class Typed(click.ParamType):  # type: ignore[type-arg]  # generic in new versio
         return [CompletionItem(one) for one in self.choices if one.startswith(incomplete)]
 
 
-class Grouped(click.Option):
+class GroupedOption(click.Option):
     """An option that knows its heading."""
 
     def __init__(self, *args: Any, group: str, **more: Any) -> None:
@@ -32,7 +32,7 @@ class Grouped(click.Option):
         self.group = group
 
 
-class Placed(click.Argument):
+class GroupedArgument(click.Argument):
     """An argument with a heading and a help text, which click leaves out."""
 
     def __init__(self, *args: Any, group: str, words: str, **more: Any) -> None:
@@ -53,12 +53,12 @@ def flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def typed(option: Option) -> str:
+def option_text(option: Option) -> str:
     """An option of an error as one would type it.
 
-    >>> typed(Option("layers", 0)), typed(Option("random_tokens", "2x48")), typed(Option("masks", ("full", "causal")))
-    ('--layers 0', '--random-tokens 2x48', '--masks full,causal')
-    >>> typed(Option("inputs")), typed(Option("split", True)), typed(Option("spectra", False))
+    >>> option_text(Option("layers", 0)), option_text(Option("masks", ("full", "causal")))
+    ('--layers 0', '--masks full,causal')
+    >>> option_text(Option("inputs")), option_text(Option("split", True)), option_text(Option("spectra", False))
     ('--inputs', '--split', '--no-spectra')
     """
     name, value = flag(option.field), option.value
@@ -70,7 +70,7 @@ def typed(option: Option) -> str:
     return f"{name} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
-def options_of(config: type[Asked]) -> list[click.Parameter]:
+def options_of(config: type[CommandConfig]) -> list[click.Parameter]:
     """The options of a configuration: what the command itself declares, then group by group what it shares."""
     found: list[click.Parameter] = []
     order = {one: place for place, one in enumerate(config.__mro__)}
@@ -81,14 +81,16 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
         choices = tuple(str(one) for one in kinds if not isinstance(one, type))
         numeric = "INTEGER" if int in kinds else "NUMBER" if float in kinds else ""
         shape = "|".join(filter(None, [*choices, numeric])) or "TEXT"
-        kind = Typed(
+        kind = TypedText(
             f"{shape}[,...]" if tuple in kinds and int not in kinds and not extra.get("many") else shape,
             choices,
         )
         words = field.description or ""
         if extra.get("positional"):
             many = -1 if extra.get("many") else 1
-            found.append(Placed([name], type=kind, nargs=many, required=False, group=group, words=words))
+            found.append(
+                GroupedArgument([name], type=kind, nargs=many, required=False, group=group, words=words)
+            )
             continue
         default = config.default_text(name)
         more: dict[str, Any] = {
@@ -104,15 +106,15 @@ def options_of(config: type[Asked]) -> list[click.Parameter]:
             more |= {"help": words} if field.default else {}
         else:
             more |= {"is_flag": True, "flag_value": "true"}
-        found.append(Grouped([names, name], **more))
-        old = {"hidden": True, "expose_value": False, "callback": _moved}
-        found += [Grouped([flag(one), name], **(more | old)) for one in extra.get("old", ())]
-        gone = {"hidden": True, "expose_value": False, "callback": _refused(flag(name))}
-        found += [Grouped([flag(one), f"no_{one}"], **(more | gone)) for one in extra.get("moved", ())]
+        found.append(GroupedOption([names, name], **more))
+        old = {"hidden": True, "expose_value": False, "callback": _set_present}
+        found += [GroupedOption([flag(one), name], **(more | old)) for one in extra.get("old", ())]
+        gone = {"hidden": True, "expose_value": False, "callback": _refusal(flag(name))}
+        found += [GroupedOption([flag(one), f"no_{one}"], **(more | gone)) for one in extra.get("moved", ())]
     return found
 
 
-def values_of(config: type[Asked], /, **given: Any) -> dict[str, Any]:
+def values_of(config: type[CommandConfig], /, **given: Any) -> dict[str, Any]:
     """What was typed, by field, comma lists taken apart. Options that were not given are left to their defaults."""
     found = {}
     for name, value in given.items():
@@ -140,13 +142,13 @@ def items(text: str) -> tuple[str, ...]:
     return tuple(stripped for one in found if (stripped := one.strip()))
 
 
-def _moved(context: click.Context, option: click.Parameter, value: Any) -> None:
+def _set_present(context: click.Context, option: click.Parameter, value: Any) -> None:
     """A former name sets the field, unless the present one does."""
     if value not in (None, ()):
         context.params.setdefault(option.name or "", value)
 
 
-def _refused(present: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _refusal(present: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """What an option does whose name has another meaning now, or none."""
 
     def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:

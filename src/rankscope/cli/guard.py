@@ -28,7 +28,7 @@ class Interrupted(Exception):  # noqa: N818 - reads as a sentence
     """The user stopped the program; the message says what became of the work. The option parser would lose it."""
 
 
-def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
+def run_guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
     """Run a command and leave the program, with 0 or what the command returns, 2 for wrong use, 130 if interrupted."""
     _prepare_processor(args)
     try:
@@ -39,9 +39,9 @@ def guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
     except (KeyboardInterrupt, Interrupted) as stop:
         _fail(str(stop) or INTERRUPTED, 130)
     except RankscopeError as error:
-        from rankscope.cli.fields import typed
+        from rankscope.cli.fields import option_text
 
-        _fail(error.worded(typed), 2)
+        _fail(error.worded(option_text), 2)
     except BrokenPipeError:
         _leave_quietly()
     except (MemoryError, OverflowError):

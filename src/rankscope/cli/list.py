@@ -11,10 +11,10 @@ from rankscope.cli.fields import options_of, values_of
 from rankscope.cli.output import emit, names_text, note
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
-from rankscope.findings.asked import Asked, files_of_masks, option
+from rankscope.findings.asked import CommandConfig, files_of_masks, option
 
 if TYPE_CHECKING:
-    from rankscope.cli.program import Declared
+    from rankscope.cli.program import CommandSpec
     from rankscope.masks.summary import MaskSummary
     from rankscope.results.table import Columns as Row  # some cells of a listing are lists
 
@@ -30,7 +30,7 @@ EXAMPLES = (
 """One mask of every kind, for ``rankscope list masks --tokens N``."""
 
 
-class ListConfig(Asked):
+class ListConfig(CommandConfig):
     """Print names and definitions of everything that has a name."""
 
     group = "What is listed"
@@ -50,7 +50,7 @@ class ListConfig(Asked):
         return files_of_masks(self.masks)
 
 
-def list_command(declared: "Declared") -> click.Command:
+def list_command(declared: "CommandSpec") -> click.Command:
     """The command, with options from its fields as others have."""
 
     def run(**given: Any) -> None:
@@ -137,7 +137,7 @@ def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> "l
     if tokens > MOST_TOKENS:
         raise ConfigError(f"--tokens {tokens}: masks are described up to {MOST_TOKENS} tokens")
     rules = [parse_mask(text) for text in texts]
-    rows = [_described(describe(rule, tokens)) for rule in rules]
+    rows = [_mask_row(describe(rule, tokens)) for rule in rules]
     if plot is not None:
         from rankscope.masks import mask_chart
 
@@ -146,7 +146,7 @@ def _described_masks(tokens: int, masks: Sequence[str], plot: Path | None) -> "l
     return rows
 
 
-def _described(found: "MaskSummary") -> "Row":
+def _mask_row(found: "MaskSummary") -> "Row":
     return {
         **{"mask": found["mask"], "tokens": found["tokens"], "edges": found["edges"]},
         **{"density": found["density"], "self_loops": found["self_loops"], "centers": found["centers"]},
@@ -173,7 +173,7 @@ def _architectures() -> "list[Row]":
 
 def _draw_lengths(plot: Path) -> None:
     from rankscope.charts import Chart
-    from rankscope.papers.figures.path_length import path_counts, length_bars
+    from rankscope.papers.figures.path_length import length_bars, path_counts
     from rankscope.pathways.counts import ARCHITECTURES
 
     Chart([length_bars(path_counts(ARCHITECTURES))]).save(plot)

@@ -12,7 +12,7 @@ import click
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class CommandSpec:
     """A command.
 
     Args:
@@ -22,7 +22,7 @@ class Declared:
         config, study: where they are, as ``module:name``.
         view: where the options are that change no number, if there are any.
         command: where a function of this makes the command, if it is none that finds something.
-        kept: where a context manager is that keeps what was found so far, for commands that can go on; it is called
+        extras: where a context manager is that keeps what was found so far, for commands that can go on; it is called
             with configuration, view and output, and gives arguments of the study.
     """
 
@@ -33,13 +33,13 @@ class Declared:
     study: str = ""
     view: str = "rankscope.findings.asked:View"
     command: str = ""
-    kept: str = ""
+    extras: str = ""
 
 
-class Program(click.Group):
+class CommandGroups(click.Group):
     """Commands in groups by question."""
 
-    def __init__(self, *args: Any, declared: dict[str, Declared], **more: Any) -> None:
+    def __init__(self, *args: Any, declared: dict[str, CommandSpec], **more: Any) -> None:
         super().__init__(*args, **more)
         self.declared = declared
 
@@ -57,9 +57,9 @@ class Program(click.Group):
         run = partial(super().main, words, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
-        from rankscope.cli.guard import guarded
+        from rankscope.cli.guard import run_guarded
 
-        return guarded(words, run)
+        return run_guarded(words, run)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of declaration."""

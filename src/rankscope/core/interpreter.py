@@ -49,7 +49,7 @@ class Interpreter:
         for thing in things:
             if type(thing) not in self._known:
                 raise NotUnderstood(thing, self.name, self._why(thing))
-            replaced = next(_replaced(thing), None)
+            replaced = next(_replaced_methods(thing), None)
             if replaced is not None:
                 raise NotUnderstood(
                     thing,
@@ -68,7 +68,7 @@ class Interpreter:
         return f"it is a subclass of {parent.__name__}, whose rule need not hold for it; register a rule of its own"
 
 
-def _replaced(thing: object) -> Iterator[str]:
+def _replaced_methods(thing: object) -> Iterator[str]:
     """Methods of the class that stand replaced on this one instance."""
     for name in getattr(thing, "__dict__", {}):
         if callable(getattr(type(thing), name, None)):

@@ -182,12 +182,12 @@ def _key() -> str:
         torch_version = version("torch")
     except PackageNotFoundError:
         torch_version = ""
-    parts = (*sorted(_described(CPUINFO).items()), platform.release(), platform.version(), torch_version)
+    parts = (*sorted(_cpu_facts(CPUINFO).items()), platform.release(), platform.version(), torch_version)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 @cache
-def _described(cpuinfo: Path) -> dict[str, str]:
+def _cpu_facts(cpuinfo: Path) -> dict[str, str]:
     """What is the same for all cores of the first processor; empty where the system does not say."""
     try:
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
@@ -199,7 +199,7 @@ def _described(cpuinfo: Path) -> dict[str, str]:
 
 
 def _flags(cpuinfo: Path) -> set[str]:
-    return set(_described(cpuinfo).get("flags", "").split())
+    return set(_cpu_facts(cpuinfo).get("flags", "").split())
 
 
 def _cache_folder() -> Path:

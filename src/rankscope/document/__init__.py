@@ -15,8 +15,8 @@ from rankscope.document.blocks import Lines as Lines
 from rankscope.document.blocks import Notes as Notes
 from rankscope.document.blocks import Prose as Prose
 from rankscope.document.blocks import Section as Section
-from rankscope.document.blocks import Stretch as Stretch
 from rankscope.document.blocks import Strip as Strip
+from rankscope.document.blocks import StripPiece as StripPiece
 from rankscope.document.blocks import Tabular as Tabular
 from rankscope.document.blocks import Tone as Tone
 from rankscope.document.blocks import Verdict as Verdict
@@ -34,8 +34,8 @@ __all__ = [
     "Notes",
     "Prose",
     "Section",
-    "Stretch",
     "Strip",
+    "StripPiece",
     "Tabular",
     "Tone",
     "Verdict",

@@ -92,7 +92,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StripPiece:
     """A piece of a strip: how many units it covers, what they are called (``layers 3-7``) and what is said of them."""
 
     many: int
@@ -106,7 +106,7 @@ class Strip:
     """A bar cut into stretches of different tones, such as the verdict along the layers."""
 
     title: str
-    stretches: Sequence[Stretch]
+    stretches: Sequence[StripPiece]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
-from rankscope.charts import Drawn, to_svg
+from rankscope.charts import CustomPicture, to_svg
 from rankscope.charts.markup import legal, tag, void
 from rankscope.charts.specs import WIDTH
 from rankscope.charts.svg import PAGE_STYLE, size_of
@@ -216,7 +216,7 @@ def _cell(cell: Cell | str, kind: str | None) -> Markup:
 
 @_html.register
 def _(block: Figure) -> Markup:
-    if not isinstance(block.picture, Drawn):
+    if not isinstance(block.picture, CustomPicture):
         return tag("figure", tag("div", to_svg(block.picture), class_="wide plain"))
     # As an image, what other code drew can neither do anything nor mix its names with those of the page.
     source = b64encode(to_svg(block.picture).encode()).decode("ascii")
@@ -242,7 +242,7 @@ def _pieces(block: Section) -> list[Markup]:
     note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
     pieces, figures = list[Markup](), list[Figure]()
     for one in for_reader(block.blocks, "html"):
-        if isinstance(one, Figure) and not isinstance(one.picture, Drawn):
+        if isinstance(one, Figure) and not isinstance(one.picture, CustomPicture):
             figures.append(one)
             continue
         pieces += [_side_by_side(figures)] if figures else []

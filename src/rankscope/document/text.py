@@ -41,14 +41,14 @@ def to_text(document: Document, *, dims: bool = False) -> str:
     return "\n\n".join([head, *_all(document.blocks, dims)]) + "\n"
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+def align(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Columns of equal width, one line per row, with a rule below the head; numbers stand to the right.
 
     A star behind some numbers of a column stands to the right of all of them.
 
-    >>> aligned(["layer", "value"], [["1", "0.5"], ["12", "0.25"]], [False, True])
+    >>> align(["layer", "value"], [["1", "0.5"], ["12", "0.25"]], [False, True])
     ['layer  value', '-----  -----', '1        0.5', '12      0.25']
-    >>> aligned(["layer", "value"], [["1", "0.5"], ["12", "0.25*"]], [False, True])
+    >>> align(["layer", "value"], [["1", "0.5"], ["12", "0.25*"]], [False, True])
     ['layer  value', '-----  -----', '1       0.5', '12     0.25*']
     """
     starred = [
@@ -117,7 +117,7 @@ def _(block: Tabular, dims: bool) -> str:
     shown = block.shown()
     rows = [[_one_line(text_of(cell)) for cell in row] for row in shown.rows]
     right = [column.kind == "number" for column in shown.columns]
-    lines = aligned([_one_line(column.name) for column in shown.columns], rows, right)
+    lines = align([_one_line(column.name) for column in shown.columns], rows, right)
     if dims:
         faint = [
             all(isinstance(cell, Cell) and cell.faint for cell in row[1:]) and len(row) > 1

@@ -12,7 +12,7 @@ from rankscope.charts import Chart, Panel, Picture
 from rankscope.core.words import NOTHING, listed, number, power, ranges, sentence
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError, Option
-from rankscope.findings.asked import OWN, Either, files_of_masks, option
+from rankscope.findings.asked import OWN, ModelOrNetwork, files_of_masks, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blame import Blame, Headline
 from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
@@ -39,7 +39,7 @@ Fall = Literal["collapsing", "collapsed", "not collapsing", "undecided", "no num
 FALLS: tuple[Fall, ...] = get_args(Fall)
 
 
-class AblateConfig(Either):
+class AblateConfig(ModelOrNetwork):
     """Cut a model and see what keeps its tokens apart: its skips, its MLPs, its norms or its mask.
 
     The model is rewritten as a tree of parts, which is compared with the model itself before anything is cut. All cuts

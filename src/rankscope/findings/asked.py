@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rankscope.document import Document
     from rankscope.results.statistics import Decision
 
-A = TypeVar("A", bound="Asked")
+A = TypeVar("A", bound="CommandConfig")
 
 MOST_TOKENS = 16_384
 """Beyond this the attention maps of one layer alone would need gigabytes."""
@@ -66,7 +66,7 @@ def spelling_of(field: FieldInfo) -> Spelling:
     return cast("Spelling", field.json_schema_extra or {})
 
 
-class Asked(Config):
+class CommandConfig(Config):
     """Base of what commands are asked. ``group`` is the heading of the fields that a class declares."""
 
     model_config = ConfigDict(defer_build=True, validate_default=True)  # mixins are never made themselves
@@ -114,14 +114,16 @@ class Asked(Config):
         return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
     @classmethod
-    def home(cls, name: str) -> type["Asked"]:
+    def home(cls, name: str) -> type["CommandConfig"]:
         """The class that declares a field, which names its group."""
         return next(
-            one for one in reversed(cls.__mro__) if issubclass(one, Asked) and name in get_annotations(one)
+            one
+            for one in reversed(cls.__mro__)
+            if issubclass(one, CommandConfig) and name in get_annotations(one)
         )
 
 
-class Foldered(Asked):
+class FolderConfig(CommandConfig):
     """A command that makes several files: its ``--output`` is a folder, and ``files`` are names of those in it."""
 
     @property
@@ -135,7 +137,7 @@ def _is_open(default: Any) -> bool:
     return default is None or default is False or default == ()
 
 
-class Seeds(Asked):
+class SeedOptions(CommandConfig):
     group = "Randomness"
     seeds: tuple[int, ...] = option((0,), "How many networks: seeds 0 to N-1.", min_length=1, shown="1")
     seed: int | None = option(None, "One network, of this seed.", ge=0, lt=2**63, shown="0")
@@ -171,7 +173,7 @@ class Seeds(Asked):
         return tuple(dict.fromkeys(seeds))
 
 
-class RandomNetwork(Asked):
+class RandomNetwork(CommandConfig):
     """A random network; ``None`` leaves a choice to the command."""
 
     group = "Random network"
@@ -201,13 +203,13 @@ class RandomNetwork(Asked):
         return self.network[name] if value is None or value == OWN else value
 
 
-class Run(Asked):
+class RunOptions(CommandConfig):
     group = "Run"
     dtype: Dtype = option("float64", "What the network computes in.")
     device: str = option("cpu", "Where to run.")
 
 
-class Drawn(RandomNetwork, Run, Seeds):
+class RandomOnly(RandomNetwork, RunOptions, SeedOptions):
     """A command about random networks alone."""
 
     def filled(self) -> Self:
@@ -226,7 +228,7 @@ class Loading(TypedDict, total=False):
     trust_remote_code: bool
 
 
-class Model(Asked):
+class Model(CommandConfig):
     """What is loaded, how, and which of its blocks are looked at."""
 
     group = "Model"
@@ -259,7 +261,7 @@ class Model(Asked):
         return cast("Loading", {name: getattr(self, name) for name in Loading.__annotations__})
 
 
-class Inputs(Asked):
+class Inputs(CommandConfig):
     """What a model reads. In Python the same may be given as objects: texts, tensors, a function, a loader."""
 
     group = "Inputs of a model"
@@ -309,7 +311,7 @@ class ModelInputs(Model, Inputs):
         return (self.model, *self.read_files)
 
 
-class Cut(Asked):
+class CutOptions(CommandConfig):
     """One network made of a model, or of a random one."""
 
     group = "Which network of it"
@@ -335,7 +337,7 @@ def files_of_masks(masks: Sequence[str]) -> tuple[str, ...]:
     return tuple(rule.strip().removeprefix("file:") for rule in rules if rule.strip().startswith("file:"))
 
 
-class Either(ModelInputs, RandomNetwork, Seeds):
+class ModelOrNetwork(ModelInputs, RandomNetwork, SeedOptions):
     """A command that takes a model, or the options of a random network in its place."""
 
     network: ClassVar[dict[str, int | str]] = RandomNetwork.network | {"norm": "none"}
@@ -386,10 +388,10 @@ class Either(ModelInputs, RandomNetwork, Seeds):
         return {name: self.chosen(name) for name in self.network if name != "tokens"}
 
 
-class ModelOrRandom(Cut, Either):
+class ModelOrRandom(CutOptions, ModelOrNetwork):
     """The same for one network made of it."""
 
-    network: ClassVar[dict[str, int | str]] = Either.network | {"mask": "full", "variant": "san"}
+    network: ClassVar[dict[str, int | str]] = ModelOrNetwork.network | {"mask": "full", "variant": "san"}
     of_model: ClassVar[dict[str, str]] = {"variant": "transformer", "mask": OWN, "norm": OWN}
 
     @property
@@ -398,7 +400,7 @@ class ModelOrRandom(Cut, Either):
         return (*super().reads, *self.mask_files)
 
 
-class View(Asked):
+class View(CommandConfig):
     """Options of a command that change no number: what is shown of a finding, and what makes the program fail."""
 
     group = "What is shown"

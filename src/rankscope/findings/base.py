@@ -57,7 +57,11 @@ UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeErro
 
 
 class Value(BaseModel):
-    """A frozen piece of a finding."""
+    """A frozen piece of a finding.
+
+    Where another class has the name that fits best, the value has a longer one (``FitValue`` beside the ``Fit`` of the
+    split pass) and declares the short one as ``title``, which is what readers of JSON see in ``docs/results.md``.
+    """
 
     model_config = ConfigDict(
         frozen=True,

@@ -179,12 +179,12 @@ class CertifyView(Limits):
 
 
 def _decision(side: str, limit: float, bound: float | None, standing: "Standing") -> "Decision":
-    from rankscope.results.statistics import Decision, Outcome, Span, judged
+    from rankscope.results.statistics import Decision, Outcome, Span, judge_span
 
     known = math.nan if bound is None else bound
     sign, toward = ("<", -1) if side == "lower" else (">", 1)
     # Bounds are rounded outward already: they have no floor.
-    outcome = judged(Span(low=known, high=known), sign, math.log(limit))
+    outcome = judge_span(Span(low=known, high=known), sign, math.log(limit))
     if outcome is Outcome.CLEAR:
         return Decision(outcome=outcome)
     found = (

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, FiniteFloat, computed_field, field_validator, model_validator
 
-from rankscope.charts import Cell, Chart, Grid
+from rankscope.charts import Chart, Grid, GridCell
 from rankscope.core.words import count, listed, number
 from rankscope.document import Block, Column, Document, Prose, Section, Tabular, Tone, some
 from rankscope.document import Verdict as Judged
-from rankscope.findings.asked import Asked, option
+from rankscope.findings.asked import CommandConfig, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MOST_NAMED = 6
 """Claims that one sentence names."""
 
 
-class ClaimsConfig(Asked):
+class ClaimsConfig(CommandConfig):
     """Run statements of the papers, and of rankscope, and say which hold and which are false.
 
     A verdict follows from computed numbers. One claim alone is printed whole: statement, source, the assumption or the
@@ -59,7 +59,7 @@ class ClaimsConfig(Asked):
         return (claims,) if isinstance(claims, str) else claims
 
 
-class _Repeated(Value):
+class _WithComputed(Value):
     """A value whose JSON repeats what is computed from it; that is dropped again on loading."""
 
     @model_validator(mode="before")
@@ -70,7 +70,7 @@ class _Repeated(Value):
         return {name: value for name, value in given.items() if name not in cls.model_computed_fields}
 
 
-class Compared(_Repeated):
+class ComparedValue(_WithComputed, title="Compared"):
     """A figure and what it is compared with."""
 
     means: str
@@ -101,7 +101,7 @@ class Compared(_Repeated):
         return shown if self.is_so else f"{shown} fails"
 
 
-class Detail(_Repeated):
+class Detail(_WithComputed):
     """What else is worth knowing about a claim: an entry of a counter-example, a count, a network."""
 
     label: str
@@ -117,7 +117,7 @@ class Detail(_Repeated):
         return str(self.value) if isinstance(self.value, int | str) else number(self.value, 4)
 
 
-class Checked(_Repeated):
+class CheckedClaim(_WithComputed, title="Checked"):
     """A claim that was run."""
 
     id: str
@@ -144,7 +144,7 @@ class Checked(_Repeated):
     words: Quoted
     """The argument that the claim declares: the assumption, or the counter-example with its entries."""
 
-    numbers: tuple[Compared, ...] = Field(min_length=1)
+    numbers: tuple[ComparedValue, ...] = Field(min_length=1)
     """All figures the verdict rests on; the first one shows it."""
 
     details: tuple[Detail, ...] = ()
@@ -158,7 +158,7 @@ class Checked(_Repeated):
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def number(self) -> Compared:
+    def number(self) -> ComparedValue:
         """The figure that shows the verdict."""
         return self.numbers[0]
 
@@ -196,11 +196,11 @@ class ClaimsFinding(Finding):
         "source": "Where it comes from.",
     }
 
-    claims: tuple[Checked, ...]
+    claims: tuple[CheckedClaim, ...]
     """Every claim, in the order in which they were asked for."""
 
     @property
-    def unexpected(self) -> tuple[Checked, ...]:
+    def unexpected(self) -> tuple[CheckedClaim, ...]:
         """Those whose verdict is not the expected one."""
         return tuple(one for one in self.claims if not one.as_expected)
 
@@ -283,8 +283,8 @@ def _table(head: tuple[str, ...], rows: list[list[str]]) -> Tabular:
     return Tabular(columns=[Column(name, kinds.get(name, "name")) for name in head], rows=rows)
 
 
-def _cell(one: Checked, verdict: Verdict) -> Cell:
+def _cell(one: CheckedClaim, verdict: Verdict) -> GridCell:
     if one.verdict != verdict:
-        return Cell(None)
+        return GridCell(None)
     tip = f"{one.id}: {one.judged}; {one.number.means}: {one.number.text}"
-    return Cell(0.4 if one.as_expected else 1.0, text=one.number.text, tip=tip)
+    return GridCell(0.4 if one.as_expected else 1.0, text=one.number.text, tip=tip)

@@ -8,7 +8,7 @@ from pydantic import field_validator
 from rankscope.charts import Chart, Panel
 from rankscope.core.words import clipped, count, listed, power, ranges
 from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
-from rankscope.findings.asked import Drawn, option
+from rankscope.findings.asked import RandomOnly, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
 
@@ -33,7 +33,7 @@ MOST_SENTENCES = 4
 """Networks that get a sentence each; of more, one sentence speaks for all that behave alike."""
 
 
-class CollapseConfig(Drawn):
+class CollapseConfig(RandomOnly):
     """Run random networks and show how fast their tokens become equal.
 
     Networks of one seed share weights across variants, masks and norms, so that differences between rows are
@@ -42,7 +42,7 @@ class CollapseConfig(Drawn):
     """
 
     group = "Networks to compare"
-    network: ClassVar = Drawn.network
+    network: ClassVar = RandomOnly.network
     variants: tuple[str, ...] = option(
         ("san",), "san, san+mlp, san+skip, transformer; -norm drops norms.", min_length=1, old=("variant",)
     )

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.findings.asked import Asked, Limits, option
+from rankscope.findings.asked import CommandConfig, Limits, option
 from rankscope.findings.base import Finding, Number, Value
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ CORRECTION = (
 )
 
 
-class CompareConfig(Asked):
+class CompareConfig(CommandConfig):
     """Compare two or more scans: checkpoints of a run, before and after a fix, two dtypes.
 
     A change counts if it is beyond chance over the texts, after correction for the many numbers compared, and beyond
@@ -91,7 +91,7 @@ class CompareView(Limits):
         return [finding.decision] if self.fail_if_changed else []
 
 
-class StackVerdict(Value):
+class ComparedStack(Value, title="StackVerdict"):
     """What a scan says of one stack of a model that has several."""
 
     stack: str
@@ -104,7 +104,7 @@ class StackVerdict(Value):
     """The layer from which on it holds, where the scan knows one."""
 
 
-class Scanned(Value):
+class ComparedScan(Value, title="Scanned"):
     """One of the scans."""
 
     name: str
@@ -128,7 +128,7 @@ class Scanned(Value):
     verdict: str | None
     """The verdict that was saved with the scan."""
 
-    stacks: tuple[StackVerdict, ...] = ()
+    stacks: tuple[ComparedStack, ...] = ()
     """Verdicts of single stacks, where the model has several."""
 
     step: int | None = None
@@ -281,7 +281,7 @@ class Comparison(Value):
     baseline: str
     """The scan that the others are held against."""
 
-    scans: tuple[Scanned, ...]
+    scans: tuple[ComparedScan, ...]
     """All scans, the baseline first."""
 
     alpha: float
@@ -681,7 +681,7 @@ class CompareFinding(Finding):
                 "side."
             )
 
-    def _side(self, name: str) -> Scanned:
+    def _side(self, name: str) -> ComparedScan:
         return next(side for side in self.compare.scans if side.name == name)
 
     @property
@@ -818,9 +818,9 @@ class CompareFinding(Finding):
             .agg(pl.col("rank").max())
             .sort("rank", descending=True, maintain_order=True)
         )
-        found = read_rows(order, _Place)
+        found = read_rows(order, _PanelSubject)
         # One panel per measure and place before a second definition, or a second head, of the same one.
-        firsts = dict[tuple[str, str, str], _Place]()
+        firsts = dict[tuple[str, str, str], _PanelSubject]()
         for one in found:
             firsts.setdefault((one.stack, one.site, _measure(one.definition)), one)
         chosen = [*firsts.values(), *(one for one in found if one not in firsts.values())]
@@ -830,7 +830,7 @@ class CompareFinding(Finding):
             panels = [Panel(title="Before and after", lines=[], notes=[why])]
         return Chart([*panels, *self._courses()])
 
-    def _panel(self, what: "_Place", frame: "pl.DataFrame") -> Panel:
+    def _panel(self, what: "_PanelSubject", frame: "pl.DataFrame") -> Panel:
         import polars as pl
 
         from rankscope.results.table import read_rows
@@ -907,7 +907,7 @@ def by_size(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
+class _PanelSubject:
     """What one panel shows."""
 
     stack: str

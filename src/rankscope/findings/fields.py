@@ -178,7 +178,7 @@ def _command(kind: type[Finding]) -> str:
                 for name, hint in shown_of(kind).items()
             ]
         else:
-            parts.append(f"### {kind.command}: {model.__name__}\n\n{_summary(model)}\n")
+            parts.append(f"### {kind.command}: {_title(model)}\n\n{_summary(model)}\n")
         lines = [f"| `{name}` | {kind_} | {_cell(words)} |" for name, kind_, words in rows]
         parts.append("\n".join(["| field | type | meaning |", "|---|---|---|", *lines]) + "\n")
     if kind.columns:
@@ -207,11 +207,16 @@ def type_words(hint: Any, command: str = "") -> str:
     if origin is dict:
         return f"object: {type_words(inside[0], command)} to {type_words(inside[1], command)}"
     if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return f"[{hint.__name__}](#{command}-{hint.__name__.lower()})"
+        return f"[{_title(hint)}](#{command}-{_title(hint).lower()})"
     if isinstance(hint, type) and issubclass(hint, Enum):
         return " or ".join(f'`"{one.value}"`' for one in hint)
     plain = {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "null"}
     return str(plain.get(hint) or getattr(hint, "__name__", hint))
+
+
+def _title(model: type[BaseModel]) -> str:
+    """The name of a value on the page: that of its class, unless the class declares another one."""
+    return model.model_config.get("title") or model.__name__
 
 
 def _models_in(hint: Any) -> Iterator[type[BaseModel]]:

@@ -49,7 +49,7 @@ Gain = Annotated[float, Words(unbounded=math.inf)]
 """A factor; in JSON a number or "unbounded"."""
 
 
-class Described(RandomNetwork):
+class ForecastNetwork(RandomNetwork):
     """A random network, or depths at which a config is forecast."""
 
     layers: tuple[int, ...] = option(  # type: ignore[assignment]  # several depths, where other commands have one
@@ -96,7 +96,7 @@ FOR_WEIGHTS = ("stack", "blocks", "dtype", "device", "allow_pickle", "trust_remo
 """Options of loading that only weights need."""
 
 
-class PredictConfig(Described, Model):
+class PredictConfig(ForecastNetwork, Model):
     """Forecast the mean token cosine of untrained networks, and prove what weights do to any input.
 
     The forecast follows the covariance of tokens through random parts: each depth at the config's width, and at the
@@ -140,7 +140,7 @@ class PredictConfig(Described, Model):
     @property
     def of_random(self) -> list[str]:
         """Options of random networks alone that were given."""
-        return sorted(self.model_fields_set & (set(Described.model_fields) - set(FOR_BOTH)))
+        return sorted(self.model_fields_set & (set(ForecastNetwork.model_fields) - set(FOR_BOTH)))
 
     @property
     def reads(self) -> tuple[str | None, ...]:
@@ -225,7 +225,7 @@ class Depth(Value):
         return f"not in {self.layers}" if self.passes is None else f"layer {self.passes}"
 
 
-class Forecast(Value):
+class ForecastValue(Value, title="Forecast"):
     """The mean cosine of two tokens that a config leads to, with untrained weights."""
 
     model: str
@@ -321,7 +321,7 @@ class Reason(Failed):
     """What the condition is for, and what would make it hold."""
 
 
-class Statement(Value):
+class BlockStatement(Value, title="Statement"):
     """What is proven of one block for every input, computed with real numbers from the stored weights.
 
     Numbers are natural logarithms. The spread is the largest distance between two tokens.
@@ -358,7 +358,7 @@ class Statement(Value):
     """Why nothing, or no contraction, is proven from above."""
 
 
-class Apriori(Value):
+class AprioriValue(Value, title="Apriori"):
     """What weights prove about all inputs, or about those of a given spread and size."""
 
     model: str
@@ -382,7 +382,7 @@ class Apriori(Value):
     keeps_apart: bool
     """Whether every block keeps a share of the spread of every input."""
 
-    layers: tuple[Statement, ...]
+    layers: tuple[BlockStatement, ...]
     """One for each block."""
 
     @property
@@ -430,7 +430,7 @@ class Apriori(Value):
         ]
 
 
-class Mlp(Value):
+class MlpValue(Value, title="Mlp"):
     """What one MLP could do against collapse, and what that would cost."""
 
     layer: int
@@ -478,13 +478,13 @@ class PredictFinding(Finding):
     model: str
     """Name of the config or model; random for a random network, network for a tree of parts."""
 
-    forecast: Forecast | None = None
+    forecast: ForecastValue | None = None
     """How alike tokens become, from the config alone."""
 
-    apriori: Apriori | None = None
+    apriori: AprioriValue | None = None
     """What weights prove about all inputs."""
 
-    mlps: tuple[Mlp, ...] = ()
+    mlps: tuple[MlpValue, ...] = ()
     """What MLPs could do against collapse, where a spread was given."""
 
     definitions: dict[str, str]
@@ -564,7 +564,7 @@ class PredictFinding(Finding):
 Cosines = Mapping[tuple[int, str], Mapping[int, float | None]]
 
 
-def _forecast_sections(found: Forecast, cosines: Cosines) -> list[Section]:
+def _forecast_sections(found: ForecastValue, cosines: Cosines) -> list[Section]:
     columns = (
         Column("layers"),
         Column("dim"),
@@ -603,7 +603,7 @@ def _forecast_sections(found: Forecast, cosines: Cosines) -> list[Section]:
     ]
 
 
-def _statement_sections(found: Apriori) -> list[Section]:
+def _statement_sections(found: AprioriValue) -> list[Section]:
     columns = (
         Column("layer", "name"),
         Column("gain at least"),
@@ -615,10 +615,10 @@ def _statement_sections(found: Apriori) -> list[Section]:
     rows = [
         [
             str(one.layer),
-            _bound(one.gain_lower, -1),
-            _bound(one.gain_upper, 1),
-            NOTHING if one.lower is None else _bound(one.lower, -1),
-            _bound(one.upper, 1),
+            _bound_words(one.gain_lower, -1),
+            _bound_words(one.gain_upper, 1),
+            NOTHING if one.lower is None else _bound_words(one.lower, -1),
+            _bound_words(one.upper, 1),
             {math.inf: "always", -math.inf: NOTHING}.get(one.critical)
             or power(one.critical, digits=4, toward=-1),
         ]
@@ -644,7 +644,7 @@ def _statement_sections(found: Apriori) -> list[Section]:
     return sections
 
 
-def _mlp_section(mlps: Sequence[Mlp]) -> Section:
+def _mlp_section(mlps: Sequence[MlpValue]) -> Section:
     columns = (
         Column("layer", "name"),
         Column("mlp", "name"),
@@ -668,20 +668,20 @@ def _mlp_section(mlps: Sequence[Mlp]) -> Section:
     return Section("What MLPs could do", [Tabular(columns=columns, rows=rows)], note)
 
 
-def _bound(log: float, toward: int) -> str:
+def _bound_words(log: float, toward: int) -> str:
     """A bound in four digits, rounded so that it stays true; a dash where nothing is proven."""
     return NOTHING if log == toward * math.inf else power(log, digits=4, toward=toward)
 
 
 def _factor(value: float, toward: int) -> str:
     """A factor likewise, which is no logarithm."""
-    return _bound(math.log(value) if value > 0 else -math.inf, toward)
+    return _bound_words(math.log(value) if value > 0 else -math.inf, toward)
 
 
 # ---------------------------------------------------------------------------------------------------------- picture
 
 
-def _forecast_panel(found: Forecast, cosines: Cosines) -> Panel:
+def _forecast_panel(found: ForecastValue, cosines: Cosines) -> Panel:
     depths = list(dict.fromkeys(one.layers for one in found.depths))
     lines = []
     for one in sorted(found.depths, key=lambda one: -one.layers):  # short curves stand on long ones
@@ -715,7 +715,7 @@ GIVEN = (
 GAINS = (("gain_upper", "at most", 1), ("gain_lower", "at least", -1))
 
 
-def _bounds_panel(found: Apriori) -> Panel:
+def _bounds_panel(found: AprioriValue) -> Panel:
     """The spread after every block where one was given, with the critical spread of each; gains otherwise."""
     lines = []
     for place, (name, words, toward) in enumerate(GAINS if found.spread is None else GIVEN):

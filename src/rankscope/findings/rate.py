@@ -74,7 +74,7 @@ class RateConfig(ModelOrRandom):
         return True
 
 
-class Plateau(Value):
+class PlateauValue(Value, title="Plateau"):
     """Layers over which the residual hardly falls although it does before or after."""
 
     first: int
@@ -87,7 +87,7 @@ class Plateau(Value):
     """Factor per layer on it."""
 
 
-class Fit(Value):
+class FitValue(Value, title="Fit"):
     """What one run shows of its collapse."""
 
     order: Number
@@ -120,7 +120,7 @@ class Fit(Value):
     lost_from: int | None = None
     """From which layer on rounding is no small part of the residual, so that the fit ends before it."""
 
-    plateaus: tuple[Plateau, ...] = ()
+    plateaus: tuple[PlateauValue, ...] = ()
     """Stretches of layers without collapse."""
 
     def why(self, layers: int) -> str:
@@ -145,7 +145,7 @@ class Fit(Value):
         return "; ".join(dict.fromkeys(one for one in said if one))
 
 
-class Prediction(Value):
+class PredictionValue(Value, title="Prediction"):
     """What the map at consensus says."""
 
     order: Number
@@ -188,7 +188,7 @@ class Prediction(Value):
         return words.get(self.declined, reason)
 
 
-class Run(Value):
+class RateRun(Value, title="Run"):
     """One network on one text."""
 
     seed: int
@@ -197,10 +197,10 @@ class Run(Value):
     sample: int | None = None
     """Number of the text of a model."""
 
-    measured: Fit
+    measured: FitValue
     """From the split pass."""
 
-    predicted: Prediction
+    predicted: PredictionValue
     """From the map at consensus."""
 
 
@@ -225,7 +225,7 @@ class Summary(Value):
     exponent: Number
     """Mean of the exponents."""
 
-    plateaus: tuple[Plateau, ...]
+    plateaus: tuple[PlateauValue, ...]
     """Of a single run."""
 
     predicted_order: Number
@@ -263,7 +263,7 @@ class RateFinding(Finding):
     definitions: dict[str, str]
     """What was measured, as a formula."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RateRun, ...]
     """Every network on every text."""
 
     has_error: bool = True
@@ -277,7 +277,7 @@ class RateFinding(Finding):
             order=_mean([one.order for one in fits]),
             rate=_geometric([one.rate for one in fits]),
             value_growth=_geometric([one.value_growth for one in fits]),
-            regime=_shared([one.regime for one in fits], "none"),
+            regime=_common([one.regime for one in fits], "none"),
             uncertainty=_uncertainty([one.rate for one in fits], [one.uncertainty for one in fits]),
             exponent=_mean([one.exponent for one in fits]),
             plateaus=fits[0].plateaus if len(fits) == 1 else (),
@@ -287,7 +287,7 @@ class RateFinding(Finding):
                 [one.rate for one in predictions], [one.uncertainty for one in predictions]
             ),
             declined=tuple(dict.fromkeys(one.declined for one in fits if one.declined)),
-            method=_shared([one.method for one in predictions], None),
+            method=_common([one.method for one in predictions], None),
         )
 
     @property
@@ -310,7 +310,7 @@ class RateFinding(Finding):
 
     def _reasons(self, reasons: Sequence[str]) -> list[str]:
         """What is said of some runs, the most frequent three, each with the runs it is about if not about all."""
-        found = dict[str, list[Run]]()
+        found = dict[str, list[RateRun]]()
         for run, why in zip(self.runs, reasons, strict=True):
             if why:
                 found.setdefault(why, []).append(run)
@@ -320,7 +320,7 @@ class RateFinding(Finding):
             for why, runs in few
         ]
 
-    def _places(self, runs: Sequence[Run]) -> str:
+    def _places(self, runs: Sequence[RateRun]) -> str:
         """Which runs, by text and seed as far as these tell runs apart."""
         said = list[str]()
         for many, name in (("texts", "sample"), ("seeds", "seed")):
@@ -476,7 +476,7 @@ TITLES: dict[Regime, str] = {
 }
 
 
-def _row(run: Run) -> list[str]:
+def _row(run: RateRun) -> list[str]:
     fit = run.measured
     return [
         str(run.seed),
@@ -496,14 +496,14 @@ def _fact(value: Any) -> str:
             return NOTHING
         case str():
             return value
-        case tuple() if isinstance(value[0], Plateau):
+        case tuple() if isinstance(value[0], PlateauValue):
             return "layers " + ranges(at for one in value for at in range(one.first, one.last + 1))
         case tuple():
             return listed(value)
     return number(value, 6)
 
 
-def _shared(values: Sequence[One], otherwise: One) -> One:
+def _common(values: Sequence[One], otherwise: One) -> One:
     """What all are, if they are the same."""
     return values[0] if len(set(values)) == 1 else otherwise
 

@@ -14,7 +14,7 @@ from rankscope.charts import Chart
 from rankscope.core.words import count, listed
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError
-from rankscope.findings.asked import Foldered, Seeds, option
+from rankscope.findings.asked import FolderConfig, SeedOptions, option
 from rankscope.findings.base import SPLIT_COLUMNS, Finding, Value
 
 Size = Literal["fast", "usual", "full"]
@@ -34,7 +34,7 @@ ENDINGS = (".json", ".csv", ".png", ".html")
 """Of the files in the folder, all named after the figure."""
 
 
-class ReproduceConfig(Foldered, Seeds):
+class ReproduceConfig(FolderConfig, SeedOptions):
     """Make a figure of a paper again and say point by point whether the paper's reading holds.
 
     Networks are random; the verdict follows from their numbers. Every statement says where it comes from: published,
@@ -120,7 +120,7 @@ class FigureName(Value):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
+class FigureDeclaration:
     """What the declaration of a figure says about one finding."""
 
     question: str
@@ -171,9 +171,9 @@ class ReproduceFinding(Finding):
     """What the figure found, by name: settings, summaries over seeds, published numbers."""
 
     @cached_property
-    def _declared(self) -> "Declared":
+    def _declared(self) -> "FigureDeclaration":
         # Figures stand above this row: they need torch. Hence the name of a module in place of an import.
-        declared: Declared = import_module("rankscope.papers.figures.run").declared(self)
+        declared: FigureDeclaration = import_module("rankscope.papers.figures.run").declared(self)
         return declared
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

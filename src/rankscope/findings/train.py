@@ -12,7 +12,7 @@ from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import count, number, percent
 from rankscope.document import Column, Document, Figure, Prose, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError, Option
-from rankscope.findings.asked import Foldered, option
+from rankscope.findings.asked import FolderConfig, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import even
 
@@ -48,7 +48,7 @@ MOST_EPOCHS = 13
 """Rows of the table of epochs."""
 
 
-class TrainConfig(Foldered):
+class TrainConfig(FolderConfig):
     """Train a small transformer on a task of the papers: sorting, convex hulls, memorization, the circle.
 
     The defaults have the sizes of the paper and optimizer settings that train well; --official has the published
@@ -149,7 +149,7 @@ class TrainConfig(Foldered):
         return FILES
 
 
-class Stopped(Value):
+class EarlyStop(Value, title="Stopped"):
     """Why a training ended before its last epoch."""
 
     by: Literal["score", "patience"]
@@ -190,7 +190,7 @@ class Training(Value):
     epochs: int
     """How many were trained."""
 
-    stopped: Stopped | None = None
+    stopped: EarlyStop | None = None
     """Why it ended before its last epoch, if it did."""
 
     parameters: int
@@ -253,12 +253,12 @@ class TrainFinding(Finding):
         when = f"after {count(found.epochs, 'epoch')}" if found.epochs else "before any training"
         said = [f"{found.task}: {found.scored} is {number(found.score, 4)} {when}."]
         if found.lines:
-            said.append(f"Compare with: {_named(found.lines, 4)}.")
+            said.append(f"Compare with: {_score_words(found.lines, 4)}.")
         ceiling = found.lines.get(CEILING)
         if ceiling and found.score is not None:
             said.append(f"The score is {percent(found.score / ceiling, 3)} of the ceiling.")
         if found.published:
-            said.append(f"Published at the paper's sizes: {_named(found.published, 3)}.")
+            said.append(f"Published at the paper's sizes: {_score_words(found.published, 3)}.")
         if found.stopped is not None:
             said.append(f"Training stopped early: {found.stopped.words}.")
         return tuple(said)
@@ -355,7 +355,7 @@ class TrainFinding(Finding):
         return FILES[1:]
 
 
-def _named(scores: dict[str, float], digits: int) -> str:
+def _score_words(scores: dict[str, float], digits: int) -> str:
     return ", ".join(f"{name} {number(value, digits)}" for name, value in scores.items())
 
 

@@ -11,7 +11,7 @@ BLANKS = ConfigDict(
 """Keys of JSON that have blanks, as they always had."""
 
 
-class Line(Value):
+class SourceLine(Value, title="Line"):
     """A line of the model's own code."""
 
     file: str
@@ -28,7 +28,7 @@ class Line(Value):
         return f"{place}, `{self.code}`" if self.code else place
 
 
-class Unread(Value):
+class UnreadPiece(Value, title="Unread"):
     """A piece of a block that was not recognised."""
 
     what: str
@@ -37,14 +37,14 @@ class Unread(Value):
     path: str = ""
     """In which module."""
 
-    line: Line | None = None
+    line: SourceLine | None = None
     """On which line of the model's own code."""
 
     @property
     def words(self) -> str:
         """Where it stands, and what.
 
-        >>> Unread(what="a clamp between logits and softmax", path="blocks.3.attn").words
+        >>> UnreadPiece(what="a clamp between logits and softmax", path="blocks.3.attn").words
         'a clamp between logits and softmax (blocks.3.attn)'
         """
         place = f" ({self.path})" if self.path else ""
@@ -60,14 +60,14 @@ class Branch(Value):
     gave: str | None = None
     """What it gave; null for a number with a point, which is another one in every block and on every processor."""
 
-    line: Line | None = None
+    line: SourceLine | None = None
     """On which line of the model's own code."""
 
     @property
     def words(self) -> str:
         """Where it stands, what it is and what it gave.
 
-        >>> Branch(what="item", gave="3", line=Line(file="zoo.py", number=31)).words
+        >>> Branch(what="item", gave="3", line=SourceLine(file="zoo.py", number=31)).words
         'zoo.py:31: item gave 3'
         """
         place = "" if self.line is None else f"{self.line}: "
@@ -86,7 +86,7 @@ class TreeBlock(Value):
     covered: Number = None
     """Share of the weights that recognised parts cover."""
 
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadPiece, ...] = ()
     """What is not recognised."""
 
     branches: tuple[Branch, ...] = ()
@@ -160,7 +160,7 @@ class TreeLimits(Value):
         return said
 
 
-class Tree(Value):
+class TreeValue(Value, title="Tree"):
     """The model as a tree of parts, or why there is none."""
 
     model_config = BLANKS
@@ -191,7 +191,7 @@ class Tree(Value):
         """Block by block, with the weights that are covered and how far it holds.
 
         >>> block = TreeBlock(blocks=(1, 2), tree=("Skip", "  Mlp: gelu, width 8"), covered=1.0)
-        >>> print(*Tree(blocks=(block,), deviation=2e-15, limits=TreeLimits(longest=128)).lines, sep="\\n")
+        >>> print(*TreeValue(blocks=(block,), deviation=2e-15, limits=TreeLimits(longest=128)).lines, sep="\\n")
         blocks 1 to 2, 100% of their weights:
           Skip
             Mlp: gelu, width 8

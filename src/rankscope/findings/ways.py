@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rankscope.errors import ConfigError, Option, Piece
-from rankscope.findings.asked import Asked
+from rankscope.findings.asked import CommandConfig
 
 
 class Way(NamedTuple):
@@ -19,7 +19,7 @@ class Way(NamedTuple):
     reads: tuple[str, ...]
 
 
-class Effect(NamedTuple):
+class OptionEffect(NamedTuple):
     """What an option does, as a sentence about it, and the pieces of what would give it an effect."""
 
     does: str
@@ -52,45 +52,51 @@ SINGLE, MLPS = ("ask for some: ", Option("top", 20)), ("keep them: ", Option("va
 FORECAST = ("name a config without ", Option("weights"))
 DRAWN = ("draw weights with ", Option("weights", "initial"))
 
-EFFECTS: Mapping[str, Effect] = {
-    "vocab": Effect(
+EFFECTS: Mapping[str, OptionEffect] = {
+    "vocab": OptionEffect(
         "it is the number of ids of random tokens", ("ask for ", Option("random_tokens", "2x48"))
     ),
-    "max_tokens": Effect("it cuts texts after this many tokens", TEXTS),
-    "batch_size": Effect(
+    "max_tokens": OptionEffect("it cuts texts after this many tokens", TEXTS),
+    "batch_size": OptionEffect(
         "it cuts texts, images, sound and whole tensors into passes", ("give one of these",)
     ),
-    "special": Effect("it is about tokens that a tokenizer puts around a text", TEXTS),
-    "axes": Effect("it names the axes of ready inputs", ("give ", Option("inputs"))),
-    "revision": Effect("it is a branch, tag or commit of a Hub id", ("name one (org/name)",)),
-    "allow_pickle": Effect("it opens pickled weights of a folder or a Hub id, trained ones", FOLDER),
-    "trust_remote_code": Effect("it runs code that comes with a folder or a Hub id", FOLDER),
-    "weights": Effect("its weights are taken as they are", ("name a folder, a Hub id or a built-in model",)),
+    "special": OptionEffect("it is about tokens that a tokenizer puts around a text", TEXTS),
+    "axes": OptionEffect("it names the axes of ready inputs", ("give ", Option("inputs"))),
+    "revision": OptionEffect("it is a branch, tag or commit of a Hub id", ("name one (org/name)",)),
+    "allow_pickle": OptionEffect("it opens pickled weights of a folder or a Hub id, trained ones", FOLDER),
+    "trust_remote_code": OptionEffect("it runs code that comes with a folder or a Hub id", FOLDER),
+    "weights": OptionEffect(
+        "its weights are taken as they are", ("name a folder, a Hub id or a built-in model",)
+    ),
     **dict.fromkeys(
         ("seed", "seeds"),
-        Effect("nothing is drawn at random", (*DRAWN, ", or tokens with ", Option("random_tokens", "2x48"))),
+        OptionEffect(
+            "nothing is drawn at random", (*DRAWN, ", or tokens with ", Option("random_tokens", "2x48"))
+        ),
     ),
-    "score": Effect("it ranks single paths", SINGLE),
-    "seconds": Effect("it is the time for a search of single paths", SINGLE),
-    "mlps": Effect("it says what paths do at MLPs", MLPS),
-    "count_mlps": Effect("it counts MLPs on a path", MLPS),
-    "before_final_norm": Effect(
+    "score": OptionEffect("it ranks single paths", SINGLE),
+    "seconds": OptionEffect("it is the time for a search of single paths", SINGLE),
+    "mlps": OptionEffect("it says what paths do at MLPs", MLPS),
+    "count_mlps": OptionEffect("it counts MLPs on a path", MLPS),
+    "before_final_norm": OptionEffect(
         "it takes the last state before the final norm", ("decompose a model that has one",)
     ),
-    "trajectories": Effect("it records paths of random starts", ("run some: ", Option("starts", 200))),
-    "cosine": Effect("it is a limit of forecasts", FORECAST),
-    "tokens": Effect("it is the length of the texts of forecasts", FORECAST),
+    "trajectories": OptionEffect("it records paths of random starts", ("run some: ", Option("starts", 200))),
+    "cosine": OptionEffect("it is a limit of forecasts", FORECAST),
+    "tokens": OptionEffect("it is the length of the texts of forecasts", FORECAST),
 }
 """What options do that only some ways, networks or other options give an effect."""
 
 
-def refuse_unread(config: Asked, ways: Mapping[str, Way], way: str) -> None:
+def refuse_unread(config: CommandConfig, ways: Mapping[str, Way], way: str) -> None:
     """Raise if an option was given that some of the ways read, but not this one."""
     known = {name for one in ways.values() for name in one.reads}
     refuse_idle(config, known - set(ways[way].reads), f"on {ways[way].words}")
 
 
-def refuse_idle(config: Asked, names: Iterable[str], *where: Piece, instead: tuple[Piece, ...] = ()) -> None:
+def refuse_idle(
+    config: CommandConfig, names: Iterable[str], *where: Piece, instead: tuple[Piece, ...] = ()
+) -> None:
     """Raise if one of these options was given; it has no effect ``where``, such as "on texts".
 
     ``instead`` is what would give it one, where that is not what others would say.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.charts import Cell, Chart, Grid
+from rankscope.charts import Chart, Grid, GridCell
 from rankscope.core.words import clipped, count, percent, ranges
 from rankscope.errors import ConfigError
 from rankscope.masks.graph import MaskGraph
@@ -97,7 +97,7 @@ def _side(tokens: int) -> int:
     return -(-tokens // MOST_CELLS)
 
 
-def _drawn(rule: MaskRule, tokens: int) -> tuple[MaskGraph, list[str], list[list[Cell]]]:
+def _drawn(rule: MaskRule, tokens: int) -> tuple[MaskGraph, list[str], list[list[GridCell]]]:
     """The graph, names of rows and columns, and cells."""
     graph, side = rule.graph(tokens), _side(tokens)
     starts = range(0, tokens, side)
@@ -107,7 +107,7 @@ def _drawn(rule: MaskRule, tokens: int) -> tuple[MaskGraph, list[str], list[list
     allowed = np.bincount(places, minlength=len(names) ** 2).reshape(len(names), -1)
     sizes = np.array([min(start + side, tokens) - start for start in starts])
     cells = [
-        [Cell(share, tip=_tip(share, side)) for share in row]
+        [GridCell(share, tip=_tip(share, side)) for share in row]
         for row in (allowed / (sizes[:, None] * sizes)).tolist()
     ]
     return graph, names, cells

@@ -41,7 +41,7 @@ def headlines(summary: Sequence[Entry], verdict: str | None, *, not_finite: bool
         layers = max(entry.layer for entry in states if entry.stack == stack)
         for definition, (name, worst) in HEADLINES.items():
             values = {
-                entry.layer: _shown(entry)
+                entry.layer: _shown_value(entry)
                 for entry in states
                 if (entry.stack, entry.definition) == (stack, definition) and (entry.layer or not layers)
             }
@@ -60,7 +60,7 @@ def headlines(summary: Sequence[Entry], verdict: str | None, *, not_finite: bool
     return found
 
 
-def _shown(entry: Entry) -> float:
+def _shown_value(entry: Entry) -> float:
     if entry.mean is None:
         return math.nan
     return max(entry.mean, entry.floor or 0.0) if entry.measure == "residual_ratio" else entry.mean

@@ -27,7 +27,7 @@ _NUMBERS = {"mean": "value", "std": "std", "floor": "floor"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Step:
+class _HistoryStep:
     step: int
     keys: pl.DataFrame  # one object shared by all steps that measured the same things
     numbers: pl.DataFrame
@@ -37,7 +37,7 @@ class _Step:
         return pl.concat([self.keys, self.numbers], how="horizontal").with_columns(*about)
 
 
-class Judged(TypedDict):
+class StepVerdict(TypedDict):
     """The verdict on one step, as the section ``monitor`` of a record keeps it."""
 
     step: int
@@ -63,8 +63,8 @@ class Restart(TypedDict):
 class History:
     """The scans so far. ``KEPT`` says what is left of them."""
 
-    steps: list[_Step] = field(default_factory=list)
-    verdicts: list[Judged] = field(default_factory=list)
+    steps: list[_HistoryStep] = field(default_factory=list)
+    verdicts: list[StepVerdict] = field(default_factory=list)
     first: Table | None = None
     latest: Table | None = None
 
@@ -75,10 +75,10 @@ class History:
         if self.steps and self.steps[-1].keys.equals(keys):
             keys = self.steps[-1].keys
         numbers = _frame(summary, _NUMBERS, dict.fromkeys(_NUMBERS, pl.Float64))
-        self.steps.append(_Step(step=step, keys=keys, numbers=numbers))
+        self.steps.append(_HistoryStep(step=step, keys=keys, numbers=numbers))
         verdict = table.sections.get("verdict", {})
         name, words, stacks = map(verdict.get, ("verdict", "words", "stacks"))
-        self.verdicts.append(Judged(step=step, verdict=name, words=words, stacks=stacks))
+        self.verdicts.append(StepVerdict(step=step, verdict=name, words=words, stacks=stacks))
         stamped = replace(table, frame=table.frame.with_columns(pl.lit(step, dtype=pl.Int64).alias("step")))
         self.first, self.latest = self.first or stamped, stamped
 
@@ -93,7 +93,7 @@ class History:
             if found.steps and found.steps[-1].keys.equals(keys):
                 keys = found.steps[-1].keys
             numbers = means.select(pl.col(name).cast(pl.Float64) for name in _NUMBERS.values())
-            found.steps.append(_Step(step=step, keys=keys, numbers=numbers))
+            found.steps.append(_HistoryStep(step=step, keys=keys, numbers=numbers))
         if found.steps:
             sections = {name: value for name, value in table.sections.items() if name != "monitor"}
             single = frame.filter(pl.col("sample").is_not_null()).drop("texts", "std")  # of means alone

@@ -37,13 +37,13 @@ def fixed_calls(
         return tuple(Ready(batch=batch) for batch in texts)
     if probes is None and call is None:
         raise ConfigError("a monitor needs texts to look at: give probes, or a call of the model")
-    found = tuple(_owned(ready) for ready in given_calls(model, probes, call=call).calls)
+    found = tuple(_copy_call(ready) for ready in given_calls(model, probes, call=call).calls)
     if not found:
         raise ConfigError("a monitor needs at least one text to look at, got an empty collection")
     return found
 
 
-def _owned(ready: Ready) -> Ready:
+def _copy_call(ready: Ready) -> Ready:
     """The same call in memory that nobody else writes to."""
     batch = ready.batch
     inputs = {name: value.detach().clone() for name, value in batch.inputs.items()}

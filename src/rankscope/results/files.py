@@ -138,7 +138,7 @@ def clear_leftovers(folder: Path, pattern: str = TEMPORARY) -> None:
     with suppress(OSError):
         for left in folder.glob(pattern):
             with suppress(OSError), left.open("r+b") as file:
-                if _locked(file.fileno(), wait=False):
+                if _try_lock(file.fileno(), wait=False):
                     left.unlink()
 
 
@@ -150,7 +150,7 @@ def refuse_input(path: Path, reads: Iterable[object], option: str = "--output") 
     """
     if not path.exists():
         return
-    for name in dict.fromkeys(candidate for one in reads for candidate in _named(one)):
+    for name in dict.fromkeys(candidate for one in reads for candidate in _paths_meant(one)):
         read = Path(name).expanduser()
         if not read.exists():
             continue
@@ -166,11 +166,11 @@ def refuse_input(path: Path, reads: Iterable[object], option: str = "--output") 
             )
 
 
-def _named(given: object) -> Iterator[str]:
+def _paths_meant(given: object) -> Iterator[str]:
     """The paths that a text may mean. Too many do no harm: what is not there cannot be overwritten."""
     if isinstance(given, list | tuple):
         for one in given:
-            yield from _named(one)
+            yield from _paths_meant(one)
     elif isinstance(given, str | os.PathLike):
         text = os.fspath(given)
         if isinstance(text, str) and text and "\0" not in text and len(os.fsencode(text)) < LONGEST_PATH:
@@ -282,7 +282,7 @@ def _being_written(temporary: Path, target: Path) -> Iterator[BinaryIO]:
     for _ in range(NEWEST):
         # os.open applies the user's umask to 0o666; the tempfile module would let only the owner read the file.
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        _locked(handle, wait=True)
+        _try_lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             break
         os.close(handle)  # between its making and its lock another process cleared it away
@@ -298,7 +298,7 @@ def _being_written(temporary: Path, target: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, target)  # Windows renames no open file
 
 
-def _locked(handle: int, *, wait: bool) -> bool:
+def _try_lock(handle: int, *, wait: bool) -> bool:
     """Whether the open file is now locked by this handle; never where the system or the disk has no locks."""
     try:
         import fcntl
@@ -325,7 +325,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+def lock_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Nobody else works in the folder inside the block, which is made if it is missing.
 
     The system frees the lock of a process that was killed. On Windows there is none.

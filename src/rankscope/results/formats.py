@@ -90,7 +90,7 @@ def _from_parquet(content: bytes) -> dict[str, Any]:
     note = pl.read_parquet_metadata(io.BytesIO(content)).get(METADATA_KEY)
     if note is None:
         raise ValueError("the file metadata has no entry 'rankscope'")
-    about = _checked(from_json(note))
+    about = _check_header(from_json(note))
     frame = pl.read_parquet(io.BytesIO(content))
     return {"frame": frame, **{key: about[key] for key in ("command", "provenance", "sections")}}
 
@@ -106,7 +106,7 @@ def frame_of(rows: Any, extra_columns: dict[str, str]) -> pl.DataFrame:
 
 
 def _from_json(content: bytes) -> dict[str, Any]:
-    found = _checked(from_json(content))
+    found = _check_header(from_json(content))
     return {
         "frame": frame_of(found["rows"], found.get("extra_columns", {})),
         "command": found["command"],
@@ -120,19 +120,19 @@ def _from_csv(content: bytes) -> dict[str, Any]:
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise ValueError(f"missing columns {', '.join(missing)}")
-    return {"frame": frame.select(_typed(series) for series in frame)}
+    return {"frame": frame.select(_with_dtype(series) for series in frame)}
 
 
-def _typed(series: pl.Series) -> pl.Series:
+def _with_dtype(series: pl.Series) -> pl.Series:
     """A text column with its dtype: by the schema if fixed, otherwise the one that writes the same text."""
     dtype = COLUMNS.get(series.name)
     if dtype is not None:
-        return _parsed(series, dtype)
+        return _parse(series, dtype)
     if series.null_count() == len(series):
         return series
     for guess in (pl.Boolean, pl.Int64, pl.Float64):
         try:
-            parsed = _parsed(series, guess)
+            parsed = _parse(series, guess)
         except pl.exceptions.PolarsError:
             continue
         if parsed.to_frame().write_csv() == series.to_frame().write_csv():
@@ -140,14 +140,14 @@ def _typed(series: pl.Series) -> pl.Series:
     return series
 
 
-def _parsed(series: pl.Series, dtype: Dtype) -> pl.Series:
+def _parse(series: pl.Series, dtype: Dtype) -> pl.Series:
     if dtype != pl.Boolean:
         return series.cast(dtype)
     words = series.replace_strict({"true": 1, "false": 0}, return_dtype=pl.Int8)
     return words.cast(pl.Boolean)
 
 
-def _checked(found: object) -> dict[str, Any]:
+def _check_header(found: object) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") not in (SCHEMA, FINDING):
         schema = found.get("schema") if isinstance(found, dict) else None
         raise ValueError(f"its schema is {schema!r}")

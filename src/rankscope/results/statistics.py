@@ -104,13 +104,13 @@ def p_values(change: Floats, error: Error) -> Floats:
     return np.where(np.isfinite(error.size) & np.isfinite(change) & (error.freedom > 0), p, np.nan)
 
 
-def adjusted(p: Floats) -> Floats:
+def benjamini_hochberg(p: Floats) -> Floats:
     """p-values after Benjamini and Hochberg (1995): calling all below alpha keeps the expected share of false
     calls below alpha, and if nothing changed at all, any call has probability alpha at most.
 
     The k-th smallest of m becomes the smallest of ``p_j m / j`` over j >= k; NaN is no test and stays.
 
-    >>> adjusted(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
+    >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
     [0.03, 0.04, 0.04, nan]
     """
     from scipy import stats
@@ -306,12 +306,12 @@ def span_of(value: float | None, floor: float | None, *, vanishes: bool, resolve
     return Span(low=max(0.0, value - error), high=value + error)
 
 
-def judged(span: Span, sign: str, limit: float) -> Outcome:
+def judge_span(span: Span, sign: str, limit: float) -> Outcome:
     """Crossed if the comparison holds of everything in the span, clear if it holds of nothing in it.
 
     A comparison with a limit holds of everything between two numbers if it holds of both, so the ends decide.
 
-    >>> judged(Span(low=0.0, high=1e-6), "<", 0.01), judged(Span(low=0.0, high=1e-6), "<", 1e-9)
+    >>> judge_span(Span(low=0.0, high=1e-6), "<", 0.01), judge_span(Span(low=0.0, high=1e-6), "<", 1e-9)
     (<Outcome.CROSSED: 'crossed'>, <Outcome.UNDECIDED: 'undecided'>)
     """
     if math.isnan(span.low) or math.isnan(span.high):

@@ -87,7 +87,7 @@ def conform(frame: pl.DataFrame) -> pl.DataFrame:
             f"(found: {', '.join(frame.columns) or 'none'})"
         )
     extras = [name for name in frame.columns if name not in COLUMNS]
-    columns = [_fixed(frame, name, dtype) for name, dtype in COLUMNS.items()]
+    columns = [_fixed_column(frame, name, dtype) for name, dtype in COLUMNS.items()]
     columns += [_extra(frame[name]) for name in extras]
     return _with_defaults(pl.DataFrame(columns))
 
@@ -107,7 +107,7 @@ def unknown_column(name: str, known: list[str]) -> UnknownNameError:
     return UnknownNameError(f"unknown column {name!r}{hint} Known: {', '.join(known)}.")
 
 
-def _fixed(frame: pl.DataFrame, name: str, dtype: Dtype) -> pl.Series:
+def _fixed_column(frame: pl.DataFrame, name: str, dtype: Dtype) -> pl.Series:
     if name not in frame.columns:
         return pl.Series(name, [None] * frame.height, dtype=dtype)
     series = frame[name]
@@ -345,8 +345,8 @@ class Table:
             ) from error
         commands = list(dict.fromkeys(part.command for part in parts if part.command))
         merged: dict[str, Any] = {
-            "provenance": lambda: _shared([part.provenance for part in parts]),
-            "sections": lambda: _merged([part.sections for part in parts]),
+            "provenance": lambda: _shared_entries([part.provenance for part in parts]),
+            "sections": lambda: _merge_entries([part.sections for part in parts]),
             "command": lambda: "; ".join(commands),
         }
         return cls(
@@ -474,7 +474,7 @@ def _column(name: str, entries: object) -> pl.Series:
         ) from error
 
 
-def _shared(found: list[dict[str, Any]]) -> dict[str, Any]:
+def _shared_entries(found: list[dict[str, Any]]) -> dict[str, Any]:
     if all(one == found[0] for one in found):
         return found[0]
     same = {
@@ -485,7 +485,7 @@ def _shared(found: list[dict[str, Any]]) -> dict[str, Any]:
     return same | {"parts": found}
 
 
-def _merged(found: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge_entries(found: list[dict[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name, value in (item for one in found for item in one.items()):
         if name in merged and merged[name] != value:

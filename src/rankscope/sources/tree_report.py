@@ -7,7 +7,7 @@ from torch import nn
 
 from rankscope.core.words import number as in_digits
 from rankscope.errors import RankscopeError
-from rankscope.findings.tree import Branch, Tree, TreeBlock, TreeLimits
+from rankscope.findings.tree import Branch, TreeBlock, TreeLimits, TreeValue
 from rankscope.masks import Full
 from rankscope.network import (
     Attention,
@@ -42,15 +42,15 @@ def tree_report(
     *,
     stack: str | None = None,
     blocks: Blocks | None = None,
-) -> Tree:
+) -> TreeValue:
     """The tree of a model, or what refused it; ``stack`` and ``blocks`` are those of ``translate``."""
     try:
         return told(translate(model, batch, stack=stack, blocks=blocks))
     except RankscopeError as error:
-        return Tree(refused=str(error), refused_by=type(error).__name__)
+        return TreeValue(refused=str(error), refused_by=type(error).__name__)
 
 
-def told(found: Translation) -> Tree:
+def told(found: Translation) -> TreeValue:
     """What a finding keeps of a tree: equal blocks one after the other are told once."""
     recognition = found.recognition
     blocks: list[TreeBlock] = []
@@ -61,7 +61,7 @@ def told(found: Translation) -> Tree:
         else:
             blocks.append(entry)
     final = found.network.final_norm
-    return Tree(
+    return TreeValue(
         family=found.family,
         blocks=tuple(blocks),
         final_norm=None if final is None else part_words(final),

@@ -24,14 +24,14 @@ from rankscope.results.table import Columns, read_rows
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, can_measure, log_measure, of_measured, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.blame import Changes, blame, blame_rows, joined, summed
+from rankscope.studies.blame import Changes, blame, blame_rows, join_batches, sum_changes
 from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
-from rankscope.studies.inputs import Given, verb_asked
-from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import About, Fed, Source, Subject, memory_words, subjects
-from rankscope.studies.suggest import Tried, ranked, tried
-from rankscope.verdict import EQUAL, Point, Thresholds, deciding_dtype, judge_fall
+from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.rows import RowBuilder, definitions
+from rankscope.studies.subjects import About, EmbeddedTexts, LiveSubject, Source, memory_words, subjects
+from rankscope.studies.suggest import WhatIfOutcomes, rank_what_ifs, try_what_ifs
+from rankscope.verdict import EQUAL, RatioPoint, Thresholds, deciding_dtype, judge_fall
 from rankscope.verdict.falls import number_of
 
 Advance = Callable[[int, int | None], None]
@@ -50,7 +50,7 @@ KEYS = ("variant", "mask", "skip_scale")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class CutPlan:
     """What is asked of a network: the product of variants, masks and skip scales, in some of its blocks or in all."""
 
     variants: tuple[str, ...]
@@ -78,17 +78,17 @@ class Plan:
 
 
 @dataclass(kw_only=True)
-class _Gathered:
+class _Collection:
     """Everything that is collected while the subjects run."""
 
-    rows: Rows = field(default_factory=Rows)
+    rows: RowBuilder = field(default_factory=RowBuilder)
     about: About | None = None
     notes: dict[str, None] = field(default_factory=dict)  # in order, each once
     texts: int = 0
     tokens: int = 0
     passes: int = 0
     blamed: list[Changes] = field(default_factory=list)
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[WhatIfOutcomes] = field(default_factory=list)
     headline: Headline | None = None
 
 
@@ -116,21 +116,21 @@ def ablate(
     and ``tokens`` (how many of the text are measured); with ``split`` also ``float_value`` and ``float_floor``, which
     the ordinary pass gives.
     """
-    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(AblateConfig, model, config, given, **fields)
-    config = _checked(config)
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    config, source, given = resolve_call(AblateConfig, model, config, given, **fields)
+    config = _check_config(config)
     if source is None:
         source, norm = Spec.of(**config.spec(), variant="transformer"), OWN
     else:
         norm = _own_or_none(config.norm)
     plan = plan_of(config, norm)
-    gathered = _Gathered()
+    gathered = _Collection()
     tokens = config.chosen("tokens") if isinstance(source, Spec) else None
     with memory_words("ablation", ADVICE):
         for subject in subjects(
             source, config, given, seeds=config.seeds, tokens=tokens, tokenizer=tokenizer
         ):
-            _run(gathered, subject, config, plan, advance)
+            _run_subject(gathered, subject, config, plan, advance)
     if not gathered.texts:
         raise ConfigError("no text was given; an ablation needs at least one")
     return _finding(gathered, config)
@@ -139,7 +139,7 @@ def ablate(
 # ----------------------------------------------------------------------------------------------- what may be asked
 
 
-def _checked(config: AblateConfig) -> AblateConfig:
+def _check_config(config: AblateConfig) -> AblateConfig:
     """The configuration with names in full; an error if a name is none, or if the options contradict each other."""
     for name in config.variants:
         check_variant(name)
@@ -191,7 +191,7 @@ def _own_or_none(norm: str | None) -> str:
     return norm or OWN
 
 
-def plan_of(config: AblateConfig, norm: str) -> Plan:
+def plan_of(config: AblateConfig, norm: str) -> CutPlan:
     """The plan of a configuration, for a network whose norms are kept (own) or taken out (none)."""
     twice = [name for name in config.variants if f"{name}-norm" in config.variants]
     if norm == "none" and config.semantics == "paper":
@@ -202,7 +202,7 @@ def plan_of(config: AblateConfig, norm: str) -> Plan:
         )
     if norm == "none" and twice:
         raise ConfigError(f"without norms {twice[0]} and {twice[0]}-norm are the same network; leave one out")
-    return Plan(
+    return CutPlan(
         variants=config.variants,
         masks=config.masks,
         skip_scales=config.skip_scales,
@@ -216,8 +216,8 @@ def plan_of(config: AblateConfig, norm: str) -> Plan:
 # ----------------------------------------------------------------------------------------------------------- the run
 
 
-def _run(
-    gathered: _Gathered, subject: Subject, config: AblateConfig, plan: Plan, advance: Advance | None
+def _run_subject(
+    gathered: _Collection, subject: LiveSubject, config: AblateConfig, plan: CutPlan, advance: Advance | None
 ) -> None:
     """All cuts of one subject on all of its texts."""
     chosen = list(cuts(subject.network, plan, subject.kind))
@@ -225,13 +225,13 @@ def _run(
     total = None if subject.total is None else subject.total * len(chosen) * len(config.seeds)
     measure = _measure_split if config.split else _measure
 
-    def explained(fed: Fed) -> None:
+    def explained(fed: EmbeddedTexts) -> None:
         _explain(gathered, subject, fed, config, plan, headline(chosen))
         gathered.texts += len(fed.x)
         gathered.tokens += sum(fed.tokens)
 
-    def measured(fed: Fed, cut: Cut) -> None:
-        measure(gathered.rows, config, _named(cut, fed, subject, config), cut, fed)
+    def measured(fed: EmbeddedTexts, cut: Cut) -> None:
+        measure(gathered.rows, config, _columns(cut, fed, subject, config), cut, fed)
         gathered.passes += len(fed.x)
         if advance is not None:
             advance(gathered.passes, total)
@@ -241,11 +241,11 @@ def _run(
 
 
 def run_cuts(
-    subject: Subject,
+    subject: LiveSubject,
     chosen: Sequence[Cut],
-    visit: Callable[[Fed, Cut], None],
+    visit: Callable[[EmbeddedTexts, Cut], None],
     *,
-    first: Callable[[Fed], None] | None = None,
+    first: Callable[[EmbeddedTexts], None] | None = None,
 ) -> None:
     """Every batch of texts through every network: ``first`` sees a batch once, ``visit`` once per network."""
     # Small products run faster on one thread; the largest weight is a measure of their size.
@@ -264,7 +264,12 @@ def headline(chosen: Sequence[Cut]) -> Cut:
 
 
 def _explain(
-    gathered: _Gathered, subject: Subject, fed: Fed, config: AblateConfig, plan: Plan, cut: Cut
+    gathered: _Collection,
+    subject: LiveSubject,
+    fed: EmbeddedTexts,
+    config: AblateConfig,
+    plan: CutPlan,
+    cut: Cut,
 ) -> None:
     """Blame and what-ifs of ``cut``, the network of the headline: mask, skip scale, norms and blocks as asked for."""
     gathered.headline = Headline(
@@ -281,13 +286,13 @@ def _explain(
             cut.network, fed.x, fed.context, is_token=fed.keep, split=config.split, error=not config.no_error
         )
         gathered.blamed.append(changes)
-        for rows in blame_rows(changes, _named(cut, fed, subject, config)):
+        for rows in blame_rows(changes, _columns(cut, fed, subject, config)):
             gathered.rows.add(changes.texts, rows)
     if config.suggest:
-        gathered.tried.append(tried(cut.network, fed.x, fed.context, is_token=fed.keep))
+        gathered.tried.append(try_what_ifs(cut.network, fed.x, fed.context, is_token=fed.keep))
 
 
-def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> Columns:
+def _columns(cut: Cut, fed: EmbeddedTexts, subject: LiveSubject, config: AblateConfig) -> Columns:
     return {
         "model": subject.about.model,
         "variant": cut.variant,
@@ -302,36 +307,38 @@ def _named(cut: Cut, fed: Fed, subject: Subject, config: AblateConfig) -> Column
     }
 
 
-def _measure(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fed) -> None:
+def _measure(rows: RowBuilder, config: AblateConfig, about: Columns, cut: Cut, fed: EmbeddedTexts) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     measures = [find_measure(name) for name in config.measures]
     traces = [one.trace(fed.x, fed.context, sites=inner) for one in (cut.network, jittered(cut.network))]
     runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)
     for (layer, site, state), (_, _, again) in runs:
-        found = evaluated(measures, state, fed.keep, layer=layer, again=again)
+        found = evaluate_texts(measures, state, fed.keep, layer=layer, again=again)
         for measure, one in zip(measures, found, strict=True):
             rows.add_measured(measure, one, {**about, "layer": layer, "site": site})
 
 
-def _measure_split(rows: Rows, config: AblateConfig, about: Columns, cut: Cut, fed: Fed) -> None:
+def _measure_split(
+    rows: RowBuilder, config: AblateConfig, about: Columns, cut: Cut, fed: EmbeddedTexts
+) -> None:
     measures = [find_measure(name) for name in config.measures]
     splits = split_states(cut.network, fed.x, fed.context, error=not config.no_error, may_overflow=True)
     states, others = (one.states(fed.x, fed.context) for one in (cut.network, jittered(cut.network)))
     for layer, (split, state, again) in enumerate(zip(splits, states, others, strict=True)):
-        ordinary = evaluated(measures, state, fed.keep, layer=layer, again=again)
+        ordinary = evaluate_texts(measures, state, fed.keep, layer=layer, again=again)
         measured, share = of_measured(split, fed.keep, layer)
         for measure, one in zip(measures, ordinary, strict=True):
-            found = _known(log_measure(measure, measured), share)
+            found = _without_lost(log_measure(measure, measured), share)
             rows.add_split(measure, found, one, {**about, "layer": layer, "site": "block"})
 
 
-def _known(found: LogValue, share: Tensor) -> LogValue:
+def _without_lost(found: LogValue, share: Tensor) -> LogValue:
     """No number where the measured tokens are lost in the rounding of the others."""
     log, low = (torch.where(share < LOST, side, torch.nan) for side in (found.log, found.low))
     return replace(found, log=log, low=low)
 
 
-def evaluated(
+def evaluate_texts(
     measures: Sequence[Measure], state: Tensor, keep: Tensor | None, *, layer: int, again: Tensor
 ) -> list[Evaluation]:
     """Every measure of every text on its measured tokens, with the floor of the dtype that the state is in.
@@ -356,14 +363,14 @@ def evaluated(
 # ------------------------------------------------------------------------------------------------ what it amounts to
 
 
-def _finding(gathered: _Gathered, config: AblateConfig) -> AblateFinding:
+def _finding(gathered: _Collection, config: AblateConfig) -> AblateFinding:
     about = gathered.about
     if about is None:
         raise ConfigError("no model was run; an ablation needs at least one seed")
     ran = config.model_copy(update={"dtype": about.dtype, "model": about.model})
     words = definitions(config.measures) | ({DEFINITION: MEANING} if gathered.blamed else {})
     table = about.stamped(gathered.rows.table(ran, command="ablate", seeds=config.seeds))
-    definition, fates = judged(table)
+    definition, fates = fates_of(table)
     network = gathered.headline
     return AblateFinding(
         subject=about.told(
@@ -376,13 +383,13 @@ def _finding(gathered: _Gathered, config: AblateConfig) -> AblateFinding:
         definitions=words,
         split=config.split,
         has_error=not config.no_error,
-        blame=summed(joined(gathered.blamed), network) if gathered.blamed and network else None,
-        suggest=ranked(gathered.tried, network) if gathered.tried else None,
+        blame=sum_changes(join_batches(gathered.blamed), network) if gathered.blamed and network else None,
+        suggest=rank_what_ifs(gathered.tried, network) if gathered.tried else None,
         table=table,
     )
 
 
-def judged(table: Table) -> tuple[str | None, tuple[Fate, ...]]:
+def fates_of(table: Table) -> tuple[str | None, tuple[Fate, ...]]:
     """The residual ratio that verdicts are about, and what becomes of every cut; neither if none was measured."""
     summary = layer_summary(table, by=("skip_scale",)).filter(pl.col("site") == "block")
     known = summary["definition"].unique(maintain_order=True).to_list()
@@ -444,7 +451,7 @@ def _fall(verdict: str) -> Fall:
     return next(one for one in FALLS if one == verdict)
 
 
-def _point(row: LayerMean) -> Point:
+def _point(row: LayerMean) -> RatioPoint:
     """A number if every text is above its floor, else what the mean is at most."""
     known = row.log10_mean if row.share_resolved == 1 else None
-    return Point(layer=row.layer, log10=known, log10_most=row.log10_most)
+    return RatioPoint(layer=row.layer, log10=known, log10_most=row.log10_most)

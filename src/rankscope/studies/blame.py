@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import checked
 from rankscope.errors import ConfigError, ShapeError
-from rankscope.findings import blame as told
+from rankscope.findings import blame as blame_values
 from rankscope.findings.blame import DEFINITION, RATIO, Headline, strongest
 from rankscope.measures import evaluate, evaluate_many, evaluate_padded, find_measure
 from rankscope.network import Context, Network, Part
@@ -41,7 +41,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Log:
+class LogRatios:
     """Log ratio of every text, how far rounding may have moved it, and whether it is above its floor.
 
     An error of NaN was not estimated.
@@ -53,22 +53,22 @@ class Log:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step(Generic[S]):
+class BlockStep(Generic[S]):
     part: Part
     state: S
     branches: tuple[S, ...]
 
 
-class Pass(Protocol[S]):
+class PassKind(Protocol[S]):
     """One way to run the network: ordinary states or split ones."""
 
     def start(self) -> S: ...
 
-    def steps(self, block: Part, state: S) -> list[Step[S]]: ...
+    def steps(self, block: Part, state: S) -> list[BlockStep[S]]: ...
 
     def together(self, outputs: tuple[S, ...]) -> S: ...
 
-    def read(self, state: S, layer: int) -> Log: ...
+    def read(self, state: S, layer: int) -> LogRatios: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +80,14 @@ class FloatPass:
     def start(self) -> Tensor:
         return self.x
 
-    def steps(self, block: Part, state: Tensor) -> list[Step[Tensor]]:
+    def steps(self, block: Part, state: Tensor) -> list[BlockStep[Tensor]]:
         walked = stages(block, state, self.context)
-        return [Step(part=stage.part, state=stage.state, branches=stage.branches) for stage in walked]
+        return [BlockStep(part=stage.part, state=stage.state, branches=stage.branches) for stage in walked]
 
     def together(self, outputs: tuple[Tensor, ...]) -> Tensor:
         return added_up(outputs)
 
-    def read(self, state: Tensor, layer: int) -> Log:
+    def read(self, state: Tensor, layer: int) -> LogRatios:
         measure, state, dtype = find_measure(RATIO), state.cpu(), self.x.dtype
         if self.measured is None:
             ratio = evaluate(measure, state, layer=layer, dtype=dtype)
@@ -95,7 +95,7 @@ class FloatPass:
             ratio = evaluate_padded(measure, state, self.measured.cpu(), layer=layer, dtype=dtype)
         value = ratio.value.reshape(-1)
         error = log_error(ratio.floor.reshape(-1) / value)
-        return Log(log=value.log(), error=error, resolved=ratio.resolved.reshape(-1))
+        return LogRatios(log=value.log(), error=error, resolved=ratio.resolved.reshape(-1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,14 +109,14 @@ class SplitPass:
         state = split_tokens(checked(self.x, tokens=1), self.context.is_token)
         return parted(paired(state)) if self.error else state
 
-    def steps(self, block: Part, state: Split) -> list[Step[Split]]:
+    def steps(self, block: Part, state: Split) -> list[BlockStep[Split]]:
         walked = split_stages(in_float64(block), state, self.context)
-        return [Step(part=stage.part, state=stage.state, branches=stage.branches) for stage in walked]
+        return [BlockStep(part=stage.part, state=stage.state, branches=stage.branches) for stage in walked]
 
     def together(self, outputs: tuple[Split, ...]) -> Split:
         return added(outputs)
 
-    def read(self, state: Split, layer: int) -> Log:
+    def read(self, state: Split, layer: int) -> LogRatios:
         """Some tokens alone may be closer to each other than the rounding of the residual of all of them."""
         own, share = of_measured(state, self.measured, layer)
         ratio = log_measure(find_measure(RATIO), own)
@@ -125,7 +125,7 @@ class SplitPass:
             share = torch.maximum(share, torch.where(torch.isnan(off), torch.inf, off))
         log, share = ratio.log.reshape(-1).cpu(), share.reshape(-1).cpu()
         error = log_error(share) if self.error else torch.full_like(share, torch.nan)
-        return Log(log=log, error=error, resolved=torch.isfinite(log) & (share < LOST))
+        return LogRatios(log=log, error=error, resolved=torch.isfinite(log) & (share < LOST))
 
 
 def log_error(share: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def log_error(share: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class StepChange:
     """What one step of one block does to the log residual ratio of every text; below zero is towards collapse.
 
     Args:
@@ -169,7 +169,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dominance:
+class TextDominance:
     """What one channel, or the massive tokens, hold of the energy of a layer in every text; None where it is little."""
 
     layer: int
@@ -186,14 +186,14 @@ class Dominance:
 class Changes:
     """All changes in order of execution; ``totals`` is the whole change of each text, None where it has none."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[StepChange, ...]
     totals: tuple[float | None, ...]
     blocks: int
     texts: int
     split: bool = False
-    dominance: tuple[Dominance, ...] = ()
+    dominance: tuple[TextDominance, ...] = ()
 
-    def of(self, block: int | None) -> list[Change]:
+    def of(self, block: int | None) -> list[StepChange]:
         """The changes of one block, or of all."""
         if block is not None and not 1 <= block <= self.blocks:
             raise ConfigError(f"block {block} was asked for; the network has blocks 1 to {self.blocks}")
@@ -224,19 +224,19 @@ def blame(
     measured = measured_tokens(x, context, is_token)
     with torch.no_grad():
         if split:
-            walked = _walked(
+            walked = _walk(
                 network, SplitPass(x=x, context=context, measured=measured, error=error), split=True
             )
         else:
-            walked = _walked(network, FloatPass(x=x, context=context, measured=measured), split=False)
+            walked = _walk(network, FloatPass(x=x, context=context, measured=measured), split=False)
         return replace(walked, dominance=_dominance(Network(network.blocks), x, context, measured))
 
 
 def _dominance(
     network: Network, x: Tensor, context: Context, measured: Tensor | None
-) -> tuple[Dominance, ...]:
+) -> tuple[TextDominance, ...]:
     """Per layer what one channel and what massive tokens hold of the energy, where that is most of it."""
-    limits, dominance = Thresholds(), list[Dominance]()
+    limits, dominance = Thresholds(), list[TextDominance]()
     kinds: tuple[Literal["channel", "token"], ...] = ("channel", "token")
     measures = [find_measure(name) for name in ("channel_share[largest]", "token_share[massive]")]
     for layer, state in enumerate(network.states(x, context)):
@@ -254,7 +254,7 @@ def _dominance(
                 for share in shares
             ]
             dominance.append(
-                Dominance(
+                TextDominance(
                     layer=layer,
                     kind=kind,
                     shares=tuple(share if ok else None for share, ok in zip(shares, is_large, strict=True)),
@@ -289,8 +289,8 @@ def _teams(count: int, player: int) -> Iterator[tuple[float, tuple[int, ...], tu
             yield weight, team, tuple(sorted((*team, player)))
 
 
-def _walked(network: Network, run: Pass[S], *, split: bool) -> Changes:
-    changes: list[Change] = []
+def _walk(network: Network, run: PassKind[S], *, split: bool) -> Changes:
+    changes: list[StepChange] = []
     state = run.start()
     first = before = run.read(state, 0)
     for number, block in enumerate(network.blocks, start=1):
@@ -312,7 +312,9 @@ def _walked(network: Network, run: Pass[S], *, split: bool) -> Changes:
     )
 
 
-def _shares(run: Pass[S], step: Step[S], before: Log, after: Log, layer: int) -> list[tuple[str, str, Log]]:
+def _shares(
+    run: PassKind[S], step: BlockStep[S], before: LogRatios, after: LogRatios, layer: int
+) -> list[tuple[str, str, LogRatios]]:
     """Name, kind and change of a step, or of each branch of a sum."""
     parts, count = children(step.part), len(step.branches)
     if not count:
@@ -322,7 +324,7 @@ def _shares(run: Pass[S], step: Step[S], before: Log, after: Log, layer: int) ->
             f"block {layer} has a sum of {count} branches, which takes 2^{count} measurements to share out; "
             f"blame shares out up to {MOST_BRANCHES}"
         )
-    known: dict[tuple[int, ...], Log] = {(): before, tuple(range(count)): after}
+    known: dict[tuple[int, ...], LogRatios] = {(): before, tuple(range(count)): after}
     for size in range(1, count):
         for team in combinations(range(count), size):
             known[team] = run.read(run.together(tuple(step.branches[i] for i in team)), layer)
@@ -331,34 +333,34 @@ def _shares(run: Pass[S], step: Step[S], before: Log, after: Log, layer: int) ->
     shares = []
     for player, (part, log) in enumerate(zip(parts, logs, strict=True)):
         errors = [w * (known[team].error + known[joined].error) for w, team, joined in _teams(count, player)]
-        share = Log(log=log, error=torch.stack(errors).sum(dim=0), resolved=resolved)
+        share = LogRatios(log=log, error=torch.stack(errors).sum(dim=0), resolved=resolved)
         shares.append((branch_label(part, stage_name), branch_label(part, kind_of), share))
     return shares
 
 
-def _difference(after: Log, before: Log) -> Log:
-    return Log(
+def _difference(after: LogRatios, before: LogRatios) -> LogRatios:
+    return LogRatios(
         log=after.log - before.log,
         error=after.error + before.error,
         resolved=after.resolved & before.resolved,
     )
 
 
-def _change(share: Log, *, block: int, stage: int, name: str, kind: str) -> Change:
+def _change(share: LogRatios, *, block: int, stage: int, name: str, kind: str) -> StepChange:
     """The change with nulls in place of what is no number; where no floor was estimated, the floor is null."""
     is_number = torch.isfinite(share.log) & ~torch.isinf(share.error)
-    return Change(
+    return StepChange(
         block=block,
         stage=stage,
         name=name,
         kind=kind,
-        values=_nulled(share.log, torch.isfinite(share.log)),
-        floors=_nulled(share.error, is_number & torch.isfinite(share.error)),
+        values=_known_values(share.log, torch.isfinite(share.log)),
+        floors=_known_values(share.error, is_number & torch.isfinite(share.error)),
         known=tuple((share.resolved & is_number).tolist()),
     )
 
 
-def _nulled(values: Tensor, is_number: Tensor) -> tuple[float | None, ...]:
+def _known_values(values: Tensor, is_number: Tensor) -> tuple[float | None, ...]:
     return tuple(v if ok else None for v, ok in zip(values.tolist(), is_number.tolist(), strict=True))
 
 
@@ -377,13 +379,14 @@ def measured_tokens(x: Tensor, context: Context, is_token: Tensor | None) -> Ten
 # ------------------------------------------------------------------------------------------------ what it amounts to
 
 
-def summed(changes: Changes, network: Headline) -> told.Blame:
+def sum_changes(changes: Changes, network: Headline) -> blame_values.Blame:
     """Sums by kind of part over all blocks and in every block, and who is to blame."""
     blocks = tuple(
-        told.Block(block=number, **dict(_sums(changes, number))) for number in range(1, changes.blocks + 1)
+        blame_values.Block(block=number, **dict(_sums(changes, number)))
+        for number in range(1, changes.blocks + 1)
     )
     whole = _sums(changes, None)
-    return told.Blame(
+    return blame_values.Blame(
         **dict(whole),
         network=network,
         definition=DEFINITION,
@@ -392,12 +395,12 @@ def summed(changes: Changes, network: Headline) -> told.Blame:
         split=changes.split,
         block_for=_place(whole, blocks, -1),
         block_against=_place(whole, blocks, 1),
-        dominated=tuple(_dominated(one) for one in changes.dominance if one.is_usual),
+        dominated=tuple(_dominance_value(one) for one in changes.dominance if one.is_usual),
         blocks=blocks,
     )
 
 
-def _sums(changes: Changes, block: int | None) -> told.Sums:
+def _sums(changes: Changes, block: int | None) -> blame_values.Sums:
     """Averaged are the texts in which all of these steps are known, so that the kinds add up to the mean change."""
     own = changes.of(block)
     texts = [text for text in range(changes.texts) if all(change.known[text] for change in own)]
@@ -408,7 +411,7 @@ def _sums(changes: Changes, block: int | None) -> told.Sums:
     if kinds is not None and not is_dominated:
         sides = [strongest(kinds, floors, -1), strongest(kinds, floors, 1)]
     (down, knows_down), (up, knows_up) = sides
-    return told.Sums(
+    return blame_values.Sums(
         texts=len(texts),
         total=None if kinds is None else math.fsum(kinds.values()),
         kinds=kinds,
@@ -422,7 +425,9 @@ def _sums(changes: Changes, block: int | None) -> told.Sums:
 
 
 def _means(
-    changes: Sequence[Change], texts: Sequence[int], entries: Callable[[Change], Sequence[float | None]]
+    changes: Sequence[StepChange],
+    texts: Sequence[int],
+    entries: Callable[[StepChange], Sequence[float | None]],
 ) -> dict[str, float] | None:
     """Entries of the named texts, summed by kind of part, over the number of texts; None if one of them is."""
     sums: dict[str, list[float]] = {}
@@ -434,7 +439,9 @@ def _means(
     return {kind: math.fsum(numbers) / len(texts) for kind, numbers in sums.items()}
 
 
-def _place(whole: told.Sums, blocks: Sequence[told.Block], sign: told.Sign) -> int | None:
+def _place(
+    whole: blame_values.Sums, blocks: Sequence[blame_values.Block], sign: blame_values.Sign
+) -> int | None:
     """The block in which the named kind does most, if rounding leaves no doubt and all are means over the same texts.
 
     Blocks that lack this kind do nothing with it.
@@ -448,13 +455,13 @@ def _place(whole: told.Sums, blocks: Sequence[told.Block], sign: told.Sign) -> i
     return None if name is None else int(name)
 
 
-def _dominated(one: Dominance) -> told.Dominance:
+def _dominance_value(one: TextDominance) -> blame_values.Dominance:
     shares = [share for share in one.shares if share is not None]
     mean = math.fsum(shares) / max(len(shares), 1)
-    return told.Dominance(layer=one.layer, kind=one.kind, share=mean, texts=len(shares))
+    return blame_values.Dominance(layer=one.layer, kind=one.kind, share=mean, texts=len(shares))
 
 
-def joined(parts: Sequence[Changes]) -> Changes:
+def join_batches(parts: Sequence[Changes]) -> Changes:
     """The changes of several batches of one network, or of networks of one shape, as those of all their texts."""
     changes = [
         replace(

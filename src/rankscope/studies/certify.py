@@ -46,9 +46,9 @@ from rankscope.results.table import Row
 from rankscope.sources.seen import Call
 from rankscope.split.run import in_float64
 from rankscope.studies.cuts import Cut, one_cut
-from rankscope.studies.inputs import Given, verb_asked
-from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import About, Source, Subject, memory_words, subjects
+from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.rows import RowBuilder, definitions
+from rankscope.studies.subjects import About, LiveSubject, Source, memory_words, subjects
 
 Advance = Callable[[int, int | None], None]
 
@@ -90,13 +90,13 @@ def certify(
     The table has one row per text, layer and definition. Its numbers are natural logarithms, except ``value`` and
     ``floor``, which are those of the split pass; ``CertifyFinding.columns`` says what each column is.
     """
-    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(CertifyConfig, model, config, given, **fields)
-    source, cut_as = _drawn(source, config)
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    config, source, given = resolve_call(CertifyConfig, model, config, given, **fields)
+    source, cut_as = _source_and_cut(source, config)
     check_variant(cut_as.variant or config.of_model["variant"])
     if config.mask not in (None, OWN):
         parse_mask(config.mask)
-    found, notes = list[Found](), dict[str, None]()
+    found, notes = list[TextCertificate](), dict[str, None]()
     about, cut = None, None
     with memory_words("certificate", "lower ", Option("max_tokens")):
         tokens = config.chosen("tokens") if isinstance(source, Spec) else config.tokens
@@ -112,10 +112,10 @@ def certify(
             notes |= dict.fromkeys(map(str, subject.notes()))
     if not found or cut is None or about is None:
         raise ConfigError("no text was given; a certificate needs at least one")
-    return found_of(found, about, cut, config, list(notes))
+    return finding_of(found, about, cut, config, list(notes))
 
 
-def _drawn(source: Any, config: CertifyConfig) -> tuple[Any, CertifyConfig]:
+def _source_and_cut(source: Any, config: CertifyConfig) -> tuple[Any, CertifyConfig]:
     """What is run, of a random network its ``Spec``; and the configuration by which the network is cut from it.
 
     A random network is drawn as a whole transformer with its norms, and then cut, so that variants of one seed share
@@ -128,7 +128,7 @@ def _drawn(source: Any, config: CertifyConfig) -> tuple[Any, CertifyConfig]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class CertifiedLayer:
     """One layer of one text in one definition. Bounds are natural logarithms, infinite where nothing is proven.
 
     Args:
@@ -213,7 +213,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class TextCertificate:
     """The certificate of one text of one network.
 
     Args:
@@ -227,18 +227,20 @@ class Found:
     seed: int
     sample: int
     tokens: int
-    lines: Sequence[Line]
+    lines: Sequence[CertifiedLayer]
     explain: tuple[Block, ...] = ()
     printed: Mapping[str, "OnText"]
     apart: Apart | None = None
     left_out: int = 0
 
-    def of(self, definition: str) -> list[Line]:
+    def of(self, definition: str) -> list[CertifiedLayer]:
         """The lines of one definition, by layer."""
         return [line for line in self.lines if line.definition == definition]
 
 
-def _texts(subject: Subject, cut: Cut, config: CertifyConfig, *, is_first: bool) -> Iterator[Found]:
+def _texts(
+    subject: LiveSubject, cut: Cut, config: CertifyConfig, *, is_first: bool
+) -> Iterator[TextCertificate]:
     """One text after the other, its padding cut out; constants are explained for the first text of all."""
     about = {
         "model": subject.about.model,
@@ -257,9 +259,9 @@ def _texts(subject: Subject, cut: Cut, config: CertifyConfig, *, is_first: bool)
                 explain: tuple[Block, ...] = ()
                 if is_first:
                     factors = norm_factors(cut.network, x, context)
-                    explain = explained(facts, certificate, printed, lines, factors, config.gamma)
+                    explain = explain_blocks(facts, certificate, printed, lines, factors, config.gamma)
                 keep = None if fed.keep is None else fed.keep[sample - fed.first]
-                yield Found(
+                yield TextCertificate(
                     about=about,
                     seed=subject.seed,
                     sample=sample,
@@ -351,7 +353,7 @@ def _up_to(facts: Facts, layer: int) -> Facts:
 
 
 def _failing(theorem: Theorem, assumptions: Sequence[Assumption]) -> tuple[Failed, ...]:
-    return tuple(failed(theorem.name, one) for one in assumptions if not _holds(one))
+    return tuple(failed_assumption(theorem.name, one) for one in assumptions if not _holds(one))
 
 
 def _holds(one: Assumption) -> bool:
@@ -359,7 +361,7 @@ def _holds(one: Assumption) -> bool:
     return bool(torch.as_tensor(one.holds).all())
 
 
-def failed(of: str, one: Assumption) -> Failed:
+def failed_assumption(of: str, one: Assumption) -> Failed:
     """The assumption as a typed value; a number that is NaN is none."""
     found, limit = (None if math.isnan(float(value)) else float(value) for value in (one.value, one.limit))
     return Failed(of=of, name=one.name, found=found, limit=limit, relation=one.relation)
@@ -373,7 +375,7 @@ def lines_of(
     printed: Mapping[str, OnText],
     names: Sequence[Definition],
     shape: tuple[int, int],
-) -> list[Line]:
+) -> list[CertifiedLayer]:
     """The lines of one text, whose certificate has no batch axes: layer by layer, in the order of the definitions.
 
     ``shape`` is that of its tokens, number by width.
@@ -394,17 +396,17 @@ def trivial_of(layer: LayerBounds, shape: tuple[int, int]) -> dict[str, float]:
     return found | {COMPOSITE: min(float(layer.trivial[COMPOSITE]), float(both))}
 
 
-def _line(layer: LayerBounds, name: Definition, printed: OnText, trivial: float) -> Line:
+def _line(layer: LayerBounds, name: Definition, printed: OnText, trivial: float) -> CertifiedLayer:
     at, lower, upper = layer.layer, float(layer.lower[name]), float(layer.upper[name])
     no_lower, no_upper = (
-        tuple(failed(OURS, one) for one in those if not _holds(one))
+        tuple(failed_assumption(OURS, one) for one in those if not _holds(one))
         for those in (layer.no_lower, layer.no_upper)
     )
     has_bound = 0 < at < len(printed.log_bounds)
     upper_by = _method(layer, layer.upper_by.get(name), upper)
     if upper_by is not None and not upper < trivial - NEARLY:
         upper_by = STATE  # a bound that is no better than the size of the state is that size
-    return Line(
+    return CertifiedLayer(
         layer=at,
         definition=name,
         lower=lower,
@@ -438,11 +440,11 @@ def _method(layer: LayerBounds, place: Tensor | None, bound: float) -> str | Non
 # -------------------------------------------------------------------------------------------------------- all texts
 
 
-def found_of(
-    found: Sequence[Found], about: About, cut: Cut, config: CertifyConfig, notes: Sequence[str]
+def finding_of(
+    found: Sequence[TextCertificate], about: About, cut: Cut, config: CertifyConfig, notes: Sequence[str]
 ) -> CertifyFinding:
     """The finding: rows of every text, what is proven of each of them, and of all together."""
-    rows = Rows()
+    rows = RowBuilder()
     for one in found:
         _add_rows(rows, one)
     names, seeds = config.certified, len({one.seed for one in found})
@@ -476,15 +478,17 @@ def found_of(
     )
 
 
-def standing_of(texts: Sequence[Sequence[Line]]) -> Standing:
+def standing_of(texts: Sequence[Sequence[CertifiedLayer]]) -> Standing:
     """What the lines of one definition, from the input to the last layer, say of every text: the weakest statements."""
     first = texts[0]
     last = first[-1].layer
     lower = min(
-        (_kept(lines), not _why(lines, _kept(lines), "no_lower"), at) for at, lines in enumerate(texts)
+        (_last_with_lower(lines), not _why(lines, _last_with_lower(lines), "no_lower"), at)
+        for at, lines in enumerate(texts)
     )
     upper = min(
-        (_bounded(lines), not _why(lines, _bounded(lines), "no_upper"), at) for at, lines in enumerate(texts)
+        (_last_with_upper(lines), not _why(lines, _last_with_upper(lines), "no_upper"), at)
+        for at, lines in enumerate(texts)
     )
     collapses = [_collapse(lines) for lines in texts]
     known = [one for one in collapses if one is not None]
@@ -493,7 +497,7 @@ def standing_of(texts: Sequence[Sequence[Line]]) -> Standing:
         definition=first[0].definition,
         layers=last,
         lower=_least([_relative(lines[-1].lower, lines[0].upper) for lines in texts]),
-        measured=_known(sum(measured) / len(measured)),
+        measured=_finite_or_none(sum(measured) / len(measured)),
         resolved=all(lines[0].resolved and lines[-1].resolved for lines in texts),
         upper=_most([_relative(lines[-1].upper, lines[0].lower) for lines in texts]),
         upper_vacuous=any(lines[-1].upper_vacuous for lines in texts),
@@ -513,23 +517,23 @@ def standing_of(texts: Sequence[Sequence[Line]]) -> Standing:
     )
 
 
-def _kept(lines: Sequence[Line]) -> int:
+def _last_with_lower(lines: Sequence[CertifiedLayer]) -> int:
     """The last layer up to which every layer has a lower bound."""
     return max(0, next((line.layer - 1 for line in lines if line.lower_vacuous), lines[-1].layer))
 
 
-def _bounded(lines: Sequence[Line]) -> int:
+def _last_with_upper(lines: Sequence[CertifiedLayer]) -> int:
     """The last layer with an upper bound below the size of the state."""
     return max((line.layer for line in lines if not line.upper_vacuous), default=0)
 
 
-def _collapse(lines: Sequence[Line]) -> int | None:
+def _collapse(lines: Sequence[CertifiedLayer]) -> int | None:
     """The first layer, after the input, from which on every state is proven to have collapsed."""
     low = [line.has_collapsed for line in lines]
     return next((line.layer for at, line in enumerate(lines) if line.layer and all(low[at:])), None)
 
 
-def _why(lines: Sequence[Line], layer: int, side: str) -> Failed | None:
+def _why(lines: Sequence[CertifiedLayer], layer: int, side: str) -> Failed | None:
     """What a side lacked in the block after that layer."""
     return next(
         (getattr(line, side)[0] for line in lines if line.layer == layer + 1 and getattr(line, side)), None
@@ -551,7 +555,7 @@ def _most(bounds: Sequence[float]) -> float | None:
     return None if any(map(math.isnan, bounds)) else max(bounds)
 
 
-def weakest(lines: Sequence[Line]) -> Bounds:
+def weakest(lines: Sequence[CertifiedLayer]) -> Bounds:
     """One layer over all texts: the least lower bound, the largest upper one, the mean logarithm of the measured."""
     first = lines[0]
     lowest, highest = min(lines, key=lambda line: line.lower), max(lines, key=lambda line: line.upper)
@@ -564,9 +568,9 @@ def weakest(lines: Sequence[Line]) -> Bounds:
         definition=first.definition,
         layer=first.layer,
         lower=lowest.lower,
-        measured=_known(sum(measured) / len(measured)),
-        measured_low=_known(min(measured)),
-        measured_high=_known(max(measured)),
+        measured=_finite_or_none(sum(measured) / len(measured)),
+        measured_low=_finite_or_none(min(measured)),
+        measured_high=_finite_or_none(max(measured)),
         resolved=all(line.resolved for line in lines),
         upper=highest.upper,
         trivial=max(line.trivial for line in lines),
@@ -583,7 +587,7 @@ def weakest(lines: Sequence[Line]) -> Bounds:
     )
 
 
-def _add_rows(rows: Rows, one: Found) -> None:
+def _add_rows(rows: RowBuilder, one: TextCertificate) -> None:
     about: Row = {**one.about, "seed": one.seed, "sample": one.sample, "tokens": one.tokens, "site": "block"}
     for line in one.lines:
         columns: Row = {
@@ -624,11 +628,11 @@ def _add_rows(rows: Rows, one: Found) -> None:
 # ------------------------------------------------------------------------------------- what printed bounds are made of
 
 
-def explained(
+def explain_blocks(
     facts: Facts,
     certificate: Certificate,
     printed: Mapping[str, OnText],
-    lines: Sequence[Line],
+    lines: Sequence[CertifiedLayer],
     norms: Sequence[Sequence[float]],
     gamma: float,
 ) -> tuple[Block, ...]:
@@ -642,9 +646,11 @@ def explained(
     return tuple(
         Block(
             layer=layer,
-            residual=_known(logs[layer - 1]),
+            residual=_finite_or_none(logs[layer - 1]),
             residual_resolved=real[layer - 1],
-            cubic=_known(logs[layer] - 3 * logs[layer - 1]) if math.isfinite(logs[layer - 1]) else None,
+            cubic=_finite_or_none(logs[layer] - 3 * logs[layer - 1])
+            if math.isfinite(logs[layer - 1])
+            else None,
             cubic_resolved=real[layer - 1] and real[layer],
             mlp=tuple(float(one.l2.exp()) for one in block.mlps),
             norm=tuple(norms[layer - 1]),
@@ -677,7 +683,7 @@ def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: floa
         return _Constants(heads=sum(one.heads for one in found))
     one = found[0]
     known = _Constants(
-        heads=one.heads, d_qk=one.head_dim, gamma=gamma, value_norms=_listed(one.value["spectral"])
+        heads=one.heads, d_qk=one.head_dim, gamma=gamma, value_norms=_as_floats(one.value["spectral"])
     )
     if one.beta is None or one.query_key is None or one.scale is None:
         return known
@@ -689,7 +695,7 @@ def _attention(found: tuple[AttentionFacts, ...], block: LayerFacts, gamma: floa
     return replace(
         known,
         beta=scaled / abs(one.scale),
-        query_key_norms=tuple(norm / abs(one.scale) for norm in _listed(one.query_key["spectral"])),
+        query_key_norms=tuple(norm / abs(one.scale) for norm in _as_floats(one.query_key["spectral"])),
         K=constant,
         critical_radius=-constant / 2,
         theorem_a=_log(spread) if is_plain else None,
@@ -734,14 +740,14 @@ def _factor(norm: Norm, x: Tensor) -> float:
     return float(normed.weight[1]) * math.exp(-least) if least > -math.inf else math.inf
 
 
-def _first(layer: int, printed: Mapping[str, OnText], lines: Sequence[Line]) -> Failed | None:
+def _first(layer: int, printed: Mapping[str, OnText], lines: Sequence[CertifiedLayer]) -> Failed | None:
     """The first assumption of a printed bound that fails in the block, or else what the certificate lacked there."""
     failing = [one.failing[layer] for one in printed.values() if len(one.log_bounds) > layer]
     ours = ((*line.no_lower, *line.no_upper) for line in lines if line.layer == layer)
     return next((those[0] for those in (*failing, *ours) if those), None)
 
 
-def _listed(values: Tensor) -> tuple[float, ...]:
+def _as_floats(values: Tensor) -> tuple[float, ...]:
     return tuple(float(value) for value in values.reshape(-1))
 
 
@@ -749,7 +755,7 @@ def _number(value: Tensor | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 

@@ -21,7 +21,7 @@ from rankscope.results import Table, layer_summary
 from rankscope.results.table import Columns
 from rankscope.split import LogValue, Split, can_measure, log_measure, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 Advance = Callable[[int, int], None]
 """Told after every step how many of how many steps are done."""
@@ -34,8 +34,8 @@ def collapse(
 
     Give a ``CollapseConfig``, or its fields: ``rs.collapse(layers=6, masks=("full", "causal"))``.
     """
-    config = _checked(CollapseConfig.given(config, **fields))
-    rows, measure = Rows(), _measure_split if config.split else _measure
+    config = _check_config(CollapseConfig.given(config, **fields))
+    rows, measure = RowBuilder(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
     done = 0
     with torch.no_grad(), threads_for(config.chosen("tokens") * config.chosen("dim")):
@@ -57,7 +57,7 @@ def collapse(
     )
 
 
-def _checked(config: CollapseConfig) -> CollapseConfig:
+def _check_config(config: CollapseConfig) -> CollapseConfig:
     """The configuration with names in full and defaults written out; an error unless every network can be run here."""
     measures = [find_measure(name) for name in config.measures]
     for measure in measures:
@@ -119,7 +119,7 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]
 
 
 def _measure_split(
-    rows: Rows, config: CollapseConfig, about: Columns, network: Network, batch: Seeds
+    rows: RowBuilder, config: CollapseConfig, about: Columns, network: Network, batch: Seeds
 ) -> None:
     measures = [find_measure(name) for name in config.measures]
     splits = split_states(network, batch.x, error=not config.no_error, may_overflow=True)
@@ -158,7 +158,9 @@ def split_layers(
         yield layer, [log_measure(measure, split) for measure in measures], ordinary
 
 
-def _measure(rows: Rows, config: CollapseConfig, about: Columns, network: Network, batch: Seeds) -> None:
+def _measure(
+    rows: RowBuilder, config: CollapseConfig, about: Columns, network: Network, batch: Seeds
+) -> None:
     inner = [site for site in config.sites if site in ("attention", "mlp")]
     traces = [one.trace(batch.x, sites=inner) for one in (network, jittered(network))]
     runs = zip(*(traced_states(trace, config.sites) for trace in traces), strict=True)

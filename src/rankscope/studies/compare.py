@@ -19,13 +19,13 @@ from rankscope.findings.compare import (
     Against,
     Change,
     CompareConfig,
+    ComparedScan,
+    ComparedStack,
     CompareFinding,
     Comparison,
     End,
     Only,
-    Scanned,
     Series,
-    StackVerdict,
     TrendLine,
     by_size,
 )
@@ -33,14 +33,14 @@ from rankscope.results import Outcome, Table, provenance
 from rankscope.results.statistics import (
     Error,
     Floats,
-    adjusted,
+    benjamini_hochberg,
     p_values,
     paired_error,
     span_of,
     trend,
     welch_error,
 )
-from rankscope.results.statistics import judged as judged_span
+from rankscope.results.statistics import judge_span as judged_span
 from rankscope.results.table import read_rows
 from rankscope.studies.rows import run_id
 
@@ -122,14 +122,14 @@ def compare(
     asked = _full_names(given[0] if given else CompareConfig.of(**fields))
     if live and asked.scans:
         raise ConfigError("scans were given twice: as arguments and as the field scans; leave one out")
-    sides = _chosen(sides_of(live or asked.scans, advance), asked)
+    sides = _select(sides_of(live or asked.scans, advance), asked)
     asked = asked.model_copy(update={"scans": tuple(side.name for side in sides)})
     differences = pl.concat([_differences(sides[0], side) for side in sides[1:]])
     if not differences.height:
         raise ConfigError(
             f"{', '.join(asked.scans)} have no stack, layer, site and definition in common; nothing can be compared"
         )
-    rows = _judged(differences, asked.alpha)
+    rows = _with_significance(differences, asked.alpha)
     places = [_ends(side) for side in sides]
     return CompareFinding(
         compare=Comparison(
@@ -166,13 +166,13 @@ def _full_names(config: CompareConfig) -> CompareConfig:
 # What is read: saved or live scans, each brought to one frame of cells and one of rows per text.
 
 
-class _Read(BaseModel):
+class _SavedPart(BaseModel):
     """A part of a result file of a scan; what this program does not know is left aside."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class _About(_Read):
+class _About(_SavedPart):
     """The section ``scan``."""
 
     model: str | None = None
@@ -180,13 +180,13 @@ class _About(_Read):
     tokens: float | None = None
 
 
-class _Stack(_Read):
+class _Stack(_SavedPart):
     stack: str
     verdict: str | None = None
     starts: int | None = None
 
 
-class _Verdict(_Read):
+class _Verdict(_SavedPart):
     """The section ``verdict``, and one of the verdicts of a record of training."""
 
     verdict: str | None = None
@@ -194,7 +194,7 @@ class _Verdict(_Read):
     step: int | None = None
 
 
-class _Monitor(_Read):
+class _Monitor(_SavedPart):
     """The section ``monitor`` of a record of training."""
 
     step: int | None = None
@@ -202,7 +202,7 @@ class _Monitor(_Read):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
+class ScanSide:
     """One scan of a comparison.
 
     ``cells``: the columns of ``KEY`` with mean, std, texts, empty and floor over all texts. ``rows``: the same columns
@@ -233,11 +233,11 @@ class Side:
         found = self.cells.filter(pl.col("stack") == stack)["layer"].max()
         return found if isinstance(found, int) else 0
 
-    def only(self, keep: pl.Expr) -> "Side":
+    def only(self, keep: pl.Expr) -> "ScanSide":
         """The cells and rows for which ``keep`` holds."""
         return replace(self, cells=self.cells.filter(keep), rows=self.rows.filter(keep))
 
-    def last_blocks(self, stacks: Sequence[str]) -> "Side":
+    def last_blocks(self, stacks: Sequence[str]) -> "ScanSide":
         """What was measured at the last block of each of these stacks, with null for the layer."""
         last = pl.any_horizontal(
             (pl.col("stack") == stack) & (pl.col("layer") == self.depth(stack)) for stack in stacks
@@ -245,13 +245,13 @@ class Side:
         side, no_layer = self.only(last), pl.lit(None, dtype=pl.Int64).alias("layer")
         return replace(side, cells=side.cells.with_columns(no_layer), rows=side.rows.with_columns(no_layer))
 
-    def summary(self) -> Scanned:
+    def summary(self) -> ComparedScan:
         """What this scan is."""
         stacks = [
-            StackVerdict(stack=one.stack, verdict=one.verdict, starts=one.starts)
+            ComparedStack(stack=one.stack, verdict=one.verdict, starts=one.starts)
             for one in self.verdict.stacks or ()
         ]
-        return Scanned(
+        return ComparedScan(
             name=self.name,
             model=self.about.model,
             dtype=self.about.dtype,
@@ -264,14 +264,14 @@ class Side:
         )
 
 
-def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list[Side]:
+def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list[ScanSide]:
     """The scans in the order given, with names that differ; the first is the baseline.
 
     A record of training (``CollapseMonitor``) given alone is the series of its steps; beside others, its last one.
     """
     named = list[tuple[str, Table]]()
     for scan in scans:
-        named.append(_read(scan))
+        named.append(_load(scan))
         if advance is not None:
             advance(len(named), len(scans))
     _refuse_repeats(scans, [table for _, table in named])
@@ -288,9 +288,9 @@ def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list
     return [replace(side, name=name) for side, name in zip(sides, _distinct(sides, scans), strict=True)]
 
 
-def _read(scan: Scannable) -> tuple[str, Table]:
+def _load(scan: Scannable) -> tuple[str, Table]:
     if isinstance(scan, str | os.PathLike):
-        return Path(scan).stem, _checked(Table.load(scan), f"{os.fspath(scan)!r}")
+        return Path(scan).stem, _check_table(Table.load(scan), f"{os.fspath(scan)!r}")
     table = scan if isinstance(scan, Table) else getattr(scan, "table", None)
     if not isinstance(table, Table):
         raise ConfigError(
@@ -298,11 +298,11 @@ def _read(scan: Scannable) -> tuple[str, Table]:
         )
     if isinstance(scan, Finding):  # its fields are what the file holds beside the rows
         table = replace(table, sections=table.sections | scan.model_dump(mode="json"))
-    table = _checked(table, "a table")
+    table = _check_table(table, "a table")
     return _part(_About, table, "scan", "a table").model or "scan", table
 
 
-def _checked(table: Table, what: str) -> Table:
+def _check_table(table: Table, what: str) -> Table:
     missing = [name for name in ("stack", "tokens") if name not in table.frame.columns]
     if missing:
         origin = f"comes from 'rankscope {table.command}'" if table.command else "is not from a scan"
@@ -351,34 +351,34 @@ def _by_step(table: Table) -> dict[int, pl.DataFrame]:
     return {int(step): part for (step,), part in parts.items()}
 
 
-def _side(name: str, table: Table) -> Side:
+def _side(name: str, table: Table) -> ScanSide:
     """A scan; of a record of training, its last step."""
     by_step = _by_step(table)
     if len(by_step) > 1:
         return _step_side(name, table, by_step[max(by_step)], max(by_step))
     frame, summary = table.frame, table.sections.get("summary")
-    cells = _from_section(summary, name) if summary else _summarized(frame)
+    cells = _from_section(summary, name) if summary else _summarize_rows(frame)
     step = max(by_step, default=_part(_Monitor, table, "monitor", name).step)
     return _of(name, table, cells, frame, _part(_Verdict, table, "verdict", name), step)
 
 
-def _step_side(name: str, table: Table, frame: pl.DataFrame, step: int) -> Side:
+def _step_side(name: str, table: Table, frame: pl.DataFrame, step: int) -> ScanSide:
     means = frame.filter(pl.col("sample").is_null()).rename({"value": "mean"})
     known = _part(_Monitor, table, "monitor", name).verdicts
     verdict = next((one for one in known if one.step == step), _Verdict())
-    return _of(name, table, means if means.height else _summarized(frame), frame, verdict, step)
+    return _of(name, table, means if means.height else _summarize_rows(frame), frame, verdict, step)
 
 
 def _of(
     name: str, table: Table, cells: pl.DataFrame, frame: pl.DataFrame, verdict: _Verdict, step: int | None
-) -> Side:
+) -> ScanSide:
     rows = frame.filter(pl.col("sample").is_not_null()).select(*KEY, "sample", "tokens", "value")
     empty = pl.col("empty") if "empty" in cells.columns else pl.lit(0, dtype=pl.Int64)
     typed = (pl.col(column).cast(dtype) for column, dtype in _CELL_DTYPES.items())
     definitions = table.sections.get("definitions")
-    return Side(
+    return ScanSide(
         name=name,
-        cells=_counted(cells.select(*typed, empty.alias("empty")), rows),
+        cells=_with_counts(cells.select(*typed, empty.alias("empty")), rows),
         rows=rows,
         about=_part(_About, table, "scan", name),
         verdict=verdict,
@@ -389,7 +389,7 @@ def _of(
     )
 
 
-def _counted(cells: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _with_counts(cells: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The cells with only those texts counted that have a number (not 0/0, not NaN); ``empty`` counts the others.
 
     An older summary does not say how many there are; then they are counted in the rows that were kept.
@@ -400,7 +400,7 @@ def _counted(cells: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(pl.col("texts") - empty, empty.alias("empty")).drop("seen")
 
 
-def _summarized(frame: pl.DataFrame) -> pl.DataFrame:
+def _summarize_rows(frame: pl.DataFrame) -> pl.DataFrame:
     """The summary over texts made again from their rows, where the file kept nothing else.
 
     Rows without a text are means already; they count where no text has rows of its own, as norms of gradients do.
@@ -432,7 +432,7 @@ def _from_section(section: Any, origin: str) -> pl.DataFrame:
         ) from error
 
 
-def _distinct(sides: Sequence[Side], scans: Sequence[Scannable]) -> list[str]:
+def _distinct(sides: Sequence[ScanSide], scans: Sequence[Scannable]) -> list[str]:
     """File stems or model names; where two agree, the paths as given, and then a number."""
     names = [" ".join(side.name.split()) for side in sides]
     if len(set(names)) < len(names) and len(scans) == len(sides):
@@ -446,7 +446,7 @@ def _distinct(sides: Sequence[Side], scans: Sequence[Scannable]) -> list[str]:
     ]
 
 
-def _chosen(sides: list[Side], config: CompareConfig) -> list[Side]:
+def _select(sides: list[ScanSide], config: CompareConfig) -> list[ScanSide]:
     """The sides with only the definitions and sites asked for; an error if none of them has one."""
     wanted = {"definition": config.measures, "site": config.sites}
     for column, names in wanted.items():
@@ -461,19 +461,19 @@ def _chosen(sides: list[Side], config: CompareConfig) -> list[Side]:
 # Differences, and what chance and rounding make of them.
 
 
-def _differences(a: Side, b: Side) -> pl.DataFrame:
+def _differences(a: ScanSide, b: ScanSide) -> pl.DataFrame:
     """All cells that both have, with means, floors, and the error of their difference."""
     deeper = [stack for stack in a.stacks if stack in b.stacks and a.depth(stack) != b.depth(stack)]
-    parts = [_joined(a, b).with_columns(pl.lit(AT_LAYER).alias("at"))]
+    parts = [_join(a, b).with_columns(pl.lit(AT_LAYER).alias("at"))]
     if deeper:
-        last = _joined(a.last_blocks(deeper), b.last_blocks(deeper))
+        last = _join(a.last_blocks(deeper), b.last_blocks(deeper))
         parts.append(last.with_columns(pl.lit(AT_LAST).alias("at")))
     return pl.concat(parts).with_columns(
         pl.lit(b.name).alias("scan"), pl.lit(b.about.model, dtype=pl.String).alias("model")
     )
 
 
-def _joined(a: Side, b: Side) -> pl.DataFrame:
+def _join(a: ScanSide, b: ScanSide) -> pl.DataFrame:
     cells = a.cells.join(b.cells, on=KEY, how="inner", suffix="_b", nulls_equal=True, maintain_order="left")
     cells = cells.join(_pairs(a, b), on=KEY, how="left", nulls_equal=True, maintain_order="left")
     before, after = cells["mean"], cells["mean_b"]
@@ -506,7 +506,7 @@ def _joined(a: Side, b: Side) -> pl.DataFrame:
     )
 
 
-def _pairs(a: Side, b: Side) -> pl.DataFrame:
+def _pairs(a: ScanSide, b: ScanSide) -> pl.DataFrame:
     """Spread of the differences text by text, for stacks in which both scans read the same texts.
 
     The same texts: as many in all, and the same samples with the same numbers of tokens. If they were other texts of
@@ -524,7 +524,7 @@ def _pairs(a: Side, b: Side) -> pl.DataFrame:
     return found.filter(pl.col("pairs") == pl.col("len")).drop("len")
 
 
-def _texts(side: Side, stack: str) -> tuple[object, ...] | None:
+def _texts(side: ScanSide, stack: str) -> tuple[object, ...] | None:
     """How many texts, and the tokens of each that has rows; None if none has."""
     rows = side.rows.filter(pl.col("stack") == stack)
     if not rows.height:
@@ -551,7 +551,7 @@ def _z(change: Floats, size: Floats) -> Floats:
     return z
 
 
-def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
+def _with_significance(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
     """With ``p_adjusted`` and ``significant``.
 
     A change within the floors counts as a test that failed (p = 1): rounding is systematic, it would pass any test
@@ -559,7 +559,7 @@ def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
     """
     change, floor, p = (_array(frame[name]) for name in ("change", "floor", "p"))
     is_real = np.abs(change) > floor
-    p_adjusted = adjusted(np.where(np.isnan(p), p, np.where(is_real, p, 1.0)))
+    p_adjusted = benjamini_hochberg(np.where(np.isnan(p), p, np.where(is_real, p, 1.0)))
     calls = [
         (None if real else False) if math.isnan(one) else one <= alpha
         for one, real in zip(p_adjusted.tolist(), is_real.tolist(), strict=True)
@@ -568,14 +568,14 @@ def _judged(frame: pl.DataFrame, alpha: float) -> pl.DataFrame:
         pl.Series("p_adjusted", p_adjusted, nan_to_null=True),
         pl.Series("significant", calls, dtype=pl.Boolean),
     )
-    by_chance = adjusted(p) > alpha  # whether chance alone explains it, rounding aside; NaN is no
-    rows = read_rows(judged, _Judged)
+    by_chance = benjamini_hochberg(p) > alpha  # whether chance alone explains it, rounding aside; NaN is no
+    rows = read_rows(judged, _RowSignificance)
     outcomes = [_outcome(row, bool(chance)) for row, chance in zip(rows, by_chance, strict=True)]
     return judged.drop("empty").with_columns(pl.Series("outcome", outcomes, dtype=pl.String))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Judged:
+class _RowSignificance:
     """What of a row decides whether its number changed."""
 
     measure: str
@@ -587,7 +587,7 @@ class _Judged:
     significant: bool | None
 
 
-def _outcome(row: _Judged, by_chance: bool) -> Outcome:
+def _outcome(row: _RowSignificance, by_chance: bool) -> Outcome:
     """Whether the number changed: ``significant``, with what cannot be told kept apart from what did not change.
 
     A change within the floors is anything up to them. It is no change where that would not show in three digits.
@@ -611,7 +611,7 @@ _GROUP = ("scan", "stack", "site", "definition", "at", "direction")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Moved:
+class _MovedNumber:
     """A number that changed, by the names of the fields of ``Change``."""
 
     layer: int | None
@@ -630,7 +630,7 @@ def _changes(rows: pl.DataFrame) -> Iterator[Change]:
         pl.when(pl.col("change") > 0).then(pl.lit("rose")).otherwise(pl.lit("fell")).alias("direction")
     )
     for key, members in moved.sort(*_GROUP, "layer").group_by(*_GROUP, maintain_order=True):
-        for run in _runs(read_rows(members, _Moved)):
+        for run in _runs(read_rows(members, _MovedNumber)):
             most = max(run, key=lambda row: row.size)
             yield Change(
                 **dict(zip(_GROUP, key, strict=True)),
@@ -640,7 +640,7 @@ def _changes(rows: pl.DataFrame) -> Iterator[Change]:
             )
 
 
-def _runs(rows: Sequence[_Moved]) -> Iterator[list[_Moved]]:
+def _runs(rows: Sequence[_MovedNumber]) -> Iterator[list[_MovedNumber]]:
     """Rows in order of their layer, cut where a layer is left out."""
     layers = sorted({row.layer or 0 for row in rows})
     for _, run in groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0]):
@@ -672,7 +672,7 @@ def _counted_rows(scan: str, rows: pl.DataFrame) -> Against:
     )
 
 
-def _only(base: Side, side: Side) -> Iterator[Only]:
+def _only(base: ScanSide, side: ScanSide) -> Iterator[Only]:
     """What one of the two has and the other lacks, coarsest first."""
     for one, other in ((base, side), (side, base)):
         stacks = [stack for stack in one.stacks if stack not in other.stacks]
@@ -682,7 +682,7 @@ def _only(base: Side, side: Side) -> Iterator[Only]:
             yield from _only_in_stack(one, other, stack)
 
 
-def _only_in_stack(one: Side, other: Side, stack: str) -> Iterator[Only]:
+def _only_in_stack(one: ScanSide, other: ScanSide, stack: str) -> Iterator[Only]:
     mine, theirs = (side.cells.filter(pl.col("stack") == stack) for side in (one, other))
     kinds: tuple[Literal["layer", "site", "definition", "head"], ...] = (
         "layer",
@@ -701,7 +701,7 @@ def _only_in_stack(one: Side, other: Side, stack: str) -> Iterator[Only]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
+class _MeanAtLayer:
     """A mean over texts at one layer, and what rounding may have added to it."""
 
     layer: int
@@ -709,11 +709,11 @@ class _Place:
     floor: float
 
 
-Places = dict[tuple[str, str, Literal["last block", "worst layer"]], _Place]
+Places = dict[tuple[str, str, Literal["last block", "worst layer"]], _MeanAtLayer]
 """Stack, definition and ``last block`` or ``worst layer`` to its number."""
 
 
-def _ends(side: Side) -> Places:
+def _ends(side: ScanSide) -> Places:
     """Last block and worst layer of every stack and definition, of the states after a block.
 
     The worst layer has the smallest mean over texts, or for measures that grow in collapse the largest; what enters
@@ -729,7 +729,7 @@ def _ends(side: Side) -> Places:
     ).iter_rows():
         if layer == 0 and depths[stack]:
             continue
-        place = _Place(layer=layer, value=value, floor=math.inf if floor is None else floor)
+        place = _MeanAtLayer(layer=layer, value=value, floor=math.inf if floor is None else floor)
         if layer == depths[stack]:
             found[stack, definition, "last block"] = place
         worst = found.get((stack, definition, "worst layer"))
@@ -739,7 +739,7 @@ def _ends(side: Side) -> Places:
     return found
 
 
-def _end_changes(sides: Sequence[Side], found: Sequence[Places]) -> Iterator[End]:
+def _end_changes(sides: Sequence[ScanSide], found: Sequence[Places]) -> Iterator[End]:
     """Last block and worst layer of every later scan against those of the first."""
     for side, other in zip(sides[1:], found[1:], strict=True):
         for (stack, definition, at), before in found[0].items():
@@ -761,7 +761,7 @@ def _end_changes(sides: Sequence[Side], found: Sequence[Places]) -> Iterator[End
             )
 
 
-def _series(sides: Sequence[Side], ends_found: Sequence[Places], *, alpha: float) -> Series:
+def _series(sides: Sequence[ScanSide], ends_found: Sequence[Places], *, alpha: float) -> Series:
     """Every definition at the last block and at the worst layer over the scans, by training step or as given.
 
     A line is significant if Kendall's test, after Benjamini and Hochberg over all lines, and the distance between its
@@ -778,7 +778,7 @@ def _series(sides: Sequence[Side], ends_found: Sequence[Places], *, alpha: float
         for key in dict.fromkeys(key for one in found for key in one)
         if (line := _line(key, x, [one.get(key) for one in found])) is not None
     ]
-    p = adjusted(np.array([line.p for line in lines], dtype=float)).tolist()
+    p = benjamini_hochberg(np.array([line.p for line in lines], dtype=float)).tolist()
     return Series(
         order="by training step" if is_by_step else "in the order the scans were given",
         x=tuple(x),
@@ -793,7 +793,7 @@ def _series(sides: Sequence[Side], ends_found: Sequence[Places], *, alpha: float
 def _line(
     key: tuple[str, str, Literal["last block", "worst layer"]],
     x: Sequence[int],
-    found: Sequence[_Place | None],
+    found: Sequence[_MeanAtLayer | None],
 ) -> TrendLine | None:
     """One line, not yet adjusted for the number of lines."""
     values = [math.nan if place is None else place.value for place in found]

@@ -43,7 +43,7 @@ class Cut:
     """None: as the model has it, or nothing to scale."""
 
 
-class Product(Protocol):
+class CutProduct(Protocol):
     """What is cut: the product of masks, variants and skip scales, with norms (own) or without (none)."""
 
     @property
@@ -65,7 +65,7 @@ class Product(Protocol):
         """The blocks that are changed, from 1, of a network with that many; None for all."""
 
 
-def cuts(network: Network, product: Product, kind: str) -> Iterator[Cut]:
+def cuts(network: Network, product: CutProduct, kind: str) -> Iterator[Cut]:
     """All networks of the product; a variant without skips stands in it once, whatever the scales.
 
     With ``paper`` semantics ``kind`` says whose code to follow.

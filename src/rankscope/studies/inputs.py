@@ -55,7 +55,7 @@ Verb = TypeVar("Verb", bound=asked.Model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class CallInputs:
     """What a model is to read, as the caller gave it: objects, or names of files; at most one of them."""
 
     texts: Any = None
@@ -70,9 +70,9 @@ class Given:
         return [one.name for one in fields(self) if getattr(self, one.name) is not None]
 
 
-def verb_asked(
-    kind: type[Verb], first: Any, config: Verb | None, given: Given, /, **options: Any
-) -> tuple[Verb, Any, Given]:
+def resolve_call(
+    kind: type[Verb], first: Any, config: Verb | None, given: CallInputs, /, **options: Any
+) -> tuple[Verb, Any, CallInputs]:
     """What a verb is asked: its configuration, its model if there is one, and what that is to read.
 
     ``first`` is the first argument of the verb: a configuration, the name of a model, or the model itself. Names of
@@ -80,7 +80,7 @@ def verb_asked(
     """
     if isinstance(first, kind):
         config, first = first, None
-    elif isinstance(first, asked.Asked):
+    elif isinstance(first, asked.CommandConfig):
         kind.given(first)  # says what was expected
     named = {"model": os.fspath(first)} if isinstance(first, str | os.PathLike) else {}
     if config is None:
@@ -91,7 +91,7 @@ def verb_asked(
         options |= {**_with_paths(first, options.get("blocks")), **paths}
     config = kind.given(config, **options, **named)
     model = config.model if first is None or named else first
-    if isinstance(config, asked.Either):
+    if isinstance(config, asked.ModelOrNetwork):
         besides = ("tokens",) if isinstance(model, Spec) else ()  # a Spec says everything but that
         config.check_kind(has_model=model is not None, besides=besides)
     elif model is None:
@@ -153,7 +153,7 @@ def _is_path(value: object) -> bool:
     return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
 
 
-def _with_named(given: Given, config: asked.Inputs) -> Given:
+def _with_named(given: CallInputs, config: asked.Inputs) -> CallInputs:
     """What was given as objects, and what the configuration names."""
     if config.text and config.texts is not None:
         raise ConfigError(
@@ -170,7 +170,7 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
             ": give one of them, not both",
         )
     call: Any = None if config.call is None else load_attribute(config.call)
-    named = Given(
+    named = CallInputs(
         texts=list(config.text) or config.texts,
         images=config.images,
         audio=config.audio,
@@ -184,7 +184,7 @@ def _with_named(given: Given, config: asked.Inputs) -> Given:
 
 
 @dataclass(kw_only=True, slots=True)
-class Reading:
+class TextBatches:
     """Batches, how many texts they hold if that is known, and which tokens of them are measured."""
 
     batches: Iterator[Batch]
@@ -229,7 +229,7 @@ def _marks(path: Path) -> Iterator[str]:
         yield str(path)
 
 
-def asked_of(model: Any, given: Given) -> tuple[Any, Given]:
+def asked_of(model: Any, given: CallInputs) -> tuple[Any, CallInputs]:
     """The model and the inputs of a study; of a recording the model that was recorded, and its calls as inputs."""
     if not isinstance(model, Seen):
         return model, given
@@ -238,19 +238,19 @@ def asked_of(model: Any, given: Given) -> tuple[Any, Given]:
     return model.closed().model, replace(given, inputs=model)
 
 
-def recording_of(model: nn.Module, given: Given) -> nn.Module | Seen:
+def recording_of(model: nn.Module, given: CallInputs) -> nn.Module | Seen:
     """The recording that brought the inputs of a model, which keeps its tree from verb to verb; else the model."""
     inputs = given.inputs
     return inputs if isinstance(inputs, Seen) and inputs.model is model else model
 
 
-def found_layout(model: nn.Module, blocks: Blocks | None, given: Given) -> Layout:
+def found_layout(model: nn.Module, blocks: Blocks | None, given: CallInputs) -> Layout:
     """The layout of a model; where names and structure do not show it, what one of the calls that were given shows."""
     first = None if blocks is not None else _first_call(model, given)
     return layout_of(model, blocks=blocks, batch=first)
 
 
-def _first_call(model: nn.Module, given: Given) -> Batch | None:
+def _first_call(model: nn.Module, given: CallInputs) -> Batch | None:
     """The first call that was given, if looking at it takes nothing away."""
     inputs, call = given.inputs, given.call
     if (inputs is None) == (call is None) or isinstance(inputs, Iterator):
@@ -260,8 +260,8 @@ def _first_call(model: nn.Module, given: Given) -> Batch | None:
 
 
 def chosen_inputs(
-    loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout, *, seed: int
-) -> Reading:
+    loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layout, *, seed: int
+) -> TextBatches:
     """The inputs that the user gave (at most one kind), or those that fit the model, whose blocks ``layout`` names."""
     named = given.kinds
     named += ["random_tokens"] if config.random_tokens is not None else []
@@ -311,10 +311,10 @@ def chosen_inputs(
         refuse_idle(
             config, ["seed", "seeds"], f"on the {loaded.weights} weights of {loaded.name} and these inputs"
         )
-    return made if config.max_texts is None else _cut(made, config)
+    return made if config.max_texts is None else _first_texts(made, config)
 
 
-def _with_decoder(inputs: Reading, loaded: Loaded, kind: str, value: Any) -> Reading:
+def _with_decoder(inputs: TextBatches, loaded: Loaded, kind: str, value: Any) -> TextBatches:
     """The same, with what the decoder reads, where the model has an encoder besides."""
     if "decoder_input_ids" not in loaded.takes:
         return inputs
@@ -331,7 +331,7 @@ def _with_decoder(inputs: Reading, loaded: Loaded, kind: str, value: Any) -> Rea
     return replace(inputs, tokens=inputs.tokens.model_copy(update={"decoder_inputs": reads}))
 
 
-def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
+def _first_texts(inputs: TextBatches, config: asked.Inputs) -> TextBatches:
     """Whole batches up to the number of texts asked for; the last one shortened."""
     most = config.max_texts or 0
     total = most if inputs.total is None else min(most, inputs.total)
@@ -347,7 +347,7 @@ def _cut(inputs: Reading, config: asked.Inputs) -> Reading:
     return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, total=total)
 
 
-def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
+def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> TextBatches:
     if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
         other = {"image": "images", "audio": "audio"}[loaded.kind]
         raise ConfigError(f"{loaded.name} does not read texts; give what it reads: ", Option(other))
@@ -371,7 +371,7 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     few = list(islice(read, TEXTS))
     begin = missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
-    return Reading(
+    return TextBatches(
         batches=text_batches(
             chain(few, read),
             loaded.tokenizer,
@@ -388,9 +388,9 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Reading:
     )
 
 
-def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> Reading:
+def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> TextBatches:
     shape = config.random_tokens or ""
-    return Reading(
+    return TextBatches(
         batches=random_token_batches(
             loaded.model,
             shape,
@@ -405,9 +405,9 @@ def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> R
     )
 
 
-def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Reading:
+def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> TextBatches:
     pictures = sample_images(seed=seed) if images is None else read_images(images)
-    return Reading(
+    return TextBatches(
         batches=image_batches(
             pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
         ),
@@ -420,9 +420,9 @@ def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Rea
     )
 
 
-def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Reading:
+def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> TextBatches:
     waves = sample_audio(seed=seed) if audio is None else read_audio(audio)
-    return Reading(
+    return TextBatches(
         batches=audio_batches(
             waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=seed
         ),
@@ -435,7 +435,7 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> Readi
     )
 
 
-def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -> Reading:
+def _calls(loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layout) -> TextBatches:
     inputs = given.inputs
     batches = batches_of_call(
         loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
@@ -444,14 +444,14 @@ def _calls(loaded: Loaded, config: asked.Inputs, given: Given, layout: Layout) -
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
-    return Reading(
+    return TextBatches(
         batches=batches,
         total=None,
         tokens=TokensRead(inputs=source, read="ready inputs", text_axes=batches.axes),
     )
 
 
-def _with_pictures(inputs: Reading, loaded: Loaded, seed: int) -> Reading:
+def _with_pictures(inputs: TextBatches, loaded: Loaded, seed: int) -> TextBatches:
     """For a model that reads text and image side by side (CLIP), sample images go with the texts."""
     both = {"input_ids", "pixel_values"} <= set(loaded.takes)
     if not both or not _needs_both(loaded):

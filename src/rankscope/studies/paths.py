@@ -15,7 +15,7 @@ from rankscope.core.numerics import dtype_named, relative_floor, threads_for
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN
 from rankscope.findings.paths import PathsConfig, PathsFinding
-from rankscope.findings.paths import values as found
+from rankscope.findings.paths import values as path_values
 from rankscope.findings.paths.finding import DEFAULT_TOP
 from rankscope.findings.subject import Proof
 from rankscope.findings.ways import refuse_idle
@@ -51,15 +51,15 @@ from rankscope.results import Table
 from rankscope.results.table import Cell, Row
 from rankscope.sources.seen import Call
 from rankscope.studies.cuts import Cut, one_cut
-from rankscope.studies.inputs import Given, verb_asked
-from rankscope.studies.rows import Rows
-from rankscope.studies.subjects import About, Subject, memory_words, subjects
+from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.rows import RowBuilder
+from rankscope.studies.subjects import About, LiveSubject, memory_words, subjects
 from rankscope.studies.subjects import Source as Model
 
 Advance = Callable[[int, int | None, str], None]
 """Is called with how many texts are done, of how many if that is known, and what is being computed."""
 
-ALLOWED: dict[found.Dtype, float] = {"float64": 1e-10, "float32": 1e-4}
+ALLOWED: dict[path_values.Dtype, float] = {"float64": 1e-10, "float32": 1e-4}
 """How far the sum over path lengths may be from the output of the tree, relative to it."""
 
 CHEAP = 2e12
@@ -71,7 +71,7 @@ MOST_PAIRS = 20
 ABOVE = 1 + 1e-9
 """An estimate is above its floor only beyond the rounding of a logarithm and its exponential."""
 
-T = TypeVar("T", bound=found.Term)
+T = TypeVar("T", bound=path_values.Term)
 
 
 def paths(
@@ -93,12 +93,12 @@ def paths(
     that enter it) or the ``Spec`` of a random network; a ``PathsConfig`` or its fields describe one too,
     ``rs.paths(layers=12, variant="san+skip")``.
     """
-    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(PathsConfig, model, config, given, **fields)
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    config, source, given = resolve_call(PathsConfig, model, config, given, **fields)
     source, config = _network_of(source, config)
     is_random = isinstance(source, Spec)
     feeding = config if is_random else config.model_copy(update={"dtype": None})
-    rows, texts_found, notes = Rows(), list[_Text](), dict[str, None]()
+    rows, texts_found, notes = RowBuilder(), list[_Text](), dict[str, None]()
     about, cut = None, None
     with memory_words(
         "decomposition", "lower ", Option("max_tokens"), ", or compute in ", Option("dtype", "float32")
@@ -203,7 +203,7 @@ class _Text:
     pruning: pathways.Pruning | None = None
 
 
-def _texts(subject: Subject, cut: Cut, config: PathsConfig, advance: Advance | None) -> Iterator[_Text]:
+def _texts(subject: LiveSubject, cut: Cut, config: PathsConfig, advance: Advance | None) -> Iterator[_Text]:
     largest = max((p.numel() for p in subject.network.parameters()), default=0)
     done = 0
     with threads_for(largest):
@@ -242,7 +242,7 @@ def _text(
         mlps=config.mlps,
         final_norm=not config.before_final_norm,
     )
-    wanted = _wanted(frozen, config)
+    wanted = _count_wanted(frozen, config)
     doing("lengths")
     by_length = spectrum(frozen)
     by_mlps = spectrum(frozen, count_mlps=True) if config.count_mlps else None
@@ -301,7 +301,7 @@ def _share_floor(frozen: FrozenNetwork) -> Tensor:
     return torch.div(floor * norm, residual_size(frozen.output, frozen.keep, floor))
 
 
-def _wanted(frozen: FrozenNetwork, config: PathsConfig) -> int:
+def _count_wanted(frozen: FrozenNetwork, config: PathsConfig) -> int:
     """How many single paths are searched; raises before the work if there are not as many as were asked for."""
     total = sum(path_lengths(frozen))
     if config.top is not None and config.top > total:
@@ -355,7 +355,7 @@ class _LogRatio:
 # --------------------------------------------------------------------------------------------------------- rows
 
 
-def _add_rows(rows: Rows, one: _Text, cut: Cut, subject: Subject) -> None:
+def _add_rows(rows: RowBuilder, one: _Text, cut: Cut, subject: LiveSubject) -> None:
     final = one.frozen.has_final_norm and one.frozen.network.final_norm is not None
     about: dict[str, Cell] = {
         "model": subject.about.model,
@@ -397,7 +397,7 @@ def _add_rows(rows: Rows, one: _Text, cut: Cut, subject: Subject) -> None:
 
 
 def _add_reading(
-    rows: Rows, reading: Reading, place: int | tuple[int, ...], about: Row, without: str = ""
+    rows: RowBuilder, reading: Reading, place: int | tuple[int, ...], about: Row, without: str = ""
 ) -> None:
     values = {
         "norm[frobenius]": (reading.norm, reading.floor),
@@ -412,7 +412,7 @@ def _add_reading(
             _add(rows, definition, float(value[place]), known, about)
 
 
-def _add(rows: Rows, definition: str, value: float, floor: float | None, about: Row) -> None:
+def _add(rows: RowBuilder, definition: str, value: float, floor: float | None, about: Row) -> None:
     """One row; a share may be negative, so what is resolved goes by its size."""
     resolved = math.isfinite(value) and (floor is None or abs(value) > floor)
     columns: Row = {
@@ -445,7 +445,7 @@ def _finding(
         identity=_identity(texts, tokens, about.proof),
         spectrum=tuple(
             _means(
-                found.Length,
+                path_values.Length,
                 [one.lengths for one in texts],
                 length,
                 length=length,
@@ -457,12 +457,13 @@ def _finding(
         heads=_heads(texts),
         sources=_sources(texts),
         sites=tuple(
-            found.Site(layer=site.layer, site=site.name, heads=site.heads) for site in first.frozen.sites
+            path_values.Site(layer=site.layer, site=site.name, heads=site.heads)
+            for site in first.frozen.sites
         ),
-        uncrossed=tuple(found.Uncrossed(**asdict(one)) for one in uncrossed(first.frozen.network)),
+        uncrossed=tuple(path_values.Uncrossed(**asdict(one)) for one in uncrossed(first.frozen.network)),
         mlps=tuple(
             _means(
-                found.LengthAndMlps,
+                path_values.LengthAndMlps,
                 [one.mlps for one in texts if one.mlps is not None],
                 (length, mlps),
                 length=length,
@@ -477,19 +478,19 @@ def _finding(
         pairs=_pairs(texts),
         samples=_samples(first),
         gaps=_gaps(first),
-        pruning=None if pruned is None else found.Pruning.model_validate(pruned | place),
+        pruning=None if pruned is None else path_values.Pruning.model_validate(pruned | place),
         table=table,
     )
 
 
-def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> found.Identity:
+def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> path_values.Identity:
     """How far the sum over lengths is from the tree's own forward pass, and what enumeration would have cost."""
     frozen, worst = texts[0].frozen, max(one.error for one in texts)
-    dtype: found.Dtype = "float32" if frozen.dtype == torch.float32 else "float64"
+    dtype: path_values.Dtype = "float32" if frozen.dtype == torch.float32 else "float64"
     counts = path_lengths(frozen)
     total, has_norm = sum(counts), frozen.network.final_norm is not None
     end, after = _end(proof, has_norm=has_norm, with_norm=frozen.has_final_norm)
-    return found.Identity(
+    return path_values.Identity(
         relative_error=worst if math.isfinite(worst) else None,
         allowed=ALLOWED[dtype],
         holds=worst <= ALLOWED[dtype],
@@ -511,7 +512,7 @@ def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> fou
     )
 
 
-def _end(proof: Proof | None, *, has_norm: bool, with_norm: bool) -> tuple[found.End, tuple[str, ...]]:
+def _end(proof: Proof | None, *, has_norm: bool, with_norm: bool) -> tuple[path_values.End, tuple[str, ...]]:
     """Where the sum over paths ends, and what the model applies after that.
 
     ``proof`` is that of the tree, None for networks that are trees from the start; ``with_norm`` says whether the
@@ -530,7 +531,7 @@ def _means(kind: type[T], readings: Sequence[Reading], place: int | tuple[int, .
     def mean(values: Callable[[Reading], Tensor]) -> float | None:
         return _mean([float(values(reading)[place]) for reading in readings])
 
-    read = found.Term(
+    read = path_values.Term(
         norm=mean(lambda r: r.norm),
         residual=mean(lambda r: r.residual),
         cosine=mean(lambda r: r.cosine),
@@ -551,20 +552,20 @@ def _bare(kind: type[T], texts: Sequence[_Text], share: float | None, **more: ob
     return kind.model_validate(nothing | {"share": share, "share_floor": floor, "resolved": resolved} | more)
 
 
-def _heads(texts: Sequence[_Text]) -> tuple[found.HeadTerm, ...]:
+def _heads(texts: Sequence[_Text]) -> tuple[path_values.HeadTerm, ...]:
     readings = [one.head_reading for one in texts if one.head_reading is not None]
     terms = []
     for head in sorted(texts[0].attribution.heads, key=lambda head: (head.layer, head.site, head.head)):
         share = _mean([float(one.attribution.heads[head]) for one in texts])
         place = {"layer": head.layer, "site": head.site, "head": head.head}
         if readings:
-            terms.append(_means(found.HeadTerm, readings, texts[0].heads[head], **place, share=share))
+            terms.append(_means(path_values.HeadTerm, readings, texts[0].heads[head], **place, share=share))
         else:
-            terms.append(_bare(found.HeadTerm, texts, share, **place))
+            terms.append(_bare(path_values.HeadTerm, texts, share, **place))
     return tuple(terms)
 
 
-def _sources(texts: Sequence[_Text]) -> tuple[found.SourceTerm, ...]:
+def _sources(texts: Sequence[_Text]) -> tuple[path_values.SourceTerm, ...]:
     """The input, and the biases of every kind of every layer."""
     readings = [one.source_reading for one in texts if one.source_reading is not None]
     terms = []
@@ -572,16 +573,18 @@ def _sources(texts: Sequence[_Text]) -> tuple[found.SourceTerm, ...]:
         share = _mean([float(one.attribution.sources[source]) for one in texts])
         place = {"source": source.name, "layer": source.layer}
         if readings:
-            terms.append(_means(found.SourceTerm, readings, texts[0].sources[source], **place, share=share))
+            terms.append(
+                _means(path_values.SourceTerm, readings, texts[0].sources[source], **place, share=share)
+            )
         else:
-            terms.append(_bare(found.SourceTerm, texts, share, **place))
+            terms.append(_bare(path_values.SourceTerm, texts, share, **place))
     return tuple(terms)
 
 
-def _top(one: _Text) -> tuple[found.TopPath, ...]:
+def _top(one: _Text) -> tuple[path_values.TopPath, ...]:
     """The strongest single paths of the first text, from the input on."""
     return tuple(
-        found.TopPath(
+        path_values.TopPath(
             rank=rank,
             ranked=one.top is not None and rank <= one.top.ranked,
             path=str(ranked.path),
@@ -599,17 +602,17 @@ def _top(one: _Text) -> tuple[found.TopPath, ...]:
     )
 
 
-def _search(one: _Text) -> found.Search | None:
+def _search(one: _Text) -> path_values.Search | None:
     held = one.top
     if held is None:
         return None
     gap = None if held.gap is None else _finite(held.gap)
-    return found.Search(
+    return path_values.Search(
         score=held.score,
         exact=held.exact,
         gap=gap,
         bound=_finite(held.bound),
-        tells=held.exact or (gap is not None and gap <= found.USELESS),
+        tells=held.exact or (gap is not None and gap <= path_values.USELESS),
         ranked=held.ranked,
         expanded=held.expanded,
         seconds=held.seconds,
@@ -620,7 +623,7 @@ def _search(one: _Text) -> found.Search | None:
     )
 
 
-def _pairs(texts: Sequence[_Text]) -> tuple[found.Pair, ...] | None:
+def _pairs(texts: Sequence[_Text]) -> tuple[path_values.Pair, ...] | None:
     """The pairs of heads whose paths carry the largest shares of either sign, largest first; None if not asked for."""
     if texts[0].pairs is None:
         return None
@@ -631,29 +634,31 @@ def _pairs(texts: Sequence[_Text]) -> tuple[found.Pair, ...] | None:
     floor = _mean([float(one.share_floor) for one in texts])
     strongest = sorted(shares, key=lambda pair: -abs(shares[pair] or 0.0))[:MOST_PAIRS]
     return tuple(
-        found.Pair(first=_place(first), second=_place(second), share=shares[first, second], share_floor=floor)
+        path_values.Pair(
+            first=_place(first), second=_place(second), share=shares[first, second], share_floor=floor
+        )
         for first, second in strongest
     )
 
 
-def _place(head: Head) -> found.HeadPlace:
-    return found.HeadPlace(layer=head.layer, site=head.site, head=head.head)
+def _place(head: Head) -> path_values.HeadPlace:
+    return path_values.HeadPlace(layer=head.layer, site=head.site, head=head.head)
 
 
-def _samples(one: _Text) -> tuple[found.Sampled, ...]:
+def _samples(one: _Text) -> tuple[path_values.Sampled, ...]:
     """Geometric means of the residual ratios of single paths by length, in each sense of a path."""
     floor, definition = relative_floor(one.frozen.layers, one.frozen.dtype), "residual_ratio[frobenius,mean]"
     return tuple(
-        _sampled(one, length, mode, estimate, floor, definition, resolved=resolved, most=1.0)
+        _sampled_value(one, length, mode, estimate, floor, definition, resolved=resolved, most=1.0)
         for (length, mode), (estimate, resolved) in one.samples.items()
     )
 
 
-def _gaps(one: _Text) -> tuple[found.Sampled, ...]:
+def _gaps(one: _Text) -> tuple[path_values.Sampled, ...]:
     """How far re-run paths are from frozen ones, relative to these: geometric means."""
     floor = relative_floor(one.frozen.layers, one.frozen.dtype)
     return tuple(
-        _sampled(
+        _sampled_value(
             one,
             length,
             mode,
@@ -666,7 +671,7 @@ def _gaps(one: _Text) -> tuple[found.Sampled, ...]:
     )
 
 
-def _sampled(
+def _sampled_value(
     one: _Text,
     length: int,
     mode: Any,
@@ -676,9 +681,9 @@ def _sampled(
     *,
     resolved: bool,
     most: float = math.inf,
-) -> found.Sampled:
+) -> path_values.Sampled:
     """An estimated mean of logarithms as a geometric mean with its interval; no value is above ``most``."""
-    return found.Sampled(
+    return path_values.Sampled(
         length=length,
         mode=mode,
         definition=definition,

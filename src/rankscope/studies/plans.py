@@ -27,7 +27,7 @@ from rankscope.sources.loaded import Request
 from rankscope.sources.safety import check_remote_code, check_sizes, first_line, read_config
 
 
-class Plan(Protocol):
+class NetworkPlan(Protocol):
     """A network without weights."""
 
     @property
@@ -51,7 +51,7 @@ class Plan(Protocol):
     def left_out(self) -> tuple[str, ...]:
         """What a forecast leaves out."""
 
-    def sized(self, *, layers: int, dim: int | None = None) -> "Plan":
+    def sized(self, *, layers: int, dim: int | None = None) -> "NetworkPlan":
         """The same with another depth, or another width: heads keep theirs, so there are more or fewer of them."""
 
     def outline(self, tokens: int) -> Outline:
@@ -203,7 +203,7 @@ class ModelPlan:
         )
 
 
-def equal_parameters(plan: Plan, layers: int) -> Plan:
+def equal_parameters(plan: NetworkPlan, layers: int) -> NetworkPlan:
     """The plan with ``layers`` blocks and the width that keeps the number of weights, to a whole number of heads.
 
     Weights of a block grow with the square of the width, so it is multiplied by ``sqrt(own layers / layers)``.
@@ -321,9 +321,9 @@ _ACTIVATION_NAMES = (
 _WIDTH_NAMES = ("intermediate_size", "ffn_dim", "n_inner", "d_inner", "d_ff", "hidden_dim")
 
 
-def read_plan(source: str, *, placement: str | None = None, **loading: Unpack[Loading]) -> Plan:
+def read_plan(source: str, *, placement: str | None = None, **loading: Unpack[Loading]) -> NetworkPlan:
     """The network that ``source`` describes; ``placement`` moves its norms."""
-    plan = _read(source, Request(**loading))
+    plan = _read_plan(source, Request(**loading))
     if placement is None:
         return plan
     where: Placement | None = next((one for one in get_args(Placement) if one == placement), None)
@@ -336,7 +336,7 @@ def read_plan(source: str, *, placement: str | None = None, **loading: Unpack[Lo
     return plan
 
 
-def _read(source: str, request: Request) -> Plan:
+def _read_plan(source: str, request: Request) -> NetworkPlan:
     if not source.strip():
         raise ConfigError(f"no config was named; expected {WAYS}")
     if source in UNTRAINED:
@@ -383,7 +383,7 @@ def _settings(path: Path) -> dict[str, Any]:
     return found
 
 
-def _from_settings(name: str, settings: dict[str, Any], where: str) -> Plan:
+def _from_settings(name: str, settings: dict[str, Any], where: str) -> NetworkPlan:
     check_sizes(settings, where)
     if "model_type" in settings:
         check_remote_code(settings, name, allowed=False)
@@ -393,7 +393,7 @@ def _from_settings(name: str, settings: dict[str, Any], where: str) -> Plan:
     return SpecPlan(spec=Spec.of(**{"variant": "transformer"} | settings), name=name)
 
 
-def _from_hub(name: str, request: Request) -> Plan:
+def _from_hub(name: str, request: Request) -> NetworkPlan:
     known = [*UNTRAINED, *NAMED, *BUILTINS]
     if "/" not in name:
         raise unknown_name("config", name, known)
@@ -419,10 +419,10 @@ def model_plan(name: str, model_type: str, settings: Mapping[str, Any]) -> Model
         raise ConfigError(
             f"the config of {name!r} is refused by transformers: {first_line(error)}"
         ) from error
-    return _planned(name, KINDS[model_type], config)
+    return _model_plan(name, KINDS[model_type], config)
 
 
-def _planned(name: str, kind: Kind, config: Any) -> ModelPlan:
+def _model_plan(name: str, kind: Kind, config: Any) -> ModelPlan:
     dim, heads, layers = config.hidden_size, config.num_attention_heads, config.num_hidden_layers
     head_dim = _first(config, "head_dim", "d_kv") or dim // heads
     if _first(config, "head_dim", "d_kv") is None and dim % heads:

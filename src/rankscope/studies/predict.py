@@ -22,26 +22,26 @@ from rankscope.findings.predict import (
     FOR_WEIGHTS,
     MOST_DEPTH,
     SPREAD,
-    Apriori,
+    AprioriValue,
+    BlockStatement,
     Depth,
-    Forecast,
-    Mlp,
+    ForecastValue,
+    MlpValue,
     Passing,
     PredictConfig,
     PredictFinding,
     Reason,
     Sizing,
-    Statement,
 )
 from rankscope.findings.ways import DRAWN, refuse_idle
 from rankscope.network import Network, Spec, build, generators
-from rankscope.results.statistics import Outcome, judged, span_of
+from rankscope.results.statistics import Outcome, judge_span, span_of
 from rankscope.results.table import Row
 from rankscope.sources import load_drawn, translate
-from rankscope.studies.certify import failed
+from rankscope.studies.certify import failed_assumption
 from rankscope.studies.inputs import check_loading
-from rankscope.studies.plans import Plan, SpecPlan, equal_parameters, read_plan
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.plans import NetworkPlan, SpecPlan, equal_parameters, read_plan
+from rankscope.studies.rows import RowBuilder, definitions
 
 Advance = Callable[[int, int | None], None]
 
@@ -61,7 +61,7 @@ def predict(
     fields describe, ``rs.predict(layers=4, variant="san+mlp", spread=0.3)``, of a ``Spec``, or of a tree of parts. With
     ``weights`` the statements are those of a model.
     """
-    config, what = _asked(source, config, **fields)
+    config, what = _config_and_source(source, config, **fields)
     if config.target is not None and config.spread is None:
         raise ConfigError(
             Option("target", config.target),
@@ -72,10 +72,10 @@ def predict(
         _refuse_loading(config)
     check_loading(config, what)
     _refuse_unused(config, what)
-    rows, tokens = Rows(), config.chosen("tokens")
+    rows, tokens = RowBuilder(), config.chosen("tokens")
     spec: Spec | None = None
     told: Statements | None = None
-    prediction: Forecast | None = None
+    prediction: ForecastValue | None = None
     if isinstance(what, Network):
         name, told = "network", _statements(rows, "network", what, config)
     elif isinstance(what, Spec):
@@ -123,7 +123,7 @@ def predict(
     )
 
 
-def _asked(
+def _config_and_source(
     first: Any, config: PredictConfig | None, **fields: Any
 ) -> tuple[PredictConfig, str | Spec | Network]:
     """The configuration, and what is predicted: a config or model by its name, a random network, or a tree of parts."""
@@ -160,7 +160,7 @@ def _asked(
             Option("weights", config.weights),
             " belongs to a model, but none was named; a random network has its own",
         )
-    return config, _drawn(config) if what is None else what
+    return config, _random_spec(config) if what is None else what
 
 
 def _of_forecast(config: PredictConfig) -> list[str]:
@@ -168,7 +168,7 @@ def _of_forecast(config: PredictConfig) -> list[str]:
     return [name for name in ("layers", "placement") if name in config.explicit]
 
 
-def _drawn(config: PredictConfig) -> Spec:
+def _random_spec(config: PredictConfig) -> Spec:
     """The random network that the options describe, at the first of its depths."""
     names = [name for name in config.network if name not in ("layers", "tokens")]
     depth = config.layers[0] if config.layers else config.network["layers"]
@@ -217,8 +217,8 @@ def _refuse_unused(config: PredictConfig, what: str | Spec | Network) -> None:
 
 
 def _forecasts(
-    rows: Rows, plan: Plan, config: PredictConfig, tokens: int, advance: Advance | None
-) -> Forecast:
+    rows: RowBuilder, plan: NetworkPlan, config: PredictConfig, tokens: int, advance: Advance | None
+) -> ForecastValue:
     """One forecast per depth at the plan's width, one at the width that keeps its weights where that is another."""
     depths = config.layers or (plan.layers,)
     if max(depths) > MOST_DEPTH:
@@ -245,7 +245,7 @@ def _forecasts(
                     (crossed if outcome is Outcome.CROSSED else unsure).append(layer)
         if advance is not None:
             advance(place, len(depths))
-    return Forecast(
+    return ForecastValue(
         model=plan.name,
         tokens=tokens,
         threshold=config.cosine,
@@ -257,7 +257,7 @@ def _forecasts(
     )
 
 
-def _widths(plan: Plan, depth: int) -> Iterator[tuple[Sizing, Plan]]:
+def _widths(plan: NetworkPlan, depth: int) -> Iterator[tuple[Sizing, NetworkPlan]]:
     own, fair = plan.sized(layers=depth), equal_parameters(plan, depth)
     yield "own width", own
     if fair.dim != own.dim:
@@ -272,12 +272,12 @@ def _passings(cosines: tuple[float, ...], limit: float, layers: int) -> Iterator
     """
     for layer, cosine in enumerate(cosines):
         floor = relative_floor(layer, torch.float64)
-        outcome = judged(span_of(_finite(cosine), floor, vanishes=False), ">", limit)
+        outcome = judge_span(span_of(_finite(cosine), floor, vanishes=False), ">", limit)
         if outcome is not Outcome.CLEAR:
             yield outcome, Passing(layers=layers, layer=layer, cosine=_finite(cosine), floor=floor)
 
 
-def _add_cosines(rows: Rows, plan: Plan, cosines: tuple[float, ...], sizing: Sizing) -> None:
+def _add_cosines(rows: RowBuilder, plan: NetworkPlan, cosines: tuple[float, ...], sizing: Sizing) -> None:
     outline = plan.outline(2)
     rows.add(
         len(cosines),
@@ -308,12 +308,12 @@ def _add_cosines(rows: Rows, plan: Plan, cosines: tuple[float, ...], sizing: Siz
 class Statements:
     """What is proven without an input, of a network with weights."""
 
-    apriori: Apriori
-    mlps: tuple[Mlp, ...]
+    apriori: AprioriValue
+    mlps: tuple[MlpValue, ...]
 
 
 def _statements(
-    rows: Rows, name: str, network: Network, config: PredictConfig, names: Row = MappingProxyType({})
+    rows: RowBuilder, name: str, network: Network, config: PredictConfig, names: Row = MappingProxyType({})
 ) -> Statements:
     found = apriori(network, spread=config.spread, size=config.size)
     layers = tuple(_statement(one, has_spread=config.spread is not None) for one in found.layers)
@@ -321,7 +321,7 @@ def _statements(
         said: Row = {"model": name, "seed": config.seed, "statement": "a-priori", **names}
         rows.add(1, {**said, **_row(one)})
     return Statements(
-        apriori=Apriori(
+        apriori=AprioriValue(
             model=name,
             spread=config.spread,
             size=config.size,
@@ -335,8 +335,8 @@ def _statements(
     )
 
 
-def _statement(one: LayerStatement, *, has_spread: bool) -> Statement:
-    return Statement(
+def _statement(one: LayerStatement, *, has_spread: bool) -> BlockStatement:
+    return BlockStatement(
         layer=one.layer,
         gain_lower=_alone(one.gain_lower),
         gain_upper=_alone(one.gain_upper),
@@ -350,7 +350,7 @@ def _statement(one: LayerStatement, *, has_spread: bool) -> Statement:
     )
 
 
-def _row(one: Statement) -> Row:
+def _row(one: BlockStatement) -> Row:
     return {
         "layer": one.layer,
         "site": "block",
@@ -372,9 +372,9 @@ def _row(one: Statement) -> Row:
     }
 
 
-def _mlps(found: Proven) -> tuple[Mlp, ...]:
+def _mlps(found: Proven) -> tuple[MlpValue, ...]:
     return tuple(
-        Mlp(
+        MlpValue(
             layer=one.layer,
             site=one.site,
             lipschitz=_alone(one.lipschitz.exp()),
@@ -389,7 +389,9 @@ def _mlps(found: Proven) -> tuple[Mlp, ...]:
 def _reasons(assumptions: tuple[Assumption, ...]) -> tuple[Reason, ...]:
     """Why nothing is proven: conditions that fail, each once, with the numbers that decide them."""
     each = {one.name: one for one in assumptions}
-    return tuple(Reason(**failed("weights", one).model_dump(), meaning=one.says) for one in each.values())
+    return tuple(
+        Reason(**failed_assumption("weights", one).model_dump(), meaning=one.says) for one in each.values()
+    )
 
 
 def _alone(value: Tensor) -> float:

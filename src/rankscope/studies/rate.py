@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
-from rankscope.findings.rate import DEFINITION, Fit, Prediction, RateConfig, RateFinding, Run
+from rankscope.findings.rate import DEFINITION, FitValue, PredictionValue, RateConfig, RateFinding, RateRun
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
 from rankscope.network import Context, Network, Spec, build, gaussian_tokens, generators
@@ -21,15 +21,15 @@ from rankscope.split import LogValue, Split, fit_logs, log_measure, predict_rate
 from rankscope.split.fit import nothing
 from rankscope.split.floors import SAFETY
 from rankscope.studies.cuts import one_cut
-from rankscope.studies.inputs import Given, verb_asked
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.rows import RowBuilder, definitions
 from rankscope.studies.subjects import Source, subjects
 
 Advance = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Followed:
+class RateSubject:
     """A network, its tokens, their context, a source of randomness for the prediction, and what the rows say of it.
 
     ``sample`` is the number of the text; None for the tokens of a random network.
@@ -77,11 +77,11 @@ def rate(
     Of the random network that a ``RateConfig`` or its fields describe, ``rs.rate(layers=100, mask="window:2")``; or of
     one cut of a model, a tree or a recording (``san`` if no variant is named), ``rs.rate(model, texts)``.
     """
-    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    config, source, given = verb_asked(RateConfig, model, config, given, **fields)
-    rows, runs, depth, name, variant = Rows(), list[Run](), 0, "random", ""
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    config, source, given = resolve_call(RateConfig, model, config, given, **fields)
+    rows, runs, depth, name, variant = RowBuilder(), list[RateRun](), 0, "random", ""
     total = len(config.seeds) if source is None else None
-    for one in _random(config) if source is None else _cut(source, config, given):
+    for one in _random(config) if source is None else _cuts_of_model(source, config, given):
         network, x, context = one.network, one.x, one.context
         depth, name, variant = len(network.blocks), one.model, one.variant
         size = (
@@ -93,13 +93,15 @@ def rate(
             _add(rows, one, sizes)
             common = x.mean(dim=0) if source is None else states[0].common
             found = predict_rate(network, common, tokens=len(x), generator=one.drawn, context=context)
-        kept = {field: value for field, value in asdict(found).items() if field in Prediction.model_fields}
+        kept = {
+            field: value for field, value in asdict(found).items() if field in PredictionValue.model_fields
+        }
         runs.append(
-            Run(
+            RateRun(
                 seed=one.seed,
                 sample=one.sample,
-                measured=measured(states, found, sizes),
-                predicted=Prediction(**kept),
+                measured=fit_run(states, found, sizes),
+                predicted=PredictionValue(**kept),
             )
         )
         if advance is not None:
@@ -115,7 +117,7 @@ def rate(
     )
 
 
-def _random(config: RateConfig) -> Iterator[Followed]:
+def _random(config: RateConfig) -> Iterator[RateSubject]:
     spec, tokens = Spec.of(**config.spec()), config.chosen("tokens")
     parse_mask(spec.mask).matrix(tokens)
     for seed in config.seeds:
@@ -123,7 +125,7 @@ def _random(config: RateConfig) -> Iterator[Followed]:
         with torch.no_grad():
             network = build(spec, for_weights)
             x = gaussian_tokens(tokens, spec.dim, generator=for_tokens)
-        yield Followed(
+        yield RateSubject(
             network=network,
             x=x,
             context=Context(),
@@ -136,15 +138,15 @@ def _random(config: RateConfig) -> Iterator[Followed]:
         )
 
 
-def _cut(model: Source, config: RateConfig, given: Given) -> Iterator[Followed]:
+def _cuts_of_model(model: Source, config: RateConfig, given: CallInputs) -> Iterator[RateSubject]:
     tokens = config.chosen("tokens") if isinstance(model, Spec) else None
     for subject in subjects(model, config, given, seeds=config.seeds, tokens=tokens):
         cut = one_cut(subject.network, config)
-        network = deepened(cut.network, config.layers)
+        network = repeat_blocks(cut.network, config.layers)
         for fed in subject.feeds:
             for sample, x, context in fed.each():
                 drawn = torch.Generator().manual_seed(subject.seed)
-                yield Followed(
+                yield RateSubject(
                     network=network,
                     x=x,
                     context=context,
@@ -159,7 +161,7 @@ def _cut(model: Source, config: RateConfig, given: Given) -> Iterator[Followed]:
                 )
 
 
-def deepened(network: Network, layers: int | None) -> Network:
+def repeat_blocks(network: Network, layers: int | None) -> Network:
     """The network with its blocks applied again and again until there are ``layers`` of them; fewer if that is less."""
     return network if layers is None else network.with_blocks(islice(cycle(network.blocks), layers))
 
@@ -169,7 +171,7 @@ def _sizes(states: Sequence[Split]) -> list[LogValue]:
     return [log_measure(find_measure(DEFINITION), state) for state in states]
 
 
-def measured(states: Sequence[Split], prediction: Any, sizes: Sequence[LogValue] | None = None) -> Fit:
+def fit_run(states: Sequence[Split], prediction: Any, sizes: Sequence[LogValue] | None = None) -> FitValue:
     """Order and rate of one split run, fitted to the layers whose logarithm is known.
 
     What was predicted helps to tell a plateau from a slow fall. ``sizes`` are the residuals of the states, for who
@@ -186,8 +188,8 @@ def measured(states: Sequence[Split], prediction: Any, sizes: Sequence[LogValue]
     found = (
         nothing("rounding") if lost is not None and known < 2 else fit_logs(logs, common, expected=expected)
     )
-    kept = {field: value for field, value in asdict(found).items() if field in Fit.model_fields}
-    return Fit(**kept | {"lost_from": lost})
+    kept = {field: value for field, value in asdict(found).items() if field in FitValue.model_fields}
+    return FitValue(**kept | {"lost_from": lost})
 
 
 def _is_known(state: Split, found: LogValue) -> bool:
@@ -204,7 +206,7 @@ def _is_known(state: Split, found: LogValue) -> bool:
     return float(found.log_floor) < math.inf and error <= max(absolute, relative * size)
 
 
-def _add(rows: Rows, one: Followed, sizes: Sequence[LogValue]) -> None:
+def _add(rows: RowBuilder, one: RateSubject, sizes: Sequence[LogValue]) -> None:
     measure = find_measure(DEFINITION)
     for layer, (size, state) in enumerate(zip(sizes, one.network.states(one.x, one.context), strict=True)):
         ordinary = evaluate(measure, state.cpu(), layer=layer, dtype=one.x.dtype)

@@ -14,7 +14,7 @@ from rankscope.results.table import Cell, Columns
 from rankscope.split import LogValue
 
 
-class Rows:
+class RowBuilder:
     """Columns that grow: each addition is a block of rows, columns it does not name are null there."""
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ from rankscope.findings.scan import (
     ScanSubject,
     ScanView,
 )
-from rankscope.findings.tree import Tree
+from rankscope.findings.tree import TreeValue
 from rankscope.measures import Measure, find_measure
 from rankscope.measures.laws import Law
 from rankscope.probe import Panel, Tally, measure_states, own_words, probe_into, tally_table, unwrapped
@@ -62,16 +62,16 @@ from rankscope.sources.streams import in_one_stream
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
 from rankscope.studies.inputs import (
-    Given,
-    Reading,
+    CallInputs,
+    TextBatches,
     asked_of,
     chosen_inputs,
     found_layout,
     recording_of,
-    verb_asked,
+    resolve_call,
 )
 from rankscope.studies.rows import run_id
-from rankscope.verdict import judged
+from rankscope.verdict import judge_table
 
 GRADIENT_BATCHES = 2
 """Gradients are taken of this many batches: their mean settles quickly, and a backward pass is dear."""
@@ -118,9 +118,11 @@ def scan(
             DeprecationWarning,
             stacklevel=2,
         )
-    given = Given(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     named = {"loss": loss} if isinstance(loss, str) else {}
-    config, model, given = verb_asked(ScanConfig, model, config, given, **(dict(load or {}) | fields | named))
+    config, model, given = resolve_call(
+        ScanConfig, model, config, given, **(dict(load or {}) | fields | named)
+    )
     measured = asked_measures(config)
     if isinstance(model, str | os.PathLike) and is_states(model):
         config.check_states()
@@ -150,8 +152,8 @@ def scan(
                 layout = in_one_stream(unwrapped(ready.model), layout, batch)
     layout = _of_stack(layout, config)
     trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []
-    table, gradients = _scanned(ready, layout, chosen, config, of_loss, advance, partial)
-    return _found(table, config, measured, gradients=gradients, tree=trees[0] if trees else None)
+    table, gradients = _run_scan(ready, layout, chosen, config, of_loss, advance, partial)
+    return _finding(table, config, measured, gradients=gradients, tree=trees[0] if trees else None)
 
 
 def scan_states(
@@ -193,7 +195,7 @@ def scan_states(
     )
     if advance is not None:
         advance(states.texts, states.texts)
-    return _found(_table(tally, states.name, about, config), config, measured)
+    return _finding(_table(tally, states.name, about, config), config, measured)
 
 
 def is_states(model: str | os.PathLike[str]) -> bool:
@@ -204,10 +206,10 @@ def is_states(model: str | os.PathLike[str]) -> bool:
 
 def asked_measures(config: ScanConfig) -> tuple[Measured, ...]:
     """The measures that were asked for by name, each with what the name means and the values that it can take."""
-    return tuple(_measured(name, find_measure(name)) for name in config.measures)
+    return tuple(_measure_value(name, find_measure(name)) for name in config.measures)
 
 
-def _measured(name: str, measure: Measure) -> Measured:
+def _measure_value(name: str, measure: Measure) -> Measured:
     if measure.kind != "tokens":
         raise ConfigError(
             Option("measures", name),
@@ -270,10 +272,10 @@ def _of_stack(layout: Layout, config: ScanConfig) -> Layout:
     return replace(layout, stacks=kept)
 
 
-def _scanned(
+def _run_scan(
     ready: Loaded,
     layout: Layout,
-    chosen: Reading,
+    chosen: TextBatches,
     config: ScanConfig,
     loss: LossOf | None,
     advance: Advance | None,
@@ -324,7 +326,7 @@ def _scanned(
     return table() if gradients is None else _with_gradients(table(), gradients), gradients
 
 
-def _key(ready: Loaded, chosen: Reading, config: ScanConfig) -> dict[str, str]:
+def _key(ready: Loaded, chosen: TextBatches, config: ScanConfig) -> dict[str, str]:
     """What must be the same for a scan to go on; how many texts run at a time, and where, may change."""
     return {
         "options": run_id(config.model_copy(update={"batch_size": 1, "device": "cpu"})),
@@ -356,17 +358,17 @@ def _table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> T
     )
 
 
-def _found(
+def _finding(
     table: Table,
     config: ScanConfig,
     measured: tuple[Measured, ...],
     *,
     gradients: Gradients | None = None,
-    tree: Tree | None = None,
+    tree: TreeValue | None = None,
 ) -> ScanFinding:
     return ScanFinding(
         **table.sections,
-        verdict=judged(table, config.thresholds),
+        verdict=judge_table(table, config.thresholds),
         measured=measured,
         gradients=None if gradients is None else GradientsOf(loss=gradients.loss, texts=gradients.texts),
         tree=tree,
@@ -575,14 +577,14 @@ def _free(path: Path) -> Path:
     return next(new for n in count(2) if not os.path.lexists(new := path.with_name(f"{stem}-{n}.json")))
 
 
-class Kept(TypedDict, total=False):
+class ScanExtras(TypedDict, total=False):
     """What a scan is given besides its configuration."""
 
     partial: Partial
 
 
 @contextmanager
-def kept(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[Kept]:
+def scan_extras(config: ScanConfig, view: ScanView, output: Path | None) -> Iterator[ScanExtras]:
     """What the command line gives a scan besides its configuration: a file for what is measured so far.
 
     The file is removed once everything is written. Where the scan ends before that, the message says where it is.

@@ -34,7 +34,7 @@ from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 from rankscope.sources.weights import Mismatch, refuse_not_finite
 from rankscope.studies.cuts import Cut
-from rankscope.studies.inputs import Given, asked_of, chosen_inputs, found_layout, recording_of
+from rankscope.studies.inputs import CallInputs, asked_of, chosen_inputs, found_layout, recording_of
 
 Model = str | os.PathLike[str] | nn.Module | Loaded | Translation
 Source = Model | Spec | Seen
@@ -45,7 +45,7 @@ DEFAULT_TOKENS = RandomNetwork.network["tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fed:
+class EmbeddedTexts:
     """A few texts as they enter the first block, and which of their tokens are measured."""
 
     x: Tensor
@@ -61,7 +61,7 @@ class Fed:
         """How many tokens of each text are measured."""
         return [self.x.shape[1]] * len(self.x) if self.keep is None else self.keep.sum(dim=1).tolist()
 
-    def head(self, texts: int) -> "Fed":
+    def head(self, texts: int) -> "EmbeddedTexts":
         """The first texts of a batch; all of them if they are not more."""
         if texts >= len(self.x):
             return self
@@ -79,7 +79,7 @@ class Fed:
             memory=cut(known.memory, 2),
             memory_is_token=cut(known.memory_is_token, 1),
         )
-        return Fed(x=self.x[:texts], context=context, keep=cut(self.keep, 1), first=self.first)
+        return EmbeddedTexts(x=self.x[:texts], context=context, keep=cut(self.keep, 1), first=self.first)
 
     def each(self) -> Iterator[tuple[int, Tensor, Context]]:
         """Every text alone, without its padding: its number, its tokens, its context."""
@@ -148,12 +148,12 @@ class About:
 
 
 @dataclass(kw_only=True, slots=True)
-class Subject:
+class LiveSubject:
     """One model of one seed: its tree, what enters it, and what is known about both."""
 
     seed: int
     network: Network
-    feeds: Iterator[Fed]
+    feeds: Iterator[EmbeddedTexts]
     total: int | None
     kind: str
     about: About
@@ -170,12 +170,12 @@ class Subject:
 def subjects(
     model: Source,
     config: ModelInputs,
-    given: Given,
+    given: CallInputs,
     *,
     seeds: Sequence[int],
     tokens: int | None = None,
     tokenizer: Any = None,
-) -> Iterator[Subject]:
+) -> Iterator[LiveSubject]:
     """The model of every seed, one at a time; trained weights are loaded once. ``tokens`` are those of a ``Spec``."""
     model, given = asked_of(model, given)
     if not isinstance(model, str | os.PathLike | nn.Module | Loaded | Translation | Spec):
@@ -203,7 +203,7 @@ def subjects(
             Option("random_tokens", "2x48"),
         )
     known = model if isinstance(model, Translation) else None
-    ready = _with(_trained(model, config), tokenizer)
+    ready = _with(_load_trained(model, config), tokenizer)
     for seed in seeds:
         yield _live(ready, known, config, given, seed)
 
@@ -236,7 +236,7 @@ def _initial(model: Model, config: ModelInputs, seed: int) -> Loaded:
     )
 
 
-def _trained(model: Model, config: ModelInputs) -> Loaded:
+def _load_trained(model: Model, config: ModelInputs) -> Loaded:
     if isinstance(model, Loaded | Translation):
         own = load_model(model.model, dtype=config.dtype)  # says so if that is not the dtype asked for
         return model if isinstance(model, Loaded) else own
@@ -258,7 +258,9 @@ def _run_as_it_is(network: Network) -> tuple[Place, ...]:
     return tuple(Place(where=where, what=what) for where, what in places)
 
 
-def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: Given, seed: int) -> Subject:
+def _live(
+    ready: Loaded, known: Translation | None, config: ModelInputs, given: CallInputs, seed: int
+) -> LiveSubject:
     """The tree of a live model, proven on the first batch, fed with what the live model itself would see."""
     layout = found_layout(unwrapped(ready.model), config.blocks, given)
     chosen = chosen_inputs(ready, config, given, layout, seed=seed)
@@ -285,7 +287,7 @@ def _live(ready: Loaded, known: Translation | None, config: ModelInputs, given: 
         proof=_deviations(found.proof),
         as_it_is=_run_as_it_is(found.network),
     )
-    return Subject(
+    return LiveSubject(
         seed=seed,
         network=found.network,
         feeds=_feeds(found, chain([first], chosen.batches), config.blocks),
@@ -309,16 +311,16 @@ def _deviations(proof: Proof) -> ToldProof:
     )
 
 
-def _feeds(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[Fed]:
+def _feeds(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[EmbeddedTexts]:
     done = 0
     for batch in batches:
         with own_words(found.model, batch):
             x, context = found.embed(batch)
-        yield Fed(x=x, context=context, keep=_kept(found, x, batch, blocks), first=done)
+        yield EmbeddedTexts(x=x, context=context, keep=_measured_tokens(found, x, batch, blocks), first=done)
         done += len(batch)
 
 
-def _kept(found: Translation, x: Tensor, batch: Batch, blocks: Blocks | None) -> Tensor | None:
+def _measured_tokens(found: Translation, x: Tensor, batch: Batch, blocks: Blocks | None) -> Tensor | None:
     """Which tokens are measured, by the rule of a scan; a text with fewer than two of them is an error."""
     keep = batch.is_token
     fits = keep is not None and keep.shape == x.shape[:2]
@@ -328,8 +330,8 @@ def _kept(found: Translation, x: Tensor, batch: Batch, blocks: Blocks | None) ->
 
 
 def _random(
-    model: Spec | Network, config: ModelInputs, given: Given, seeds: Sequence[int], tokens: int | None
-) -> Iterator[Subject]:
+    model: Spec | Network, config: ModelInputs, given: CallInputs, seeds: Sequence[int], tokens: int | None
+) -> Iterator[LiveSubject]:
     """Random networks on Gaussian tokens, or a tree on the tokens that are given."""
     of_model = [name for name in sorted(config.explicit) if config.home(name) in (asked.Model, asked.Inputs)]
     used = list(dict.fromkeys([*given.kinds, *of_model]))
@@ -360,7 +362,7 @@ def _random(
         yield _alone(network, x[None], seed, "random", model)
 
 
-def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: list[str]) -> Subject:
+def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: list[str]) -> LiveSubject:
     if not isinstance(x, Tensor) or x.ndim not in (2, 3) or used:
         wrong = f"; {', '.join(f'{name}=' for name in used)} cannot be used" if used else ""
         if x is not None and not used:
@@ -379,7 +381,7 @@ def _of_tree(network: Network, config: ModelInputs, seed: int, x: Any, used: lis
     return _alone(network, x if x.ndim == 3 else x[None], seed, "tree", None)
 
 
-def _alone(network: Network, x: Tensor, seed: int, name: str, spec: Spec | None) -> Subject:
+def _alone(network: Network, x: Tensor, seed: int, name: str, spec: Spec | None) -> LiveSubject:
     about = About(
         model=name,
         family=name,
@@ -390,10 +392,10 @@ def _alone(network: Network, x: Tensor, seed: int, name: str, spec: Spec | None)
         read=TokensRead(inputs="tensors" if spec is None else "Gaussian tokens", read="tokens"),
         spec=spec,
     )
-    return Subject(
+    return LiveSubject(
         seed=seed,
         network=network,
-        feeds=iter([Fed(x=x, context=Context(), keep=None, first=0)]),
+        feeds=iter([EmbeddedTexts(x=x, context=Context(), keep=None, first=0)]),
         total=len(x),
         kind=name,
         about=about,

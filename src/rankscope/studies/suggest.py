@@ -2,8 +2,8 @@
 
 Every what-if uses the weights of the unchanged network. It predicts the geometry of the tokens in the last layer, not
 how well a network trained that way would do. ``what_ifs`` lists the changes that differ from what a network already
-is; ``tried`` runs them on a batch and keeps a few numbers of each text; ``ranked`` compares them over all batches, of
-one network or of networks of one shape.
+is; ``try_what_ifs`` runs them on a batch and keeps a few numbers of each text; ``rank_what_ifs`` compares them over all
+batches, of one network or of networks of one shape.
 """
 
 import math
@@ -201,7 +201,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Outcome:
+class WhatIfOutcome:
     """One what-if on one batch: its numbers by definition, or why there are none."""
 
     what_if: WhatIf
@@ -211,11 +211,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Tried:
+class WhatIfOutcomes:
     """Every what-if on one batch."""
 
     before: dict[str, Numbers]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[WhatIfOutcome, ...]
     longest: int
     """Tokens of its longest text."""
 
@@ -234,10 +234,12 @@ def suggest(
     ``is_token`` says which tokens are measured; by default all but the padding of ``context``. ``advance`` is told
     after every run how many of how many are done.
     """
-    return ranked([tried(network, x, context, is_token=is_token, measures=measures, advance=advance)])
+    return rank_what_ifs(
+        [try_what_ifs(network, x, context, is_token=is_token, measures=measures, advance=advance)]
+    )
 
 
-def tried(
+def try_what_ifs(
     network: Network,
     x: Tensor,
     context: Context | None = None,
@@ -245,7 +247,7 @@ def tried(
     is_token: Tensor | None = None,
     measures: Sequence[str] = MEASURES,
     advance: Callable[[int, int], None] | None = None,
-) -> Tried:
+) -> WhatIfOutcomes:
     """Every what-if run on one batch of texts; of each text a few numbers are kept. Arguments as of ``suggest``."""
     context = network.checked(x, context)
     measured = measured_tokens(x, context, is_token)
@@ -257,7 +259,7 @@ def tried(
 
     longest = _longest(x, context)
     with torch.no_grad(), threads_for(x.shape[-2] * x.shape[-1]):
-        before, found = read(network), list[Outcome]()
+        before, found = read(network), list[WhatIfOutcome]()
         tries = list(what_ifs(network, longest))
         runs, done = sum(not one.is_same for one in tries), 0
         for one in tries:
@@ -265,14 +267,14 @@ def tried(
             done += not one.is_same
             if advance is not None and not one.is_same:
                 advance(done, runs)
-    return Tried(before=before, outcomes=tuple(found), longest=longest)
+    return WhatIfOutcomes(before=before, outcomes=tuple(found), longest=longest)
 
 
-def ranked(batches: Sequence[Tried], network: Headline | None = None) -> Suggestions:
+def rank_what_ifs(batches: Sequence[WhatIfOutcomes], network: Headline | None = None) -> Suggestions:
     """The what-ifs over the texts of all batches, the largest gain first; what is moot on all of them is left out."""
     if not batches:
         raise ConfigError("no batch of texts was tried; what-ifs are compared on at least one")
-    before = _joined([batch.before for batch in batches])
+    before = _join_batches([batch.before for batch in batches])
     most = before[RANKED_BY].most()
     is_used = torch.isfinite(most) & (most > 0)
     own, longest = _readings(before, is_used), max(batch.longest for batch in batches)
@@ -289,7 +291,7 @@ def ranked(batches: Sequence[Tried], network: Headline | None = None) -> Suggest
         ]
         if not all(one.what_if.is_moot for one in same):
             made = partial(Suggestion, kind=kind, setting=setting, before=own)
-            found.append(_compared(made, same, before, is_used, is_whole=len(same) == len(batches)))
+            found.append(_suggestion(made, same, before, is_used, is_whole=len(same) == len(batches)))
     if not any(one.kind == "mask" for one in found):
         found.append(
             Suggestion(kind="mask", setting=None, gain=None, before=own, after={}, declined="no other mask")
@@ -306,21 +308,21 @@ def ranked(batches: Sequence[Tried], network: Headline | None = None) -> Suggest
 
 def _outcome(
     one: WhatIf, before: dict[str, Numbers], read: Callable[[Network], dict[str, Numbers]]
-) -> Outcome:
+) -> WhatIfOutcome:
     if one.is_same:
-        return Outcome(what_if=one, numbers=before)
+        return WhatIfOutcome(what_if=one, numbers=before)
     if one.make is None:
-        return Outcome(what_if=one, numbers=None, declined=one.declined, obstacle=one.obstacle)
+        return WhatIfOutcome(what_if=one, numbers=None, declined=one.declined, obstacle=one.obstacle)
     try:
-        return Outcome(what_if=one, numbers=read(one.make()))
+        return WhatIfOutcome(what_if=one, numbers=read(one.make()))
     except RankscopeError as error:
         obstacle = one.obstacle or type(error).__name__
-        return Outcome(what_if=one, numbers=None, declined="refused", obstacle=obstacle)
+        return WhatIfOutcome(what_if=one, numbers=None, declined="refused", obstacle=obstacle)
 
 
-def _compared(
+def _suggestion(
     made: Callable[..., Suggestion],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[WhatIfOutcome],
     before: dict[str, Numbers],
     is_used: Tensor,
     *,
@@ -333,11 +335,11 @@ def _compared(
         return made(gain=None, after={}, **what)
     if not is_whole:
         return made(gain=None, after={}, declined="some networks")
-    numbers = _joined([one.numbers for one in outcomes if one.numbers is not None])
+    numbers = _join_batches([one.numbers for one in outcomes if one.numbers is not None])
     made = partial(made, after=_readings(numbers, is_used))
     if not bool(is_used.any()):
         return made(gain=None, declined="network overflows")
-    own, new = (_chosen(one[RANKED_BY], is_used) for one in (before, numbers))
+    own, new = (_used_texts(one[RANKED_BY], is_used) for one in (before, numbers))
     overflown = int((~torch.isfinite(new.value)).sum())
     if overflown:
         return made(gain=None, declined="overflow", failed_texts=overflown)
@@ -352,7 +354,7 @@ def _compared(
     return made(gain=float(gain), floor=float(errors.mean()), is_bound=not bool(own.resolved.all()))
 
 
-def _chosen(numbers: Numbers, is_used: Tensor) -> Numbers:
+def _used_texts(numbers: Numbers, is_used: Tensor) -> Numbers:
     return Numbers(
         value=numbers.value[is_used], floor=numbers.floor[is_used], resolved=numbers.resolved[is_used]
     )
@@ -380,7 +382,7 @@ def _numbers(
     return found
 
 
-def _joined(batches: Sequence[dict[str, Numbers]]) -> dict[str, Numbers]:
+def _join_batches(batches: Sequence[dict[str, Numbers]]) -> dict[str, Numbers]:
     return {
         name: Numbers(
             value=torch.cat([batch[name].value for batch in batches]),

@@ -6,10 +6,10 @@ from rankscope.verdict.facts import deciding_dtype as deciding_dtype
 from rankscope.verdict.falls import EQUAL as EQUAL
 from rankscope.verdict.falls import UNDECIDED as UNDECIDED
 from rankscope.verdict.falls import Fall as Fall
-from rankscope.verdict.falls import Point as Point
+from rankscope.verdict.falls import RatioPoint as RatioPoint
 from rankscope.verdict.falls import judge_fall as judge_fall
 from rankscope.verdict.judge import judge as judge
-from rankscope.verdict.judge import judged as judged
+from rankscope.verdict.judge import judge_table as judge_table
 from rankscope.verdict.rules import VERDICTS as VERDICTS
 
 __all__ = [
@@ -17,11 +17,11 @@ __all__ = [
     "UNDECIDED",
     "VERDICTS",
     "Fall",
-    "Point",
+    "RatioPoint",
     "Thresholds",
     "Verdict",
     "deciding_dtype",
     "judge",
     "judge_fall",
-    "judged",
+    "judge_table",
 ]

@@ -25,7 +25,7 @@ ROW = ("stack", "sample", "layer", "tokens", "definition", "value", "floor", "re
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Number:
+class PanelNumber:
     """A mean over texts, what rounding may make of it, and the share of texts in which it is above that."""
 
     value: float | None
@@ -34,7 +34,7 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class PanelFacts:
     """The panel of one layer at the site ``block``: means over texts.
 
     Rules get a number only if it is above its floor in most texts. Of one that is not, all that is known is that it
@@ -44,7 +44,7 @@ class Facts:
     layer: int
     tokens: float
     dim: int
-    numbers: Mapping[str, Number]
+    numbers: Mapping[str, PanelNumber]
 
     texts: int = 1
     """How many texts the means are over."""
@@ -127,7 +127,7 @@ class Facts:
         return min(self.tokens - 1, self.dim)
 
 
-def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[Facts]]]:
+def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[PanelFacts]]]:
     """Of every stack the texts that keep rows of their own, each with its layers in order."""
     stacks = scan.get("stacks", {})
     found: dict[str, dict[int, dict[int, list[dict[str, Any]]]]] = {}
@@ -143,12 +143,12 @@ def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[
     return {
         stack: [
             [
-                Facts(
+                PanelFacts(
                     layer=layer,
                     tokens=float(rows[0]["tokens"]),
                     dim=int(stacks[stack]["dim"]),
                     numbers={
-                        one["definition"]: Number(
+                        one["definition"]: PanelNumber(
                             value=one["value"], floor=one["floor"], resolved=float(one["resolved"])
                         )
                         for one in rows
@@ -162,7 +162,9 @@ def facts_by_text(table: Table, scan: Mapping[str, Any]) -> dict[str, list[list[
     }
 
 
-def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]) -> dict[str, list[Facts]]:
+def facts_by_stack(
+    summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]
+) -> dict[str, list[PanelFacts]]:
     """The layers of every stack in order, from the sections of a scan."""
     stacks = scan.get("stacks", {})
     found: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
@@ -171,16 +173,18 @@ def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]
             found.setdefault(entry["stack"], {}).setdefault(entry["layer"], []).append(entry)
     return {
         stack: [
-            Facts(
+            PanelFacts(
                 layer=layer,
                 tokens=float(stacks[stack]["tokens"]),
                 dim=int(stacks[stack]["dim"]),
                 numbers={
-                    one["definition"]: Number(value=one["mean"], floor=one["floor"], resolved=one["resolved"])
+                    one["definition"]: PanelNumber(
+                        value=one["mean"], floor=one["floor"], resolved=one["resolved"]
+                    )
                     for one in entries
                 },
                 texts=max(int(one["texts"]) for one in entries),
-                broken=_broken(entries),
+                broken=_texts_not_finite(entries),
             )
             for layer, entries in sorted(layers.items())
         ]
@@ -188,7 +192,7 @@ def facts_by_stack(summary: Sequence[Mapping[str, Any]], scan: Mapping[str, Any]
     }
 
 
-def _broken(entries: Sequence[Mapping[str, Any]]) -> int:
+def _texts_not_finite(entries: Sequence[Mapping[str, Any]]) -> int:
     """In how many texts the state of a layer holds NaN or infinity.
 
     Told from the number of massive tokens, the one measure that every finite state has: a state of zeros has none, and
@@ -214,7 +218,7 @@ class Precision:
     would_decide: str | None
 
 
-def precision_of(facts: Sequence[Facts], collapsed: float) -> Precision:
+def precision_of(facts: Sequence[PanelFacts], collapsed: float) -> Precision:
     """Told from the floors themselves; a dtype would decide if its floor is below ``collapsed``."""
     last = facts[-1]
     found = last.numbers.get(UNIT)

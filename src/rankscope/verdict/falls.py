@@ -30,7 +30,7 @@ TOP = math.log10(0.9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class RatioPoint:
     """The ratio of one layer: its logarithm if it is above its floor, else what it is at most, else nothing."""
 
     layer: int
@@ -39,10 +39,10 @@ class Point:
     """The ratio itself where it is known, its floor where it is not, None where there is no number at all."""
 
     @classmethod
-    def of(cls, layer: int, value: float | None, floor: float | None) -> "Point":
+    def of(cls, layer: int, value: float | None, floor: float | None) -> "RatioPoint":
         """A value that is resolved, or None and the floor; without either there is no number.
 
-        >>> Point.of(3, None, 0.01).log10_most
+        >>> RatioPoint.of(3, None, 0.01).log10_most
         -2.0
         """
         known = None if value is None else _log10(value)
@@ -51,7 +51,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dip:
+class RatioDip:
     """A ratio that falls and comes back: the lowest layer, its ratio there, and where it is back."""
 
     layer: int
@@ -91,7 +91,7 @@ class Fall:
     log10_pace: float | None = None
     leads_at: int | None = None
     log10_leads_to: float | None = None
-    dip: Dip | None = None
+    dip: RatioDip | None = None
 
     @property
     def rate(self) -> float | None:
@@ -133,7 +133,7 @@ class Fall:
         }
 
 
-def judge_fall(points: Sequence[Point], limits: Thresholds, *, level: float | None = None) -> Fall:
+def judge_fall(points: Sequence[RatioPoint], limits: Thresholds, *, level: float | None = None) -> Fall:
     """The verdict on a curve whose first point is what enters the first layer.
 
     Tokens are equal from a ratio of ``collapsed`` on, or from ``level`` on if that is more. It is collapse if the
@@ -160,14 +160,14 @@ def judge_fall(points: Sequence[Point], limits: Thresholds, *, level: float | No
     return Fall(verdict=NOT_COLLAPSING, **seen)
 
 
-def is_low(points: Sequence[Point], limits: Thresholds) -> bool:
+def is_low(points: Sequence[RatioPoint], limits: Thresholds) -> bool:
     """Whether the last ratio is known to be at most ``collapsed``."""
     return bool(
         points and points[-1].log10_most is not None and points[-1].log10_most <= math.log10(limits.collapsed)
     )
 
 
-def _fallen(points: Sequence[Point], logs: Mapping[int, float]) -> dict[str, Any]:
+def _fallen(points: Sequence[RatioPoint], logs: Mapping[int, float]) -> dict[str, Any]:
     """Where the fall starts and its mean factor per layer, from the layers above their floor alone.
 
     If none of the fall is above its floor, the first layer of it that has one bounds the factor.
@@ -184,7 +184,7 @@ def _fallen(points: Sequence[Point], logs: Mapping[int, float]) -> dict[str, Any
     }
 
 
-def _leads(points: Sequence[Point]) -> dict[str, Any]:
+def _leads(points: Sequence[RatioPoint]) -> dict[str, Any]:
     """The pace of the last steps and where it leads, if the curve ends above its floor and falls in all of them."""
     end = [one for one in points[-STEPS - 1 :] if one.log10 is not None]
     if len(end) < min(STEPS + 1, len(points)) or len(end) < 3:
@@ -204,7 +204,7 @@ def _leads(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _dip(points: Sequence[Point]) -> Dip | None:
+def _dip(points: Sequence[RatioPoint]) -> RatioDip | None:
     """The deepest layer that is at most half of the largest ratio before it and of the largest one after it."""
     deepest = None
     for place, one in enumerate(points):
@@ -218,7 +218,7 @@ def _dip(points: Sequence[Point]) -> Dip | None:
         if one.log10_most > back - math.log10(2) or (deepest and one.log10_most >= deepest.log10_most):
             continue
         later = (k for k in points[place + 1 :] if k.log10 is not None and k.log10 >= back + TOP)
-        deepest = Dip(
+        deepest = RatioDip(
             layer=one.layer, log10=one.log10, log10_most=one.log10_most, recovered=next(later).layer
         )
     return deepest

@@ -32,9 +32,9 @@ from rankscope.findings.verdict import (
     Votes,
 )
 from rankscope.results import Table
-from rankscope.verdict.facts import Facts, Precision, facts_by_stack, facts_by_text, precision_of
+from rankscope.verdict.facts import PanelFacts, Precision, facts_by_stack, facts_by_text, precision_of
 from rankscope.verdict.falls import COLLAPSED, COLLAPSING, EQUAL, NO_STATES, UNDECIDED, number_of
-from rankscope.verdict.rules import HEALTHY, ILL, VERDICTS, Judged, Layer, judge_stack
+from rankscope.verdict.rules import HEALTHY, ILL, VERDICTS, Layer, StackJudgement, judge_stack
 
 EVIDENCE = {
     COLLAPSING: (UNIT, RAW, COSINE, RANK, CENTERED_RANK),
@@ -61,10 +61,10 @@ HIDES = 3.0
 
 def judge(table: Table, thresholds: Thresholds | None = None) -> dict[str, Any]:
     """The section ``verdict`` of a scan as JSON values: for the model, its stacks and their layers, with the words."""
-    return judged(table, thresholds).model_dump(mode="json")
+    return judge_table(table, thresholds).model_dump(mode="json")
 
 
-def judged(table: Table, thresholds: Thresholds | None = None) -> Verdict:
+def judge_table(table: Table, thresholds: Thresholds | None = None) -> Verdict:
     """The verdict on a scan.
 
     The panel must be there in full; tables without the effective ranks are judged without clusters and dead
@@ -107,16 +107,18 @@ def _of_ill(stack: StackVerdict) -> StackVerdict:
     return StackVerdict(stack=stack.stack, verdict=ill, dtype=stack.dtype, texts=stack.texts, layers=layers)
 
 
-def _judgeable(facts: list[Facts]) -> bool:
+def _judgeable(facts: list[PanelFacts]) -> bool:
     return any(UNIT in one.numbers for one in facts)
 
 
-def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thresholds) -> StackVerdict:
+def _stack(
+    name: str, facts: list[PanelFacts], texts: list[list[PanelFacts]], limits: Thresholds
+) -> StackVerdict:
     """The verdict on the means, unless the texts by themselves say otherwise."""
     found = judge_stack(facts, limits)
     precision, broken = precision_of(facts, limits.collapsed), _not_finite(facts)
     if len(texts) < 2:
-        return _typed(name, _of_broken(found, broken), facts, precision, None, broken)
+        return _verdict_value(name, _of_broken(found, broken), facts, precision, None, broken)
     alone = [judge_stack(text, limits) for text in texts]
     lost = [text[-1] for text in texts if not text[-1].is_number(UNIT)]
     collapsed = [place for place, one in enumerate(alone) if one.verdict in EQUAL]
@@ -126,10 +128,10 @@ def _stack(name: str, facts: list[Facts], texts: list[list[Facts]], limits: Thre
     elif len(collapsed) >= len(texts) / 2 and found.verdict not in EQUAL:
         found, facts = alone[collapsed[0]], texts[collapsed[0]]
     votes = Votes(judged=len(texts), collapse=len(collapsed), without_numbers=len(lost))
-    return _typed(name, _of_broken(found, broken), facts, precision, votes, broken)
+    return _verdict_value(name, _of_broken(found, broken), facts, precision, votes, broken)
 
 
-def _not_finite(facts: Sequence[Facts]) -> NotFinite | None:
+def _not_finite(facts: Sequence[PanelFacts]) -> NotFinite | None:
     """Where states hold NaN or infinity, if they do."""
     where = [one for one in facts if one.broken]
     if not where:
@@ -138,7 +140,7 @@ def _not_finite(facts: Sequence[Facts]) -> NotFinite | None:
     return NotFinite(layers=tuple(one.layer for one in where), texts=most.broken, of=most.texts)
 
 
-def _of_broken(found: Judged, broken: NotFinite | None) -> Judged:
+def _of_broken(found: StackJudgement, broken: NotFinite | None) -> StackJudgement:
     """The same; a stack with states that are no numbers is not healthy, and has no name if half the texts have them."""
     if broken is None or found.verdict in EQUAL:
         return found
@@ -146,10 +148,10 @@ def _of_broken(found: Judged, broken: NotFinite | None) -> Judged:
     return replace(found, verdict=NO_STATES) if is_said else found
 
 
-def _typed(
+def _verdict_value(
     name: str,
-    found: Judged,
-    facts: Sequence[Facts],
+    found: StackJudgement,
+    facts: Sequence[PanelFacts],
     precision: Precision,
     votes: Votes | None,
     broken: NotFinite | None,
@@ -189,7 +191,7 @@ def _typed(
     )
 
 
-def _decides(found: Judged, facts: Sequence[Facts]) -> int:
+def _decides(found: StackJudgement, facts: Sequence[PanelFacts]) -> int:
     """The layer whose numbers name the stack."""
     fall, where = (
         found.fall,
@@ -207,7 +209,7 @@ def _decides(found: Judged, facts: Sequence[Facts]) -> int:
     return where[-1].layer if where else facts[-1].layer
 
 
-def _hidden(found: Judged, last: Facts) -> Hidden | None:
+def _hidden(found: StackJudgement, last: PanelFacts) -> Hidden | None:
     """Whether the ratio of the tokens as they are does not show the collapse, and because of which tokens."""
     raw = last[RAW]
     if raw is None or raw <= HIDES * max(number_of(found.points[-1].log10_most) or 0.0, 1e-300):

@@ -20,7 +20,7 @@ from rankscope.findings.verdict import (
     UNIT_CHANNEL,
     Thresholds,
 )
-from rankscope.verdict.facts import SMALLEST, Facts
+from rankscope.verdict.facts import SMALLEST, PanelFacts
 from rankscope.verdict.falls import (
     COLLAPSED,
     COLLAPSING,
@@ -28,7 +28,7 @@ from rankscope.verdict.falls import (
     NOT_COLLAPSING,
     UNDECIDED,
     Fall,
-    Point,
+    RatioPoint,
     is_low,
     judge_fall,
 )
@@ -50,12 +50,12 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class StackJudgement:
     """A name for the run of layers and for each layer, and what the curve of its ratios amounts to."""
 
     verdict: str
     layers: tuple[Layer, ...]
-    points: tuple[Point, ...]  # per layer: the ratio that was judged
+    points: tuple[RatioPoint, ...]  # per layer: the ratio that was judged
     fall: Fall
 
     @property
@@ -63,7 +63,7 @@ class Judged:
         return tuple(one.name for one in self.layers)
 
 
-def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> Judged:
+def judge_stack(facts: Sequence[PanelFacts], limits: Thresholds) -> StackJudgement:
     """Collapse is judged over all layers, everything else layer by layer."""
     points = tuple(judged_ratio(one, limits) for one in facts)
     layers = tuple(confounder(one, limits) for one in facts)
@@ -87,17 +87,17 @@ def judge_stack(facts: Sequence[Facts], limits: Thresholds) -> Judged:
         found = replace(found, starts=None, log10_rate=None, rate_is_bound=False)
     if verdict == NOT_COLLAPSING:
         verdict = _of_layers([one.name for one in layers], limits)
-    return Judged(verdict=verdict, layers=layers, points=points, fall=replace(found, verdict=verdict))
+    return StackJudgement(verdict=verdict, layers=layers, points=points, fall=replace(found, verdict=verdict))
 
 
-def judged_ratio(one: Facts, limits: Thresholds) -> Point:
+def judged_ratio(one: PanelFacts, limits: Thresholds) -> RatioPoint:
     """The residual ratio of unit tokens, with what is known to distort it taken out: massive tokens or channels.
 
     Tokens that are equal with massive channels, and perhaps not without them, have no ratio: coarse dtypes may leave
     open whether channels are massive, and how far tokens differ in the others.
     """
     if one.at_least(MASSIVE_TOKENS, 0.5) and one.is_number(OTHERS):
-        return Point.of(one.layer, one[OTHERS], one.most(OTHERS))
+        return RatioPoint.of(one.layer, one[OTHERS], one.most(OTHERS))
     ratio, most = one[UNIT], one.most(UNIT)
     if is_massive_channel(one, limits) is not False and one.is_number(OTHER_CHANNELS):
         rest = one[OTHER_CHANNELS]
@@ -105,10 +105,10 @@ def judged_ratio(one: Facts, limits: Thresholds) -> Point:
             ratio = max(ratio or 0.0, rest)
         elif ratio is None or ratio <= limits.collapsed:
             ratio, most = None, one.most(OTHER_CHANNELS)
-    return Point.of(one.layer, ratio, most)
+    return RatioPoint.of(one.layer, ratio, most)
 
 
-def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
+def is_massive_token(one: PanelFacts, limits: Thresholds) -> bool | None:
     """Whether massive tokens, one or several, hold most of the energy."""
     share = MASSIVE_SHARE if MASSIVE_SHARE in one.numbers else TOKEN
     return _both(
@@ -117,7 +117,7 @@ def is_massive_token(one: Facts, limits: Thresholds) -> bool | None:
     )
 
 
-def is_massive_channel(one: Facts, limits: Thresholds) -> bool | None:
+def is_massive_channel(one: PanelFacts, limits: Thresholds) -> bool | None:
     """Whether one channel, or several massive ones together, hold most of the energy."""
     limit = limits.massive_channel
     return _either(
@@ -131,7 +131,7 @@ def _both(*answers: bool | None) -> bool | None:
     return False if False in answers else None if None in answers else True
 
 
-def _is_flat(facts: Sequence[Facts], points: Sequence[Point], limits: Thresholds) -> bool:
+def _is_flat(facts: Sequence[PanelFacts], points: Sequence[RatioPoint], limits: Thresholds) -> bool:
     """Whether tokens that are equal up to ``collapsed`` from the first layer on have also lost their directions.
 
     Then they are not distinct tokens with a large row in common. Of one state alone a tenth of ``collapsed`` is enough.
@@ -142,7 +142,7 @@ def _is_flat(facts: Sequence[Facts], points: Sequence[Point], limits: Thresholds
     return rank is not None and rank < facts[-1].most_rank / 2
 
 
-def is_offset(facts: Sequence[Facts], points: Sequence[Point], limits: Thresholds) -> bool:
+def is_offset(facts: Sequence[PanelFacts], points: Sequence[RatioPoint], limits: Thresholds) -> bool:
     """Whether the ratio drops once and then stays, while the residual keeps its directions: a row that all share."""
     if is_massive_token(facts[-1], limits):
         return False
@@ -158,7 +158,7 @@ def is_offset(facts: Sequence[Facts], points: Sequence[Point], limits: Threshold
     return False
 
 
-def _keeps_rank(last: Facts, first: Facts) -> bool:
+def _keeps_rank(last: PanelFacts, first: PanelFacts) -> bool:
     """Whether centered tokens use half as many directions as before; without spectra that is taken for granted."""
     if CENTERED_RANK not in last.numbers:
         return True
@@ -166,7 +166,7 @@ def _keeps_rank(last: Facts, first: Facts) -> bool:
     return ranks[0] is not None and ranks[1] is not None and ranks[0] >= ranks[1] / 2
 
 
-def confounder(one: Facts, limits: Thresholds) -> Layer:
+def confounder(one: PanelFacts, limits: Thresholds) -> Layer:
     """The name of one layer that is not part of a collapse: the first that its resolved numbers give.
 
     Names whose numbers are not resolved are listed as untold.
@@ -203,7 +203,7 @@ def _either(*answers: bool | None) -> bool | None:
     return True if True in answers else None if None in answers else False
 
 
-def _has_kernel(one: Facts, limits: Thresholds) -> bool | None:
+def _has_kernel(one: PanelFacts, limits: Thresholds) -> bool | None:
     """Whether some direction is exactly unused: its singular value is below a low floor in every text."""
     found = one.numbers.get(SMALLEST)
     if found is None:
@@ -211,7 +211,7 @@ def _has_kernel(one: Facts, limits: Thresholds) -> bool | None:
     return found.resolved == 0.0 and found.floor is not None and found.floor < limits.collapsed
 
 
-def few_directions(one: Facts, limits: Thresholds) -> dict[str, bool | None]:
+def few_directions(one: PanelFacts, limits: Thresholds) -> dict[str, bool | None]:
     """Clusters or dead directions, where the effective rank is far below what tokens and width allow.
 
     k groups of equal tokens have a mean cosine near 1/k, rank k, and lose one of it by centering; distinct tokens

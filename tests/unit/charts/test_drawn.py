@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rankscope.charts import Bar, Bars, Chart, Drawn
+from rankscope.charts import Bar, Bars, Chart, CustomPicture
 from rankscope.charts.svg import size_of
 from rankscope.document import Document, Figure, Section
 from rankscope.document.html import to_html
@@ -17,11 +17,11 @@ SVG = (
 HOSTILE = '"><script>alert(1)</script>'
 
 
-def drawn(width: int = 900, height: int = 300, title: str = "A sphere") -> Drawn:
-    return Drawn(title=title, draw=lambda: SVG.format(width, height))
+def drawn(width: int = 900, height: int = 300, title: str = "A sphere") -> CustomPicture:
+    return CustomPicture(title=title, draw=lambda: SVG.format(width, height))
 
 
-def page(picture: Drawn) -> Document:
+def page(picture: CustomPicture) -> Document:
     return Document(title="t", command="c", blocks=[Section("Picture", [Figure(picture)])])
 
 
@@ -51,7 +51,7 @@ def test_a_terminal_does_not_draw() -> None:
     def draw() -> str:
         raise AssertionError("drawn for a terminal")
 
-    picture = Drawn(title="A sphere", draw=draw)
+    picture = CustomPicture(title="A sphere", draw=draw)
     assert "sphere" not in to_text(page(picture))
     with pytest.raises(AssertionError, match="drawn for a terminal"):
         to_html(page(picture))
@@ -59,4 +59,4 @@ def test_a_terminal_does_not_draw() -> None:
 
 def test_what_is_no_picture_is_an_error_that_names_it() -> None:
     with pytest.raises(ValueError, match="'A sphere' is no SVG"):
-        size_of(Drawn(title="A sphere", draw=lambda: "<p>none</p>"))
+        size_of(CustomPicture(title="A sphere", draw=lambda: "<p>none</p>"))

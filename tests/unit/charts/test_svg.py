@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from rankscope.charts import (
     Bar,
     Bars,
-    Cell,
     Chart,
     Grid,
+    GridCell,
     Line,
     Panel,
     Plane,
+    PlaneLine,
     Point,
     Spot,
     Square,
-    Way,
     to_svg,
 )
 from rankscope.charts.axes import linear_axis, log_axis
-from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, thinned
+from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, points_to_keep
 from rankscope.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,17 +80,17 @@ PICTURES = {
         marks=[(3, "here it begins")],
     ),
     "grid": Grid(title="Heads", rows=[str(i) for i in range(12)], columns=[str(i) for i in range(60)], across="head",
-                 cells=[[Cell(0.5, "0.5") for _ in range(60)] for _ in range(12)], ends=("0", "1")),
+                 cells=[[GridCell(0.5, "0.5") for _ in range(60)] for _ in range(12)], ends=("0", "1")),
     "grid of names": Grid(title="Measures", rows=["name " * 40] * 3, columns=["column " * 30] * 5,
-                          cells=[[Cell(None, "-", faint=True)] * 5] * 3),
+                          cells=[[GridCell(None, "-", faint=True)] * 5] * 3),
     "narrow": panel(lines=4, points=17, width=400, places=[(16, "final")], notes=["a note of several words " * 4]),
     "broad grid": Grid(title="Measures", rows=[str(i) for i in range(18)], columns=["raw", "unit tokens"] * 8,
-                       cells=[[Cell(0.5, "2.8e-5*", faint=True)] * 16] * 18, width=1120,
+                       cells=[[GridCell(0.5, "2.8e-5*", faint=True)] * 16] * 18, width=1120,
                        groups=[("a name of many words that is cut", 2)] * 8, feet=[("dark", ["1e-5"] * 16)] * 2),
     "narrow grid": Grid(title="Heads", rows=["1", "2"], columns=[str(i) for i in range(12)], width=400,
-                        cells=[[Cell(0.5, "0.12")] * 12] * 2, across="head", ends=("0", "1"), groups=[("g", 12)]),
+                        cells=[[GridCell(0.5, "0.12")] * 12] * 2, across="head", ends=("0", "1"), groups=[("g", 12)]),
     "square grid": Grid(title="Mask", rows=[str(i) for i in range(64)], columns=[str(i) for i in range(64)],
-                        across="key", cells=[[Cell(0.5)] * 64] * 64, is_square=True, ends=("0", "1")),
+                        across="key", cells=[[GridCell(0.5)] * 64] * 64, is_square=True, ends=("0", "1")),
     "bars": Bars(title="Parts", bars=[Bar("a", -2.0, "-2"), Bar("b" * 200, 1.0, "1" * 200, 0.5, 1.5), Bar("c", None)]),
     "plane": Plane(title="Circle", squares=[square(words=[(1.0, 1.0, "x1")])],
                    names=[("token 0", 0), ("token 1", "#123456")]),
@@ -134,7 +134,7 @@ def test_every_text_is_on_the_paper_and_no_two_touch(name: str) -> None:
             title=HOSTILE,
             rows=[HOSTILE],
             columns=[HOSTILE],
-            cells=[[Cell(0.1, HOSTILE, HOSTILE)]],
+            cells=[[GridCell(0.1, HOSTILE, HOSTILE)]],
             ends=(HOSTILE, ""),
         ),
         Bars(title=HOSTILE, bars=[Bar(HOSTILE, 1.0, HOSTILE, tip=HOSTILE)], value=HOSTILE),
@@ -261,14 +261,14 @@ def test_spots_that_touch_speak_together_and_very_many_do_not_fill_the_file() ->
 
 
 def test_a_way_without_numbers_is_left_out() -> None:
-    lost = Way([(float("nan"), 0.0), (float("inf"), 1.0)], 1)
+    lost = PlaneLine([(float("nan"), 0.0), (float("inf"), 1.0)], 1)
     assert "nan" not in to_svg(Plane(title="a", squares=[square(ways=[lost])]))
     assert "There is nothing to draw" in to_svg(Plane(title="a", squares=[]))
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=30))
 def test_a_thinned_line_passes_near_every_point(line) -> None:
-    kept = thinned(line, 0.05)
+    kept = points_to_keep(line, 0.05)
     assert (kept[0], kept[-1]) == (0, len(line) - 1)
     for at, (x, y) in enumerate(line):
         before, after = (line[max(k for k in kept if k <= at)], line[min(k for k in kept if k >= at)])
@@ -328,7 +328,7 @@ def test_a_shade_fills_everything_below_its_line() -> None:
 def test_many_cells_have_plain_tips_so_that_files_stay_small() -> None:
     def grid(rows: int) -> Grid:
         return Grid(title="a", rows=[str(i) for i in range(rows)], columns=["0"] * 10, across="head",
-                    cells=[[Cell(0.5, "0.5", "half")] * 10] * rows)  # fmt: skip
+                    cells=[[GridCell(0.5, "0.5", "half")] * 10] * rows)  # fmt: skip
 
     few, many = read(grid(MOST_BOARDS // 10)), read(grid(MOST_BOARDS // 10 + 1))
     assert sum("tabindex" in one.attrib for one in few.iter()) == MOST_BOARDS

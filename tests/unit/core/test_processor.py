@@ -46,7 +46,7 @@ def amx(tmp_path, monkeypatch):
 
     def machine(kind: str = "traps", flags: str = "amx_bf16 amx_tile amx_int8") -> list[str]:
         (tmp_path / "cpuinfo").write_text(INFO.format(flags))
-        processor._described.cache_clear()
+        processor._cpu_facts.cache_clear()
         monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(processor, "_answer_here", lambda: (asked.append(kind), given[kind])[1])
         # Another name: on a processor that does trap, the true limit must stay while these tests multiply.

@@ -17,8 +17,8 @@ from rankscope.document import (
     Notes,
     Prose,
     Section,
-    Stretch,
     Strip,
+    StripPiece,
     Tabular,
     Verdict,
     some,
@@ -49,7 +49,7 @@ def whole(words: str = "plain") -> Document:
             table,
             Figure(panel),
             Section(words, [Figure(Bars(title=words, bars=[Bar(words, 1.0, words)])), table], note=words),
-            Beside([Strip(words, [Stretch(3, f"layers {words}", words, "look")])], [Lines([words])]),
+            Beside([Strip(words, [StripPiece(3, f"layers {words}", words, "look")])], [Lines([words])]),
             Section(words, [Section(words, [Facts([(words, words)], words, "figures")], folded=True)]),
             Section("for pages", [Notes(["seen in pages"])], only="html"),
             Section("for terminals", [Notes(["seen in terminals"])], only="text"),
@@ -133,7 +133,7 @@ def test_what_is_no_block_is_an_error() -> None:
 
 
 def test_key_facts_strips_and_folds() -> None:
-    stretches = [Stretch(3, "layers 0-2", "healthy", "good"), Stretch(20, "layers 3-22", "bad", "bad")]
+    stretches = [StripPiece(3, "layers 0-2", "healthy", "good"), StripPiece(20, "layers 3-22", "bad", "bad")]
     page = Document(
         title="t",
         command="scan",

@@ -16,7 +16,7 @@ from rankscope.findings.base import Finding
 from rankscope.findings.blame import Headline
 from rankscope.network import Chain, Network, Scale, Skip, Spec, build
 from rankscope.studies.ablate import ablate
-from rankscope.studies.blame import blame, summed
+from rankscope.studies.blame import blame, sum_changes
 from rankscope.studies.suggest import suggest
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J" + "long" * 50
@@ -156,7 +156,7 @@ def test_numbers_that_are_all_lost_are_said_and_drawn() -> None:
 
 def test_the_words_of_a_network_without_kinds() -> None:
     x = torch.randn(1, 4, 4, dtype=torch.float64)
-    found = summed(blame(Network([Chain(())]), x), Headline.unchanged())
+    found = sum_changes(blame(Network([Chain(())]), x), Headline.unchanged())
     assert found.words == "Over 1 block, nothing works for collapse and nothing works against it."
     assert re.search("There is no number to draw", str(_svg(found.panel())))
 

@@ -12,7 +12,7 @@ from rankscope.errors import FileError
 from rankscope.findings.collapse import Apart
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.equilibria.found import MEANT
-from rankscope.findings.equilibria.values import Basins, Component, Pivot, Proof
+from rankscope.findings.equilibria.values import Basins, ComponentValue, Pivot, RankProof
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -94,8 +94,8 @@ def test_nothing_found_is_said():
         ({"stable": True, "largest_multiplier": 0.99996},
          "stable: small changes shrink, in the end by 0.004% per step"),
         ({"stable": False, "largest_multiplier": 1.9428,
-          "components": (Component(tokens=(0,), largest_multiplier=1.0),
-                         Component(tokens=(1, 2), largest_multiplier=1.9428))},
+          "components": (ComponentValue(tokens=(0,), largest_multiplier=1.0),
+                         ComponentValue(tokens=(1, 2), largest_multiplier=1.9428))},
          "unstable: tokens 1-2 have the largest multiplier, 1.943, so small changes grow"),
         ({"undecided_tokens": (1, 2, 4)},
          "not decided: tokens 1-2, 4 have multipliers that may be one and are known to no better than 0.001, too "
@@ -120,7 +120,7 @@ def test_what_comes_back():
 
 def test_a_proof_in_words():
     pivots = [Pivot(token=at, channel=9 - at, sign=(-1) ** at, log10_size=-100.0 * at) for at in range(6)]
-    words = Proof(pivots=tuple(pivots)).words
+    words = RankProof(pivots=tuple(pivots)).words
     assert (
         "token 0: 1 in channel 9, token 1: -1e-100 in channel 8, token 2: 1e-200 in channel 7, and so on"
         in words
@@ -128,7 +128,7 @@ def test_a_proof_in_words():
     assert words.endswith("token 5: -1e-500 in channel 4), so they are independent; all tokens are zero before "
                           "channel 4: rank exactly 6.")  # fmt: skip
     assert (
-        Proof(pivots=(pivots[0],), all_equal=True).words
+        RankProof(pivots=(pivots[0],), all_equal=True).words
         == "Every token is the unit vector of channel 9: rank 1."
     )
 
@@ -216,8 +216,8 @@ def test_a_file_that_contradicts_itself_is_refused(spoiled, tmp_path):
 
 
 def test_multipliers_of_neighbors_stand_together():
-    parts = tuple(Component(tokens=(at,), largest_multiplier=0.5) for at in range(4))
-    last = Component(tokens=(4, 6), largest_multiplier=None)
+    parts = tuple(ComponentValue(tokens=(at,), largest_multiplier=0.5) for at in range(4))
+    last = ComponentValue(tokens=(4, 6), largest_multiplier=None)
     facts = dict(rest([[1.0, 0.0]] * 7, components=(*parts, last)).facts())
     assert facts["multipliers"] == "0.5 (tokens 0-3), - (tokens 4, 6)"
 

@@ -208,9 +208,9 @@ def test_a_start_is_said_to_end_near_an_equilibrium_only_where_it_does():
 def test_the_one_that_is_shown_is_among_the_few_drawn():
     many = finding(equilibria=tuple(rest(np.eye(2) * (1 + at)) for at in range(9)), place=7)
     assert pictures.first_places(many, 3) == [0, 1, 7]
-    assert ways.crossed(many, np.eye(2) * 3) == list(range(9))
+    assert ways.marked_equilibria(many, np.eye(2) * 3) == list(range(9))
     wide = finding(16, 2, equilibria=tuple(rest(np.full((16, 2), 1.0 + at)) for at in range(3)), place=2)
-    assert ways.crossed(wide, np.full((16, 2), 1.0)) == [0, 2]
+    assert ways.marked_equilibria(wide, np.full((16, 2), 1.0)) == [0, 2]
 
 
 def test_states_beyond_the_range_of_numbers_are_left_out():

@@ -10,22 +10,24 @@ from kit.findings import reproduce
 from rankscope.document import Verdict
 from rankscope.errors import UnknownNameError
 from rankscope.findings.base import Finding
-from rankscope.findings.claims import Checked, ClaimsFinding, Compared, Detail
+from rankscope.findings.claims import CheckedClaim, ClaimsFinding, ComparedValue, Detail
 from rankscope.findings.reproduce import FigureName, ReproduceFinding, Statement
-from rankscope.findings.train import CURVES, Stopped, TrainFinding, Training
+from rankscope.findings.train import CURVES, EarlyStop, TrainFinding, Training
 from rankscope.results import Table
 
 HOSTILE = "<script>alert(1)</script>"
 
 
-def claim(name: str, *, verdict: str = "holds", value: float | None = 1.0) -> Checked:
-    number = Compared(means=HOSTILE, value=value, relation="<", limit=2.0, is_so=True)
+def claim(name: str, *, verdict: str = "holds", value: float | None = 1.0) -> CheckedClaim:
+    number = ComparedValue(means=HOSTILE, value=value, relation="<", limit=2.0, is_so=True)
     details = [Detail(label="l", value=one) for one in (None, 3, 1e-300, HOSTILE)]
     about = dict.fromkeys(("title", "statement", "source", "ref", "words"), HOSTILE)
-    return Checked(id=name, expected="holds", verdict=verdict, numbers=(number,), details=details, **about)
+    return CheckedClaim(
+        id=name, expected="holds", verdict=verdict, numbers=(number,), details=details, **about
+    )
 
 
-def claims(*found: Checked) -> ClaimsFinding:
+def claims(*found: CheckedClaim) -> ClaimsFinding:
     columns = {"measure": "claim", "definition": "a", "value": [1.0], "floor": 0.0}
     return ClaimsFinding(claims=found, table=Table.from_columns(columns, command="claims"))
 
@@ -52,7 +54,7 @@ FINDINGS = {
     "many claims": claims(*(claim(f"{HOSTILE}{place}", value=None) for place in range(300))),
     "not as expected": claims(claim("first", verdict="false"), claim("second")),
     "no epoch": training([]),
-    "one epoch": training([0.5], stopped=Stopped(by="score", limit=0.5, epoch=1)),
+    "one epoch": training([0.5], stopped=EarlyStop(by="score", limit=0.5, epoch=1)),
     "no numbers": training([None, None]),
     "many epochs": training([float(place) for place in range(1, 301)]),
     "negative losses": training([-1e9, 1e9]),

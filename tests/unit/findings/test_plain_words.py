@@ -8,7 +8,7 @@ from kit import checkpoint_folders as folders
 from rankscope.cli.output import names_text
 from rankscope.errors import ConfigError, ModelError, ShapeError
 from rankscope.findings.paths.values import Identity
-from rankscope.findings.rate import Fit, Prediction, RateFinding, Run
+from rankscope.findings.rate import FitValue, PredictionValue, RateFinding, RateRun
 from rankscope.results import Table
 
 IDS = torch.arange(8, 20)[None].repeat(3, 1)
@@ -18,9 +18,14 @@ def rates(*declined: str | None) -> RateFinding:
     """A rate of every text, or why there is none."""
     known = {"order": 1.0, "rate": 0.5, "value_growth": 1.0, "regime": "linear", "uncertainty": 0.01}
     none = {"order": None, "rate": None, "value_growth": None, "regime": "none", "uncertainty": None}
-    guess = Prediction(order=1.0, rate=0.5, method="slem")
+    guess = PredictionValue(order=1.0, rate=0.5, method="slem")
     runs = tuple(
-        Run(seed=0, sample=at, measured=Fit(**(none | {"declined": why} if why else known)), predicted=guess)
+        RateRun(
+            seed=0,
+            sample=at,
+            measured=FitValue(**(none | {"declined": why} if why else known)),
+            predicted=guess,
+        )
         for at, why in enumerate(declined)
     )
     table = Table.from_columns({"measure": "m", "definition": "m", "value": [1.0], "floor": 0.0})

@@ -8,14 +8,14 @@ import pytest
 
 from kit.html_reader import Reader
 from rankscope.findings.predict import (
-    Apriori,
+    AprioriValue,
+    BlockStatement,
     Depth,
-    Forecast,
+    ForecastValue,
     Passing,
     PredictFinding,
     PredictView,
     Reason,
-    Statement,
 )
 from rankscope.results import Table
 from rankscope.results.statistics import Outcome
@@ -35,27 +35,27 @@ def depth(layers: int, dim: int = 8, *, passes: int | None = None, **more: Any) 
     return Depth(layers=layers, dim=dim, passes=passes, **fields | more)
 
 
-def forecast_of(*depths: Depth, **more: Any) -> Forecast:
+def forecast_of(*depths: Depth, **more: Any) -> ForecastValue:
     fields = {"model": "m", "tokens": 8, "threshold": 0.9, "small_logits": 1.0}
-    return Forecast(depths=depths, **fields | more)
+    return ForecastValue(depths=depths, **fields | more)
 
 
-def statement(layer: int, **logs: float | None) -> Statement:
+def statement(layer: int, **logs: float | None) -> BlockStatement:
     known: dict[str, Any] = {
         **dict.fromkeys(("gain_lower", "total_lower", "critical"), -math.inf),
         **dict.fromkeys(("gain_upper", "total_upper", "upper"), math.inf),
         "lower": None,
     }
-    return Statement(layer=layer, **known | logs)
+    return BlockStatement(layer=layer, **known | logs)
 
 
-def proven(*layers: Statement, **more: Any) -> Apriori:
+def proven(*layers: BlockStatement, **more: Any) -> AprioriValue:
     fields = {"model": "m", "spread": None, "size": None, "target": None, "layers_until": None}
-    return Apriori(layers=layers, **fields | {"critical_spread": 0.0, "keeps_apart": False} | more)
+    return AprioriValue(layers=layers, **fields | {"critical_spread": 0.0, "keeps_apart": False} | more)
 
 
 def found_of(
-    forecast: Forecast | None = None, apriori: Apriori | None = None, model: str = "m"
+    forecast: ForecastValue | None = None, apriori: AprioriValue | None = None, model: str = "m"
 ) -> PredictFinding:
     rows: list[dict[str, Any]] = [
         {

@@ -6,14 +6,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kit.toy_study import count_tokens
-from rankscope.cli.fields import typed
-from rankscope.cli.program import Declared, Program
+from rankscope.cli.fields import option_text
+from rankscope.cli.program import CommandGroups, CommandSpec
 from rankscope.errors import ConfigError
 
-PROGRAM = Program(
+PROGRAM = CommandGroups(
     name="rankscope",
     declared={
-        "count": Declared(
+        "count": CommandSpec(
             question="Look at texts",
             sentence="Count tokens.",
             examples=("count --text 'a b c'", "count --text a --text b --plot counts.png"),
@@ -79,7 +79,7 @@ def test_files_by_ending_and_a_picture(tmp_path) -> None:
 def test_wrong_use_is_one_line_that_names_the_option(args: tuple[str, ...], words: str) -> None:
     found = run(*args)
     assert found.exception is not None
-    told = getattr(found.exception, "format_message", lambda: found.exception.worded(typed))()
+    told = getattr(found.exception, "format_message", lambda: found.exception.worded(option_text))()
     assert words in told
     assert found.stdout == ""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.results.statistics import Outcome, Span, judged, span_of, worst
+from rankscope.results.statistics import Outcome, Span, judge_span, span_of, worst
 
 SIGNS = ("<", "<=", ">", ">=")
 FINITE = st.floats(-1e6, 1e6)
@@ -24,7 +24,7 @@ def test_the_outcome_is_true_of_every_number_in_the_span(
 ) -> None:
     low, high = sorted((low, high))
     inside = min(max(low + share * (high - low), low), high)
-    found = judged(Span(low=low, high=high), sign, limit)
+    found = judge_span(Span(low=low, high=high), sign, limit)
     if found is Outcome.UNDECIDED:
         assert holds(low, sign, limit) != holds(high, sign, limit)
     else:
@@ -58,22 +58,22 @@ def test_the_floor_of_other_measures_is_an_error(value: float, floor: float, sha
 @pytest.mark.parametrize("vanishes", [True, False])
 @pytest.mark.parametrize("sign", SIGNS)
 def test_what_is_no_number_decides_nothing(value: float | None, vanishes: bool, sign: str) -> None:
-    assert judged(span_of(value, 1e-6, vanishes=vanishes), sign, 0.5) is Outcome.UNDECIDED
+    assert judge_span(span_of(value, 1e-6, vanishes=vanishes), sign, 0.5) is Outcome.UNDECIDED
 
 
 @pytest.mark.parametrize("floor", [None, math.nan, math.inf])
 def test_without_a_floor_a_number_may_be_anything(floor: float | None) -> None:
-    assert judged(span_of(0.3, floor, vanishes=False), "<", 0.5) is Outcome.UNDECIDED
-    assert judged(span_of(0.3, floor, vanishes=True, resolved=0.0), "<", 0.5) is Outcome.UNDECIDED
-    assert judged(span_of(0.3, floor, vanishes=True, resolved=0.0), "<", 0.0) is Outcome.CLEAR
+    assert judge_span(span_of(0.3, floor, vanishes=False), "<", 0.5) is Outcome.UNDECIDED
+    assert judge_span(span_of(0.3, floor, vanishes=True, resolved=0.0), "<", 0.5) is Outcome.UNDECIDED
+    assert judge_span(span_of(0.3, floor, vanishes=True, resolved=0.0), "<", 0.0) is Outcome.CLEAR
 
 
 def test_a_measure_cannot_leave_its_own_range() -> None:
     wide = span_of(0.9, 0.4, vanishes=False)
-    assert judged(wide, ">", 1.0) is Outcome.UNDECIDED
-    assert judged(wide.within(0.0, 1.0), ">", 1.0) is Outcome.CLEAR
-    assert judged(wide.within(1.0, math.inf), ">=", 1.0) is Outcome.CROSSED
-    assert judged(span_of(None, None, vanishes=True).within(0.0, 1.0), "<", 2.0) is Outcome.UNDECIDED
+    assert judge_span(wide, ">", 1.0) is Outcome.UNDECIDED
+    assert judge_span(wide.within(0.0, 1.0), ">", 1.0) is Outcome.CLEAR
+    assert judge_span(wide.within(1.0, math.inf), ">=", 1.0) is Outcome.CROSSED
+    assert judge_span(span_of(None, None, vanishes=True).within(0.0, 1.0), "<", 2.0) is Outcome.UNDECIDED
 
 
 @given(st.lists(st.sampled_from(list(Outcome)), max_size=5))

@@ -176,7 +176,7 @@ def test_a_process_killed_in_the_middle_leaves_the_old_file(tmp_path):
 
 def test_a_temporary_file_that_is_cleared_while_it_is_made_is_made_again(tmp_path, monkeypatch):
     """Between its making and its lock it looks left behind."""
-    locked, cleared = files._locked, []
+    locked, cleared = files._try_lock, []
 
     def too_late(handle, *, wait):
         if wait and not cleared:
@@ -184,7 +184,7 @@ def test_a_temporary_file_that_is_cleared_while_it_is_made_is_made_again(tmp_pat
             (tmp_path / cleared[0]).unlink()
         return locked(handle, wait=wait)
 
-    monkeypatch.setattr(files, "_locked", too_late)
+    monkeypatch.setattr(files, "_try_lock", too_late)
     write_atomically(tmp_path / "a.bin", b"one")
     assert cleared
     assert (tmp_path / "a.bin").read_bytes() == b"one"

@@ -15,8 +15,8 @@ from rankscope.sources import load_model
 from rankscope.studies.ablate import _measure_split, ablate
 from rankscope.studies.blame import blame
 from rankscope.studies.cuts import Cut
-from rankscope.studies.rows import Rows
-from rankscope.studies.subjects import Fed
+from rankscope.studies.rows import RowBuilder
+from rankscope.studies.subjects import EmbeddedTexts
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and every day the cat sat on a dog"]
 
@@ -64,12 +64,12 @@ def test_the_split_pass_goes_on_where_float_stops(tiny, special):
 def test_measured_tokens_that_are_lost_in_the_others_have_no_number():
     """Two measured tokens that differ by 1e-14 of what a third one holds: a third of it may be rounding."""
     x = torch.tensor([[[1.0, 0.0], [-0.5, 1e-14], [-0.5, -1e-14]]], dtype=torch.float64)
-    fed = Fed(x=x, context=Context(), keep=torch.tensor([[False, True, True]]), first=0)
+    fed = EmbeddedTexts(x=x, context=Context(), keep=torch.tensor([[False, True, True]]), first=0)
     network = Network([Scale(0.5)])
     cut = Cut(network=network, variant="san", mask="none", norm="none", skip_scale=None)
     config = AblateConfig(split=True, measures=["residual_ratio[frobenius,mean]"])
     for keep, is_lost in ((fed.keep, True), (None, False)):
-        rows = Rows()
+        rows = RowBuilder()
         _measure_split(rows, config, {}, cut, replace(fed, keep=keep))
         found = rows.table(config, command="ablate", seeds=[0]).frame
         assert found["resolved"].to_list() == [not is_lost] * 2

@@ -18,7 +18,7 @@ from rankscope.results import Table
 from rankscope.sources import load_model
 from rankscope.sources.initial import initial_model
 from rankscope.split import split_states
-from rankscope.studies.ablate import ablate, judged
+from rankscope.studies.ablate import ablate, fates_of
 
 RATIO = "residual_ratio[composite,mean]"
 TEXTS = ["the cat sat on the mat", "a dog"]
@@ -71,7 +71,7 @@ def told(curves, floor=1e-6, **more):
     about |= {"inputs": "Gaussian tokens", "read": "tokens"}
     subject = Subject(model="random", seeds=1, texts=1, tokens=4.0, proof=None, **about)
     table = curve_table(curves, floor)
-    definition, cuts = judged(table)
+    definition, cuts = fates_of(table)
     given = {"semantics": "clean", "only_blocks": None, "definitions": {RATIO: "a ratio"}} | more
     return AblateFinding(subject=subject, definition=definition, cuts=cuts, table=table, **given)
 

@@ -32,7 +32,7 @@ from rankscope.network import (
 )
 from rankscope.network.stages import stages
 from rankscope.split import split_states
-from rankscope.studies.blame import blame, log_error, shapley, summed
+from rankscope.studies.blame import blame, log_error, shapley, sum_changes
 from reference import blame_loops, network_loops
 
 ZERO = np.zeros(64)
@@ -193,7 +193,9 @@ def test_equal_tokens_and_zero_states_are_null(split: bool) -> None:
     found = blame(Network([attention(draw), mlp(draw)]), equal, split=split)
     assert [change.resolved for change in found.changes] == [(False,), (False,)]
     assert found.totals == (None,)
-    assert "no text is above the rounding floor in every step" in summed(found, Headline.unchanged()).words
+    assert (
+        "no text is above the rounding floor in every step" in sum_changes(found, Headline.unchanged()).words
+    )
     vanished = blame(Network([Scale(0.0), attention(draw)]), draw(4, DIM), split=split)
     assert [change.values for change in vanished.changes] == [(None,), (None,)]
     empty = blame(Network([Sum(())]), draw(4, DIM), split=split)

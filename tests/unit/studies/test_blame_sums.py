@@ -14,8 +14,8 @@ from rankscope.errors import ConfigError
 from rankscope.findings.blame import ROUNDING, Blame, Headline, strongest
 from rankscope.network import Chain, Network, Scale, Skip, Spec, build
 from rankscope.results import Table
-from rankscope.studies.blame import Change, Changes, blame, blame_rows, joined, summed
-from rankscope.studies.rows import Rows
+from rankscope.studies.blame import Changes, StepChange, blame, blame_rows, join_batches, sum_changes
+from rankscope.studies.rows import RowBuilder
 
 
 def network(placement: str) -> Network:
@@ -23,12 +23,12 @@ def network(placement: str) -> Network:
     return build(spec, torch.Generator().manual_seed(3))
 
 
-def change(values: list[float], known: list[bool] | None = None, **about: object) -> Change:
+def change(values: list[float], known: list[bool] | None = None, **about: object) -> StepChange:
     given = {"block": 1, "stage": 1, "name": "mlp", "kind": "mlp", "floors": (0.01,) * len(values)}
-    return Change(**given | about, values=tuple(values), known=tuple(known or [True] * len(values)))
+    return StepChange(**given | about, values=tuple(values), known=tuple(known or [True] * len(values)))
 
 
-def changes_of(*changes: Change, split: bool = False) -> Changes:
+def changes_of(*changes: StepChange, split: bool = False) -> Changes:
     columns = list(zip(*(one.values for one in changes), strict=True))
     blocks = max(one.block for one in changes)
     return Changes(
@@ -37,10 +37,10 @@ def changes_of(*changes: Change, split: bool = False) -> Changes:
 
 
 def sums(found: Changes) -> Blame:
-    return summed(found, Headline.unchanged())
+    return sum_changes(found, Headline.unchanged())
 
 
-def found_of(*changes: Change) -> Blame:
+def found_of(*changes: StepChange) -> Blame:
     return sums(changes_of(*changes))
 
 
@@ -119,7 +119,7 @@ def test_real_texts_that_fall_below_the_floor_leave_the_mean() -> None:
     assert sums(both).texts == 1
     assert sums(both).kinds == pytest.approx(sums(one).kinds, rel=1e-12)
     assert sums(both).total == pytest.approx(one.totals[0], rel=1e-12)
-    together = joined([one, blame(net, x[1])])
+    together = join_batches([one, blame(net, x[1])])
     assert sums(together).kinds == pytest.approx(sums(one).kinds, rel=1e-12)
     assert sums(blame(net, x, split=True)).texts == 2
 
@@ -252,7 +252,7 @@ def test_who_does_most_in_words_in_total_and_by_block() -> None:
 
 
 def table(found: Changes) -> Table:
-    rows = Rows()
+    rows = RowBuilder()
     for columns in blame_rows(found, {"model": "random", "variant": "transformer"}):
         rows.add(found.texts, columns)
     return Table.from_columns(rows._columns)

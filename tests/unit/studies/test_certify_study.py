@@ -37,7 +37,7 @@ from rankscope.network import (
     generators,
 )
 from rankscope.network.parts import leaves
-from rankscope.studies.certify import certify, failed, standing_of
+from rankscope.studies.certify import certify, failed_assumption, standing_of
 
 F, D, C = "residual[frobenius,mean]", "diameter[l2]", "residual[composite,mean]"
 
@@ -379,13 +379,16 @@ def test_each_bound_has_its_own_reason(layers):
 
 def test_numbers_that_fail_are_shown_to_fail():
     above = Assumption.at_most("the block contracts", 1.0 + 3e-9, 1.0)
-    assert failed("x", above).words == "the block contracts (found 1.000000003, limit 1)"
+    assert failed_assumption("x", above).words == "the block contracts (found 1.000000003, limit 1)"
     equal = Assumption.below("branch weaker than its skip", 1.0, 1.0)
     assert not bool(equal.holds)
-    assert failed("x", equal).words == "branch weaker than its skip (found 1, must be below 1)"
+    assert failed_assumption("x", equal).words == "branch weaker than its skip (found 1, must be below 1)"
     zero = Assumption.at_least("norm weights away from zero", 0.0, 2.0**-1022)
     assert not bool(zero.holds)
-    assert failed("x", zero).words == "norm weights away from zero (found 0, must be at least 2.225e-308)"
+    assert (
+        failed_assumption("x", zero).words
+        == "norm weights away from zero (found 0, must be at least 2.225e-308)"
+    )
 
 
 def test_a_network_without_skips_is_not_said_to_have_one_that_fails():

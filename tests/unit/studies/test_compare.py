@@ -17,7 +17,7 @@ from rankscope.findings.base import Finding
 from rankscope.findings.compare import CompareConfig, CompareFinding
 from rankscope.findings.old import OldFinding
 from rankscope.results import Table
-from rankscope.results.statistics import adjusted, p_values, paired_error, trend, welch_error
+from rankscope.results.statistics import benjamini_hochberg, p_values, paired_error, trend, welch_error
 from rankscope.studies.compare import compare
 from reference import compare_loops as loops
 
@@ -69,7 +69,7 @@ def test_every_number_equals_a_loop(is_paired: bool) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.sampled_from([0.01, 0.05, 0.3]))
 def test_adjusted_p_rejects_what_benjamini_and_hochberg_reject(p: list[float], alpha: float) -> None:
-    found = adjusted(np.array(p))
+    found = benjamini_hochberg(np.array(p))
     sure = np.abs(found - alpha) > 1e-12  # equality is decided by the last bit
     wanted = np.array(loops.rejected(p, alpha))
     assert np.array_equal((found <= alpha)[sure], wanted[sure])
@@ -78,7 +78,10 @@ def test_adjusted_p_rejects_what_benjamini_and_hochberg_reject(p: list[float], a
 
 def test_no_test_is_not_counted_as_one() -> None:
     known = np.array([0.01, 0.02, 0.9])
-    assert adjusted(np.array([0.01, np.nan, 0.02, 0.9]))[[0, 2, 3]].tolist() == adjusted(known).tolist()
+    assert (
+        benjamini_hochberg(np.array([0.01, np.nan, 0.02, 0.9]))[[0, 2, 3]].tolist()
+        == benjamini_hochberg(known).tolist()
+    )
 
 
 @given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**16))
@@ -160,7 +163,7 @@ def test_false_calls_are_as_rare_as_promised() -> None:
         gaps = np.sqrt(0.7) * common + np.sqrt(0.3) * g.standard_normal((texts, numbers))
         gaps *= g.choice([-1, 1], size=numbers)
         error = paired_error(gaps.std(axis=0, ddof=1), np.full(numbers, 8.0), np.full(numbers, 8.0))
-        calls += bool((adjusted(p_values(gaps.mean(axis=0), error)) <= 0.05).any())
+        calls += bool((benjamini_hochberg(p_values(gaps.mean(axis=0), error)) <= 0.05).any())
     assert calls / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5  # three standard errors of a count
 
 

@@ -18,7 +18,7 @@ from rankscope.network import Sphere, Uniform
 from rankscope.studies.equilibria import equilibria
 from rankscope.studies.equilibria.search import recorded_starts, recorded_steps
 from rankscope.studies.equilibria.study import rank_range, value_of
-from rankscope.studies.equilibria.system import built, random_starts, value_map
+from rankscope.studies.equilibria.system import build_systems, random_starts, value_map
 
 SMALL = {"starts": 12, "steps": 100, "newton": 0, "trajectories": 2, "pushes": 0}
 
@@ -54,14 +54,14 @@ def test_a_step_is_the_formula(norm):
     config = EquilibriaConfig(tokens=5, dim=3, norm=norm, values="shear:2", attention="softmax:1.5")
     x = random_starts(config, 1)[0]
     wanted = one_step(x.numpy(), causal(5), shear(3, 2.0), norm, lambda a, b: 1.5 * a @ b)
-    got = built(config).system.step(x).numpy()
+    got = build_systems(config).system.step(x).numpy()
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)  # a hundred roundings of numbers up to 3
 
 
 def test_the_weight_is_what_the_second_token_puts_on_the_first():
     config = EquilibriaConfig(tokens=2, dim=2, attention="weight:0.3", values="identity", norm="none")
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    np.testing.assert_allclose(built(config).system.step(x), [[1.0, 0.0], [0.3, 0.7]], atol=1e-15)
+    np.testing.assert_allclose(build_systems(config).system.step(x), [[1.0, 0.0], [0.3, 0.7]], atol=1e-15)
 
 
 def test_drawn_maps_depend_on_the_seed_and_have_their_kind():

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from rankscope.network import Context
-from rankscope.studies.subjects import Fed
+from rankscope.studies.subjects import EmbeddedTexts
 
 TOKENS, DIM, MEMORY = 4, 3, 5
 
 
-def fed(texts: int, *, shared: bool) -> Fed:
+def fed(texts: int, *, shared: bool) -> EmbeddedTexts:
     """A batch whose context has entries per text, or (all but padding) one for all texts."""
     lead = () if shared else (texts,)
     x = torch.arange(float(texts * TOKENS * DIM)).reshape(texts, TOKENS, DIM)
@@ -22,7 +22,7 @@ def fed(texts: int, *, shared: bool) -> Fed:
         memory=torch.randn(*lead, MEMORY, DIM, generator=torch.Generator().manual_seed(0)),
         memory_is_token=torch.ones(*lead, MEMORY, dtype=torch.bool),
     )
-    return Fed(x=x, context=context, keep=is_token, first=7)
+    return EmbeddedTexts(x=x, context=context, keep=is_token, first=7)
 
 
 @pytest.mark.parametrize("shared", [False, True])

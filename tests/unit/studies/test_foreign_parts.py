@@ -9,7 +9,7 @@ from rankscope.findings.blame import Headline
 from rankscope.network import Chain, Context, LayerNorm, Network, Skip
 from rankscope.network.mask_notes import mask_note, reading_graph
 from rankscope.studies.ablate import ablate
-from rankscope.studies.blame import blame, summed
+from rankscope.studies.blame import blame, sum_changes
 from rankscope.studies.certify import certify
 from rankscope.studies.cuts import mask_text
 from rankscope.studies.paths import paths
@@ -66,7 +66,7 @@ def test_a_region_of_one_shape_refuses_a_text_alone() -> None:
 
 def test_blame_names_the_region_and_its_kind() -> None:
     found = blame(hybrid(), X)
-    kinds = summed(found, Headline.unchanged()).kinds
+    kinds = sum_changes(found, Headline.unchanged()).kinds
     assert set(kinds) == {"norm", "opaque", "skip", "mlp", "attention"}
     assert kinds["opaque"] < 0, "a running mean brings tokens together"
     assert ("ssm", "opaque") in {(change.name, change.kind) for change in found.changes}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.findings.rate import DEFINITION, Fit, RateConfig, RateFinding
+from rankscope.findings.rate import DEFINITION, FitValue, RateConfig, RateFinding
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
 from rankscope.split import Prediction, fit_logs, log_measure, predict_rate, split_states
-from rankscope.studies.rate import measured, rate
+from rankscope.studies.rate import fit_run, rate
 
 
 def fit(**fields: object) -> Any:
@@ -221,7 +221,7 @@ def exact_slem(mask: str, slope: float, tokens: int) -> float:
         return sorted(float(abs(value).mid()) for value in values)[-2]
 
 
-def sweep(count: int, seed: int) -> list[tuple[float, Fit, Fit]]:
+def sweep(count: int, seed: int) -> list[tuple[float, FitValue, FitValue]]:
     """True rates of random settings, the fit of a run, and the fit without knowledge of what was predicted.
 
     Masks that keep parts apart are left out.
@@ -251,7 +251,7 @@ def sweep(count: int, seed: int) -> list[tuple[float, Fit, Fit]]:
             states = split_states(network, x)
         unknown = Prediction(order=None, rate=None, method=None)
         sizes = [log_measure(find_measure(DEFINITION), state) for state in states]
-        found.append((truth, measured(states, prediction, sizes), measured(states, unknown, sizes)))
+        found.append((truth, fit_run(states, prediction, sizes), fit_run(states, unknown, sizes)))
     return found
 
 
@@ -343,7 +343,7 @@ def test_with_an_output_bias_the_eigenvalue_is_not_the_rate(scale: float) -> Non
     drawn = torch.Generator().manual_seed(0)
     prediction = predict_rate(network, x.mean(dim=0), tokens=10, generator=drawn)
     assert prediction.method == "followed"
-    found = measured(split_states(network, x), prediction)
+    found = fit_run(split_states(network, x), prediction)
     for rate_, error in ((prediction.rate, prediction.uncertainty), (found.rate, found.uncertainty)):
         assert error > 0
         assert abs(rate_ - scale / 2) <= 2 * error

@@ -14,15 +14,15 @@ from rankscope.network import Spec, build
 from rankscope.results import Table
 from rankscope.sources import translate
 from rankscope.studies.ablate import ablate
-from rankscope.studies.rate import deepened, rate
+from rankscope.studies.rate import rate, repeat_blocks
 
 
 def test_blocks_are_repeated_in_their_order() -> None:
     network = translate(copy.deepcopy(MODELS["bert"].model())).network
-    assert deepened(network, None) is network
+    assert repeat_blocks(network, None) is network
     blocks = list(network.blocks)
-    assert list(deepened(network, 7).blocks) == [*blocks, *blocks, blocks[0]]
-    assert list(deepened(network, 2).blocks) == blocks[:2]
+    assert list(repeat_blocks(network, 7).blocks) == [*blocks, *blocks, blocks[0]]
+    assert list(repeat_blocks(network, 2).blocks) == blocks[:2]
 
 
 def test_attention_alone_cubes_the_residual() -> None:

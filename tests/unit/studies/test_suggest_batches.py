@@ -13,7 +13,7 @@ from rankscope.findings.suggest import RANKED_BY, Suggestion, Suggestions
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import Context, Network, Scale, Skip, Spec, build, with_mask
-from rankscope.studies.suggest import ranked, suggest, tried
+from rankscope.studies.suggest import rank_what_ifs, suggest, try_what_ifs
 
 PLAIN = "residual_ratio[frobenius,mean]"
 DRAW = Draws(0)
@@ -52,7 +52,7 @@ def test_batches_add_up_to_one() -> None:
     for text, tokens in enumerate(texts):
         x[text, : len(tokens)], is_token[text, : len(tokens)] = tokens, True
     whole = suggest(net, x, Context(is_token=is_token))
-    apart = ranked([tried(net, text) for text in texts])
+    apart = rank_what_ifs([try_what_ifs(net, text) for text in texts])
     assert list(named(apart)) == list(named(whole))
     assert "mask window:16" in named(whole)
     assert "mask window:64" not in named(whole)
@@ -106,12 +106,12 @@ def test_texts_on_which_the_network_overflows_are_left_out_and_counted() -> None
 def test_a_window_that_fits_no_text_is_not_listed_but_one_that_fits_some_is_run_on_all() -> None:
     net, short, long = network(), X, Draws(3)(1, 20, DIM)
     assert "mask window:16" not in named(suggest(net, short))
-    every = ranked([tried(net, short), tried(net, long)])
+    every = rank_what_ifs([try_what_ifs(net, short), try_what_ifs(net, long)])
     found = named(every)["mask window:16"]
     assert every.texts == 3
     assert found.gain == pytest.approx(named(suggest(net, long))["mask window:16"].gain / 3, abs=1e-12)
     own = with_mask(net, parse_mask("window:1"))
-    wide = named(ranked([tried(own, short), tried(own, long)]))["mask window:16"]
+    wide = named(rank_what_ifs([try_what_ifs(own, short), try_what_ifs(own, long)]))["mask window:16"]
     full = with_mask(net, parse_mask("full"))
     ratios = [unit_ratio(full.states(text)[-1][None]) for text in short]
     ratios.append(unit_ratio(with_mask(net, parse_mask("window:16")).states(long)[-1]))
@@ -123,12 +123,12 @@ def test_networks_of_several_seeds_are_compared_together() -> None:
         build(Spec(layers=2, heads=2, dim=DIM, variant="transformer"), torch.Generator().manual_seed(s))
         for s in (0, 1)
     ]
-    every = ranked([tried(net, X) for net in nets])
+    every = rank_what_ifs([try_what_ifs(net, X) for net in nets])
     each = [named(suggest(net, X))["skip-scale 2"].gain for net in nets]
     assert (every.texts, named(every)["skip-scale 2"].gain) == (4, pytest.approx(sum(each) / 2, abs=1e-12))
     with pytest.raises(ConfigError, match="at least one"):
-        ranked([])
-    odd = ranked([tried(nets[0], X), tried(Network([attention(DRAW), mlp(DRAW)]), X)])
+        rank_what_ifs([])
+    odd = rank_what_ifs([try_what_ifs(nets[0], X), try_what_ifs(Network([attention(DRAW), mlp(DRAW)]), X)])
     assert named(odd)["skip-scale 2"].declined == "some networks"
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import rankscope as rs
-from rankscope.verdict import Point, Thresholds, judge_fall
+from rankscope.verdict import RatioPoint, Thresholds, judge_fall
 
 
 def curve(values, floor=1e-12):
     """Points of a curve; None is a layer without any number."""
     return [
-        Point.of(
+        RatioPoint.of(
             layer,
             None if value is None or value <= floor else value,
             None if value is None else floor,
@@ -108,12 +108,12 @@ def test_a_dip_has_a_depth_and_an_end():
 def test_far_below_the_smallest_float():
     logs = [0.0, -100.0, -5000.0]
     found = judge_fall(
-        [Point(layer=k, log10=log, log10_most=log) for k, log in enumerate(logs)], Thresholds()
+        [RatioPoint(layer=k, log10=log, log10_most=log) for k, log in enumerate(logs)], Thresholds()
     )
     assert found.verdict == "collapsing"
     assert found.log10_rate == -2500.0
     assert found.rate == 0.0
-    exact = [Point.of(0, 0.9, 0.0), Point.of(1, 0.0, 0.0)]
+    exact = [RatioPoint.of(0, 0.9, 0.0), RatioPoint.of(1, 0.0, 0.0)]
     assert judge_fall(exact, Thresholds()).verdict == "collapsing"
 
 

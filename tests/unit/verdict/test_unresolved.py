@@ -27,7 +27,7 @@ from rankscope.findings.verdict import (
     Votes,
 )
 from rankscope.network import Spec, build, gaussian_tokens, generators
-from rankscope.verdict.facts import Facts, Number
+from rankscope.verdict.facts import PanelFacts, PanelNumber
 from rankscope.verdict.rules import confounder, judge_stack
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
@@ -177,10 +177,10 @@ def panel(**numbers):
     values = usual | {names[name]: value for name, value in numbers.items()}
     pairs = {key: value if isinstance(value, tuple) else (value, 0.0) for key, value in values.items()}
     found = {
-        key: Number(value=value, floor=floor, resolved=float(value > floor))
+        key: PanelNumber(value=value, floor=floor, resolved=float(value > floor))
         for key, (value, floor) in pairs.items()
     }
-    return Facts(layer=1, tokens=64.0, dim=64, numbers=found)
+    return PanelFacts(layer=1, tokens=64.0, dim=64, numbers=found)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ def test_noise_in_the_panel_changes_no_verdict():
             CENTERED_RANK: 64.0,
         }
         facts = [
-            Facts(
+            PanelFacts(
                 layer=layer,
                 tokens=64.0,
                 dim=64,
                 numbers={
-                    name: Number(value=float(generator.uniform(0, floor)), floor=floor, resolved=0.0)
+                    name: PanelNumber(value=float(generator.uniform(0, floor)), floor=floor, resolved=0.0)
                     for name, floor in floors.items()
                 },
             )
@@ -291,8 +291,8 @@ def test_the_dtype_is_told_from_all_channels():
 
 def test_a_mean_of_which_some_texts_are_open_may_be_above_its_value():
     """Two of five texts at .17, three below a floor of .05 and read as .02: the mean is .08, in truth up to .098."""
-    number = Number(value=0.08, floor=0.05, resolved=0.4)
-    one = Facts(layer=1, tokens=8.0, dim=16, numbers={UNIT: number})
+    number = PanelNumber(value=0.08, floor=0.05, resolved=0.4)
+    one = PanelFacts(layer=1, tokens=8.0, dim=16, numbers={UNIT: number})
     assert one.most() >= (2 * 0.17 + 3 * 0.05) / 5
     assert one.at_least(UNIT, 0.09) is None
     assert one.at_least(UNIT, 0.14) is False

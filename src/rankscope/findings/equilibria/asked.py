@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError, Option
-from rankscope.findings.asked import Asked, NormName, files_of_masks, option
+from rankscope.findings.asked import CommandConfig, NormName, files_of_masks, option
 from rankscope.findings.ways import refuse_idle
 
 VALUES: Mapping[str, str | None] = {
@@ -38,7 +38,7 @@ MOST_SHEAR = 1e6
 """Beyond it a step of the value map loses most digits of float64."""
 
 
-class Iterated(Asked):
+class SystemOptions(CommandConfig):
     group = "System"
     tokens: int = option(6, "Tokens of a state.")
     dim: int = option(4, "Width of a token.")
@@ -57,7 +57,7 @@ class Iterated(Asked):
     frozen: bool = option(False, "Keep the attention maps of each start.")
 
 
-class Searched(Asked):
+class SearchOptions(CommandConfig):
     group = "Search"
     starts: int = option(200, "Random starts to run; 0 for the construction alone.", ge=0, le=1_000_000)
     steps: int = option(2000, "Steps per start, at most.", ge=1, le=10_000_000)
@@ -67,7 +67,7 @@ class Searched(Asked):
     seed: int = option(0, "Of random maps and starts.", ge=0, lt=2**63, shown="0")
 
 
-class EquilibriaConfig(Iterated, Searched):
+class EquilibriaConfig(SystemOptions, SearchOptions):
     """Find where X <- norm(A X W) comes to rest: equilibria, their rank and stability, and which starts reach them.
 
     A is the attention map of the tokens X under the mask, W the value map; the norm brings every token to length one.
@@ -83,7 +83,7 @@ class EquilibriaConfig(Iterated, Searched):
     @field_validator("values")
     @classmethod
     def _values_are_known(cls, text: str) -> str:
-        kind, argument = parted("values", text, VALUES, "value map")
+        kind, argument = split_kind("values", text, VALUES, "value map")
         if kind == "shear" and abs(finite("values", text, argument)) > MOST_SHEAR:
             raise ConfigError(
                 Option("values", text),
@@ -94,7 +94,7 @@ class EquilibriaConfig(Iterated, Searched):
     @field_validator("attention")
     @classmethod
     def _attention_is_known(cls, text: str) -> str:
-        kind, argument = parted("attention", text, ATTENTION, "attention")
+        kind, argument = split_kind("attention", text, ATTENTION, "attention")
         if kind == "softmax" and not finite("attention", text, argument) >= 0:
             raise ConfigError(
                 Option("attention", text),
@@ -158,11 +158,11 @@ class EquilibriaConfig(Iterated, Searched):
 
     def value_kind(self) -> tuple[str, str | None]:
         """Kind of the value map, and what stands after the colon."""
-        return parted("values", self.values, VALUES, "value map")
+        return split_kind("values", self.values, VALUES, "value map")
 
     def attention_kind(self) -> tuple[str, str | None]:
         """Kind of attention, and what stands after the colon."""
-        return parted("attention", self.attention, ATTENTION, "attention")
+        return split_kind("attention", self.attention, ATTENTION, "attention")
 
     def shear(self) -> float:
         """The number of a value map ``shear:W``."""
@@ -173,10 +173,10 @@ class EquilibriaConfig(Iterated, Searched):
         return finite("attention", self.attention, self.attention_kind()[1])
 
 
-def parted(field: str, text: str, known: Mapping[str, str | None], what: str) -> tuple[str, str | None]:
+def split_kind(field: str, text: str, known: Mapping[str, str | None], what: str) -> tuple[str, str | None]:
     """The name and what follows its colon, which some names need and others refuse.
 
-    >>> parted("values", "shear:10", VALUES, "value map")
+    >>> split_kind("values", "shear:10", VALUES, "value map")
     ('shear', '10')
     """
     name, colon, rest = text.strip().partition(":")

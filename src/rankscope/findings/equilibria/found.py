@@ -26,14 +26,14 @@ from rankscope.findings.equilibria.values import (
     MOST_TOKENS,
     Bare,
     Basins,
-    Ending,
-    Equilibrium,
+    EndingName,
+    EquilibriumValue,
     Share,
-    System,
+    SystemValue,
     Trajectories,
 )
 
-ENDED: dict[Ending, str] = {
+ENDED: dict[EndingName, str] = {
     "consensus": "all tokens equal",
     "shape": "shape at rest",
     "cycle": "in a cycle",
@@ -58,7 +58,7 @@ FATES: dict[Fate, tuple[str, str]] = {
 }
 """What becomes of the tokens of a start, in a sentence about one and about several."""
 
-MEANT: dict[Ending, str] = {
+MEANT: dict[EndingName, str] = {
     "unresolved": "Unresolved: the start still moves when the steps run out, or it is in a cycle of more than 64 "
     "steps, which is not recognized. More steps may show where it goes.",
     "plateau": "On a plateau: the state hardly moves for hundreds of steps, but no equilibrium is near. Plateaus "
@@ -97,14 +97,14 @@ class EquilibriaFinding(Finding):
     rank: int | None
     """The rank that was asked for; null for a search."""
 
-    system: System
+    system: SystemValue
     """What was iterated."""
 
     place: int | None
     """Place in the list of the equilibrium that is shown: the one asked for, otherwise the one that most starts reach;
     null if none was found."""
 
-    equilibria: tuple[Equilibrium, ...]
+    equilibria: tuple[EquilibriumValue, ...]
     """All that were found, most frequent first."""
 
     is_full: bool = False
@@ -141,7 +141,7 @@ class EquilibriaFinding(Finding):
         return self
 
     @property
-    def equilibrium(self) -> Equilibrium | None:
+    def equilibrium(self) -> EquilibriumValue | None:
         """The one that is shown."""
         return None if self.place is None else self.equilibria[self.place]
 
@@ -196,7 +196,7 @@ class EquilibriaFinding(Finding):
             said.append("No equilibrium was found.")
         return (*said, *([self.without_norm.words] if self.without_norm else []))
 
-    def title_of(self, one: Equilibrium) -> str:
+    def title_of(self, one: EquilibriumValue) -> str:
         """Which equilibrium is shown."""
         if self.rank is not None:
             return f"The equilibrium of rank {self.rank}"
@@ -220,7 +220,7 @@ class EquilibriaFinding(Finding):
         collapse = "" if "equal" not in fates else ": it collapses" if many == 1 else ": they collapse"
         return [f"{who} {part.partition(' ')[2]}{collapse}." for part in parts]
 
-    def _reached(self, one: Equilibrium) -> list[str]:
+    def _reached(self, one: EquilibriumValue) -> list[str]:
         if one.share is None or not self.basins.starts:
             return []
         many = sum(share.count for share in self.basins.shares if share.equilibrium == self.place)
@@ -392,7 +392,7 @@ class EquilibriaFinding(Finding):
         )
 
 
-def _line(one: Equilibrium) -> list[Cell | str]:
+def _line(one: EquilibriumValue) -> list[Cell | str]:
     return [
         str(one.rank),
         percent(one.share, 4),
@@ -408,7 +408,7 @@ def _figures(pictures: Sequence[Picture | None]) -> list[Figure]:
     return [Figure(one) for one in pictures if one is not None]
 
 
-def _tokens(one: Equilibrium) -> Tabular:
+def _tokens(one: EquilibriumValue) -> Tabular:
     """The tokens as a table, cut where it is large."""
     width = len(one.tokens[0])
     channels = [str(at) for at in range(min(width, MOST_CHANNELS))] + ["..."] * (width > MOST_CHANNELS)

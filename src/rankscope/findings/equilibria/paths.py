@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.charts import Line, Panel, Picture, Plane, Point, Spot, Square, Way
+from rankscope.charts import Line, Panel, Picture, Plane, PlaneLine, Point, Spot, Square
 from rankscope.charts.colors import BLIND_SAFE, viridis
 from rankscope.core.words import number, percent, power
 from rankscope.findings.blocks import LN10, even
 from rankscope.findings.equilibria.found import EquilibriaFinding
-from rankscope.findings.equilibria.values import Equilibrium, Trajectories
+from rankscope.findings.equilibria.values import EquilibriumValue, Trajectories
 
 Array = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ HINTS = "Ring: start. Dot: end."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Paths:
+class RecordedPaths:
     """Recorded states ``starts steps tokens dim`` of finite numbers, the numbers of their steps and of the starts."""
 
     steps: Array
@@ -76,7 +76,7 @@ class Paths:
         return bool(lengths.min() > 0 and lengths.max() - lengths.min() <= SAME_LENGTH * lengths.max())
 
 
-def paths_of(found: Trajectories | None) -> Paths | None:
+def paths_of(found: Trajectories | None) -> RecordedPaths | None:
     """The recorded states up to where one leaves the range of what can be drawn; None where there is none."""
     if found is None or not found.starts:
         return None
@@ -85,7 +85,7 @@ def paths_of(found: Trajectories | None) -> Paths | None:
     last = len(found.steps) if known.all() else int(np.argmin(known))
     if last == 0:
         return None
-    return Paths(
+    return RecordedPaths(
         steps=np.array(found.steps[:last], dtype=np.float64), states=states[:, :last], numbers=found.numbers
     )
 
@@ -107,7 +107,7 @@ def paths(finding: EquilibriaFinding) -> list[Picture]:
     return [make(finding, recorded, shown, drawn, notes)]
 
 
-def chosen_starts(recorded: Paths, most: int = MOST_STARTS) -> list[int]:
+def chosen_starts(recorded: RecordedPaths, most: int = MOST_STARTS) -> list[int]:
     """At most that many starts that end far apart: the first, then always the one farthest from all taken."""
     ends = recorded.states[:, -1].reshape(len(recorded.states), -1)
     taken, apart = [0], np.linalg.norm(ends - ends[0], axis=1)
@@ -131,7 +131,7 @@ def _names(drawn: Sequence[int], tokens: int) -> list[tuple[str, int | str]]:
     return [(f"token {token}", token_color(token, tokens)) for token in shown]
 
 
-def both(one: Equilibrium) -> list[Array]:
+def both(one: EquilibriumValue) -> list[Array]:
     """The tokens, and those of opposite sign where they are at rest as well."""
     tokens = np.array(one.tokens)
     return [tokens, -tokens] if one.mirrored else [tokens]
@@ -150,7 +150,7 @@ def nearest(finding: EquilibriaFinding, state: Array) -> int | None:
     return best if distances[best] <= NEAR * size else None
 
 
-def crossed(finding: EquilibriaFinding, end: Array) -> list[int]:
+def marked_equilibria(finding: EquilibriaFinding, end: Array) -> list[int]:
     """Equilibria marked beside a path: all if they are few, otherwise the one it ends at and the one that is shown."""
     many = sum(len(one.tokens) * len(both(one)) for one in finding.equilibria)
     if many <= MOST_CROSSES:
@@ -158,13 +158,13 @@ def crossed(finding: EquilibriaFinding, end: Array) -> list[int]:
     return sorted({at for at in (nearest(finding, end), finding.place) if at is not None})
 
 
-def _square_name(finding: EquilibriaFinding, recorded: Paths, start: int) -> str:
+def _square_name(finding: EquilibriaFinding, recorded: RecordedPaths, start: int) -> str:
     near = nearest(finding, recorded.states[start, -1])
     name = f"start {recorded.numbers[start]}"
     return name if near is None else f"{name}: ends near {finding.name(near)}"
 
 
-def _tip(recorded: Paths, start: int, at: int, token: int) -> str:
+def _tip(recorded: RecordedPaths, start: int, at: int, token: int) -> str:
     return f"token {token}, step {recorded.steps[at]:.0f}: {place_words(recorded.states[start, at, token])}"
 
 
@@ -189,7 +189,7 @@ def _pairs(line: Array) -> list[tuple[float, float]]:
 
 
 def _over_steps(
-    finding: EquilibriaFinding, recorded: Paths, start: int, drawn: Sequence[int], notes: list[str]
+    finding: EquilibriaFinding, recorded: RecordedPaths, start: int, drawn: Sequence[int], notes: list[str]
 ) -> Panel:
     places = np.log10(1 + recorded.steps)
     lines = []
@@ -202,7 +202,7 @@ def _over_steps(
         lines.append(Line(name=f"token {token}", points=points))
     levels = {
         round(float(v), 6)
-        for place in crossed(finding, recorded.states[start, -1])
+        for place in marked_equilibria(finding, recorded.states[start, -1])
         for state in both(finding.equilibria[place])
         for v in state.ravel()
     }
@@ -307,7 +307,7 @@ def _time_rings(steps: Array) -> list[tuple[float, str]]:
 
 
 def _circles(
-    finding: EquilibriaFinding, recorded: Paths, shown: list[int], drawn: list[int], notes: list[str]
+    finding: EquilibriaFinding, recorded: RecordedPaths, shown: list[int], drawn: list[int], notes: list[str]
 ) -> Plane:
     is_spiral = recorded.is_on_sphere
     radii = None if is_spiral else Radii.of(np.linalg.norm(recorded.states, axis=-1))
@@ -326,7 +326,9 @@ def _circles(
     for start in shown:
         own = places[start]
         ways = [
-            Way(_pairs(along_arcs(own[:, token]) if is_spiral else own[:, token]), token_color(token, tokens))
+            PlaneLine(
+                _pairs(along_arcs(own[:, token]) if is_spiral else own[:, token]), token_color(token, tokens)
+            )
             for token in drawn
         ]
         ends = [
@@ -366,7 +368,7 @@ def _circles(
 def _crosses(finding: EquilibriaFinding, end: Array, place: Callable[[Array], Array]) -> list[Spot]:
     """The tokens of equilibria, each place once; those on the far side of a sphere are faint."""
     found = dict[tuple[float, float], Spot]()
-    for at in crossed(finding, end):
+    for at in marked_equilibria(finding, end):
         for state in both(finding.equilibria[at]):
             for token, spot in enumerate(place(state)):
                 words = f"{finding.name(at)}, token {token}: {place_words(state[token])}"
@@ -395,7 +397,7 @@ EDGE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class View:
+class Projection:
     """An orthographic view: ``basis`` (``3 dim``) has the directions right, up and towards the reader as rows.
 
     ``share`` is the part of the squared length of what is drawn that lies in these three directions; ``axes`` (``3 3``)
@@ -412,7 +414,7 @@ class View:
         return found
 
 
-def view_of(points: Array, shown: Array) -> View:
+def view_of(points: Array, shown: Array) -> Projection:
     """The view of unit vectors ``points dim``: coordinates in three dimensions, principal directions in more.
 
     Principal directions are taken about zero, not about the mean, because the sphere has its center there. The view is
@@ -423,8 +425,8 @@ def view_of(points: Array, shown: Array) -> View:
     kept, size = points @ basis.T, float(np.sum(points**2))
     turns = [2 * math.pi * turn / TURNS for turn in range(TURNS)]
     views = [rotation(turn, math.radians(tilt)) for tilt in TILTS for turn in turns]
-    turn = max(views, key=lambda view: round(_shown(shown @ basis.T @ view.T), 3))
-    return View(
+    turn = max(views, key=lambda view: round(_size_in_view(shown @ basis.T @ view.T), 3))
+    return Projection(
         basis=turn @ basis, axes=turn.T.copy(), share=float(np.sum(kept**2)) / size if size > 0 else 1.0
     )
 
@@ -452,7 +454,7 @@ def rotation(turn: float, tilt: float) -> Array:
     return np.array([right, np.cross(near, right), near])
 
 
-def graticule(view: View) -> list[Array]:
+def graticule(view: Projection) -> list[Array]:
     """Meridians and parallels, 30 degrees apart, as lines ``points 3`` in the view."""
     around, along = np.linspace(0, 2 * np.pi, 61), np.linspace(-np.pi / 2, np.pi / 2, 31)
     lines = [(around, np.full_like(around, math.radians(latitude))) for latitude in range(-60, 61, 30)]
@@ -474,13 +476,13 @@ def sides(depth: Array) -> list[tuple[bool, slice]]:
     return [(bool(is_near[first]), slice(first, min(last + 1, len(depth)))) for first, last in pairwise(cuts)]
 
 
-def _shown(seen: Array) -> float:
+def _size_in_view(seen: Array) -> float:
     near = float(np.mean(np.clip(seen[:, 2], -0.3, 0.3))) / 0.3
     return near + SPREAD * math.sqrt(float(np.var(seen[:, :2], axis=0).sum()))
 
 
 def _spheres(
-    finding: EquilibriaFinding, recorded: Paths, shown: list[int], drawn: list[int], notes: list[str]
+    finding: EquilibriaFinding, recorded: RecordedPaths, shown: list[int], drawn: list[int], notes: list[str]
 ) -> Plane:
     tokens, dim = recorded.states.shape[2:]
     states = directions(recorded.states[shown])
@@ -517,28 +519,28 @@ def _spheres(
     )
 
 
-def _net(view: View) -> list[Way]:
+def _net(view: Projection) -> list[PlaneLine]:
     """The near half of the meridians and parallels."""
     return [
-        Way(_pairs(line[piece, :2]), -1, True)
+        PlaneLine(_pairs(line[piece, :2]), -1, True)
         for line in graticule(view)
         for near, piece in sides(line[:, 2])
         if near
     ]
 
 
-def _paths_on(seen: Array, drawn: list[int]) -> list[Way]:
+def _paths_on(seen: Array, drawn: list[int]) -> list[PlaneLine]:
     """Paths ``steps tokens 3`` in pieces that lie on one side; far ones first, so that near ones cover them."""
     tokens = seen.shape[1]
     found = [
-        Way(_pairs(seen[piece, token, :2]), token_color(token, tokens), not near)
+        PlaneLine(_pairs(seen[piece, token, :2]), token_color(token, tokens), not near)
         for token in drawn
         for near, piece in sides(seen[:, token, 2])
     ]
     return sorted(found, key=lambda way: not way.faint)
 
 
-def _ends_on(seen: Array, recorded: Paths, start: int, drawn: list[int]) -> list[Spot]:
+def _ends_on(seen: Array, recorded: RecordedPaths, start: int, drawn: list[int]) -> list[Spot]:
     tokens = seen.shape[1]
     found = [
         Spot(
@@ -555,7 +557,7 @@ def _ends_on(seen: Array, recorded: Paths, start: int, drawn: list[int]) -> list
     return sorted(found, key=lambda spot: not spot.faint)
 
 
-def _axis_words(view: View, letter: str) -> list[tuple[float, float, str]]:
+def _axis_words(view: Projection, letter: str) -> list[tuple[float, float, str]]:
     """Of every axis the end on the near side, named beside it, away from the middle: tokens often end on an axis."""
     found = []
     for place, end in enumerate(view.axes, start=1):

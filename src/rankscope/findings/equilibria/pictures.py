@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from rankscope.charts import Bar, Bars, Line, Panel, Picture, Plane, Point, Spot, Square, Way
+from rankscope.charts import Bar, Bars, Line, Panel, Picture, Plane, PlaneLine, Point, Spot, Square
 from rankscope.core.words import clipped, count, number, percent, ranges
 from rankscope.findings.blocks import even
 from rankscope.findings.equilibria.found import EquilibriaFinding
 from rankscope.findings.equilibria.paths import paths
-from rankscope.findings.equilibria.values import Component, Equilibrium
+from rankscope.findings.equilibria.values import ComponentValue, EquilibriumValue
 from rankscope.results.statistics import wilson
 
 MOST_PLANES = 3
@@ -86,7 +86,7 @@ def multipliers(finding: EquilibriaFinding) -> Plane | None:
     )
 
 
-def _known_multipliers(one: Equilibrium) -> list[complex]:
+def _known_multipliers(one: EquilibriumValue) -> list[complex]:
     return [complex(re, im) for re, im in one.multipliers if re is not None and im is not None]
 
 
@@ -110,7 +110,10 @@ def _multiplier_square(finding: EquilibriaFinding, at: int, known: list[complex]
         step for step in (1, 2, 5, 10, 20, 50, 10.0 ** math.ceil(math.log10(reach))) if 4 * step >= reach
     )
     rings = [(float(unit * k), number(float(unit * k))) for k in range(1, 5) if unit * k <= reach]
-    axes = [Way([(-reach, 0.0), (reach, 0.0)], -1, True), Way([(0.0, -reach), (0.0, reach)], -1, True)]
+    axes = [
+        PlaneLine([(-reach, 0.0), (reach, 0.0)], -1, True),
+        PlaneLine([(0.0, -reach), (0.0, reach)], -1, True),
+    ]
     return Square(
         name=f"{finding.name(at)}: {one.attraction}",
         note=_largest_words(one.components),
@@ -124,7 +127,7 @@ def _multiplier_square(finding: EquilibriaFinding, at: int, known: list[complex]
     )
 
 
-def _largest_words(components: Sequence[Component]) -> str:
+def _largest_words(components: Sequence[ComponentValue]) -> str:
     shown = [
         f"{number(one.largest_multiplier, 4)} (token {clipped(ranges(one.tokens), 12)})"
         for one in components[:4]

@@ -12,7 +12,7 @@ from rankscope.findings.base import LogSize, Number, Value
 from rankscope.findings.blocks import LN10
 from rankscope.findings.collapse import Apart
 
-Ending = Literal["equilibrium", "consensus", "cycle", "shape", "plateau", "range", "unresolved"]
+EndingName = Literal["equilibrium", "consensus", "cycle", "shape", "plateau", "range", "unresolved"]
 FoundBy = Literal["run", "newton", "construction", "closed form", "given"]
 Attraction = Literal["stable", "unstable", "neutral", "not decided"]
 
@@ -38,7 +38,7 @@ MOST_TOKENS, MOST_CHANNELS = 12, 8
 """A table of tokens larger than this is cut; the JSON holds all."""
 
 
-class System(Value):
+class SystemValue(Value, title="System"):
     """What was iterated, ``X <- norm(A X W)``."""
 
     tokens: int
@@ -103,7 +103,7 @@ class Pivot(Value):
     """Logarithm of its size to base ten, which goes on where floats end."""
 
 
-class Proof(Value):
+class RankProof(Value, title="Proof"):
     """Why the rank is exact: as many tokens as the rank have their first entry that is not zero in different channels.
 
     So they are linearly independent: written below each other by channel they are a triangle. And since every token
@@ -134,7 +134,7 @@ class Proof(Value):
         )
 
 
-class Component(Value):
+class ComponentValue(Value, title="Component"):
     """Tokens that influence each other both ways, and their largest multiplier."""
 
     tokens: tuple[int, ...]
@@ -144,13 +144,13 @@ class Component(Value):
     """Largest length of their multipliers, given that the tokens they read are at rest."""
 
 
-class Equilibrium(Value):
+class EquilibriumValue(Value, title="Equilibrium"):
     """A state that one step maps to itself."""
 
     rank: int
     """Number of singular values above the threshold, unless a proof says why it is exact."""
 
-    rank_proof: Proof | None
+    rank_proof: RankProof | None
     """Why the rank is exact; null where it is counted."""
 
     rank_range: tuple[int, int]
@@ -208,7 +208,7 @@ class Equilibrium(Value):
     tokens: tuple[tuple[FiniteFloat, ...], ...]
     """The state, one list per token."""
 
-    components: tuple[Component, ...]
+    components: tuple[ComponentValue, ...]
     """Groups of tokens that influence each other both ways."""
 
     share: Number
@@ -354,7 +354,7 @@ class Share(Value):
     equilibrium: int | None
     """Place in the list of the equilibrium that they reach, from zero on; null where they reach none of it."""
 
-    ending: Ending
+    ending: EndingName
     """How they ended."""
 
     rank: int | None
@@ -450,7 +450,7 @@ class Bare(Value):
         )
 
 
-def _multipliers(components: Sequence[Component]) -> str:
+def _multipliers(components: Sequence[ComponentValue]) -> str:
     """The largest multiplier of every group of tokens that read each other, neighbors with the same one together."""
     runs: list[tuple[list[int], str]] = []
     for part in components:
@@ -459,13 +459,13 @@ def _multipliers(components: Sequence[Component]) -> str:
             runs[-1][0].extend(part.tokens)
         else:
             runs.append((list(part.tokens), shown))
-    parts = [f"{shown} ({_named(tokens)})" for tokens, shown in runs[:MOST_CHANNELS]]
+    parts = [f"{shown} ({_token_names(tokens)})" for tokens, shown in runs[:MOST_CHANNELS]]
     return ", ".join(parts) + (", ..." if len(runs) > MOST_CHANNELS else "")
 
 
-def _named(tokens: Sequence[int]) -> str:
+def _token_names(tokens: Sequence[int]) -> str:
     return f"token {tokens[0]}" if len(tokens) == 1 else f"tokens {clipped(ranges(tokens), 40)}"
 
 
 def _having(tokens: Sequence[int]) -> str:
-    return f"{_named(tokens)} {'has' if len(tokens) == 1 else 'have'}"
+    return f"{_token_names(tokens)} {'has' if len(tokens) == 1 else 'have'}"

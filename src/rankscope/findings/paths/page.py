@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from rankscope.charts import Cell as Square
 from rankscope.charts import Grid, Line, Panel, Point
+from rankscope.charts import GridCell as Square
 from rankscope.core.words import NOTHING, count, listed, number, percent, whole
 from rankscope.document import Cell, Column, Tabular
 from rankscope.findings.paths.values import (

@@ -30,8 +30,8 @@ from rankscope.document import (
     Lines,
     Notes,
     Section,
-    Stretch,
     Strip,
+    StripPiece,
     Tabular,
     Tone,
     some,
@@ -54,7 +54,7 @@ from rankscope.findings.scan.entries import (
     site_panels,
     stacks_of,
 )
-from rankscope.findings.tree import BLANKS, Tree
+from rankscope.findings.tree import BLANKS, TreeValue
 from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ class ScanFinding(Finding):
     gradients: GradientsOf | None = None
     """Of what gradients were taken, if they were asked for."""
 
-    tree: Tree | None = None
+    tree: TreeValue | None = None
     """The model as a tree of parts, if it was asked for."""
 
     @model_validator(mode="after")
@@ -441,7 +441,7 @@ class ScanFinding(Finding):
 
     def _places(self, condition: Condition) -> "Iterator[tuple[Outcome, str]]":
         """Every layer that the condition reads: what it says there, and the numbers it says it from."""
-        from rankscope.results.statistics import VANISHING, Outcome, judged, span_of
+        from rankscope.results.statistics import VANISHING, Outcome, judge_span, span_of
 
         known = next((one for one in self.measured if one.asked == condition.measure), None)
         least = -math.inf if known is None or known.least is None else known.least
@@ -462,7 +462,7 @@ class ScanFinding(Finding):
                 continue
             vanishes = entry.measure in VANISHING
             span = span_of(entry.mean, entry.floor, vanishes=vanishes, resolved=entry.resolved)
-            outcome = judged(span.within(least, most), condition.operator, condition.limit)
+            outcome = judge_span(span.within(least, most), condition.operator, condition.limit)
             yield (
                 outcome,
                 f"{place}, value {number(entry.mean)}, rounding floor {number(entry.floor)}, limit "
@@ -676,12 +676,12 @@ class _View:
         return [Tabular(columns=columns, rows=rows)]
 
 
-def _stretches(found: StackVerdict) -> list[Stretch]:
+def _stretches(found: StackVerdict) -> list[StripPiece]:
     stretches = []
     for name, group in groupby(found.layers, key=lambda one: one.verdict):
         own = [one.layer for one in group]
         where = f"layer {own[0]}" if len(own) == 1 else f"layers {own[0]}-{own[-1]}"
-        stretches.append(Stretch(len(own), where, name, tone_of(name)))
+        stretches.append(StripPiece(len(own), where, name, tone_of(name)))
     return stretches
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from pydantic import FiniteFloat
 
-from rankscope.charts import Cell, Grid, Line, Panel, Point
+from rankscope.charts import Grid, GridCell, Line, Panel, Point
 from rankscope.charts.specs import Style
 from rankscope.core.words import clipped, number
 from rankscope.findings.base import Number, Value
@@ -542,13 +542,15 @@ def _map(columns: Sequence[Column], rows: Sequence[str], site: str, width: int) 
     )
 
 
-def _cell(entry: Entry | None, shade: Shade, words: str) -> Cell:
+def _cell(entry: Entry | None, shade: Shade, words: str) -> GridCell:
     if entry is None:
-        return Cell(None)
+        return GridCell(None)
     if entry.mean is None:
-        return Cell(None, number(None), f"{words}no number")
+        return GridCell(None, number(None), f"{words}no number")
     rest = "" if entry.is_resolved else f", {NOT_RESOLVED}"
-    return Cell(shade.share(entry.mean), entry.text(2), f"{words}{entry.text()}{rest}", not entry.is_resolved)
+    return GridCell(
+        shade.share(entry.mean), entry.text(2), f"{words}{entry.text()}{rest}", not entry.is_resolved
+    )
 
 
 def head_maps(entries: Sequence[Entry], *, width: int = SMALL) -> list[Grid]:

@@ -135,7 +135,9 @@ def holds(words: str, *numbers: ComparedNumber, details: Details = ()) -> ClaimO
     return _finding(verdict, words, numbers, details)
 
 
-def holds_if(words: str, *within: ComparedNumber, beyond: Sequence[ComparedNumber] = (), details: Details = ()) -> ClaimOutcome:
+def holds_if(
+    words: str, *within: ComparedNumber, beyond: Sequence[ComparedNumber] = (), details: Details = ()
+) -> ClaimOutcome:
     """The finding of a statement with an assumption.
 
     ``within`` are figures under the assumption, ``beyond`` those of an example without it in which the statement fails;
@@ -161,8 +163,12 @@ def not_checkable(words: str, *numbers: ComparedNumber, details: Details = ()) -
     return _finding(verdict, words, numbers, details)
 
 
-def _finding(verdict: Verdict, words: str, numbers: tuple[ComparedNumber, ...], details: Details) -> ClaimOutcome:
-    return ClaimOutcome(verdict=verdict, words=words, number=numbers[0], numbers=numbers, details=tuple(details))
+def _finding(
+    verdict: Verdict, words: str, numbers: tuple[ComparedNumber, ...], details: Details
+) -> ClaimOutcome:
+    return ClaimOutcome(
+        verdict=verdict, words=words, number=numbers[0], numbers=numbers, details=tuple(details)
+    )
 
 
 def rounding(means: str, value: float, limit: float = 1e-12) -> ComparedNumber:

@@ -11,7 +11,16 @@ from rankscope.bounds.theorems.quotient import (
     variation_bound,
 )
 from rankscope.measures import Bracket, diameter, dobrushin, find_measure, residual_bracket
-from rankscope.papers.claims.claim import ClaimOutcome, above, at_most, claim, equals, holds, is_false, rounding
+from rankscope.papers.claims.claim import (
+    ClaimOutcome,
+    above,
+    at_most,
+    claim,
+    equals,
+    holds,
+    is_false,
+    rounding,
+)
 from rankscope.papers.claims.draws import gaussian, largest, quotient, random_maps, source
 
 RESIDUALS = (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.bounds.facts import facts_of
 from rankscope.bounds.theorems import THEOREMS
-from rankscope.findings.rate import Fit, RateConfig
+from rankscope.findings.rate import FitValue, RateConfig
 from rankscope.masks import ExplicitMask, MaskRule, parse_mask
 from rankscope.measures import diameter, dobrushin, residual_norm
 from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
@@ -31,7 +31,7 @@ from rankscope.papers.claims.claim import (
 )
 from rankscope.papers.claims.draws import gaussian, largest, random_orthogonal, softmax_attention, source
 from rankscope.split import Prediction, predict_rate, split_states
-from rankscope.studies.rate import measured
+from rankscope.studies.rate import fit_run
 
 MASKS = ("full", "causal", "window:1", "window:2", "causal-window:2", "prefix:2", "longformer:1:1")
 TOKENS, LAYERS = 9, 12
@@ -109,7 +109,9 @@ def mask_windows(seed: int) -> ClaimOutcome:
             most = max(most, largest(dobrushin(product) / (1 - weight)))
     return holds(
         f"{len(MASKS)} masks on {TOKENS} tokens ({', '.join(MASKS)}), 6 random networks of {LAYERS} layers each.",
-        ComparedNumber(means="smallest weight of a center over eps^r", value=least, relation=">=", limit=1 - 1e-9),
+        ComparedNumber(
+            means="smallest weight of a center over eps^r", value=least, relation=">=", limit=1 - 1e-9
+        ),
         at_most("largest tau of a product over 1 - eps^r", most),
     )
 
@@ -194,14 +196,14 @@ RATES: dict[str, dict[str, Any]] = {
 }
 
 
-def _fit_and_predict(seed: int, **options: Any) -> tuple[Fit, Prediction]:
+def _fit_and_predict(seed: int, **options: Any) -> tuple[FitValue, Prediction]:
     """Order and rate of a random network of one head on 10 tokens, measured by the split pass and predicted."""
     spec = Spec.of(**RateConfig.of(**{"layers": 60, **options}).spec())
     weights, tokens = generators(seed)
     network = build(spec, weights)
     x = gaussian_tokens(10, spec.dim, generator=tokens)
     prediction = predict_rate(network, x.mean(dim=0), tokens=10, generator=tokens)
-    return measured(split_states(network, x), prediction), prediction
+    return fit_run(split_states(network, x), prediction), prediction
 
 
 @claim(
@@ -254,7 +256,7 @@ def _with_bias(seed: int) -> float:
     ]
     network, x = Network(blocks), gaussian(generator, 10, dim)
     prediction = predict_rate(network, x.mean(dim=0), tokens=10, generator=generator)
-    return _or_nan(measured(split_states(network, x), prediction).rate)
+    return _or_nan(fit_run(split_states(network, x), prediction).rate)
 
 
 @claim(

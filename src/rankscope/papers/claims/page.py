@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from rankscope.core.refs import PAPERS
-from rankscope.findings.claims import Checked, ClaimsFinding
+from rankscope.findings.claims import CheckedClaim, ClaimsFinding
 from rankscope.results import write_atomically
 
 SEED = 0
@@ -33,7 +33,7 @@ def claims_page(finding: ClaimsFinding) -> str:
     return "\n".join([HEAD, *papers, "", *rows, "", *map(_section, finding.claims)])
 
 
-def _section(one: Checked) -> str:
+def _section(one: CheckedClaim) -> str:
     told = [f"{number.means}: {number.text}" for number in one.numbers]
     told += [f"{entry.label}: {entry.text}" for entry in one.details]
     lines = [f"## {one.id}", "", f"*{_escape(one.title)}* ({_escape(one.ref)})", ""]

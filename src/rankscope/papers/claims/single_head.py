@@ -130,7 +130,9 @@ def _oscillations(facts: Facts) -> Tensor:
     return torch.stack([one.amax(dim=-1) for one in found if one is not None])
 
 
-def _draw_networks(generator: torch.Generator, n: int, d: int, *, draws: int, layers: int) -> tuple[Network, Tensor]:
+def _draw_networks(
+    generator: torch.Generator, n: int, d: int, *, draws: int, layers: int
+) -> tuple[Network, Tensor]:
     """Random networks of one head with biases, and tokens whose first logits differ by between 0.001 and 1.256."""
     network = Network(
         [softmax_attention(generator, d, draws=(draws,), with_biases=True) for _ in range(layers)]

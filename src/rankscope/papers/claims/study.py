@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rankscope.core.numerics import threads_for
-from rankscope.findings.claims import Checked, ClaimsConfig, ClaimsFinding, Compared, Detail
+from rankscope.findings.claims import CheckedClaim, ClaimsConfig, ClaimsFinding, ComparedValue, Detail
 from rankscope.papers.claims.claim import CLAIMS, Claim, ClaimOutcome, ComparedNumber, Value
 from rankscope.results import Table, provenance
 from rankscope.studies.rows import run_id
@@ -33,7 +33,7 @@ def claims(
     if not isinstance(config, ClaimsConfig):
         named = {} if config is None else {"claims": config}
         config = ClaimsConfig.of(**named, **fields)
-    chosen, found = [CLAIMS[name] for name in dict.fromkeys(config.claims or CLAIMS)], list[Checked]()
+    chosen, found = [CLAIMS[name] for name in dict.fromkeys(config.claims or CLAIMS)], list[CheckedClaim]()
     for done, claim in enumerate(chosen):
         if advance is not None:
             advance(done, len(chosen), claim.id)
@@ -53,7 +53,7 @@ def run_claim(claim: Claim, seed: int = 0) -> ClaimOutcome:
         return claim.check(seed)
 
 
-def _table(config: ClaimsConfig, found: Sequence[Checked]) -> Table:
+def _table(config: ClaimsConfig, found: Sequence[CheckedClaim]) -> Table:
     shared = ("verdict", "expected", "as_expected", "title", "source")
     main = [one.number for one in found]
     return Table.from_columns(
@@ -76,8 +76,8 @@ def _table(config: ClaimsConfig, found: Sequence[Checked]) -> Table:
     )
 
 
-def _claim_value(claim: Claim, finding: ClaimOutcome) -> Checked:
-    return Checked(
+def _claim_value(claim: Claim, finding: ClaimOutcome) -> CheckedClaim:
+    return CheckedClaim(
         id=claim.id,
         title=claim.title,
         statement=claim.statement,
@@ -91,9 +91,9 @@ def _claim_value(claim: Claim, finding: ClaimOutcome) -> Checked:
     )
 
 
-def _number_value(number: ComparedNumber) -> Compared:
+def _number_value(number: ComparedNumber) -> ComparedValue:
     known = asdict(number) | {"value": _finite(number.value), "limit": _finite(number.limit)}
-    return Compared(**known, is_so=number.is_so)
+    return ComparedValue(**known, is_so=number.is_so)
 
 
 def _finite(value: Value) -> Value | None:

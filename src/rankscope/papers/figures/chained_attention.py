@@ -24,9 +24,9 @@ from rankscope.papers.figures.chained_products import (
     ORDERS,
     RANK_ONE,
     ROWS,
+    Order,
     PathRatios,
     RatioCurves,
-    Order,
     path_ratios,
 )
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
@@ -46,7 +46,7 @@ from rankscope.sources.cached import cached_folder
 from rankscope.sources.initial import initial_model
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.texts import sample_texts
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 DEFINITIONS = {
     RANK_ONE: "distance to the best rank one: ||P - s_1 u v^T|| / ||P||, composite norm sqrt(l1 * linf), best by SVD",
@@ -321,7 +321,7 @@ def _paragraphs() -> Iterator[str]:
 
 def compute(config: ChainedAttentionConfig, job: Job) -> tuple[Table, ChainedAttentionFound]:
     """One row per model, seed, order, path, depth and definition."""
-    rows, each = Rows(), list[PathCurves]()
+    rows, each = RowBuilder(), list[PathCurves]()
     asked = subjects(config.seeds)
     for done, subject in enumerate(asked):
         job.tell(done, len(asked))
@@ -347,10 +347,12 @@ def compute(config: ChainedAttentionConfig, job: Job) -> tuple[Table, ChainedAtt
 
 def _measure_model(subject: WeightedModel, config: ChainedAttentionConfig) -> PathRatios:
     maps = maps_of(subject, tokens=config.tokens, texts=config.texts)
-    return path_ratios(maps, paths=config.paths, plain=config.plain, window=config.window, seed=subject.seed or 0)
+    return path_ratios(
+        maps, paths=config.paths, plain=config.plain, window=config.window, seed=subject.seed or 0
+    )
 
 
-def _add(rows: Rows, subject: WeightedModel, piece: PathRatios) -> None:
+def _add(rows: RowBuilder, subject: WeightedModel, piece: PathRatios) -> None:
     about = {"model": subject.model, "weights": subject.weights, "seed": subject.seed, "semantics": "frozen"}
     for order in ORDERS:
         for name, curves in piece.curves[order].items():
@@ -361,7 +363,7 @@ def _add(rows: Rows, subject: WeightedModel, piece: PathRatios) -> None:
 
 
 def _block(
-    rows: Rows,
+    rows: RowBuilder,
     curves: RatioCurves,
     about: Mapping[str, str | int | None],
     *,
@@ -525,7 +527,9 @@ def _bend(curves: np.ndarray) -> Bend | None:
 def order_ratio(notebook: np.ndarray, true: np.ndarray) -> OrderRatio:
     """Of log10 of a ratio on the same paths, multiplied in both orders."""
     off = notebook - true
-    return OrderRatio(by_depth=tuple(median_of(row.tolist()) for row in off), largest=float(np.abs(off).max()))
+    return OrderRatio(
+        by_depth=tuple(median_of(row.tolist()) for row in off), largest=float(np.abs(off).max())
+    )
 
 
 def dobrushin_bound(rows: np.ndarray, coefficients: Mapping[str, np.ndarray], tokens: int) -> DobrushinBound:

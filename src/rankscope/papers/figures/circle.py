@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import JsonValue
 from scipy import stats
 
-from rankscope.charts import Cell, Chart, Grid, Line, Panel, Plane, Point, Spot, Square, Way
+from rankscope.charts import Chart, Grid, GridCell, Line, Panel, Plane, PlaneLine, Point, Spot, Square
 from rankscope.core.refs import Ref
 from rankscope.core.words import count, number, span
 from rankscope.findings.base import Value
@@ -20,9 +20,9 @@ from rankscope.papers.figures.circle_orbits import (
     MERGED,
     StepRecord,
     attracting_weights,
-    record_step,
     multipliers,
     one_head,
+    record_step,
 )
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_or_none, register
 from rankscope.papers.figures.statistics import share_text
@@ -31,7 +31,7 @@ from rankscope.papers.tasks.task import Setting as TaskSetting
 from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
 from rankscope.results.statistics import wilson
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 DISTANCE, MEAN = "distance[start]", "mean[radius]"
 DEFINITIONS = {
@@ -231,7 +231,7 @@ def is_fastest(groups: Sequence[Sequence[int | None]]) -> tuple[bool | None, flo
 
 def compute(config: CircleFigureConfig, job: Job) -> tuple[Table, CircleFound]:
     """Distance and mean at every step of every network."""
-    rows, networks = Rows(), list[CircleNetwork]()
+    rows, networks = RowBuilder(), list[CircleNetwork]()
     work = list(_work(config))
     for done, (case, hidden, seed) in enumerate(work):
         job.tell(done, len(work))
@@ -268,7 +268,7 @@ def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> StepRecord:
     return job.store.kept(StepRecord, key, asked, make)
 
 
-def _add(rows: Rows, one: CircleNetwork, radius: float) -> None:
+def _add(rows: RowBuilder, one: CircleNetwork, radius: float) -> None:
     many = len(one.distance)
     for definition, name, values, unit in (
         (DISTANCE, "distance", one.distance, one.distance[0]),
@@ -376,8 +376,8 @@ def _mlp(found: CircleFound) -> Statement:
         source="reported",
         statement="With an MLP the two points stay apart.",
         measured=f"After {found.setting.steps} steps, MLP after attention and no skip: "
-        f"{_distance_statement(ours)}. Layer of the published code, which has skips around attention and MLP: {_distance_statement(theirs)}; "
-        f"without its MLP {_distance_statement(without)}.",
+        f"{_apart_words(ours)}. Layer of the published code, which has skips around attention and MLP: "
+        f"{_apart_words(theirs)}; without its MLP {_apart_words(without)}.",
         agrees=all_or_none([most([one.is_apart for one in group]) for group in (ours, theirs)]),
     )
 
@@ -453,8 +453,9 @@ def _law(found: CircleFound) -> Statement:
         statement="Merging is no law of attention alone: the same layer holds two points apart if it is also taught "
         "what lies around the circle.",
         measured=f"Inputs shaken by {AROUND:g} of the radius, targets on the circle: "
-        f"{_distance_statement(group)} after {found.setting.steps} steps, at {_range(group, lambda one: one.last_share)} of the "
-        f"distance at the start. Largest growth per step {_range(group, lambda one: one.growth)}.",
+        f"{_apart_words(group)} after {found.setting.steps} steps, at "
+        f"{_range(group, lambda one: one.last_share)} of the distance at the start. "
+        f"Largest growth per step {_range(group, lambda one: one.growth)}.",
         agrees=most([one.is_apart for one in group]),
     )
 
@@ -489,7 +490,7 @@ def _share(group: Group, holds: Callable[[CircleNetwork], bool]) -> str:
     return share_text(_count(group, holds), len(group))
 
 
-def _distance_statement(group: Group) -> str:
+def _apart_words(group: Group) -> str:
     return (
         f"{_share(group, lambda one: one.is_apart)} apart, {_count(group, lambda one: one.is_merged)} merged"
     )
@@ -616,13 +617,13 @@ def chart(found: CircleFound, table: Table) -> Chart:
 def plane_square(found: CircleFound, case: str, hidden: int) -> Square:
     """The ways of both points of every seed, in radii, over the circle that was taught."""
     every = found.of(case)
-    ways, spots = list[Way](), list[Spot]()
+    ways, spots = list[PlaneLine](), list[Spot]()
     for place, one in enumerate(one for one in every if one.hidden == hidden):
         radius = one.distance[0] / 2
         for token in (0, 1):
             way = [(step[2 * token] / radius, step[2 * token + 1] / radius) for step in one.path]
             kept = until_out(way)
-            ways.append(Way(kept, token, faint=place > 0))
+            ways.append(PlaneLine(kept, token, faint=place > 0))
             said = f"point {token + 1}, seed {one.seed}"
             spots.append(Spot(*way[0], f"{said}: start", token, "ring"))
             if kept == way:  # else the end would stand apart from its path
@@ -687,7 +688,7 @@ def _endings_grid(found: CircleFound) -> Grid:
             ended = ", ".join(
                 f"{many} {name}" for name in ENDINGS if (many := sum(one.ending == name for one in group))
             )
-            row.append(Cell(merged / len(group) if group else None, f"{merged} of {len(group)}", ended))
+            row.append(GridCell(merged / len(group) if group else None, f"{merged} of {len(group)}", ended))
         cells.append(row)
     return Grid(
         title="Networks whose points merge",

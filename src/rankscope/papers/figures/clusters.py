@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rankscope.charts import Chart, Line, Panel, Point
-from rankscope.charts.svg import thinned
+from rankscope.charts.svg import points_to_keep
 from rankscope.core.numerics import threads_for, unit_roundoff
 from rankscope.core.refs import Ref
 from rankscope.core.words import count, number, power
@@ -38,7 +38,7 @@ from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement
 from rankscope.papers.figures.statistics import mean_of, share_text
 from rankscope.results import Table
 from rankscope.results.table import Row
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 COSINE = "cosine[off_diagonal]"
 
@@ -196,7 +196,7 @@ class ClustersFound(Value):
 
 def compute(config: ClusterConfig, job: Job) -> tuple[Table, ClustersFound]:
     """All starts of every dim and inverse temperature, followed to consensus."""
-    rows, gathered = Rows(), _Cells()
+    rows, gathered = RowBuilder(), _Cells()
     work = [(dim, beta) for dim in config.dims for beta in config.betas]
     with torch.no_grad(), threads_for(config.starts * config.tokens**2):
         for done, (dim, beta) in enumerate(work, start=1):
@@ -213,7 +213,7 @@ def compute(config: ClusterConfig, job: Job) -> tuple[Table, ClustersFound]:
     return table, gathered.found(ClustersSetting(tokens=config.tokens))
 
 
-def _add_rows(rows: Rows, found: Sequence[Coarsening], dim: int, beta: float, seed: int) -> None:
+def _add_rows(rows: RowBuilder, found: Sequence[Coarsening], dim: int, beta: float, seed: int) -> None:
     measure = find_measure(COSINE)
     for sample, one in enumerate(found):
         for place, plateau in enumerate(one.plateaus(), start=1):
@@ -496,7 +496,7 @@ def angle_panel(beta: str, way: Trajectory) -> Panel:
             name="",
             points=[
                 Point(way.steps[at] + 1, float(own[at]))
-                for at in thinned(list(zip(across, share, strict=True)), FINE)
+                for at in points_to_keep(list(zip(across, share, strict=True)), FINE)
             ],
             color=0,
             dots=False,

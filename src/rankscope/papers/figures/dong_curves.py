@@ -35,9 +35,9 @@ from rankscope.sources.cached import cached_folder
 from rankscope.split import log_measure, split_states
 from rankscope.studies.ablate import plan_of, run_cuts
 from rankscope.studies.cuts import Cut, cuts
-from rankscope.studies.inputs import Given
-from rankscope.studies.rows import Rows, definitions
-from rankscope.studies.subjects import Fed, Model, subjects
+from rankscope.studies.inputs import CallInputs
+from rankscope.studies.rows import RowBuilder, definitions
+from rankscope.studies.subjects import EmbeddedTexts, Model, subjects
 
 Weights = Literal["initial", "trained"]
 
@@ -242,7 +242,7 @@ class TextCurves(Value):
 
 
 class FirstLayers(Value):
-    """Layers 0 to ``FIRST`` on texts whose tokens repeat otherwise, by variant: what ``official`` is in ``TextCurves``."""
+    """Layers 0 to ``FIRST`` on texts whose tokens repeat otherwise, by variant, as ``official`` of ``TextCurves``."""
 
     repeats: float
     """``R`` that was asked for, see ``repetition``."""
@@ -267,7 +267,13 @@ class Piece(Value):
 
 
 def initial_curves(
-    subject: PaperModel, seed: int, *, texts: int, exact: int, split: Collection[str], repeats: Sequence[float]
+    subject: PaperModel,
+    seed: int,
+    *,
+    texts: int,
+    exact: int,
+    split: Collection[str],
+    repeats: Sequence[float],
 ) -> Piece:
     """Of one random draw of the weights, on texts of that draw; the split pass of some variants on the first ``exact``.
 
@@ -342,7 +348,7 @@ def curves(
     found = {name: {kind: list[list[float]]() for kind in kinds} for name in VARIANTS}
     others = list[dict[str, list[list[float]]]]()
 
-    def visit(fed: Fed, cut: Cut) -> None:
+    def visit(fed: EmbeddedTexts, cut: Cut) -> None:
         place = 0 if texts is None else fed.first // texts
         if place > 0:
             if len(others) < place:
@@ -360,7 +366,7 @@ def curves(
             _extend(into["log10"], [one.log10 for one in read])
             _extend(into["log10_floor"], [one.log10_floor for one in read if one.log10_floor is not None])
 
-    for subject in subjects(source, config, Given(inputs=list(batches)), seeds=config.seeds):
+    for subject in subjects(source, config, CallInputs(inputs=list(batches)), seeds=config.seeds):
         run_cuts(subject, list(cuts(subject.network, plan_of(config, OWN), subject.kind)), visit)
     piece = Piece.model_validate(
         {
@@ -535,7 +541,7 @@ def compute(config: DongResidualConfig, job: Job) -> tuple[Table, DongFound]:
     source = trained_source(subject)
     config = config.model_copy(update={"trained": None if source is None else source.name})
     drawn, trained = _pieces(subject, source, config, job)
-    rows = Rows()
+    rows = RowBuilder()
     for seed, piece in zip(config.seeds, drawn, strict=True):
         about: dict[str, Cell] = {"model": subject.initial, "weights": "initial", "seed": seed}
         _add(rows, piece, about | {"repeats": config.repeats[0]})
@@ -576,7 +582,7 @@ def _pieces(
     return drawn, trained
 
 
-def _add(rows: Rows, piece: Piece, about: Mapping[str, Cell]) -> None:
+def _add(rows: RowBuilder, piece: Piece, about: Mapping[str, Cell]) -> None:
     """Values of the float32 run with its floor, and beside them those of the split pass with theirs."""
     for variant, kinds in piece.variants.items():
         named = {**about, "variant": variant}
@@ -587,7 +593,7 @@ def _add(rows: Rows, piece: Piece, about: Mapping[str, Cell]) -> None:
 
 
 def _add_float32(
-    rows: Rows,
+    rows: RowBuilder,
     named: Mapping[str, Cell],
     layer: int,
     floor: float,
@@ -608,7 +614,7 @@ def _add_float32(
 
 
 def _add_split(
-    rows: Rows, named: Mapping[str, Cell], layer: int, logs: Sequence[float], floors: Sequence[float]
+    rows: RowBuilder, named: Mapping[str, Cell], layer: int, logs: Sequence[float], floors: Sequence[float]
 ) -> None:
     rows.add(
         len(logs),

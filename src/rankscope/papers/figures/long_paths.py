@@ -27,7 +27,7 @@ from rankscope.papers.tasks.task import FieldValue, token_accuracy
 from rankscope.papers.tasks.training import train_task
 from rankscope.pathways import counts_of, every_path, spectrum
 from rankscope.results import Table
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 Mode = Literal["full", "without skips", "frozen", "isolated"]
 FULL: Mode = "full"
@@ -190,7 +190,7 @@ def _log10(value: float) -> float:
 def compute(config: LongPathsConfig, job: Job) -> tuple[Table, LongPathsFound]:
     """Accuracies of each network, and accuracy and residual of its paths by length."""
     pieces: dict[str, list[VariantScores]] = {variant.name: [] for variant in config.variants}
-    rows, total = Rows(), len(config.variants) * len(config.seeds)
+    rows, total = RowBuilder(), len(config.variants) * len(config.seeds)
     for done, (variant, seed) in enumerate(_work(config), start=1):
         one = _piece(job, config.training, variant, seed)
         pieces[variant.name].append(one)
@@ -253,7 +253,10 @@ def score_variant(trained: Trained) -> VariantScores:
         _accuracy(BARE, layers, token_accuracy(model.classify(bare(x)), targets)),
         _residual(BARE, layers, bare(x), layers),
     ]
-    readings: dict[Mode, dict[int, Tensor]] = {FROZEN: _frozen(network, x), ISOLATED: _paths_alone(network, x)}
+    readings: dict[Mode, dict[int, Tensor]] = {
+        FROZEN: _frozen(network, x),
+        ISOLATED: _paths_alone(network, x),
+    }
     for mode, sums in readings.items():
         for length, states in sums.items():
             rows.append(_accuracy(mode, length, token_accuracy(read_states(model, states), targets)))

@@ -20,7 +20,7 @@ from rankscope.papers.tasks.model import TaskModel
 from rankscope.pathways import spectrum
 from rankscope.pathways.counts import ARCHITECTURES, Architecture, LengthDistribution
 from rankscope.results import Table
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 SHARE, WEIGHT = "path_share[count]", "path_share[output]"
 DEFINITIONS = {
@@ -136,7 +136,7 @@ class PathLengthFound(Value):
 
 def compute(config: PathLengthConfig, job: Job) -> tuple[Table, PathLengthFound]:
     """A row per model and length."""
-    rows = Rows()
+    rows = RowBuilder()
     for name, architecture in ARCHITECTURES.items():
         _add_counts(rows, name, architecture)
     job.tell(1, 3)
@@ -154,7 +154,9 @@ def compute(config: PathLengthConfig, job: Job) -> tuple[Table, PathLengthFound]
         job.tell(done, 3)
     found = PathLengthFound(
         architectures=path_counts(ARCHITECTURES),
-        setting=PathLengthSetting(texts=config.texts, layers=trained.config.layers, heads=trained.config.heads),
+        setting=PathLengthSetting(
+            texts=config.texts, layers=trained.config.layers, heads=trained.config.heads
+        ),
         weighed=tuple(weighed),
     )
     asked = config.model_copy(update={"seeds": (trained.config.seed,)})  # others would give the same rows
@@ -213,7 +215,7 @@ def log10_shares(lengths: LengthDistribution) -> list[float | None]:
     return [math.log10(count) - total if count else None for count in lengths.counts]
 
 
-def _add_counts(rows: Rows, name: str, found: Architecture) -> None:
+def _add_counts(rows: RowBuilder, name: str, found: Architecture) -> None:
     lengths = found.lengths()
     rows.add(
         len(lengths.counts),
@@ -233,7 +235,7 @@ def _add_counts(rows: Rows, name: str, found: Architecture) -> None:
     )
 
 
-def _weigh_paths(rows: Rows, weights: Weights, model: TaskModel, letters: Tensor) -> PathWeights:
+def _weigh_paths(rows: RowBuilder, weights: Weights, model: TaskModel, letters: Tensor) -> PathWeights:
     """The small model on test sequences: rows of its counts and of what they weigh."""
     found = spectrum(model.network, model.embed(letters))
     counts = tuple(count for count in found.counts if isinstance(count, int))

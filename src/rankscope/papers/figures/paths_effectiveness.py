@@ -587,7 +587,9 @@ def _sizes(
     }
 
 
-def _declare(name: Name, durations: Mapping[Size, str], sizes: Mapping[Size, PathsEffectivenessConfig]) -> None:
+def _declare(
+    name: Name, durations: Mapping[Size, str], sizes: Mapping[Size, PathsEffectivenessConfig]
+) -> None:
     source = TASKS_OF[name].source
     register(
         Figure(

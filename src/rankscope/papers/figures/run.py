@@ -13,7 +13,13 @@ from rankscope.charts import Chart
 from rankscope.charts.chart import need_png
 from rankscope.errors import FileError
 from rankscope.findings.base import UNREADABLE, Value, one_line
-from rankscope.findings.reproduce import Declared, FigureName, ReproduceConfig, ReproduceFinding, Size
+from rankscope.findings.reproduce import (
+    FigureDeclaration,
+    FigureName,
+    ReproduceConfig,
+    ReproduceFinding,
+    Size,
+)
 from rankscope.papers.figures.figure import FIGURES, Advance, Figure, Job
 from rankscope.papers.figures.store import Store
 from rankscope.results import Table
@@ -60,7 +66,7 @@ def finding_of(figure: "Figure[Any, Any]", size: Size, table: Table, found: Valu
     )
 
 
-def declaration_of(finding: ReproduceFinding) -> Declared:
+def declaration_of(finding: ReproduceFinding) -> FigureDeclaration:
     """What the figure says about a finding that was just made or loaded."""
     figure = FIGURES[finding.figure.name]
     with _readable(figure.name, "data"):
@@ -72,7 +78,7 @@ def declaration_of(finding: ReproduceFinding) -> Declared:
             drawn: Chart = figure.chart(found, finding.table)
             return drawn
 
-    return Declared(question=figure.question, verdict=points, notes=notes, chart=chart)
+    return FigureDeclaration(question=figure.question, verdict=points, notes=notes, chart=chart)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from rankscope.results.table import Columns
 from rankscope.split import LogValue, split_states
 from rankscope.split.run import in_dtype
 from rankscope.studies.collapse import split_layers
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 ValueKind = Literal["gaussian", "small", "orthogonal", "identity"]
 
@@ -217,7 +217,7 @@ def follow_cell(cell: StackCell, keep: Sequence[int]) -> StackCurve:
     )
 
 
-def add_curve(rows: Rows, curve: StackCurve) -> None:
+def add_curve(rows: RowBuilder, curve: StackCurve) -> None:
     """Rows of the recorded layers: ``value`` from the split pass, ``float_value`` and ``float_floor`` in float32."""
     for layer, found in curve.split.items():
         for name, split, ordinary in zip(CURVE_MEASURES, found, curve.ordinary[layer], strict=True):

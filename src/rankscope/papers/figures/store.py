@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.results.files import LOCK, locked, make_folder, write_atomically
+from rankscope.results.files import LOCK, lock_folder, make_folder, write_atomically
 from rankscope.results.table import rankscope_version, versions
 
 V = TypeVar("V", bound=BaseModel)
@@ -38,7 +38,7 @@ class Store:
         if self.path is None:
             yield
         else:
-            with locked(self.path):
+            with lock_folder(self.path):
                 yield
 
     def kept(self, kind: type[V], key: str, asked: Mapping[str, JsonValue], make: Callable[[], V]) -> V:

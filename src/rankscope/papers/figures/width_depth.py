@@ -14,7 +14,7 @@ from rankscope.papers.tasks.long_paths import LONG_ONLY
 from rankscope.papers.tasks.sort import SORT, SortConfig
 from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 Variant = Literal["with skips", "without skips"]
 SKIP: Variant = "with skips"
@@ -114,7 +114,7 @@ class WidthDepthFound(Value):
 def compute(config: WidthDepthConfig, job: Job) -> tuple[Table, WidthDepthFound]:
     """Accuracy of every shape and seed, at the rate its shape was given."""
     shapes = forms(config.training, config.layers)
-    rows, accuracies, done = Rows(), list[Accuracy](), 0
+    rows, accuracies, done = RowBuilder(), list[Accuracy](), 0
     each = len(config.seeds) + (len(config.rates) if len(config.rates) > 1 else 0)
     for variant in config.variants:
         for form in shapes:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rankscope.charts import Cell, Chart, Grid
+from rankscope.charts import Chart, Grid, GridCell
 from rankscope.core.refs import Ref
 from rankscope.core.words import count, number, percent, power
 from rankscope.dynamics import attention_system, run
@@ -25,7 +25,7 @@ from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
 from rankscope.results.table import Row
 from rankscope.split import log_measure, split_states
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 RATIO = "residual_ratio[frobenius,mean]"
 ANGLE = 0.005
@@ -129,9 +129,11 @@ class WuCounterexampleFound(Value):
 
 def compute(config: WuCounterexampleConfig, job: Job) -> tuple[Table, WuCounterexampleFound]:
     """One row per system and measure."""
-    rows, systems = Rows(), list[WeightPair]()
+    rows, systems = RowBuilder(), list[WeightPair]()
     with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done, some in enumerate(pool.map(lambda alpha: _run_systems(alpha, config), config.alphas), start=1):
+        for done, some in enumerate(
+            pool.map(lambda alpha: _run_systems(alpha, config), config.alphas), start=1
+        ):
             systems += some
             job.tell(done, len(config.alphas))
     for one in systems:
@@ -170,7 +172,7 @@ def _run_systems(alpha: float, config: WuCounterexampleConfig) -> list[WeightPai
     return [_one(pair, end, log10) for pair, end, log10 in zip(pairs, ends, plain.tolist(), strict=True)]
 
 
-def _add(rows: Rows, one: WeightPair, layers: int) -> None:
+def _add(rows: RowBuilder, one: WeightPair, layers: int) -> None:
     about: Row = {"model": "two tokens", "mask": "causal", "alpha": one.alpha, "shear": one.shear}
     for definition, value in zip(DEFINITIONS, (one.share, one.distance), strict=True):
         named = {"measure": definition.partition("[")[0], "definition": definition}
@@ -345,7 +347,7 @@ def chart(found: WuCounterexampleFound, table: Table) -> Chart:
             _map(
                 systems,
                 "unit sphere: random starts that keep rank 2",
-                lambda one: Cell(
+                lambda one: GridCell(
                     one.share / most if one.exists or one.share else None, _share(one), _tip(one, setting)
                 ),
                 ends=("0%", percent(most)),
@@ -353,7 +355,7 @@ def chart(found: WuCounterexampleFound, table: Table) -> Chart:
             _map(
                 systems,
                 f"no norm: mu/||X||_F at layer {setting.layers}",
-                lambda one: Cell(
+                lambda one: GridCell(
                     (one.log10_ratio_without_norm - low) / (high - low) if high > low else 0.5,
                     f"1e{one.log10_ratio_without_norm:.0f}",
                     f"{_pair_name(one)}: {power(one.log10_ratio_without_norm * LN10)}",
@@ -374,7 +376,7 @@ def chart(found: WuCounterexampleFound, table: Table) -> Chart:
 
 
 def _map(
-    systems: Sequence[WeightPair], title: str, cell: Callable[[WeightPair], Cell], ends: tuple[str, str]
+    systems: Sequence[WeightPair], title: str, cell: Callable[[WeightPair], GridCell], ends: tuple[str, str]
 ) -> Grid:
     """Rows are w from the largest down, columns alpha."""
     by_place = {(one.shear, one.alpha): cell(one) for one in systems}
@@ -386,7 +388,7 @@ def _map(
         rows=[f"w {number(shear)}" for shear in shears],
         columns=[number(alpha) for alpha in alphas],
         cells=[
-            [one if few else Cell(one.share, "o" if one.text == "o" else "", one.tip) for one in row]
+            [one if few else GridCell(one.share, "o" if one.text == "o" else "", one.tip) for one in row]
             for row in ([by_place[shear, alpha] for alpha in alphas] for shear in shears)
         ],
         down="w",

@@ -19,8 +19,8 @@ from rankscope.measures import evaluate_many, find_measure
 from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
 from rankscope.papers.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.papers.figures.stacks import (
-    StackCell,
     Shape,
+    StackCell,
     StackConfig,
     ValueKind,
     cells,
@@ -31,7 +31,7 @@ from rankscope.papers.figures.statistics import Mean, Median, mean_of, median_of
 from rankscope.results import Table
 from rankscope.results.table import Row
 from rankscope.split import log_measure, split_states
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 RANK, SMALLEST, COSINE = "numerical_rank[relative]", "smallest_singular_value[ratio]", "cosine[absolute]"
 MEASURES = (RANK, SMALLEST, COSINE)
@@ -130,7 +130,7 @@ Lists = dict[str, list[list[float]]]
 
 def compute(config: WuGeometryConfig, job: Job) -> tuple[Table, WuGeometryFound]:
     """Float64 with floors, and the shape of what differs between tokens by the split pass."""
-    rows, keep, done = Rows(), recorded_layers(config.layers), 0
+    rows, keep, done = RowBuilder(), recorded_layers(config.layers), 0
     found: dict[tuple[str, str, str], Lists] = {}
     total = len(config.seeds) * len(PLAN) * len(config.shape.masks) + 1
     for cell in _work(config):
@@ -201,7 +201,7 @@ def _work(config: WuGeometryConfig) -> Iterator[StackCell]:
 
 
 @torch.no_grad()
-def _measure(rows: Rows, cell: StackCell, keep: Sequence[int], found: Lists) -> None:
+def _measure(rows: RowBuilder, cell: StackCell, keep: Sequence[int], found: Lists) -> None:
     """States of an ordinary float64 run at the recorded layers, and what differs between tokens by the split pass."""
     network = cell.built(cell.network)
     for layer, (state, split) in enumerate(
@@ -302,7 +302,9 @@ def _change(found: WuGeometryFound, name: str, says: str, *, wanted: int) -> Sta
         source="reported",
         statement=says,
         measured=f"{what}, on the sphere, layer 0 to the last, median over seeds ({kind}): {each}.",
-        agrees=all_or_none([{wanted: True, -wanted: False}.get(one.change.sign or 0) for one in ends.values()]),
+        agrees=all_or_none(
+            [{wanted: True, -wanted: False}.get(one.change.sign or 0) for one in ends.values()]
+        ),
     )
 
 

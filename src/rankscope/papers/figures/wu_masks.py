@@ -30,9 +30,9 @@ from rankscope.papers.figures.kept import (
 )
 from rankscope.papers.figures.stacks import (
     CURVE_MEASURES,
-    StackCurve,
     Shape,
     StackConfig,
+    StackCurve,
     ValueKind,
     add_curve,
     cells,
@@ -52,7 +52,7 @@ from rankscope.papers.figures.statistics import (
 from rankscope.papers.figures.wu_curves import PANEL_NOTES, RATIO, depth_panel
 from rankscope.results import Table
 from rankscope.results.statistics import wilson
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 NORMS = {"none": "no norm", "sphere": "unit sphere", "layer": "LayerNorm"}
 
@@ -206,7 +206,7 @@ class WuMasksFound(Value):
 
 def compute(config: WuMasksConfig, job: Job) -> tuple[Table, WuMasksFound]:
     """One row per network, seed, recorded layer and measure."""
-    rows, done = Rows(), 0
+    rows, done = RowBuilder(), 0
     parts: dict[tuple[str, str, str], list[StackCurve]] = {}
     plan = _plan(config)
     total = sum(len(work_seeds) * len(norms) for _, work_seeds, norms in plan) * len(config.shape.masks) + 1
@@ -450,7 +450,9 @@ def _depth(one: MaskedNetworks) -> str:
 def _norm_statement(found: WuMasksFound) -> Statement:
     """Refuted where the ratio goes on falling for every mask with either norm, by intervals over seeds."""
     shape = found.setting
-    falls = all_or_none([one.falls for norm in ("sphere", "layer") for one in found.over_masks("gaussian", norm)])
+    falls = all_or_none(
+        [one.falls for norm in ("sphere", "layer") for one in found.over_masks("gaussian", norm)]
+    )
     start = {
         True: "Not here: mu/||X||_F goes on falling with either norm and every mask",
         False: "So it is here: with either norm mu/||X||_F falls for no mask",

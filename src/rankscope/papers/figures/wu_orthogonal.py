@@ -30,7 +30,7 @@ from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement
 from rankscope.papers.figures.statistics import share_text
 from rankscope.results import Table
 from rankscope.studies.collapse import apart_under
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 DIAMETER = "diameter[l2]"
 
@@ -116,7 +116,7 @@ class OrthogonalFound(Value):
 
 def compute(config: OrthogonalConfig, job: Job) -> tuple[Table, OrthogonalFound]:
     """One row per mask and step, see the module."""
-    rows, masks = Rows(), list[Mask]()
+    rows, masks = RowBuilder(), list[Mask]()
     with threads_for(config.starts * config.tokens**2):
         for done, mask in enumerate(config.masks, start=1):
             draw = Draw.of(
@@ -141,7 +141,7 @@ def compute(config: OrthogonalConfig, job: Job) -> tuple[Table, OrthogonalFound]
     return table, OrthogonalFound(setting=setting, masks=tuple(masks), starts=starts)
 
 
-def _add_rows(rows: Rows, found: Followed, mask: str, config: OrthogonalConfig) -> None:
+def _add_rows(rows: RowBuilder, found: Followed, mask: str, config: OrthogonalConfig) -> None:
     measure, bounds, defects = find_measure(DIAMETER), found.bounds, found.defects
     none = torch.full_like(found.ratios[:1], torch.nan)
     for layer, (defect, bound, ratio) in enumerate(

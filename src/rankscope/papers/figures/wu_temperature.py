@@ -17,15 +17,15 @@ from rankscope.papers.figures.stacks import (
     Shape,
     StackConfig,
     add_curve,
+    at_temperature,
     cells,
     follow,
     stacks,
-    at_temperature,
 )
 from rankscope.papers.figures.statistics import FEWEST, Median, depths, median_of
 from rankscope.papers.figures.wu_curves import PANEL_NOTES, RATIO, depth_panel
 from rankscope.results import Table
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 TERMS: dict[str, float] = {"1/64": 1 / 64, "1": 1.0, "64": 64.0}
 """d_QK of the published figure, by the text that names it."""
@@ -105,7 +105,7 @@ class WuTemperatureFound(Value):
 
 def compute(config: WuTemperatureConfig, job: Job) -> tuple[Table, WuTemperatureFound]:
     """Column ``temperature`` of the rows holds d_QK; logits are divided by its square root."""
-    rows, done = Rows(), 0
+    rows, done = RowBuilder(), 0
     parts: dict[tuple[str, str, str], list[np.ndarray]] = {}
     masks = config.shape.masks
     total = len(config.seeds) * len(NORMS) * len(TERMS) * len(masks)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import FileError, RankscopeError
 from rankscope.findings.base import Value, one_line
-from rankscope.findings.train import Stopped
+from rankscope.findings.train import EarlyStop
 from rankscope.network import generators
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.task import TASKS, Task, TaskConfig
@@ -70,7 +70,7 @@ class Trained:
     curve: tuple[Epoch, ...]
 
     @property
-    def stopped(self) -> Stopped | None:
+    def stopped(self) -> EarlyStop | None:
         """Why training ended before its last epoch, if so."""
         return why_stop(self.config, self.curve)
 
@@ -80,15 +80,15 @@ class Trained:
         return measured_score(self.task, self.config, self.model)
 
 
-def why_stop(config: TaskConfig, curve: Sequence[Epoch]) -> Stopped | None:
+def why_stop(config: TaskConfig, curve: Sequence[Epoch]) -> EarlyStop | None:
     """The reason to stop before the last epoch, or None."""
     if not curve or len(curve) == config.epochs:
         return None
     if config.stop_at is not None and curve[-1].test_score >= config.stop_at:
-        return Stopped(by="score", limit=config.stop_at, epoch=curve[-1].epoch)
+        return EarlyStop(by="score", limit=config.stop_at, epoch=curve[-1].epoch)
     best = min(curve, key=lambda one: one.loss)
     if config.patience is not None and curve[-1].epoch - best.epoch >= config.patience:
-        return Stopped(by="patience", limit=config.patience, epoch=best.epoch)
+        return EarlyStop(by="patience", limit=config.patience, epoch=best.epoch)
     return None
 
 

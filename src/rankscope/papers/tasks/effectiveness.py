@@ -69,7 +69,7 @@ from rankscope.pathways.counts import counts_of
 from rankscope.pathways.isolated import OFFICIAL_EPS
 from rankscope.results import Table
 from rankscope.results.statistics import mean_interval
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.rows import RowBuilder, definitions
 
 Weights = Literal["trained", "initial"]
 Sense = Literal["frozen", "isolated", "official"]
@@ -327,7 +327,7 @@ def summary(found: Sequence[PathScores], task: Task[Any], training: TaskConfig) 
 
 def table_of(found: Sequence[PathScores], config: Config, *, command: str, **sections: Any) -> Table:
     """The rows of all models, with what their definitions mean."""
-    rows = Rows()
+    rows = RowBuilder()
     for one in found:
         for row in one.rows:
             rows.add(1, row.model_dump(exclude_none=True))
@@ -556,7 +556,9 @@ def _add_runs(rows: list[PathRow], subject: ScoredModel, plan: PathPlan, mode: M
         _add_refits(rows, subject, subject.fit, mode, fitted, known)
 
 
-def _classifier_states(subject: ScoredModel, fit: ClassifierData, plan: PathPlan, mode: Mode) -> dict[int, Tensor]:
+def _classifier_states(
+    subject: ScoredModel, fit: ClassifierData, plan: PathPlan, mode: Mode
+) -> dict[int, Tensor]:
     """Sums of all paths of a length on the examples that fresh classifiers are fitted to."""
     found: dict[int, list[Tensor]] = {}
     for x, _ in subject.chunks(fit.fitted):
@@ -671,7 +673,7 @@ def _ridge(fitted: Tensor, targets: Tensor, scored: Tensor) -> Tensor:
 
 
 def fit_of(trained: Trained, scored: Batch, *, count: int, classes: int) -> ClassifierData:
-    """The first training examples to fit to, probed on those that are scored; or ``in_sample``, see ``ClassifierData``."""
+    """The first training examples to fit to, probed on the scored ones; or ``in_sample``, see ``ClassifierData``."""
     task = trained.task
     config = trained.config.model_copy(update={"epochs": 1})
     source = [task.held_out(config)] if task.in_sample else next(iter(task.batches(config)))

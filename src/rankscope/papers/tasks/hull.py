@@ -16,7 +16,7 @@ from torch import Tensor
 from rankscope.core.refs import Ref
 from rankscope.errors import ConfigError, ShapeError
 from rankscope.network import generators
-from rankscope.papers.tasks.model import WeightDraw, PointReader, TaskModel
+from rankscope.papers.tasks.model import PointReader, TaskModel, WeightDraw
 from rankscope.papers.tasks.task import (
     Batch,
     Task,

@@ -43,7 +43,7 @@ from rankscope.papers.tasks.checkpoint import (
 )
 from rankscope.papers.tasks.model_folder import is_config_of, write_config
 from rankscope.papers.tasks.task import Task, TaskConfig
-from rankscope.results.files import check_output, clear_leftovers, locked, write_atomically
+from rankscope.results.files import check_output, clear_leftovers, lock_folder, write_atomically
 
 LONGEST = 60
 """Letters of a value in a message."""
@@ -63,7 +63,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains here inside the block, and all that is here belongs to this training."""
-        with locked(self.path):
+        with lock_folder(self.path):
             for file in (self.state, self.model, self.log, self.config_file):
                 check_output(file)
             self._check_foreign()

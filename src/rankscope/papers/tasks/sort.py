@@ -15,7 +15,7 @@ from torch import Tensor
 from rankscope.core.refs import Ref
 from rankscope.errors import ConfigError
 from rankscope.network import generators
-from rankscope.papers.tasks.model import WeightDraw, TaskModel, TokenReader
+from rankscope.papers.tasks.model import TaskModel, TokenReader, WeightDraw
 from rankscope.papers.tasks.task import (
     Batch,
     Task,

@@ -18,7 +18,7 @@ from rankscope.papers.tasks.event_log import EventLog
 from rankscope.papers.tasks.task import TASKS, FieldValue, Task, TaskConfig
 from rankscope.papers.tasks.training import Tell, train_task
 from rankscope.results.files import from_json
-from rankscope.studies.rows import Rows
+from rankscope.studies.rows import RowBuilder
 
 Advance = Callable[[int, int, str], None]
 """Called after every epoch: how many of how many are done, and how it goes."""
@@ -64,7 +64,7 @@ def train(
 
 def finding_of(trained: Trained) -> TrainFinding:
     """What a training found: one row per epoch and number, in the column ``epoch``."""
-    rows, task = Rows(), trained.task
+    rows, task = RowBuilder(), trained.task
     for one in trained.curve:
         for name in CURVES:
             rows.add(

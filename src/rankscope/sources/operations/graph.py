@@ -24,10 +24,10 @@ class Line:
     code: str = ""
 
     @property
-    def told(self) -> told.Line:
+    def told(self) -> told.SourceLine:
         """What a finding keeps of it: the name of the file without its folder."""
         name = self.file.replace(chr(92), "/").rpartition("/")[2]
-        return told.Line(file=name, number=self.number, code=self.code)
+        return told.SourceLine(file=name, number=self.number, code=self.code)
 
     def __str__(self) -> str:
         return str(self.told)

@@ -57,9 +57,11 @@ class Note:
         return cls(error.what, "" if node is None else node.path, None if node is None else node.line)
 
     @property
-    def told(self) -> told.Unread:
+    def told(self) -> told.UnreadPiece:
         """What a finding keeps of it."""
-        return told.Unread(what=self.what, path=self.path, line=None if self.line is None else self.line.told)
+        return told.UnreadPiece(
+            what=self.what, path=self.path, line=None if self.line is None else self.line.told
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

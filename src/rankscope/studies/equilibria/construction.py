@@ -13,7 +13,7 @@ from rankscope.dynamics.system import System
 from rankscope.dynamics.two_tokens import TwoTokens
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.equilibria import EquilibriaConfig
-from rankscope.findings.equilibria.values import Pivot, Proof
+from rankscope.findings.equilibria.values import Pivot, RankProof
 from rankscope.masks import parse_mask
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -22,7 +22,7 @@ EPSILON = torch.finfo(torch.float64).eps
 SEARCH = "or leave the rank out to search from random starts"
 
 
-def constructed(config: EquilibriaConfig, system: System, rank: int) -> tuple[Equilibrium, Proof]:
+def construct(config: EquilibriaConfig, system: System, rank: int) -> tuple[Equilibrium, RankProof]:
     """The equilibrium of exactly that rank, and why it has it; refused where no construction covers the system."""
     _check(config, rank)
     if config.attention_kind()[0] == "weight":
@@ -44,7 +44,7 @@ def constructed(config: EquilibriaConfig, system: System, rank: int) -> tuple[Eq
     return replace(equilibrium, found_by="construction"), _staircase(found)
 
 
-def _staircase(found: Construction) -> Proof:
+def _staircase(found: Construction) -> RankProof:
     """One token per level: level m fills the last m channels, so its first entry that is not zero is in ``d - m``."""
     tokens, dim = found.tokens.shape
     if found.rank == 1:
@@ -63,7 +63,7 @@ def _proof(
     logs: Sequence[float],
     *,
     all_equal: bool = False,
-) -> Proof:
+) -> RankProof:
     """From one token per channel, the last channel first; an entry below the range of floats keeps its sign."""
     pivots = [
         Pivot(
@@ -74,7 +74,7 @@ def _proof(
         )
         for place, (token, entry, log) in enumerate(zip(tokens, entries, logs, strict=True))
     ]
-    return Proof(pivots=tuple(pivots), all_equal=all_equal)
+    return RankProof(pivots=tuple(pivots), all_equal=all_equal)
 
 
 def _check(config: EquilibriaConfig, rank: int) -> None:
@@ -102,7 +102,7 @@ def _check(config: EquilibriaConfig, rank: int) -> None:
         )
 
 
-def _of_two_tokens(config: EquilibriaConfig, system: System, rank: int) -> tuple[Equilibrium, Proof]:
+def _of_two_tokens(config: EquilibriaConfig, system: System, rank: int) -> tuple[Equilibrium, RankProof]:
     """Token 0 at (0, 1), and token 1 there too (rank 1) or at the point B of the closed form (rank 2)."""
     if config.dim != 2:
         raise ConfigError(

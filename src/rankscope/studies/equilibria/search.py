@@ -11,7 +11,7 @@ from rankscope.dynamics import Ending, System, run
 from rankscope.dynamics.equilibrium import Equilibrium
 from rankscope.dynamics.search import find_equilibria
 from rankscope.findings.equilibria import EquilibriaConfig
-from rankscope.findings.equilibria.values import Ending as Ended
+from rankscope.findings.equilibria.values import EndingName as Ended
 from rankscope.findings.equilibria.values import Share
 
 SAME = 1e-6
@@ -25,7 +25,7 @@ FROZEN_JUDGED = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Search:
+class StartSearch:
     """Equilibria, how many starts ended where, and for every start the place of its equilibrium in the list.
 
     ``origins`` are the starts that equilibria belong to, where each start has its own map; otherwise empty.
@@ -39,7 +39,7 @@ class Search:
     is_full: bool = False
 
 
-def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search:
+def search(config: EquilibriaConfig, system: System, starts: Tensor) -> StartSearch:
     """Limits of the starts, polished and judged; Newton's method adds equilibria that no start reaches."""
     if config.has_own_maps:
         return _searched_frozen(config, system, starts)
@@ -52,7 +52,7 @@ def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search
         most=MOST,
         seed=config.seed,
     )
-    return Search(
+    return StartSearch(
         equilibria=found.equilibria,
         shares=tuple(
             Share(equilibrium=one.equilibrium, ending=cast(Ended, one.ending), rank=one.rank, count=one.count)
@@ -63,10 +63,10 @@ def searched(config: EquilibriaConfig, system: System, starts: Tensor) -> Search
     )
 
 
-def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -> Search:
+def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -> StartSearch:
     """Every start has its own system: endings are counted, and the first few starts' equilibria judged."""
     ended = run(system.frozen(starts), starts, config.steps)
-    counts = Counter(_ended(ending, end) for ending, end in zip(ended.endings, ended.final, strict=True))
+    counts = Counter(_ending_of(ending, end) for ending, end in zip(ended.endings, ended.final, strict=True))
     equilibria, origins = list[Equilibrium](), list[int]()
     for number, start in enumerate(starts[:FROZEN_JUDGED]):
         own = find_equilibria(
@@ -78,7 +78,7 @@ def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -
         Share(equilibrium=None, ending=name, rank=rank, count=count)
         for (name, rank), count in counts.most_common()
     ]
-    return Search(
+    return StartSearch(
         equilibria=tuple(equilibria),
         shares=tuple(shares),
         limits=(None,) * len(starts),
@@ -86,7 +86,7 @@ def _searched_frozen(config: EquilibriaConfig, system: System, starts: Tensor) -
     )
 
 
-def _ended(ending: Ending, tokens: Tensor) -> tuple[Ended, int | None]:
+def _ending_of(ending: Ending, tokens: Tensor) -> tuple[Ended, int | None]:
     """How one start ended, and the rank it has there if it is at rest."""
     if ending == Ending.RUNNING:
         return "unresolved", None
@@ -94,7 +94,7 @@ def _ended(ending: Ending, tokens: Tensor) -> tuple[Ended, int | None]:
     return cast(Ended, ending.name.lower()), rank
 
 
-def with_asked(found: Search, asked: Equilibrium) -> tuple[Search, int]:
+def with_asked(found: StartSearch, asked: Equilibrium) -> tuple[StartSearch, int]:
     """The same with the equilibrium that was asked for in the list, and its place there.
 
     Where random starts found it too, it takes the place of what they found; otherwise it comes last.

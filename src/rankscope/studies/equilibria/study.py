@@ -23,10 +23,16 @@ from rankscope.results.table import Columns, Row
 from rankscope.split import log_measure
 from rankscope.split.run import stream
 from rankscope.studies.collapse import apart_under
-from rankscope.studies.equilibria.construction import constructed
-from rankscope.studies.equilibria.search import Search, recorded_starts, recorded_steps, searched, with_asked
-from rankscope.studies.equilibria.system import Built, built, random_starts
-from rankscope.studies.rows import Rows, definitions
+from rankscope.studies.equilibria.construction import construct
+from rankscope.studies.equilibria.search import (
+    StartSearch,
+    recorded_starts,
+    recorded_steps,
+    search,
+    with_asked,
+)
+from rankscope.studies.equilibria.system import SystemPair, build_systems, random_starts
+from rankscope.studies.rows import RowBuilder, definitions
 
 RATIO = "residual_ratio[frobenius,mean]"
 MEASURES = (
@@ -56,21 +62,21 @@ def equilibria(
     same of recorded starts after ``step`` steps, ``sample`` the number of the start; ``without norm``, the residual
     ratio of the same weights without the norm, from the split pass.
     """
-    config = _checked(EquilibriaConfig.given(config, **fields))
+    config = _check_config(EquilibriaConfig.given(config, **fields))
     say = advance or (lambda done, total, doing: None)
-    rows, proof = Rows(), None
+    rows, proof = RowBuilder(), None
     with torch.no_grad(), threads_for(config.tokens * max(config.tokens, config.dim)):
-        made = built(config)
+        made = build_systems(config)
         say(0, 4, "construction")
         asked = None
         if config.rank is not None:
-            asked, proof = constructed(config, made.system, config.rank)
+            asked, proof = construct(config, made.system, config.rank)
         say(1, 4, "random starts")
         starts = random_starts(config, config.starts)
-        found = searched(config, made.system, starts) if config.starts else Search()
+        found = search(config, made.system, starts) if config.starts else StartSearch()
         found, place = (found, 0) if asked is None else with_asked(found, asked)
         say(2, 4, "trajectories")
-        trajectories = _trajectories(config, made.system, _recorded(config, starts, found), rows)
+        trajectories = _trajectories(config, made.system, _recorded_starts(config, starts, found), rows)
         say(3, 4, "without the norm")
         bare = None
         if config.norm != "none":
@@ -97,16 +103,18 @@ def equilibria(
     )
 
 
-def _checked(config: EquilibriaConfig) -> EquilibriaConfig:
+def _check_config(config: EquilibriaConfig) -> EquilibriaConfig:
     """The configuration with the mask as its rule writes it; an error unless the mask fits the tokens."""
     rule = parse_mask(config.mask)
     rule.matrix(config.tokens)
     return config.model_copy(update={"mask": rule.text})
 
 
-def value_of(one: Equilibrium, proof: values.Proof | None, start: int | None = None) -> values.Equilibrium:
+def value_of(
+    one: Equilibrium, proof: values.RankProof | None, start: int | None = None
+) -> values.EquilibriumValue:
     """An equilibrium of the engine as a typed value without tensors and sentences."""
-    return values.Equilibrium(
+    return values.EquilibriumValue(
         rank=one.rank,
         rank_proof=proof,
         rank_range=(one.rank, one.rank) if proof is not None else rank_range(one),
@@ -126,9 +134,9 @@ def value_of(one: Equilibrium, proof: values.Proof | None, start: int | None = N
         push_size=one.push_size,
         push_steps=one.push_steps,
         mean_abs_cosine=_finite(one.mean_abs_cosine),
-        tokens=_nested(one.tokens),
+        tokens=_as_lists(one.tokens),
         components=tuple(
-            values.Component(tokens=part.tokens, largest_multiplier=_finite(part.largest_multiplier))
+            values.ComponentValue(tokens=part.tokens, largest_multiplier=_finite(part.largest_multiplier))
             for part in one.components
         ),
         share=one.share,
@@ -159,14 +167,14 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _system(config: EquilibriaConfig, made: Built) -> values.System:
+def _system(config: EquilibriaConfig, made: SystemPair) -> values.SystemValue:
     """What was iterated; of values from a file also a digest, since files change."""
     digest = None
     if config.value_kind()[0] == "file":
         digest = hashlib.sha256(made.values.contiguous().numpy().tobytes()).hexdigest()[:12]
     # Attention with a weight is a fixed map under which the first token reaches the second.
     is_ruled = config.attention_kind()[0] != "weight"
-    return values.System(
+    return values.SystemValue(
         tokens=config.tokens,
         dim=config.dim,
         mask=config.mask,
@@ -180,10 +188,10 @@ def _system(config: EquilibriaConfig, made: Built) -> values.System:
     )
 
 
-def _basins(config: EquilibriaConfig, found: Search, starts: Tensor) -> values.Basins:
+def _basins(config: EquilibriaConfig, found: StartSearch, starts: Tensor) -> values.Basins:
     angles = None
     if config.tokens == config.dim == 2 and config.starts:
-        angles = _nested(torch.atan2(starts[..., 1], starts[..., 0]))
+        angles = _as_lists(torch.atan2(starts[..., 1], starts[..., 0]))
     return values.Basins(
         starts=config.starts,
         steps=config.steps,
@@ -193,7 +201,9 @@ def _basins(config: EquilibriaConfig, found: Search, starts: Tensor) -> values.B
     )
 
 
-def _recorded(config: EquilibriaConfig, starts: Tensor, found: Search) -> list[tuple[int, Tensor]]:
+def _recorded_starts(
+    config: EquilibriaConfig, starts: Tensor, found: StartSearch
+) -> list[tuple[int, Tensor]]:
     """Numbers and tokens of the starts whose path is recorded; drawn for that alone where no others are run."""
     if not config.starts:
         return list(enumerate(random_starts(config, config.trajectories)))
@@ -201,7 +211,7 @@ def _recorded(config: EquilibriaConfig, starts: Tensor, found: Search) -> list[t
 
 
 def _trajectories(
-    config: EquilibriaConfig, system: System, chosen: list[tuple[int, Tensor]], rows: Rows
+    config: EquilibriaConfig, system: System, chosen: list[tuple[int, Tensor]], rows: RowBuilder
 ) -> values.Trajectories | None:
     if not chosen:
         return None
@@ -218,10 +228,10 @@ def _trajectories(
     for step in steps:
         _measure(config, rows, way.recorded[step], "trajectory", numbers, step)
     states = torch.stack([way.recorded[step] for step in steps], dim=1)
-    return values.Trajectories(steps=tuple(steps), starts=_nested(states), numbers=tuple(numbers))
+    return values.Trajectories(steps=tuple(steps), starts=_as_lists(states), numbers=tuple(numbers))
 
 
-def _nested(x: Tensor) -> Any:
+def _as_lists(x: Tensor) -> Any:
     """The entries as nested lists, None where one is not finite; the value that takes them checks their shape."""
 
     def known(found: Any) -> Any:
@@ -230,14 +240,14 @@ def _nested(x: Tensor) -> Any:
     return x.tolist() if bool(torch.isfinite(x).all()) else known(x.tolist())
 
 
-def _measure_equilibria(config: EquilibriaConfig, found: Search, rows: Rows) -> None:
+def _measure_equilibria(config: EquilibriaConfig, found: StartSearch, rows: RowBuilder) -> None:
     if found.equilibria:
         x = torch.stack([one.tokens for one in found.equilibria])
         _measure(config, rows, x, "equilibrium", list(range(len(x))), None)
 
 
 def _measure(
-    config: EquilibriaConfig, rows: Rows, x: Tensor, kind: str, samples: list[int], step: int | None
+    config: EquilibriaConfig, rows: RowBuilder, x: Tensor, kind: str, samples: list[int], step: int | None
 ) -> None:
     about: Columns = {**_about(config, kind), "sample": samples, "step": step}
     measures = [find_measure(name) for name in MEASURES]
@@ -256,7 +266,7 @@ def _about(config: EquilibriaConfig, kind: str) -> Row:
 
 
 def _without_norm(
-    config: EquilibriaConfig, bare: System, start: Tensor, rows: Rows, *, is_asked: bool
+    config: EquilibriaConfig, bare: System, start: Tensor, rows: RowBuilder, *, is_asked: bool
 ) -> values.Bare:
     """Rows, and where they end: the residual ratio of the weights alone, by the split pass."""
     measure, steps = find_measure(RATIO), min(config.steps, BARE_STEPS)

@@ -32,7 +32,7 @@ NORMS: dict[str, Norm | None] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Built:
+class SystemPair:
     """The system with its norm, and the same weights without one."""
 
     system: System
@@ -40,10 +40,10 @@ class Built:
     values: Tensor
 
 
-def built(config: EquilibriaConfig) -> Built:
+def build_systems(config: EquilibriaConfig) -> SystemPair:
     """The system that the configuration names; random maps depend on the seed alone."""
     values, mixer = value_map(config), _mixer(config)
-    return Built(
+    return SystemPair(
         system=attention_system(mixer, values, NORMS[config.norm]),
         bare=attention_system(mixer, values),
         values=values,
@@ -70,7 +70,7 @@ def value_map(config: EquilibriaConfig) -> Tensor:
         case "gaussian":
             return _draw(config, "values", dim, dim) / math.sqrt(dim)
         case _:
-            return _checked(_read(Path(argument or "").expanduser()), dim, argument or "")
+            return _check_values(_read_values(Path(argument or "").expanduser()), dim, argument or "")
 
 
 def _mixer(config: EquilibriaConfig) -> Mixer:
@@ -99,7 +99,7 @@ def _draw(config: EquilibriaConfig, what: str, *shape: int) -> Tensor:
     return torch.from_numpy(draw)
 
 
-def _read(file: Path) -> Tensor:
+def _read_values(file: Path) -> Tensor:
     """The numbers in a file; nothing in it is run."""
     ending = file.suffix.lower()
     if ending not in VALUE_FILES:
@@ -147,7 +147,7 @@ def _read_safetensors(file: Path) -> Tensor:
     return found.double()
 
 
-def _checked(values: Tensor, dim: int, name: str) -> Tensor:
+def _check_values(values: Tensor, dim: int, name: str) -> Tensor:
     if tuple(values.shape) != (dim, dim):
         shown = " x ".join(map(str, values.shape)) or "one number"
         wanted = (
