@@ -11,7 +11,7 @@ from kit.html_reader import Reader
 from rankscope.errors import FileError
 from rankscope.findings.collapse import Apart
 from rankscope.findings.equilibria import EquilibriaFinding
-from rankscope.findings.equilibria.found import MEANT
+from rankscope.findings.equilibria.finding import MEANT
 from rankscope.findings.equilibria.values import Basins, ComponentValue, Pivot, RankProof
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kit.equilibria_findings import STEPS, finding, paths, recorded, rest, share, system, two_tokens
 from rankscope.charts import Plane
-from rankscope.findings.equilibria import paths as ways
 from rankscope.findings.equilibria import pictures
 from rankscope.findings.equilibria.values import Basins
 from rankscope.results.statistics import wilson
@@ -21,7 +20,7 @@ def spots(square, shape):
 
 
 def drawn_paths(found) -> Plane:
-    (plane,) = ways.paths(found)
+    (plane,) = pictures.paths(found)
     return plane
 
 
@@ -30,16 +29,16 @@ def drawn_paths(found) -> Plane:
 
 def test_on_the_circle_the_angle_is_the_token_and_the_radius_is_time():
     found = two_tokens()
-    states = ways.paths_of(found.trajectories)
+    states = pictures.paths_of(found.trajectories)
     plane = drawn_paths(found)
-    for start, square in zip(ways.chosen_starts(states), plane.squares, strict=True):
-        for shape, at, radius in (("ring", 0, ways.INNER), ("dot", -1, 1.0)):
+    for start, square in zip(pictures.chosen_starts(states), plane.squares, strict=True):
+        for shape, at, radius in (("ring", 0, pictures.INNER), ("dot", -1, 1.0)):
             for token, one in enumerate(spots(square, shape)):
                 wanted = radius * states.states[start, at, token]
                 assert (one.x, one.y) == pytest.approx(tuple(wanted), abs=1e-12)
                 assert one.tip.startswith(f"token {token}, step {STEPS[at]}: ")
         lengths = [math.hypot(x, y) for way in square.ways for x, y in way.points]
-        assert (min(lengths), max(lengths)) == pytest.approx((ways.INNER, 1.0))
+        assert (min(lengths), max(lengths)) == pytest.approx((pictures.INNER, 1.0))
     assert [name for name, _ in plane.names] == ["token 0", "token 1"]
 
 
@@ -47,24 +46,24 @@ def test_equilibria_stand_just_outside_the_circle_with_both_signs_of_mirrored_on
     low = math.sqrt(8) / 3
     expected = {(0, 1), (0, -1), (-1 / 3, -low), (1 / 3, low), (-1 / 3, low)}
     for square in drawn_paths(two_tokens()).squares:
-        crosses = [(one.x / ways.OUTSIDE, one.y / ways.OUTSIDE) for one in spots(square, "cross")]
+        crosses = [(one.x / pictures.OUTSIDE, one.y / pictures.OUTSIDE) for one in spots(square, "cross")]
         assert len(crosses) == len(expected)
         for place in expected:
             assert min(math.dist(place, one) for one in crosses) < 1e-12
 
 
 def test_time_grows_with_the_logarithm_of_the_step():
-    radius = ways.time_radius(np.array([0.0, 9.0, 99.0]))
+    radius = pictures.time_radius(np.array([0.0, 9.0, 99.0]))
     assert radius == pytest.approx(
-        [ways.INNER, (1 + ways.INNER) / 2, 1.0], abs=1e-12
+        [pictures.INNER, (1 + pictures.INNER) / 2, 1.0], abs=1e-12
     )  # 1 + step = 1, 10, 100
-    assert ways.time_radius(np.array([7.0])) == pytest.approx([1.0])
+    assert pictures.time_radius(np.array([7.0])) == pytest.approx([1.0])
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0.1, 1)), min_size=2, max_size=12))
 def test_arcs_pass_through_all_points_and_never_through_other_times(polar):
     line = np.array([(radius * math.cos(turn), radius * math.sin(turn)) for turn, radius in polar])
-    drawn = ways.along_arcs(line)
+    drawn = pictures.along_arcs(line)
     for point in line:
         assert np.linalg.norm(drawn - point, axis=1).min() < 1e-9
     lengths = np.linalg.norm(drawn, axis=1)
@@ -74,15 +73,15 @@ def test_arcs_pass_through_all_points_and_never_through_other_times(polar):
 
 def test_words_of_rings_keep_away_from_the_paths():
     points = np.array([[0.0, -y] for y in np.linspace(0, 1, 30)])
-    turn = ways.free_direction([0.4, 0.6, 0.8], points)
+    turn = pictures.free_direction([0.4, 0.6, 0.8], points)
     assert math.sin(turn) > 0.7  # the paths run downwards, so words stand above
-    assert math.sin(ways.free_direction([0.4, 0.6, 0.8], -points)) < -0.7
+    assert math.sin(pictures.free_direction([0.4, 0.6, 0.8], -points)) < -0.7
 
 
 def test_without_a_norm_tokens_stand_at_their_place_in_the_plane():
     found = finding(3, 2, trajectories=paths(1, 3, 2, unit=False), system=system(3, 2, norm="none"))
     plane = drawn_paths(found)
-    states = ways.paths_of(found.trajectories).states[0]
+    states = pictures.paths_of(found.trajectories).states[0]
     ends = spots(plane.squares[0], "dot")
     scale = math.hypot(ends[0].x, ends[0].y) / np.linalg.norm(states[-1, 0])
     for token, one in enumerate(ends):
@@ -104,8 +103,10 @@ def test_lengths_over_many_decades_stand_at_their_logarithm():
 
 @pytest.mark.parametrize("dim", [3, 4, 9])
 def test_the_view_is_orthonormal_and_its_share_is_that_of_the_singular_values(dim):
-    points = ways.directions(np.random.default_rng(dim).normal(size=(50, dim)) * np.arange(1, dim + 1) ** 2)
-    view = ways.view_of(points, points)
+    points = pictures.directions(
+        np.random.default_rng(dim).normal(size=(50, dim)) * np.arange(1, dim + 1) ** 2
+    )
+    view = pictures.view_of(points, points)
     np.testing.assert_allclose(view.basis @ view.basis.T, np.eye(3), atol=1e-12)
     values = np.linalg.svd(points, compute_uv=False)
     assert view.share == pytest.approx((values[:3] ** 2).sum() / (values**2).sum(), rel=1e-10)
@@ -117,33 +118,33 @@ def test_the_view_is_orthonormal_and_its_share_is_that_of_the_singular_values(di
 
 def test_a_view_looks_at_the_side_where_the_paths_are():
     for near in np.eye(3):
-        points = ways.directions(near + 0.1 * np.random.default_rng(0).normal(size=(40, 3)))
-        assert ways.view_of(points, points).seen(points)[:, 2].min() > 0
+        points = pictures.directions(near + 0.1 * np.random.default_rng(0).normal(size=(40, 3)))
+        assert pictures.view_of(points, points).seen(points)[:, 2].min() > 0
 
 
 def test_principal_directions_of_points_in_a_subspace_hold_them_all():
     mixing = np.linalg.qr(np.random.default_rng(3).normal(size=(7, 3)))[0].T
     points = np.random.default_rng(4).normal(size=(30, 3)) @ mixing
-    rows = ways.principal(points)
+    rows = pictures.principal(points)
     np.testing.assert_allclose(points @ rows.T @ rows, points, atol=1e-12)
 
 
 @given(st.floats(0, 6.3), st.floats(-1.5, 1.5))
 def test_views_are_rotations(turn, tilt):
-    found = ways.rotation(turn, tilt)
+    found = pictures.rotation(turn, tilt)
     np.testing.assert_allclose(found @ found.T, np.eye(3), atol=1e-12)
     assert np.linalg.det(found) == pytest.approx(1.0)
 
 
 def test_lines_of_the_net_lie_on_the_sphere():
-    points = ways.directions(np.random.default_rng(5).normal(size=(9, 3)))
-    for line in ways.graticule(ways.view_of(points, points)):
+    points = pictures.directions(np.random.default_rng(5).normal(size=(9, 3)))
+    for line in pictures.graticule(pictures.view_of(points, points)):
         np.testing.assert_allclose(np.linalg.norm(line, axis=1), 1.0, atol=1e-12)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_sides_part_a_path_without_gaps(depth):
-    found = ways.sides(np.array(depth))
+    found = pictures.sides(np.array(depth))
     starts = [piece.start for _, piece in found]
     for at, value in enumerate(depth):
         owner = max(place for place, start in enumerate(starts) if start <= at)
@@ -154,9 +155,9 @@ def test_sides_part_a_path_without_gaps(depth):
 
 def test_on_the_sphere_what_is_behind_is_faint_and_drawn_first():
     found = finding(5, 3)
-    states = ways.paths_of(found.trajectories)
-    shown = ways.directions(states.states[ways.chosen_starts(states)])
-    view = ways.view_of(shown.reshape(-1, 3), ways.moving(shown))
+    states = pictures.paths_of(found.trajectories)
+    shown = pictures.directions(states.states[pictures.chosen_starts(states)])
+    view = pictures.view_of(shown.reshape(-1, 3), pictures.moving(shown))
     for own, square in zip(shown, drawn_paths(found).squares, strict=True):
         seen = view.seen(own)
         behind = sum(int(seen[at, token, 2] < 0) for at in (0, -1) for token in range(5))
@@ -174,9 +175,9 @@ def test_more_dimensions_say_what_the_picture_holds():
 
 def test_one_dimension_is_drawn_over_steps():
     found = finding(4, 1, equilibria=(rest([[0.5]] * 4),), place=0)
-    panels = ways.paths(found)
+    panels = pictures.paths(found)
     assert len(panels) == 3
-    states = ways.paths_of(found.trajectories).states[0]
+    states = pictures.paths_of(found.trajectories).states[0]
     line = panels[0].lines[1]
     assert [point.y for point in line.points] == states[:, 1, 0].tolist()
     assert [10**point.x - 1 for point in line.points] == pytest.approx(STEPS, abs=1e-9)
@@ -189,38 +190,38 @@ def test_one_dimension_is_drawn_over_steps():
 def test_starts_that_end_far_apart_are_chosen():
     states = np.zeros((5, 2, 1, 2))
     states[:, -1, 0, 0] = [0.0, 0.1, 5.0, 0.2, -3.0]
-    found = ways.paths_of(recorded(states))
-    assert ways.chosen_starts(found) == [0, 2, 4]
-    assert ways.chosen_starts(found, 9) == [0, 1, 2, 3, 4]
+    found = pictures.paths_of(recorded(states))
+    assert pictures.chosen_starts(found) == [0, 2, 4]
+    assert pictures.chosen_starts(found, 9) == [0, 1, 2, 3, 4]
 
 
 def test_a_start_is_said_to_end_near_an_equilibrium_only_where_it_does():
     found, low = two_tokens(), math.sqrt(8) / 3
-    assert ways.nearest(found, np.array([[0.01, 1.0], [-1 / 3, -low]])) == 1
-    assert ways.nearest(found, np.array([[0.0, -1.0], [1 / 3, low]])) == 1  # the mirror image
+    assert pictures.nearest(found, np.array([[0.01, 1.0], [-1 / 3, -low]])) == 1
+    assert pictures.nearest(found, np.array([[0.0, -1.0], [1 / 3, low]])) == 1  # the mirror image
     assert (
-        ways.nearest(found, np.array([[0.0, -1.0], [1 / 3, -low]])) is None
+        pictures.nearest(found, np.array([[0.0, -1.0], [1 / 3, -low]])) is None
     )  # of the third one, which has none
-    assert ways.nearest(found, np.array([[1.0, 0.0], [0.0, 1.0]])) is None
-    assert ways.nearest(finding(), np.zeros((2, 2))) is None
+    assert pictures.nearest(found, np.array([[1.0, 0.0], [0.0, 1.0]])) is None
+    assert pictures.nearest(finding(), np.zeros((2, 2))) is None
 
 
 def test_the_one_that_is_shown_is_among_the_few_drawn():
     many = finding(equilibria=tuple(rest(np.eye(2) * (1 + at)) for at in range(9)), place=7)
     assert pictures.first_places(many, 3) == [0, 1, 7]
-    assert ways.marked_equilibria(many, np.eye(2) * 3) == list(range(9))
+    assert pictures.marked_equilibria(many, np.eye(2) * 3) == list(range(9))
     wide = finding(16, 2, equilibria=tuple(rest(np.full((16, 2), 1.0 + at)) for at in range(3)), place=2)
-    assert ways.marked_equilibria(wide, np.full((16, 2), 1.0)) == [0, 2]
+    assert pictures.marked_equilibria(wide, np.full((16, 2), 1.0)) == [0, 2]
 
 
 def test_states_beyond_the_range_of_numbers_are_left_out():
     starts = (((((1.0, 0.0),), ((0.5, 0.5),), ((None, 0.0),), ((1.0, 0.0),))),)
     found = recorded(np.zeros((1, 4, 1, 2))).model_copy(update={"starts": starts})
-    assert ways.paths_of(found).steps.tolist() == [0, 1]
+    assert pictures.paths_of(found).steps.tolist() == [0, 1]
     lost = found.model_copy(update={"starts": ((((None, 0.0),),),), "steps": (0,)})
-    assert ways.paths_of(lost) is None
-    assert ways.paths_of(None) is None
-    assert ways.paths_of(recorded([[[[1e200, 0.0]]]])) is None  # its length leaves the range
+    assert pictures.paths_of(lost) is None
+    assert pictures.paths_of(None) is None
+    assert pictures.paths_of(recorded([[[[1e200, 0.0]]]])) is None  # its length leaves the range
 
 
 # Shares, multipliers, singular values

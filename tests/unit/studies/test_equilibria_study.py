@@ -12,12 +12,11 @@ from rankscope.dynamics import attention_system, judged
 from rankscope.dynamics.multipliers import SURE
 from rankscope.errors import ConfigError, FileError, MaskError, NumericalError, ShapeError
 from rankscope.findings.equilibria import EquilibriaConfig, EquilibriaFinding, values
-from rankscope.findings.equilibria.found import NEUTRAL
+from rankscope.findings.equilibria.finding import NEUTRAL
 from rankscope.masks import parse_mask
 from rankscope.network import Sphere, Uniform
 from rankscope.studies.equilibria import equilibria
-from rankscope.studies.equilibria.search import recorded_starts, recorded_steps
-from rankscope.studies.equilibria.study import rank_range, value_of
+from rankscope.studies.equilibria.study import rank_range, recorded_starts, recorded_steps, value_of
 from rankscope.studies.equilibria.system import build_systems, random_starts, value_map
 
 SMALL = {"starts": 12, "steps": 100, "newton": 0, "trajectories": 2, "pushes": 0}

@@ -1,10 +1,10 @@
 """``rankscope equilibria``: where attention with a norm comes to rest.
 
-``asked`` is the configuration, ``values`` the typed values of what was found, ``found`` the finding with its page,
-``paths`` draws paths of tokens, and ``pictures`` the rest.
+``values`` are the typed values of what was found, ``finding`` is the configuration and the finding with its page, and
+``pictures`` draws it.
 """
 
-from rankscope.findings.equilibria.asked import EquilibriaConfig as EquilibriaConfig
-from rankscope.findings.equilibria.found import EquilibriaFinding as EquilibriaFinding
+from rankscope.findings.equilibria.finding import EquilibriaConfig as EquilibriaConfig
+from rankscope.findings.equilibria.finding import EquilibriaFinding as EquilibriaFinding
 
 __all__ = ["EquilibriaConfig", "EquilibriaFinding"]

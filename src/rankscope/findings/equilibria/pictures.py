@@ -1,14 +1,23 @@
-"""Pictures of what was found: multipliers, singular values, where starts end."""
+"""Pictures of what was found: multipliers, singular values, where starts end, and paths of tokens step by step.
+
+Tokens of one dimension are drawn as values over steps, those of two on a circle or in the plane, those of more on a
+sphere seen from outside: the three principal directions of all recorded tokens.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.charts import Bar, Bars, Line, Panel, Picture, Plane, PlaneLine, Point, Spot, Square
-from rankscope.core.words import clipped, count, number, percent, ranges
-from rankscope.findings.blocks import even
-from rankscope.findings.equilibria.found import EquilibriaFinding
-from rankscope.findings.equilibria.paths import paths
-from rankscope.findings.equilibria.values import ComponentValue, EquilibriumValue
+from rankscope.charts.colors import BLIND_SAFE, viridis
+from rankscope.core.words import clipped, count, number, percent, power, ranges
+from rankscope.findings.blocks import LN10, even
+from rankscope.findings.equilibria.finding import EquilibriaFinding
+from rankscope.findings.equilibria.values import ComponentValue, EquilibriumValue, Trajectories
 from rankscope.results.statistics import wilson
 
 MOST_PLANES = 3
@@ -251,3 +260,550 @@ def basins(finding: EquilibriaFinding) -> list[Panel]:
             notes=notes,
         )
     ]
+
+
+Array = NDArray[np.float64]
+
+MOST_STARTS = 3
+"""Recorded starts that are drawn: those that end farthest apart."""
+
+MOST_PATHS = 48
+"""Tokens whose paths are drawn."""
+
+MOST_CROSSES = 24
+"""More tokens of equilibria than this would hide the paths."""
+
+LARGEST = 1e150
+"""Entries beyond this are not drawn: lengths are computed from squares, which then leave the range of floats."""
+
+NEAR = 0.05
+"""A start that ends nearer to an equilibrium than this, relative to its longest token, is said to end near it."""
+
+SAME_LENGTH = 1e-3
+"""Tokens whose lengths differ by less, relatively, lie on one sphere: norms add a small number under their root."""
+
+DECADES_FOR_LOG = 1.5
+"""Lengths that span more decades stand at their logarithm."""
+
+INNER = 0.3
+"""Radius of the start in the picture on the circle; the last step stands at 1."""
+
+OUTSIDE = 1.085
+"""Crosses stand this far out of the circle, beside the ends and not under them."""
+
+TURN = math.radians(6)
+"""A token that turns farther within a recorded step is drawn along the arc, not along a chord through other times."""
+
+EXTENT = 1.18
+"""Half the side of a picture, where the radius of the circle or the sphere is one."""
+
+HINTS = "Ring: start. Dot: end."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RecordedPaths:
+    """Recorded states ``starts steps tokens dim`` of finite numbers, the numbers of their steps and of the starts."""
+
+    steps: Array
+    states: Array
+    numbers: tuple[int, ...]
+
+    @property
+    def is_on_sphere(self) -> bool:
+        """Whether all tokens have one length from the first recorded step on; the start itself may have another."""
+        moved = self.states[:, 1:] if self.states.shape[1] > 1 else self.states
+        lengths = np.linalg.norm(moved, axis=-1)
+        return bool(lengths.min() > 0 and lengths.max() - lengths.min() <= SAME_LENGTH * lengths.max())
+
+
+def paths_of(found: Trajectories | None) -> RecordedPaths | None:
+    """The recorded states up to where one leaves the range of what can be drawn; None where there is none."""
+    if found is None or not found.starts:
+        return None
+    states = np.array(found.starts, dtype=np.float64)  # None becomes NaN
+    known: NDArray[np.bool_] = np.asarray((np.abs(states) <= LARGEST).all(axis=(0, 2, 3)))
+    last = len(found.steps) if known.all() else int(np.argmin(known))
+    if last == 0:
+        return None
+    return RecordedPaths(
+        steps=np.array(found.steps[:last], dtype=np.float64), states=states[:, :last], numbers=found.numbers
+    )
+
+
+def paths(finding: EquilibriaFinding) -> list[Picture]:
+    """Paths of the tokens of a few starts, in the picture that fits their dimension."""
+    recorded = paths_of(finding.trajectories)
+    if recorded is None:
+        return []
+    shown = chosen_starts(recorded)
+    dim, tokens = recorded.states.shape[-1], recorded.states.shape[-2]
+    drawn = even(tokens, MOST_PATHS)
+    notes = [HINTS]
+    if len(drawn) < tokens:
+        notes.append(f"{len(drawn)} of {tokens} tokens are drawn.")
+    if dim == 1:
+        return [_over_steps(finding, recorded, start, drawn, notes) for start in shown]
+    make = _circles if dim == 2 else _spheres
+    return [make(finding, recorded, shown, drawn, notes)]
+
+
+def chosen_starts(recorded: RecordedPaths, most: int = MOST_STARTS) -> list[int]:
+    """At most that many starts that end far apart: the first, then always the one farthest from all taken."""
+    ends = recorded.states[:, -1].reshape(len(recorded.states), -1)
+    taken, apart = [0], np.linalg.norm(ends - ends[0], axis=1)
+    while len(taken) < min(most, len(ends)):
+        apart[taken] = -1.0
+        taken.append(int(np.argmax(apart)))
+        apart = np.minimum(apart, np.linalg.norm(ends - ends[taken[-1]], axis=1))
+    return sorted(taken)
+
+
+def token_color(token: int, tokens: int) -> int | str:
+    """Numbered colors where they suffice, otherwise a ramp, because tokens have an order.
+
+    The dark and the bright end of the ramp are left out: one is faint on a dark page, the other on paper.
+    """
+    return token if tokens <= len(BLIND_SAFE) else viridis(0.2 + 0.65 * token / (tokens - 1))
+
+
+def _names(drawn: Sequence[int], tokens: int) -> list[tuple[str, int | str]]:
+    shown = [drawn[at] for at in even(len(drawn), 6)]
+    return [(f"token {token}", token_color(token, tokens)) for token in shown]
+
+
+def both(one: EquilibriumValue) -> list[Array]:
+    """The tokens, and those of opposite sign where they are at rest as well."""
+    tokens = np.array(one.tokens)
+    return [tokens, -tokens] if one.mirrored else [tokens]
+
+
+def nearest(finding: EquilibriaFinding, state: Array) -> int | None:
+    """The place of the equilibrium whose tokens all lie near those of the state; None if there is none."""
+    distances = [
+        min(float(np.linalg.norm(tokens - state, axis=-1).max()) for tokens in both(one))
+        for one in finding.equilibria
+    ]
+    if not distances:
+        return None
+    best = int(np.argmin(distances))
+    size = float(np.linalg.norm(np.array(finding.equilibria[best].tokens), axis=-1).max())
+    return best if distances[best] <= NEAR * size else None
+
+
+def marked_equilibria(finding: EquilibriaFinding, end: Array) -> list[int]:
+    """Equilibria marked beside a path: all if they are few, otherwise the one it ends at and the one that is shown."""
+    many = sum(len(one.tokens) * len(both(one)) for one in finding.equilibria)
+    if many <= MOST_CROSSES:
+        return list(range(len(finding.equilibria)))
+    return sorted({at for at in (nearest(finding, end), finding.place) if at is not None})
+
+
+def _square_name(finding: EquilibriaFinding, recorded: RecordedPaths, start: int) -> str:
+    near = nearest(finding, recorded.states[start, -1])
+    name = f"start {recorded.numbers[start]}"
+    return name if near is None else f"{name}: ends near {finding.name(near)}"
+
+
+def _tip(recorded: RecordedPaths, start: int, at: int, token: int) -> str:
+    return f"token {token}, step {recorded.steps[at]:.0f}: {place_words(recorded.states[start, at, token])}"
+
+
+def place_words(token: Iterable[float]) -> str:
+    """The entries of a token, the first four of them."""
+    entries = list(token)
+    return f"({', '.join(number(one) for one in entries[:4])}{', ...' if len(entries) > 4 else ''})"
+
+
+def directions(tokens: Array) -> Array:
+    """Tokens brought to length one; zeros stay."""
+    lengths = np.linalg.norm(tokens, axis=-1, keepdims=True)
+    found: Array = np.divide(tokens, lengths, out=np.zeros_like(tokens), where=lengths > 0)
+    return found
+
+
+def _pairs(line: Array) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in line]
+
+
+# one dimension: values over steps
+
+
+def _over_steps(
+    finding: EquilibriaFinding, recorded: RecordedPaths, start: int, drawn: Sequence[int], notes: list[str]
+) -> Panel:
+    places = np.log10(1 + recorded.steps)
+    lines = []
+    for token in drawn:
+        values = recorded.states[start, :, token, 0]
+        points = [
+            Point(float(x), float(y), f"token {token}, step {step:.0f}: {number(float(y))}")
+            for x, y, step in zip(places, values, recorded.steps, strict=True)
+        ]
+        lines.append(Line(name=f"token {token}", points=points))
+    levels = {
+        round(float(v), 6)
+        for place in marked_equilibria(finding, recorded.states[start, -1])
+        for state in both(finding.equilibria[place])
+        for v in state.ravel()
+    }
+    ends = [float(places[0]), float(places[-1])]
+    lines += [
+        Line(name="", points=[Point(x, level) for x in ends], style="dashed", color=-1, dots=False)
+        for level in sorted(levels)
+    ]
+    return Panel(
+        title=f"Tokens on the line: {_square_name(finding, recorded, start)}",
+        lines=lines,
+        value="value",
+        across="log10(1 + step)",
+        scale="linear",
+        notes=[*notes[1:], *(["Dashed: tokens of equilibria."] if levels else [])],
+    )
+
+
+# two dimensions: a spiral in time on the circle, or paths in the plane
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Radii:
+    """Lengths brought to the radius 0 to 1; as logarithms from ``low`` to ``high`` if ``is_log``."""
+
+    low: float
+    high: float
+    is_log: bool
+
+    @classmethod
+    def of(cls, lengths: Array) -> "Radii":
+        """Those that hold all lengths."""
+        known = lengths[lengths > 0]
+        if not known.size:
+            return cls(low=0.0, high=1.0, is_log=False)
+        low, high = float(known.min()), float(known.max())
+        if math.log10(high) - math.log10(low) <= DECADES_FOR_LOG:
+            return cls(low=0.0, high=high, is_log=False)
+        low, high = math.log10(low), math.log10(high)
+        return cls(low=low - 0.12 * (high - low), high=high, is_log=True)
+
+    def placed(self, tokens: Array) -> Array:
+        """Tokens at the same angle and the radius of their length; those of length zero in the middle."""
+        lengths = np.linalg.norm(tokens, axis=-1, keepdims=True)
+        known = np.maximum(lengths, 1e-300)
+        share = (np.log10(known) - self.low) / (self.high - self.low) if self.is_log else known / self.high
+        found: Array = np.where(lengths > 0, tokens / known * np.clip(share, 0, None), 0.0)
+        return found
+
+    def rings(self) -> list[tuple[float, str]]:
+        """Round lengths, at most about four."""
+        if self.is_log:
+            step = max(1, math.ceil((self.high - self.low) / 4))
+            first = step * math.ceil((self.low + 1e-9) / step)
+            powers = range(first, math.floor(self.high) + 1, step)
+            return [((one - self.low) / (self.high - self.low), power(one * LN10)) for one in powers]
+        scale = 10.0 ** math.floor(math.log10(self.high))
+        unit = next(factor * scale for factor in (5, 2, 1) if factor * scale <= self.high)
+        return [(share * unit / self.high, number(share * unit)) for share in (0.5, 1.0)]
+
+
+def time_radius(steps: Array) -> Array:
+    """Radius of each step, from ``INNER`` at the first to 1 at the last, with the logarithm of one plus the step."""
+    logs = np.log1p(steps - steps[0])
+    found: Array = np.full_like(logs, 1.0) if logs[-1] == 0 else INNER + (1 - INNER) * logs / logs[-1]
+    return found
+
+
+def along_arcs(line: Array) -> Array:
+    """The line with points put in where it turns far: angle and radius change evenly, the short way round."""
+    angles, radii = np.unwrap(np.arctan2(line[:, 1], line[:, 0])), np.linalg.norm(line, axis=1)
+    pieces = np.maximum(np.ceil(np.abs(np.diff(angles)) / TURN).astype(int), 1)
+    at = np.concatenate([[0.0], *[k + np.arange(1, n + 1) / n for k, n in enumerate(pieces)]])
+    order = np.arange(len(line))
+    angle, radius = np.interp(at, order, angles), np.interp(at, order, radii)
+    found: Array = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return found
+
+
+def free_direction(radii: Sequence[float], points: Array) -> float:
+    """The angle, above or below the middle, at which words at those radii are farthest from all points."""
+    # Upwards and downwards only: beside the middle, words of neighboring rings would touch.
+    turns = np.radians([sign * (45.0 + 15 * step) for sign in (-1, 1) for step in range(7)])
+    if not radii:
+        return float(turns[0])
+    spots = np.stack([np.cos(turns), np.sin(turns)], axis=1)[:, None] * np.array(radii)[:, None]
+    # Words are about three times as wide as high.
+    apart = (spots[:, :, None] - points) * np.array([0.4, 1.0])
+    return float(turns[np.argmax(np.linalg.norm(apart, axis=-1).min(axis=(1, 2)).round(3))])
+
+
+def _time_rings(steps: Array) -> list[tuple[float, str]]:
+    """Powers of ten among the steps that do not crowd each other; the innermost ring is the start."""
+    last = float(steps[-1] - steps[0])
+    powers = [10**exponent for exponent in range(int(math.log10(last)) + 1)] if last >= 1 else []
+    placed = [(float(time_radius(np.array([0.0, step, last]))[1]), step) for step in powers]
+    rings = [(INNER, "")] if last else []
+    for at, step in placed:
+        if at < 0.93 and at - rings[-1][0] >= 0.09:
+            rings.append((at, f"step {step}" if step < 100_000 else f"step 1e{len(str(step)) - 1}"))
+    return rings
+
+
+def _circles(
+    finding: EquilibriaFinding, recorded: RecordedPaths, shown: list[int], drawn: list[int], notes: list[str]
+) -> Plane:
+    is_spiral = recorded.is_on_sphere
+    radii = None if is_spiral else Radii.of(np.linalg.norm(recorded.states, axis=-1))
+    tokens = recorded.states.shape[2]
+    if radii is None:
+        places = directions(recorded.states) * time_radius(recorded.steps)[:, None, None]
+        rings = _time_rings(recorded.steps)
+        notes = [
+            f"Radius: time, from the start inside to step {recorded.steps[-1]:,.0f} on the circle.",
+            *notes,
+        ]
+    else:
+        places, rings = radii.placed(recorded.states), radii.rings()
+        notes = [f"Radius: length of the token{', log scale' if radii.is_log else ''}.", *notes]
+    squares = []
+    for start in shown:
+        own = places[start]
+        ways = [
+            PlaneLine(
+                _pairs(along_arcs(own[:, token]) if is_spiral else own[:, token]), token_color(token, tokens)
+            )
+            for token in drawn
+        ]
+        ends = [
+            Spot(
+                *_pairs(own[at, token][None])[0],
+                _tip(recorded, start, at, token),
+                token_color(token, tokens),
+                "dot" if at else "ring",
+            )
+            for at in (0, -1)
+            for token in drawn
+        ]
+        crosses = _crosses(
+            finding,
+            recorded.states[start, -1],
+            lambda state: OUTSIDE * directions(state) if radii is None else radii.placed(state),
+        )
+        squares.append(
+            Square(
+                name=_square_name(finding, recorded, start),
+                extent=EXTENT,
+                ways=ways,
+                spots=[*crosses, *ends],
+                rings=rings,
+                turn=free_direction([at for at, words in rings if words], own.reshape(-1, 2)),
+                disk=1.0 if is_spiral else None,
+            )
+        )
+    if any(spot.shape == "cross" for square in squares for spot in square.spots):
+        notes = [*notes, f"Cross{' outside the circle' if is_spiral else ''}: equilibrium."]
+    where = "on the circle" if is_spiral else "in the plane"
+    return Plane(
+        title=f"Tokens {where}, step by step", squares=squares, names=_names(drawn, tokens), notes=notes
+    )
+
+
+def _crosses(finding: EquilibriaFinding, end: Array, place: Callable[[Array], Array]) -> list[Spot]:
+    """The tokens of equilibria, each place once; those on the far side of a sphere are faint."""
+    found = dict[tuple[float, float], Spot]()
+    for at in marked_equilibria(finding, end):
+        for state in both(finding.equilibria[at]):
+            for token, spot in enumerate(place(state)):
+                words = f"{finding.name(at)}, token {token}: {place_words(state[token])}"
+                faint = len(spot) > 2 and bool(spot[2] < -EDGE)
+                x, y = float(spot[0]), float(spot[1])
+                found.setdefault((round(x, 2), round(y, 2)), Spot(x, y, words, -1, "cross", faint))
+    return list(found.values())
+
+
+# three dimensions and more: a sphere seen from outside
+
+TILTS = (15, 30, 45, -15, -30)
+"""Degrees above the equator from which the sphere may be seen; earlier ones are taken where several show as much."""
+
+TURNS = 36
+"""Directions around the axis that are tried."""
+
+MOVES = 0.02
+"""A token that moves farther within a recorded step is under way."""
+
+SPREAD = 0.5
+"""How much a wide spread in the picture counts against paths on the near side when a view is chosen."""
+
+EDGE = 1e-9
+"""Depth below which a point at the rim counts as near."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Projection:
+    """An orthographic view: ``basis`` (``3 dim``) has the directions right, up and towards the reader as rows.
+
+    ``share`` is the part of the squared length of what is drawn that lies in these three directions; ``axes`` (``3 3``)
+    are the three directions before they were turned, seen in this view, one per row.
+    """
+
+    basis: Array
+    axes: Array
+    share: float
+
+    def seen(self, points: Array) -> Array:
+        """Right, up and depth of every point ``... dim``; depth is positive on the near side."""
+        found: Array = points @ self.basis.T
+        return found
+
+
+def view_of(points: Array, shown: Array) -> Projection:
+    """The view of unit vectors ``points dim``: coordinates in three dimensions, principal directions in more.
+
+    Principal directions are taken about zero, not about the mean, because the sphere has its center there. The view is
+    the one of a fixed list that has most of ``shown`` on the near side and far apart.
+    """
+    dim = points.shape[1]
+    basis = np.eye(3) if dim == 3 else principal(points)
+    kept, size = points @ basis.T, float(np.sum(points**2))
+    turns = [2 * math.pi * turn / TURNS for turn in range(TURNS)]
+    views = [rotation(turn, math.radians(tilt)) for tilt in TILTS for turn in turns]
+    turn = max(views, key=lambda view: round(_size_in_view(shown @ basis.T @ view.T), 3))
+    return Projection(
+        basis=turn @ basis, axes=turn.T.copy(), share=float(np.sum(kept**2)) / size if size > 0 else 1.0
+    )
+
+
+def moving(states: Array) -> Array:
+    """Of paths ``starts steps tokens dim`` the points that count for the view: starts, ends, and where they move."""
+    apart = np.linalg.norm(np.diff(states, axis=1), axis=-1) > MOVES
+    first = np.ones_like(states[:, :1, :, 0], dtype=bool)
+    kept = np.concatenate([first, apart[:, :-1], first], axis=1) if states.shape[1] > 1 else first
+    found: Array = states[kept]
+    return found
+
+
+def principal(points: Array) -> Array:
+    """Three orthonormal rows that hold most of the squared length of the points; signs make their sums positive."""
+    _, columns = np.linalg.eigh(points.T @ points)
+    first: Array = columns[:, :-4:-1].T
+    return first * np.where((points @ first.T).sum(axis=0) < 0, -1.0, 1.0)[:, None]
+
+
+def rotation(turn: float, tilt: float) -> Array:
+    """Rows right, up and near of a view from the longitude ``turn`` and the latitude ``tilt``, in radians."""
+    near = [math.cos(tilt) * math.cos(turn), math.cos(tilt) * math.sin(turn), math.sin(tilt)]
+    right = [-math.sin(turn), math.cos(turn), 0.0]
+    return np.array([right, np.cross(near, right), near])
+
+
+def graticule(view: Projection) -> list[Array]:
+    """Meridians and parallels, 30 degrees apart, as lines ``points 3`` in the view."""
+    around, along = np.linspace(0, 2 * np.pi, 61), np.linspace(-np.pi / 2, np.pi / 2, 31)
+    lines = [(around, np.full_like(around, math.radians(latitude))) for latitude in range(-60, 61, 30)]
+    lines += [(np.full_like(along, math.radians(longitude)), along) for longitude in range(0, 360, 30)]
+    return [
+        np.stack([np.cos(b) * np.cos(a), np.cos(b) * np.sin(a), np.sin(b)], axis=1) @ view.axes
+        for a, b in lines
+    ]
+
+
+def sides(depth: Array) -> list[tuple[bool, slice]]:
+    """Runs of points on one side, near or far; each but the last also holds the first point of the next one.
+
+    >>> [(near, piece.start, piece.stop) for near, piece in sides(np.array([0.2, 0.1, -0.3, -0.1, 0.4]))]
+    [(True, 0, 3), (False, 2, 5), (True, 4, 5)]
+    """
+    is_near = depth >= 0
+    cuts = [0, *(np.flatnonzero(np.diff(is_near)) + 1).tolist(), len(depth)]
+    return [(bool(is_near[first]), slice(first, min(last + 1, len(depth)))) for first, last in pairwise(cuts)]
+
+
+def _size_in_view(seen: Array) -> float:
+    near = float(np.mean(np.clip(seen[:, 2], -0.3, 0.3))) / 0.3
+    return near + SPREAD * math.sqrt(float(np.var(seen[:, :2], axis=0).sum()))
+
+
+def _spheres(
+    finding: EquilibriaFinding, recorded: RecordedPaths, shown: list[int], drawn: list[int], notes: list[str]
+) -> Plane:
+    tokens, dim = recorded.states.shape[2:]
+    states = directions(recorded.states[shown])
+    view = view_of(states.reshape(-1, dim), moving(states))
+    net = _net(view)
+    squares = [
+        Square(
+            name=_square_name(finding, recorded, start),
+            extent=EXTENT,
+            disk=1.0,
+            ways=[*net, *_paths_on(view.seen(states[at]), drawn)],
+            spots=[
+                *_crosses(finding, recorded.states[start, -1], lambda state: view.seen(directions(state))),
+                *_ends_on(view.seen(states[at]), recorded, start, drawn),
+            ],
+            words=_axis_words(view, "x" if dim == 3 else "p"),
+        )
+        for at, start in enumerate(shown)
+    ]
+    if dim > 3:
+        held = f"Three principal directions, which hold {percent(view.share, 3)} of the squared length."
+        notes = [held, *notes]
+    if not recorded.is_on_sphere:
+        notes = ["Directions of the tokens; their lengths are not shown.", *notes]
+    notes = [*notes, "Faint: far side."]
+    if any(spot.shape == "cross" for square in squares for spot in square.spots):
+        notes.append("Cross: equilibrium.")
+    where = "on the sphere" if dim == 3 else f"on the sphere in {dim} dimensions"
+    return Plane(
+        title=f"Tokens {where}, step by step",
+        squares=squares,
+        names=_names(drawn, tokens),
+        notes=[" ".join(notes)],
+    )
+
+
+def _net(view: Projection) -> list[PlaneLine]:
+    """The near half of the meridians and parallels."""
+    return [
+        PlaneLine(_pairs(line[piece, :2]), -1, True)
+        for line in graticule(view)
+        for near, piece in sides(line[:, 2])
+        if near
+    ]
+
+
+def _paths_on(seen: Array, drawn: list[int]) -> list[PlaneLine]:
+    """Paths ``steps tokens 3`` in pieces that lie on one side; far ones first, so that near ones cover them."""
+    tokens = seen.shape[1]
+    found = [
+        PlaneLine(_pairs(seen[piece, token, :2]), token_color(token, tokens), not near)
+        for token in drawn
+        for near, piece in sides(seen[:, token, 2])
+    ]
+    return sorted(found, key=lambda way: not way.faint)
+
+
+def _ends_on(seen: Array, recorded: RecordedPaths, start: int, drawn: list[int]) -> list[Spot]:
+    tokens = seen.shape[1]
+    found = [
+        Spot(
+            float(seen[at, token, 0]),
+            float(seen[at, token, 1]),
+            _tip(recorded, start, at, token),
+            token_color(token, tokens),
+            "dot" if at else "ring",
+            bool(seen[at, token, 2] < -EDGE),
+        )
+        for at in (0, -1)
+        for token in drawn
+    ]
+    return sorted(found, key=lambda spot: not spot.faint)
+
+
+def _axis_words(view: Projection, letter: str) -> list[tuple[float, float, str]]:
+    """Of every axis the end on the near side, named beside it, away from the middle: tokens often end on an axis."""
+    found = []
+    for place, end in enumerate(view.axes, start=1):
+        sign = 1.0 if end[2] >= -EDGE else -1.0
+        x, y = float(sign * end[0]), float(sign * end[1])
+        length = math.hypot(x, y)
+        right, up = (x / length, y / length) if length > 0.05 else (0.0, 1.0)
+        found.append((x + 0.1 * right, y + 0.1 * up, f"{'-' if sign < 0 else ''}{letter}{place}"))
+    return found

@@ -1,7 +1,7 @@
 """Where attention with a norm comes to rest.
 
 ``system`` makes the map of the tokens from a configuration, ``construction`` builds an equilibrium of a rank,
-``search`` finds where random starts end, ``study`` puts these together.
+``study`` finds where random starts end and puts these together.
 """
 
 from rankscope.studies.equilibria.study import equilibria as equilibria
