@@ -30,10 +30,8 @@ from rankscope.papers.tasks import (
     train_task,
 )
 from rankscope.papers.tasks.checkpoint import MODEL_FORMAT, measured_score, why_stop
-from rankscope.papers.tasks.dropout import dropout
-from rankscope.papers.tasks.event_log import EventLog
-from rankscope.papers.tasks.study import finding_of
-from rankscope.papers.tasks.training import learning_rate
+from rankscope.papers.tasks.study import EventLog, finding_of
+from rankscope.papers.tasks.training import dropout, learning_rate
 
 SORT = TASKS["sort"]
 SMALL = {

@@ -181,7 +181,12 @@ def _with(own: Terms, branch: Passed, at: At) -> dense.Dense | None:
 
 
 def _beside(own: Terms, branch: Passed, at: At) -> Gains:
-    """A skip around a branch of which only the gains are known."""
+    """A skip around a branch of which only the gains are known.
+
+    The residual is linear, so that with R that of the input, S R what the skip carries and B what the branch makes of
+    it, every size obeys the triangle inequality, ``| |S R| - |B| | <= |S R + B| <= |S R| + |B|``. Divided by ``|R|``:
+    the gains add up at most, and at least the weaker one's upper gain is taken from the stronger one's lower gain.
+    """
     gains, alone = branch.gains(), alike_gains(own, at.diameter())
     upper = log_sum(alone.upper, gains.upper)
     lower = torch.maximum(log_difference(alone.lower, gains.upper), log_difference(gains.lower, alone.upper))
@@ -229,7 +234,10 @@ def _added_matrices(matrices: list[dense.Dense | None]) -> dense.Dense | None:
 
 
 def _side_by_side(gains: list[Gains]) -> Gains:
-    """Branches that are added: the longest minus the others at least, all of them at most."""
+    """Branches that are added: the longest minus the others at least, all of them at most.
+
+    The triangle inequality again, ``|B_k| - sum_{j != k} |B_j| <= |sum_j B_j| <= sum_j |B_j|`` for every k.
+    """
     upper = log_sum(*(one.upper for one in gains))
     lower = []
     for index, one in enumerate(gains):
@@ -255,7 +263,10 @@ def _scale(part: Scale, at: At) -> Passed:
 
 
 def _scaled(state: Enclosed, scale: Tensor) -> Enclosed:
-    """Tokens times a number or a number for each channel."""
+    """Tokens times a number or a number for each channel.
+
+    The distance from the true tokens grows by the largest factor at most; each product is rounded once.
+    """
     largest = scale.double().abs().amax(dim=-1, keepdim=True)
     y = scaled(state.x, scale)
     return Enclosed(x=y, error=known(largest * state.error) + gamma(1) * lengths_of(y) + TINY)
@@ -273,6 +284,8 @@ def _attention(part: Attention, at: At) -> Passed:
     apart = torch.linalg.vector_norm(projected - center, dim=-1)
     tokens = at.tokens
     head_values = values.head_values()
+    # How far a projected token can be from the true one, |v'_j - v_j| <= off_j: the error of the token times the
+    # largest factor of the value map, and the rounding of the projection.
     off = spectral_bound(head_values).unsqueeze(-1) * state.error.unsqueeze(-2)
     off = off + gamma(at.dim) * (
         torch.linalg.matrix_norm(head_values).unsqueeze(-1) * state.lengths.unsqueeze(-2) + lengths
@@ -281,9 +294,18 @@ def _attention(part: Attention, at: At) -> Passed:
     def mean(per_key: Tensor) -> Tensor:
         return (maps.maps @ per_key.unsqueeze(-1)).squeeze(-1)
 
+    # With primes for true values, per head and query i,
+    #     (A' v' - A v)_i = ((A' - A) v)_i + (A' (v' - v))_i.
+    # Rows of A and of A' sum to one, so any row c may be subtracted from v in the first term. Entries of A' - A are at
+    # most radius_i A_ij, and their sizes add up to two at most:
+    #     |((A' - A) (v - 1 c))_i| <= min(radius_i sum_j A_ij |v_j - c|, 2 max_j |v_j - c|).
+    # In the second, A'_ij <= (1 + radius_i) A_ij, and a row of A' is a mean:
+    #     |(A' (v' - v))_i| <= min((1 + radius_i) sum_j A_ij off_j, max_j off_j).
     bounded = torch.minimum(maps.radius * mean(apart), 2 * apart.amax(dim=-1, keepdim=True))
     moved = bounded + torch.minimum((1 + maps.radius) * mean(off), off.amax(dim=-1, keepdim=True))
+    # Rounding of the sums above and of A v itself: each is a sum over the keys of products of these sizes.
     moved = known(moved) + 4 * gamma(tokens) * (mean(lengths) + torch.linalg.vector_norm(center, dim=-1))
+    # Heads side by side make one vector, whose length the output map enlarges by its largest singular value.
     error = torch.linalg.vector_norm(moved, dim=-2) * spectral_bound(values.out).unsqueeze(-1)
     error = error + rounding(torch.linalg.vector_norm(mixed, dim=(-3, -1)), values.out, values.out_bias)
     heads = heads_of(maps, head_values.double(), values.head_outs().double())
@@ -312,6 +334,9 @@ def _norm_gains(part: Norm, at: At) -> Gains:
     own = upper_gain(found)
     frobenius, diameter, share = lower_gains(found, lowest[SIZES[F]], lowest[SIZES[D2]])
     spread = ratios(at.tokens, at.dim).reshape(COUNT, COUNT, *[1] * own.ndim)
+    # A norm has a gain g of one size s alone. With size_a <= K[a, b] size_b, and K = exp(spread), for any other size k
+    #     size_k(out) <= K[k, s] size_s(out) <= K[k, s] g size_s(in) <= K[k, s] g K[s, k] size_k(in),
+    # and from below, with the lower gain g, size_k(out) >= g size_k(in) / (K[s, k] K[k, s]).
     through = [raised(spread[:, size] + own + spread[size]) for size in (F, D2)]
     upper = [(TOKENS, per_size(f=own, d2=own)), *((SIZE, one) for one in through)]
     back = [lowered(-spread[size] + one - spread[:, size]) for size, one in ((F, frobenius), (D2, diameter))]

@@ -20,26 +20,35 @@ from rankscope.dynamics.resting import at_rest, box, free_coordinates, kept_zero
 from rankscope.dynamics.system import System
 from rankscope.errors import ConfigError
 
-_CUTOFF = 1e-12  # singular values below this share of the largest are directions of a family, or rounding
-_NOT_BETTER = (
-    0.1  # a factor other than one must leave less than this share of what one leaves, unless one fails
-)
-_LINEAR = 0.25  # corrections that shrink by less than this are those of a multiple root
-_BLIND = 1e-6  # below this singular value of J - 1 a correction may miss how far a multiple root is
-_NEAR_ONE = (
-    5e-2  # multipliers this near to one may be one: at a multiple root they are as far off as the tokens
-)
-_REACHES = (
-    1e-31,
-    1e-12,
-    1e-9,
-    1e-6,
-    1e-4,
-    1e-3,
-    1e-2,
-)  # relative sizes up to which entries are tried as zeros
-_MOVED = 0.05  # a state with entries held at zero may be this far, relative to the largest entry
-_SURE = 64 * torch.finfo(torch.float64).eps  # relative uncertainty that needs no improvement
+# Directions with a singular value of J - 1 below this share of the largest are those of a family of equilibria, or
+# rounding: J and its decomposition are known to a few hundred units of round-off, 1e-13, at the sizes solved here.
+_CUTOFF = 1e-12
+
+# A factor other than one must leave less than this share of what one leaves, unless one fails. Near a simple root the
+# plain step squares the error, so that no other factor is better by much more than luck.
+_NOT_BETTER = 0.1
+
+# Corrections that shrink by less than this are those of a multiple root. At a root of multiplicity m a step leaves
+# (m - 1) / m of the distance, half of it or more; at a simple root the quotients of corrections tend to zero.
+_LINEAR = 0.25
+
+# Below this singular value of J - 1 a correction may miss how far a multiple root is. At a double root the value is
+# proportional to the distance, which is known to the root of the round-off, 1.5e-8: this leaves room for a constant.
+_BLIND = 1e-6
+
+# Multipliers this near to one may be one. At a multiple root they are as far off as the tokens, and a Jordan block of
+# size k makes the k-th root of it: 1e-6 becomes 0.03 for k = 4.
+_NEAR_ONE = 5e-2
+
+# Relative sizes up to which entries are tried as zeros. At a root of multiplicity m an entry that should be zero is the
+# m-th root of the round-off: 1.5e-8, 6e-6 and 1.2e-4 for m = 2, 3, 4. The first one is for products of two roundings.
+_REACHES = (1e-31, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2)
+
+# A state with entries held at zero may be this far, relative to the largest entry: farther is another one.
+_MOVED = 0.05
+
+# Relative uncertainty that needs no improvement: the rounding of the few dozen operations of a step.
+_SURE = 64 * torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

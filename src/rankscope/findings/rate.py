@@ -20,6 +20,7 @@ FEWEST_LAYERS = 16
 """Fewer layers have no rate."""
 
 Regime = Literal["cubic", "linear", "sublinear", "none"]
+"""Which law a run follows; ``split.fit`` decides it."""
 
 Declined = Literal[
     "equal tokens",
@@ -33,10 +34,14 @@ Declined = Literal[
     "no fall",
     "rounding",
 ]
-"""Why there is no rate."""
+"""Why ``split.fit`` gives no rate; ``FitValue.why`` says it in a sentence."""
 
 Unpredicted = Declined | Literal["nilpotent", "apart", "growing tokens", "not known"]
-"""Why no rate is predicted, or why it is 0 or 1."""
+"""Why no rate is predicted, or why it is 0 (the map at consensus is nilpotent) or 1 (it keeps groups of tokens apart).
+
+*Growing tokens* keep logits from vanishing, so that the map never nears the one at consensus. *Not known*: a part has
+no rule, or its numbers overflow.
+"""
 
 One = TypeVar("One")
 

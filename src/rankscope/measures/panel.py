@@ -173,6 +173,7 @@ def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     one = torch.ones_like(lengths[:, 0])
     found = [one, one * tokens, lengths.sum(dim=-1), lengths.amax(dim=-1), lengths.amin(dim=-1)]
     found += [squares.sum(dim=-2).amax(dim=-1)]
+    # sum_i (x_id / |x_i|)^2: the squared channels of the unit tokens
     channels = _weighted(inverse.square(), squares)
     sizes = torch.abs(x, out=work)
     rows = sizes.sum(dim=-1)
@@ -213,6 +214,8 @@ def _from_sums(sums: Tensor, relative: float, dim: int) -> tuple[Tensor, Tensor]
     above, times, below, and_below = (sums[:, places] for places in _PLACES)
     quotients = above * times / (below * and_below)
     n, mean = (sums[:, SUMS.index(name), None] for name in ("tokens", "unit_mean"))
+    # Of unit tokens u_i: |sum u_i|^2 = n + sum_{i != j} u_i . u_j, and the left side is n^2 times the squared length of
+    # their mean. The mean over the n (n - 1) ordered pairs follows.
     cosine = (n.square() * mean - n) / (n * (n - 1))
     values = torch.where(_IS_COSINE, cosine, torch.where(_IS_ROOT, quotients.sqrt(), quotients))
     moved, fixed = _moved(relative)
@@ -248,6 +251,7 @@ def _from_lengths(
         kept = others(lengths[row], int(count[row]))
         residual = x[row, kept] / lengths[row, kept, None]
         residual -= residual.mean(dim=0)
+        # k unit tokens have a Frobenius norm of sqrt(k)
         ratio[row] = residual.norm() / len(kept) ** 0.5
     is_open = count_floor(lengths, relative * squares.sum(dim=-1).sqrt())
     moved = torch.full_like(share, relative)
@@ -276,7 +280,12 @@ def _moved(relative: float) -> tuple[Tensor, Tensor]:
 
 
 def _gram_spectra(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values of ``x`` and of centered ``x`` from the eigenvalues of the smaller Gram matrix."""
+    """Singular values of ``x`` and of centered ``x`` from the eigenvalues of the smaller Gram matrix.
+
+    Centered tokens are ``J x`` with ``J = 1 - e e^T / n`` (e all ones), a projection. So their Gram matrices follow
+    from those of ``x``: ``J (x x^T) J`` subtracts row means and column means and adds the mean of all entries, and
+    ``x^T J x = x^T x - n m m^T`` with the mean token m. J has rank n - 1, hence at most that many singular values.
+    """
     tokens, dim = x.shape[-2:]
     if tokens <= dim:
         gram = x @ x.mT
@@ -304,7 +313,9 @@ def _ranks(spectra: Tensor, size: Tensor, relative: float) -> tuple[Tensor, Tens
     spectrum = Spectrum(values=spectra, scale=torch.ones_like(size))
     rank = value(spectrum)
     rounding = GRAM_UNITS * unit_roundoff(torch.float64) * size[:, None]
-    # |sigma' - sigma| <= min(sqrt(e), e / sigma) if the eigenvalue moves by e; the shares move by their sum
+    # |sigma' - sigma| <= min(sqrt(e), e / sigma) if the eigenvalue sigma^2 moves by e, since
+    # |sigma' - sigma| (sigma' + sigma) <= e, and sigma' + sigma is at least sigma, and at least |sigma' - sigma|.
+    # The shares move by the sum of these.
     lost = floor(spectrum, torch.minimum(rounding.sqrt(), rounding / spectra).norm(dim=-1))
     own = floor(spectrum, (relative * size.sqrt()).clamp(max=1e100))
     return torch.where(lost <= GRAM_TOLERANCE * rank, rank, torch.nan), own

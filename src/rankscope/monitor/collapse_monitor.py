@@ -5,12 +5,13 @@ import itertools
 import math
 import os
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.errors import (
     CollapseWarning,
@@ -23,22 +24,27 @@ from rankscope.findings.scan.entries import Entry
 from rankscope.findings.verdict import Verdict, Weight
 from rankscope.monitor.headlines import headlines
 from rankscope.monitor.history import History, Restart
-from rankscope.monitor.inputs import Probes, fixed_calls
 from rankscope.monitor.undisturbed import is_first_process, undisturbed
 from rankscope.probe import probe, unwrapped
 from rankscope.results import TABLE_FORMATS, Table, check_output
 from rankscope.results.files import write_atomically
-from rankscope.sources import Batch, Layout, layout_of
+from rankscope.sources import Batch, Layout, Seen, layout_of, text_batches, tokens_per_text
+from rankscope.sources.calls import given_calls
 from rankscope.sources.given import checked_module, refuse_sharded
-from rankscope.sources.loaded import dtype_of
+from rankscope.sources.loaded import dtype_of, inputs_of, position_limit
 from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks
+from rankscope.sources.tensor_files import SUFFIXES
+from rankscope.sources.tensors import Ready
 from rankscope.sources.weights import not_finite
 from rankscope.verdict import judge
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
+
+Probes = Batch | Seen | Mapping[str, Any] | Tensor | Iterable[Any]
+"""The fixed texts, in whatever form they are given."""
 
 
 class CollapseMonitor:
@@ -297,3 +303,37 @@ def _digest(batches: tuple[Batch, ...]) -> str:
 def _some(ill: tuple[Weight, ...]) -> str:
     more = f", and {len(ill) - 3} more" if len(ill) > 3 else ""
     return ", ".join(one.words for one in ill[:3]) + more
+
+
+def fixed_calls(
+    probes: Probes | None, model: nn.Module, tokenizer: Any | None = None, *, call: Call | None = None
+) -> tuple[Ready, ...]:
+    """Calls of their own memory, kept for the whole run; which axis of tensors holds texts is for the model to show.
+
+    Taken is what every study takes as ``inputs`` or ``call``, and with a tokenizer a collection of texts.
+    """
+    if tokenizer is not None and not isinstance(probes, Batch | Seen | Mapping | Tensor | str | None):
+        probes = list(probes)
+    words = probes if isinstance(probes, list | tuple) else [probes]
+    if any(isinstance(one, str) and not one.endswith(SUFFIXES) for one in words):
+        if tokenizer is None or isinstance(probes, str):
+            raise ConfigError(
+                "a monitor reads texts with their tokenizer: pass a list of them and tokenizer=..."
+            )
+        longest = tokens_per_text(None, position_limit(model, tokenizer))
+        texts = text_batches(map(str, words), tokenizer, max_tokens=longest, takes=inputs_of(model))
+        return tuple(Ready(batch=batch) for batch in texts)
+    if probes is None and call is None:
+        raise ConfigError("a monitor needs texts to look at: give probes, or a call of the model")
+    found = tuple(_copy_call(ready) for ready in given_calls(model, probes, call=call).calls)
+    if not found:
+        raise ConfigError("a monitor needs at least one text to look at, got an empty collection")
+    return found
+
+
+def _copy_call(ready: Ready) -> Ready:
+    """The same call in memory that nobody else writes to."""
+    batch = ready.batch
+    inputs = {name: value.detach().clone() for name, value in batch.inputs.items()}
+    is_token = None if batch.is_token is None else batch.is_token.clone()
+    return replace(ready, batch=replace(batch, inputs=inputs, is_token=is_token))

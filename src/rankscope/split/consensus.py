@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import NotUnderstood, NumericalError
+from rankscope.findings.rate import Unpredicted
 from rankscope.masks import slem_bracket_of, slem_of
 from rankscope.network import (
     Alibi,
@@ -38,19 +39,12 @@ from rankscope.network import (
 from rankscope.network.known import check_tree
 from rankscope.network.masking import allowed_keys
 from rankscope.network.parts import children, leaves
-from rankscope.split.fit import Declined, fit_logs
+from rankscope.split.fit import fit_logs
 from rankscope.split.maps import SPLIT
 from rankscope.split.run import in_float64, stream_near
 from rankscope.split.state import Split, normalized
 
 Method = Literal["slem", "joint", "followed"]
-
-Unpredicted = Declined | Literal["nilpotent", "apart", "growing tokens", "not known"]
-"""Why no rate is predicted, or why it is 0 (the map at consensus is nilpotent) or 1 (it keeps groups of tokens apart).
-
-*Growing tokens* keep logits from vanishing, so that the map never nears the one at consensus. *Not known*: a part has
-no rule, or its numbers overflow.
-"""
 
 TINY = -1e6
 """Log scale of the residual that is followed: its square is nothing beside it, so only the linear map is left."""

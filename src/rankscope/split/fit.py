@@ -14,27 +14,14 @@ standard error: see ``_limit``. Where it is no small part of the answer, there i
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Regime = Literal["cubic", "linear", "sublinear", "none"]
+from rankscope.findings.rate import Declined, Regime
 
-Declined = Literal[
-    "equal tokens",
-    "no common row",
-    "few layers",
-    "cubic",
-    "sublinear",
-    "plateau",
-    "unsettled",
-    "hidden mode",
-    "no fall",
-    "rounding",
-]
-"""Why there is no rate. ``rankscope.findings.rate`` says it in a sentence."""
+Array = NDArray[np.float64]
 
 SETTLED = 0.4
 """The share of a run, from its start, that is left out of the fit."""

@@ -96,6 +96,7 @@ def judged_ratio(one: PanelFacts, limits: Thresholds) -> RatioPoint:
     Tokens that are equal with massive channels, and perhaps not without them, have no ratio: coarse dtypes may leave
     open whether channels are massive, and how far tokens differ in the others.
     """
+    # Their number is a mean over texts: one half means one massive token in every other text, or several in fewer.
     if one.at_least(MASSIVE_TOKENS, 0.5) and one.is_number(OTHERS):
         return RatioPoint.of(one.layer, one[OTHERS], one.most(OTHERS))
     ratio, most = one[UNIT], one.most(UNIT)
@@ -136,6 +137,9 @@ def _is_flat(facts: Sequence[PanelFacts], points: Sequence[RatioPoint], limits: 
 
     Then they are not distinct tokens with a large row in common. Of one state alone a tenth of ``collapsed`` is enough.
     """
+    # Distinct tokens around a large common row fill their directions as random ones do: their centered effective rank
+    # is most of what tokens and width allow. Tokens that a network made equal keep the few directions that decay
+    # slowest. Half of what is possible separates the two.
     rank, most = facts[-1][CENTERED_RANK], points[-1].log10_most
     if len(facts) == 1 and most is not None and most < math.log10(limits.collapsed / 10):
         return True
@@ -146,6 +150,9 @@ def is_offset(facts: Sequence[PanelFacts], points: Sequence[RatioPoint], limits:
     """Whether the ratio drops once and then stays, while the residual keeps its directions: a row that all share."""
     if is_massive_token(facts[-1], limits):
         return False
+    # A shared row c added once to tokens of residual R gives the ratio |R| / |R + 1 c| from there on, a step down by
+    # ``fall`` or more. Later layers then change it by no more than a factor 2, where a collapse would go on falling; at
+    # least three layers must show that. Below a tenth of ``collapsed`` tokens count as equal, whatever the reason.
     logs = [one.log10 for one in points]
     for place in range(1, len(logs) - 2):
         before, after = logs[place - 1], [log for log in logs[place:] if log is not None]
@@ -216,6 +223,11 @@ def few_directions(one: PanelFacts, limits: Thresholds) -> dict[str, bool | None
 
     k groups of equal tokens have a mean cosine near 1/k, rank k, and lose one of it by centering; distinct tokens
     that leave directions unused have a cosine near 0 and lose nothing. What is neither has no name.
+
+    Of n tokens in k groups of one size, orthogonal to each other, a pair is in the same group (cosine 1) with
+    probability (n/k - 1) / (n - 1), about 1/k, and has cosine 0 otherwise: cosine times rank is about 1. The mean of
+    the k directions is taken out by centering, which leaves k - 1. ``rank - 1`` is compared as well because a large
+    common row alone makes one direction.
     """
     rank, centered, cosine = one[RANK], one[CENTERED_RANK], one.cosine
     if RANK not in one.numbers:
@@ -236,6 +248,6 @@ def _of_layers(names: Sequence[str], limits: Thresholds) -> str:
     for name in (UNDECIDED, NO_STATES):
         if last == name or counts[name] > len(names) / 2:
             return name
-    enough = max(1.0, limits.coverage * len(names))
+    enough = max(1.0, limits.coverage * len(names))  # of few layers one is enough
     frequent = [name for name in CONFOUNDERS if counts[name] >= enough or name == last]
     return frequent[0] if frequent else HEALTHY

@@ -4,7 +4,7 @@ import torch
 
 from kit.tiny_training import states, tiny_gpt2, tokens
 from rankscope.monitor import CollapseMonitor
-from rankscope.monitor.inputs import fixed_calls
+from rankscope.monitor.collapse_monitor import fixed_calls
 from rankscope.sources import Batch
 
 MODEL = tiny_gpt2()

@@ -2,22 +2,24 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from pydantic import JsonValue
 
 from rankscope.core.registry import unknown_name
 from rankscope.core.words import listed
-from rankscope.errors import ConfigError, Option
+from rankscope.errors import ConfigError, FileError, NotSaved, Option
 from rankscope.findings.train import CURVES, TASK_FIELDS, TrainConfig, TrainFinding, Training
 from rankscope.papers.tasks.checkpoint import Epoch, Trained
-from rankscope.papers.tasks.event_log import EventLog
 from rankscope.papers.tasks.task import TASKS, FieldValue, Task, TaskConfig
 from rankscope.papers.tasks.training import Tell, train_task
-from rankscope.results.files import from_json
+from rankscope.results.files import from_json, make_folder
+from rankscope.sources.extras import import_extra
 from rankscope.studies.rows import RowBuilder
 
 Advance = Callable[[int, int, str], None]
@@ -163,3 +165,40 @@ def _progress(task: Task[Any], config: TaskConfig, advance: Advance) -> Tell:
         advance(one.epoch, config.epochs, f"{task.name}: {how} ({lines})" if lines else f"{task.name}: {how}")
 
     return tell
+
+
+class EventLog:
+    """Told of every epoch from the first on, it writes one file of events into ``folder``, in place of earlier ones."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        import_extra("tensorboard", extra="tensorboard", purpose="a log for TensorBoard")
+        self._writer: Any = None
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def __call__(self, found: Epoch) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._begin()
+            for name in (*CURVES, "learning_rate"):
+                self._writer.add_scalar(name, getattr(found, name), found.epoch)
+            self._writer.flush()
+        except (FileError, OSError) as error:  # a log is no reason to stop a training
+            warnings.warn(f"the log for TensorBoard is not written: {error}", NotSaved, stacklevel=2)
+
+    def _begin(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # a run that goes on tells of its earlier epochs again, so their old events would be there twice
+        make_folder(self.folder)
+        for old in self.folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        return SummaryWriter(str(self.folder))

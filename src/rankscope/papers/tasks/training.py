@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.errors import NumericalError
+from rankscope.network import Attention, Mixer, Mlp
 from rankscope.papers.tasks.checkpoint import Epoch, Trained, initial_model, measured_score, why_stop
-from rankscope.papers.tasks.dropout import dropout
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.papers.tasks.run_folder import RunFolder
 from rankscope.papers.tasks.task import TASKS, Batch, Task, TaskConfig
@@ -165,3 +165,24 @@ def _report_known(known: Trained, tell: Tell | None) -> Trained:
 
 def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
     return math.fsum(value * count for value, count in zip(values, counts, strict=True)) / sum(counts)
+
+
+@contextmanager
+def dropout(model: nn.Module, chance: float, generator: torch.Generator) -> Iterator[None]:
+    """Inside the block, entries that pass from part to part are zero with that probability, the others scaled up.
+
+    Dropped are entries of what the reader gives, of attention maps, and of what attentions and MLPs give, as BERT does
+    it. The parts themselves know nothing of it: a trained network has no dropout.
+    """
+
+    def thin(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        kept = torch.rand(output.shape, generator=generator) >= chance
+        return output * (kept.to(output.dtype) / (1 - chance))
+
+    with ExitStack() as stack:
+        if chance:
+            reader = getattr(model, "reader", None)
+            for part in model.modules():
+                if part is reader or isinstance(part, Attention | Mixer | Mlp):
+                    stack.callback(part.register_forward_hook(thin).remove)
+        yield
