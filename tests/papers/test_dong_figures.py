@@ -605,7 +605,7 @@ def asked(monkeypatch):
 def test_tables(asked):
     steps = []
     job = Job(size="usual", advance=lambda done, total: steps.append((done, total)))
-    table, found = FIGURES["dong-bert"].made(job)
+    table, found = FIGURES["dong-bert"].make(job)
     assert asked == [0, 1, 2]
     assert steps[-1] == (4, 4)
     first = table.where(weights="initial", variant="san", seed=1, layer=0, arithmetic="float32")
@@ -632,7 +632,7 @@ def test_tables(asked):
     assert len(low) == 22  # layers 2 to 12 of both falling variants: rounding has no quotient
     assert all(one.quotient is None for one in low)
     assert "another model, minilm" in notes(found)[-1]
-    _, other = FIGURES["dong-albert"].made(Job(size="fast", seeds=(5,)))
+    _, other = FIGURES["dong-albert"].make(Job(size="fast", seeds=(5,)))
     assert asked[3:] == [5]
     assert other.published == ()
     assert not any("read from the figure" in point.statement for point in points(other))
@@ -650,22 +650,22 @@ def test_a_figure_that_was_stopped_goes_on(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(dong_curves, "initial_curves", stopped)
     job = Job(size="usual", store=Store(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        FIGURES["dong-bert"].made(job)
+        FIGURES["dong-bert"].make(job)
     assert asked == [0]
     asked_then = asked.copy()
     monkeypatch.setattr(
         dong_curves, "initial_curves", lambda subject, seed, **sizes: asked.append(seed) or piece(seed)
     )
-    table, found = FIGURES["dong-bert"].made(job)
+    table, found = FIGURES["dong-bert"].make(job)
     assert asked == [*asked_then, 1, 2]
-    whole, expected = FIGURES["dong-bert"].made(Job(size="usual"))
+    whole, expected = FIGURES["dong-bert"].make(Job(size="usual"))
     assert table.frame.equals(whole.frame)
     assert found == expected
 
 
 def test_without_trained_weights(asked, monkeypatch):
     monkeypatch.setattr(dong_curves, "trained_source", lambda subject: None)
-    table, found = FIGURES["dong-xlnet"].made(Job(size="fast"))
+    table, found = FIGURES["dong-xlnet"].make(Job(size="fast"))
     assert table.frame["weights"].unique().to_list() == ["initial"]
     assert "rankscope ablate xlnet-base-cased --semantics paper" in notes(found)[-1]
     assert not any(", trained" in point.statement for point in points(found))
@@ -680,7 +680,7 @@ def test_without_trained_weights(asked, monkeypatch):
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_loaded_figure_says_and_shows_the_same(name, asked, tmp_path):
-    table, found = FIGURES[name].made(Job(size="usual"))
+    table, found = FIGURES[name].make(Job(size="usual"))
     finding = finding_of(FIGURES[name], "usual", table, found)
     finding.save(tmp_path / "figure.json")
     again = ReproduceFinding.load(tmp_path / "figure.json")

@@ -206,7 +206,7 @@ ONE = FullModel(model="sort", seed=3, weights="trained", accuracy=0.1 + 0.2)
 def test_a_typed_piece_is_the_same_whether_it_was_made_or_read(tmp_path: Path) -> None:
     work = Work(ONE)
     for place in (Store(), Store(tmp_path), Store(tmp_path)):
-        found = place.kept(FullModel, "piece", ASKED, work)
+        found = place.keep(FullModel, "piece", ASKED, work)
         assert isinstance(found, FullModel)
         assert found == ONE
     assert work.times == 2
@@ -214,12 +214,12 @@ def test_a_typed_piece_is_the_same_whether_it_was_made_or_read(tmp_path: Path) -
 
 @pytest.mark.parametrize("found", [{"model": "sort"}, [1], None, {**ONE.model_dump(), "accuracy": "high"}])
 def test_a_piece_of_another_kind_is_made_again(tmp_path: Path, found: Any) -> None:
-    Store(tmp_path).kept(FullModel, "piece", ASKED, Work(ONE))
+    Store(tmp_path).keep(FullModel, "piece", ASKED, Work(ONE))
     (file,) = tmp_path.rglob("result.json")
     file.write_text(json.dumps({"found": found, "inner": []}))
     work = Work(ONE)
-    assert Store(tmp_path).kept(FullModel, "piece", ASKED, work) == ONE
-    assert Store(tmp_path).kept(FullModel, "piece", ASKED, work) == ONE
+    assert Store(tmp_path).keep(FullModel, "piece", ASKED, work) == ONE
+    assert Store(tmp_path).keep(FullModel, "piece", ASKED, work) == ONE
     assert work.times == 1
 
 

@@ -36,7 +36,7 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def made() -> tuple[Table, PathLengthFound]:
-    table, found = FIGURE.made(Job(size="fast"))
+    table, found = FIGURE.make(Job(size="fast"))
     return table, found
 
 
@@ -120,7 +120,7 @@ def test_statements_hold_for_the_published_models(found: PathLengthFound) -> Non
 
 
 def test_a_seed_changes_nothing(table: Table, found: PathLengthFound) -> None:
-    other, same = FIGURE.made(Job(size="fast", seeds=(5,)))
+    other, same = FIGURE.make(Job(size="fast", seeds=(5,)))
     assert other.frame.equals(table.frame)
     assert same == found
 

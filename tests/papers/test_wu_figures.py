@@ -8,7 +8,7 @@ import pytest
 
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.papers.figures import FIGURES, Job
-from rankscope.papers.figures.kept import push_states, random_starts
+from rankscope.papers.figures.resting import push_states, random_starts
 from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.wu_temperature import slowing
 from rankscope.results import COLUMNS
@@ -22,8 +22,8 @@ STEPS = []
 @cache
 def made():
     """The fast size on two seeds: tables, and what was found."""
-    two = {name: FIGURES[name].made(Job(size="fast", seeds=(5, 8))) for name in NAMES[:-1]}
-    last = FIGURES["wu-counterexample"].made(
+    two = {name: FIGURES[name].make(Job(size="fast", seeds=(5, 8))) for name in NAMES[:-1]}
+    last = FIGURES["wu-counterexample"].make(
         Job(size="fast", advance=lambda done, total: STEPS.append((done, total)))
     )
     return two | {"wu-counterexample": last}

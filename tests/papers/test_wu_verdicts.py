@@ -6,7 +6,7 @@ import pytest
 from rankscope.findings.reproduce import Statement
 from rankscope.papers.figures import wu_geometry, wu_masks, wu_temperature
 from rankscope.papers.figures.figure import all_or_none
-from rankscope.papers.figures.kept import KIND, PushedState, RandomStarts
+from rankscope.papers.figures.resting import KIND, PushedState, RandomStarts
 from rankscope.papers.figures.stacks import Shape, recorded_layers
 from rankscope.papers.figures.wu_counterexample import (
     TokenEquilibrium,

@@ -20,7 +20,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise self._told(error) from None
+            raise self._as_error(error) from None
 
     @classmethod
     def of(cls: type[C], **values: Any) -> C:
@@ -28,7 +28,7 @@ class Config(BaseModel):
         return cls(**values)
 
     @classmethod
-    def _told(cls, error: ValidationError) -> Exception:
+    def _as_error(cls, error: ValidationError) -> Exception:
         """All complaints as one line; a wrong name alone becomes the error that suggests the nearest one."""
         problems = error.errors()
         for problem in problems:

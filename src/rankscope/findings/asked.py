@@ -73,7 +73,7 @@ class CommandConfig(Config):
     group: ClassVar[str] = "Options"
 
     @classmethod
-    def given(cls, config: object, **fields: Any) -> Self:
+    def from_call(cls, config: object, **fields: Any) -> Self:
         """The configuration that a verb was given, or the one of its fields; both at once is an error."""
         if config is None:
             return cls.of(**fields)
@@ -197,7 +197,7 @@ class RandomNetwork(CommandConfig):
         """The command's own default where the field has none."""
         return super().default_text(name) or str(cls.network.get(name, ""))
 
-    def chosen(self, name: str) -> Any:
+    def choice(self, name: str) -> Any:
         """The value of an option of random networks, or the command's default."""
         value = getattr(self, name)
         return self.network[name] if value is None or value == OWN else value
@@ -212,10 +212,10 @@ class RunOptions(CommandConfig):
 class RandomOnly(RandomNetwork, RunOptions, SeedOptions):
     """A command about random networks alone."""
 
-    def filled(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every default of the command written out, so that a saved configuration says everything."""
         return self.model_copy(
-            update={name: self.chosen(name) for name in self.network if name in type(self).model_fields}
+            update={name: self.choice(name) for name in self.network if name in type(self).model_fields}
         )
 
 
@@ -385,7 +385,7 @@ class ModelOrNetwork(ModelInputs, RandomNetwork, SeedOptions):
 
     def spec(self) -> dict[str, int | str]:
         """The fields of the ``Spec`` of the random network."""
-        return {name: self.chosen(name) for name in self.network if name != "tokens"}
+        return {name: self.choice(name) for name in self.network if name != "tokens"}
 
 
 class ModelOrRandom(CutOptions, ModelOrNetwork):

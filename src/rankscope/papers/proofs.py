@@ -73,7 +73,7 @@ class ProofEntry:
         return f"{self.kind} {self.number}"
 
     @property
-    def cited(self) -> str:
+    def citation(self) -> str:
         """The source, and what it takes the place of."""
         return str(self.source) if self.replaces is None else f"{self.source}; in place of {self.replaces}"
 
@@ -82,7 +82,7 @@ class ProofEntry:
         facts = [
             f"### {self.label} ({self.name}): {self.title}",
             "",
-            f"- Source: {self.cited}",
+            f"- Source: {self.citation}",
             f"- Verdict: {self.verdict}",
             f"- Shown by: `{self.command}`",
         ]

@@ -125,7 +125,7 @@ def ablate(
         norm = _own_or_none(config.norm)
     plan = plan_of(config, norm)
     gathered = _Collection()
-    tokens = config.chosen("tokens") if isinstance(source, Spec) else None
+    tokens = config.choice("tokens") if isinstance(source, Spec) else None
     with memory_words("ablation", ADVICE):
         for subject in subjects(
             source, config, given, seeds=config.seeds, tokens=tokens, tokenizer=tokenizer
@@ -369,11 +369,11 @@ def _finding(gathered: _Collection, config: AblateConfig) -> AblateFinding:
         raise ConfigError("no model was run; an ablation needs at least one seed")
     ran = config.model_copy(update={"dtype": about.dtype, "model": about.model})
     words = definitions(config.measures) | ({DEFINITION: MEANING} if gathered.blamed else {})
-    table = about.stamped(gathered.rows.table(ran, command="ablate", seeds=config.seeds))
+    table = about.with_network(gathered.rows.table(ran, command="ablate", seeds=config.seeds))
     definition, fates = fates_of(table)
     network = gathered.headline
     return AblateFinding(
-        subject=about.told(
+        subject=about.subject_value(
             seeds=len(config.seeds), texts=gathered.texts, tokens=gathered.tokens, notes=gathered.notes
         ),
         semantics=config.semantics,

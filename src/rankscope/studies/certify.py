@@ -99,7 +99,7 @@ def certify(
     found, notes = list[TextCertificate](), dict[str, None]()
     about, cut = None, None
     with memory_words("certificate", "lower ", Option("max_tokens")):
-        tokens = config.chosen("tokens") if isinstance(source, Spec) else config.tokens
+        tokens = config.choice("tokens") if isinstance(source, Spec) else config.tokens
         for subject in subjects(
             source, config, given, seeds=config.seeds, tokens=tokens, tokenizer=tokenizer
         ):
@@ -123,7 +123,7 @@ def _source_and_cut(source: Any, config: CertifyConfig) -> tuple[Any, CertifyCon
     """
     if source is None:
         spec = Spec.of(**config.spec() | {"variant": "transformer", "mask": "full"})
-        return spec, config.model_copy(update={"variant": config.chosen("variant"), "norm": None})
+        return spec, config.model_copy(update={"variant": config.choice("variant"), "norm": None})
     return source, config
 
 
@@ -448,11 +448,11 @@ def finding_of(
     for one in found:
         _add_rows(rows, one)
     names, seeds = config.certified, len({one.seed for one in found})
-    table = about.stamped(rows.table(config, command="certify", seeds=config.seeds))
+    table = about.with_network(rows.table(config, command="certify", seeds=config.seeds))
     shown = {name: one.printed for name, one in found[0].printed.items() if one.printed is not None}
     layers = sorted({line.layer for line in found[0].lines})
     return CertifyFinding(
-        subject=about.told_of_cut(
+        subject=about.cut_value(
             cut, seeds=seeds, texts=len(found), tokens=sum(one.tokens for one in found), notes=notes
         ),
         gamma=config.gamma,

@@ -34,11 +34,11 @@ def collapse(
 
     Give a ``CollapseConfig``, or its fields: ``rs.collapse(layers=6, masks=("full", "causal"))``.
     """
-    config = _check_config(CollapseConfig.given(config, **fields))
+    config = _check_config(CollapseConfig.from_call(config, **fields))
     rows, measure = RowBuilder(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
     done = 0
-    with torch.no_grad(), threads_for(config.chosen("tokens") * config.chosen("dim")):
+    with torch.no_grad(), threads_for(config.choice("tokens") * config.choice("dim")):
         for about, network, batch in _networks(config):
             measure(rows, config, about, network, batch)
             done += len(batch.seeds)
@@ -47,7 +47,7 @@ def collapse(
     table = rows.table(config, command="collapse", seeds=config.seeds)
     return CollapseFinding(
         networks=cells,
-        courses=tuple(_courses(table, config.chosen("layers"))),
+        courses=tuple(_courses(table, config.choice("layers"))),
         apart=tuple(_apart(config)),
         definitions=definitions(config.measures),
         split=config.split,
@@ -79,7 +79,7 @@ def _check_config(config: CollapseConfig) -> CollapseConfig:
             Option("split"),
             ", or leave it out",
         )
-    full = config.filled().model_copy(
+    full = config.with_defaults().model_copy(
         update={
             "masks": tuple(dict.fromkeys(parse_mask(mask).text for mask in config.masks)),
             "measures": tuple(dict.fromkeys(measure.definition for measure in measures)),
@@ -88,7 +88,7 @@ def _check_config(config: CollapseConfig) -> CollapseConfig:
     for norm, name in product(full.norms, full.variants):
         spec_of(full, norm, name)
     for mask in full.masks:
-        parse_mask(mask).matrix(full.chosen("tokens"))
+        parse_mask(mask).matrix(full.choice("tokens"))
     try:
         torch.zeros(1, device=config.device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -99,7 +99,7 @@ def _check_config(config: CollapseConfig) -> CollapseConfig:
 def spec_of(config: CollapseConfig, norm: str, name: str = "transformer") -> Spec:
     """The network of one norm and variant."""
     shared = ("layers", "heads", "dim", "placement", "position", "values", "init")
-    return Spec.of(norm=norm, variant=name, **{field: config.chosen(field) for field in shared})
+    return Spec.of(norm=norm, variant=name, **{field: config.choice(field) for field in shared})
 
 
 def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]]:
@@ -107,7 +107,7 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]
     for norm in config.norms:
         spec, dtype = spec_of(config, norm), dtype_named(config.dtype)
         for batch in batches(
-            spec, tokens=config.chosen("tokens"), seeds=config.seeds, dtype=dtype, device=config.device
+            spec, tokens=config.choice("tokens"), seeds=config.seeds, dtype=dtype, device=config.device
         ):
             for mask, name in product(config.masks, config.variants):
                 network = variant(with_mask(batch.network, parse_mask(mask)), name)
@@ -201,7 +201,7 @@ def _courses(table: Table, layers: int) -> Iterator[Course]:
 
 
 def _apart(config: CollapseConfig) -> Iterator[Apart]:
-    found = (apart_under(mask, config.chosen("tokens")) for mask in config.masks)
+    found = (apart_under(mask, config.choice("tokens")) for mask in config.masks)
     return (one for one in found if one is not None)
 
 

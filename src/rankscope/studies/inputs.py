@@ -81,7 +81,7 @@ def resolve_call(
     if isinstance(first, kind):
         config, first = first, None
     elif isinstance(first, asked.CommandConfig):
-        kind.given(first)  # says what was expected
+        kind.from_call(first)  # says what was expected
     named = {"model": os.fspath(first)} if isinstance(first, str | os.PathLike) else {}
     if config is None:
         paths = {
@@ -89,7 +89,7 @@ def resolve_call(
         }
         given = replace(given, **dict.fromkeys(paths))
         options |= {**_with_paths(first, options.get("blocks")), **paths}
-    config = kind.given(config, **options, **named)
+    config = kind.from_call(config, **options, **named)
     model = config.model if first is None or named else first
     if isinstance(config, asked.ModelOrNetwork):
         besides = ("tokens",) if isinstance(model, Spec) else ()  # a Spec says everything but that
@@ -184,7 +184,7 @@ def _with_named(given: CallInputs, config: asked.Inputs) -> CallInputs:
 
 
 @dataclass(kw_only=True, slots=True)
-class TextBatches:
+class MeasuredBatches:
     """Batches, how many texts they hold if that is known, and which tokens of them are measured."""
 
     batches: Iterator[Batch]
@@ -261,7 +261,7 @@ def _first_call(model: nn.Module, given: CallInputs) -> Batch | None:
 
 def chosen_inputs(
     loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layout, *, seed: int
-) -> TextBatches:
+) -> MeasuredBatches:
     """The inputs that the user gave (at most one kind), or those that fit the model, whose blocks ``layout`` names."""
     named = given.kinds
     named += ["random_tokens"] if config.random_tokens is not None else []
@@ -314,7 +314,7 @@ def chosen_inputs(
     return made if config.max_texts is None else _first_texts(made, config)
 
 
-def _with_decoder(inputs: TextBatches, loaded: Loaded, kind: str, value: Any) -> TextBatches:
+def _with_decoder(inputs: MeasuredBatches, loaded: Loaded, kind: str, value: Any) -> MeasuredBatches:
     """The same, with what the decoder reads, where the model has an encoder besides."""
     if "decoder_input_ids" not in loaded.takes:
         return inputs
@@ -331,7 +331,7 @@ def _with_decoder(inputs: TextBatches, loaded: Loaded, kind: str, value: Any) ->
     return replace(inputs, tokens=inputs.tokens.model_copy(update={"decoder_inputs": reads}))
 
 
-def _first_texts(inputs: TextBatches, config: asked.Inputs) -> TextBatches:
+def _first_texts(inputs: MeasuredBatches, config: asked.Inputs) -> MeasuredBatches:
     """Whole batches up to the number of texts asked for; the last one shortened."""
     most = config.max_texts or 0
     total = most if inputs.total is None else min(most, inputs.total)
@@ -347,7 +347,7 @@ def _first_texts(inputs: TextBatches, config: asked.Inputs) -> TextBatches:
     return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, total=total)
 
 
-def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> TextBatches:
+def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> MeasuredBatches:
     if loaded.tokenizer is None and loaded.kind in ("image", "audio"):
         other = {"image": "images", "audio": "audio"}[loaded.kind]
         raise ConfigError(f"{loaded.name} does not read texts; give what it reads: ", Option(other))
@@ -371,7 +371,7 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> TextBatc
     few = list(islice(read, TEXTS))
     begin = missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
-    return TextBatches(
+    return MeasuredBatches(
         batches=text_batches(
             chain(few, read),
             loaded.tokenizer,
@@ -388,9 +388,9 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> TextBatc
     )
 
 
-def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> TextBatches:
+def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> MeasuredBatches:
     shape = config.random_tokens or ""
-    return TextBatches(
+    return MeasuredBatches(
         batches=random_token_batches(
             loaded.model,
             shape,
@@ -405,9 +405,9 @@ def _random_tokens(loaded: Loaded, config: asked.Inputs, _: Any, seed: int) -> T
     )
 
 
-def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> TextBatches:
+def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> MeasuredBatches:
     pictures = sample_images(seed=seed) if images is None else read_images(images)
-    return TextBatches(
+    return MeasuredBatches(
         batches=image_batches(
             pictures, loaded.model, processor=loaded.processor, batch_size=config.batch_size
         ),
@@ -420,9 +420,9 @@ def _images(loaded: Loaded, config: asked.Inputs, images: Any, seed: int) -> Tex
     )
 
 
-def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> TextBatches:
+def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> MeasuredBatches:
     waves = sample_audio(seed=seed) if audio is None else read_audio(audio)
-    return TextBatches(
+    return MeasuredBatches(
         batches=audio_batches(
             waves, loaded.model, processor=loaded.processor, batch_size=config.batch_size, seed=seed
         ),
@@ -435,7 +435,7 @@ def _audio(loaded: Loaded, config: asked.Inputs, audio: Any, seed: int) -> TextB
     )
 
 
-def _calls(loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layout) -> TextBatches:
+def _calls(loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layout) -> MeasuredBatches:
     inputs = given.inputs
     batches = batches_of_call(
         loaded.model, inputs, call=given.call, layout=layout, batch_size=config.batch_size, axes=config.axes
@@ -444,14 +444,14 @@ def _calls(loaded: Loaded, config: asked.Inputs, given: CallInputs, layout: Layo
     source = str(inputs) if isinstance(inputs, str | os.PathLike) else "tensors"
     if batches.total is not None:
         source = "a recorded call" if batches.total == 1 else f"{batches.total} recorded calls"
-    return TextBatches(
+    return MeasuredBatches(
         batches=batches,
         total=None,
         tokens=TokensRead(inputs=source, read="ready inputs", text_axes=batches.axes),
     )
 
 
-def _with_pictures(inputs: TextBatches, loaded: Loaded, seed: int) -> TextBatches:
+def _with_pictures(inputs: MeasuredBatches, loaded: Loaded, seed: int) -> MeasuredBatches:
     """For a model that reads text and image side by side (CLIP), sample images go with the texts."""
     both = {"input_ids", "pixel_values"} <= set(loaded.takes)
     if not both or not _needs_both(loaded):

@@ -108,7 +108,7 @@ def paths(
             feeding,
             given,
             seeds=config.seeds,
-            tokens=config.chosen("tokens") if is_random else None,
+            tokens=config.choice("tokens") if is_random else None,
             tokenizer=tokenizer,
         ):
             about = about or subject.about
@@ -121,7 +121,7 @@ def paths(
             notes |= dict.fromkeys(subject.notes())
     if not texts_found or cut is None or about is None:
         raise ConfigError("no text was given; a decomposition needs at least one")
-    table = about.stamped(rows.table(config, command="paths", seeds=config.seeds))
+    table = about.with_network(rows.table(config, command="paths", seeds=config.seeds))
     return _finding(texts_found, about, cut, config, table, list(notes))
 
 
@@ -143,7 +143,7 @@ def _network_of(source: Any, config: PathsConfig) -> tuple[Any, PathsConfig]:
     if source is None:
         source = Spec.of(**config.spec() | {"variant": "transformer", "mask": "full"})
         config = config.model_copy(
-            update={name: config.chosen(name) for name in config.network if name != "mask"}
+            update={name: config.choice(name) for name in config.network if name != "mask"}
         )
     elif isinstance(source, Spec):
         own = {
@@ -151,7 +151,7 @@ def _network_of(source: Any, config: PathsConfig) -> tuple[Any, PathsConfig]:
             for name in config.network
             if name not in ("tokens", "variant", "mask")
         }
-        own |= {"variant": config.variant or source.variant, "tokens": config.chosen("tokens")}
+        own |= {"variant": config.variant or source.variant, "tokens": config.choice("tokens")}
         config = config.model_copy(update=own | {"mask": config.mask or source.mask})
     check_variant(config.variant or config.of_model["variant"])
     if config.mask not in (None, OWN):
@@ -435,7 +435,7 @@ def _finding(
     pruned = first.pruning.summary() if first.pruning is not None else None
     place = {"text": first.sample, "seed": first.seed}
     return PathsFinding(
-        subject=about.told_of_cut(
+        subject=about.cut_value(
             cut,
             seeds=len(config.seeds),
             texts=len(texts),

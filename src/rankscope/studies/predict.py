@@ -72,7 +72,7 @@ def predict(
         _refuse_loading(config)
     check_loading(config, what)
     _refuse_unused(config, what)
-    rows, tokens = RowBuilder(), config.chosen("tokens")
+    rows, tokens = RowBuilder(), config.choice("tokens")
     spec: Spec | None = None
     told: Statements | None = None
     prediction: ForecastValue | None = None
@@ -172,7 +172,7 @@ def _random_spec(config: PredictConfig) -> Spec:
     """The random network that the options describe, at the first of its depths."""
     names = [name for name in config.network if name not in ("layers", "tokens")]
     depth = config.layers[0] if config.layers else config.network["layers"]
-    return Spec.of(layers=depth, **{name: config.chosen(name) for name in names})
+    return Spec.of(layers=depth, **{name: config.choice(name) for name in names})
 
 
 def _refuse(config: PredictConfig) -> None:

@@ -118,7 +118,7 @@ def rate(
 
 
 def _random(config: RateConfig) -> Iterator[RateSubject]:
-    spec, tokens = Spec.of(**config.spec()), config.chosen("tokens")
+    spec, tokens = Spec.of(**config.spec()), config.choice("tokens")
     parse_mask(spec.mask).matrix(tokens)
     for seed in config.seeds:
         for_weights, for_tokens = generators(seed)
@@ -139,7 +139,7 @@ def _random(config: RateConfig) -> Iterator[RateSubject]:
 
 
 def _cuts_of_model(model: Source, config: RateConfig, given: CallInputs) -> Iterator[RateSubject]:
-    tokens = config.chosen("tokens") if isinstance(model, Spec) else None
+    tokens = config.choice("tokens") if isinstance(model, Spec) else None
     for subject in subjects(model, config, given, seeds=config.seeds, tokens=tokens):
         cut = one_cut(subject.network, config)
         network = repeat_blocks(cut.network, config.layers)

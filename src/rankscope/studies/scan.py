@@ -63,7 +63,7 @@ from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
 from rankscope.studies.inputs import (
     CallInputs,
-    TextBatches,
+    MeasuredBatches,
     asked_of,
     chosen_inputs,
     found_layout,
@@ -275,7 +275,7 @@ def _of_stack(layout: Layout, config: ScanConfig) -> Layout:
 def _run_scan(
     ready: Loaded,
     layout: Layout,
-    chosen: TextBatches,
+    chosen: MeasuredBatches,
     config: ScanConfig,
     loss: LossOf | None,
     advance: Advance | None,
@@ -326,7 +326,7 @@ def _run_scan(
     return table() if gradients is None else _with_gradients(table(), gradients), gradients
 
 
-def _key(ready: Loaded, chosen: TextBatches, config: ScanConfig) -> dict[str, str]:
+def _key(ready: Loaded, chosen: MeasuredBatches, config: ScanConfig) -> dict[str, str]:
     """What must be the same for a scan to go on; how many texts run at a time, and where, may change."""
     return {
         "options": run_id(config.model_copy(update={"batch_size": 1, "device": "cpu"})),

@@ -111,7 +111,7 @@ class About:
     as_it_is: tuple[Place, ...] = ()
     spec: Spec | None = None
 
-    def told(self, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]) -> ToldSubject:
+    def subject_value(self, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]) -> ToldSubject:
         """What a finding keeps of a subject that was run; ``texts`` and ``tokens`` are those of all seeds.
 
         ``notes`` are what its loader and its readers said.
@@ -133,14 +133,12 @@ class About:
             reported=tuple(notes),
         )
 
-    def told_of_cut(
-        self, cut: Cut, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]
-    ) -> CutSubject:
+    def cut_value(self, cut: Cut, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]) -> CutSubject:
         """The same of one network of it."""
-        whole = self.told(seeds=seeds, texts=texts, tokens=tokens, notes=notes)
+        whole = self.subject_value(seeds=seeds, texts=texts, tokens=tokens, notes=notes)
         return CutSubject(**dict(whole), variant=cut.variant, mask=cut.mask, norm=cut.norm)
 
-    def stamped(self, table: Table) -> Table:
+    def with_network(self, table: Table) -> Table:
         """The table with the whole description of a random network in its provenance."""
         if self.spec is None:
             return table

@@ -637,7 +637,7 @@ EDGE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Projection:
+class SphereView:
     """An orthographic view: ``basis`` (``3 dim``) has the directions right, up and towards the reader as rows.
 
     ``share`` is the part of the squared length of what is drawn that lies in these three directions; ``axes`` (``3 3``)
@@ -654,7 +654,7 @@ class Projection:
         return found
 
 
-def view_of(points: Array, shown: Array) -> Projection:
+def view_of(points: Array, shown: Array) -> SphereView:
     """The view of unit vectors ``points dim``: coordinates in three dimensions, principal directions in more.
 
     Principal directions are taken about zero, not about the mean, because the sphere has its center there. The view is
@@ -666,7 +666,7 @@ def view_of(points: Array, shown: Array) -> Projection:
     turns = [2 * math.pi * turn / TURNS for turn in range(TURNS)]
     views = [rotation(turn, math.radians(tilt)) for tilt in TILTS for turn in turns]
     turn = max(views, key=lambda view: round(_size_in_view(shown @ basis.T @ view.T), 3))
-    return Projection(
+    return SphereView(
         basis=turn @ basis, axes=turn.T.copy(), share=float(np.sum(kept**2)) / size if size > 0 else 1.0
     )
 
@@ -694,7 +694,7 @@ def rotation(turn: float, tilt: float) -> Array:
     return np.array([right, np.cross(near, right), near])
 
 
-def graticule(view: Projection) -> list[Array]:
+def graticule(view: SphereView) -> list[Array]:
     """Meridians and parallels, 30 degrees apart, as lines ``points 3`` in the view."""
     around, along = np.linspace(0, 2 * np.pi, 61), np.linspace(-np.pi / 2, np.pi / 2, 31)
     lines = [(around, np.full_like(around, math.radians(latitude))) for latitude in range(-60, 61, 30)]
@@ -759,7 +759,7 @@ def _spheres(
     )
 
 
-def _net(view: Projection) -> list[PlaneLine]:
+def _net(view: SphereView) -> list[PlaneLine]:
     """The near half of the meridians and parallels."""
     return [
         PlaneLine(_pairs(line[piece, :2]), -1, True)
@@ -797,7 +797,7 @@ def _ends_on(seen: Array, recorded: RecordedPaths, start: int, drawn: list[int])
     return sorted(found, key=lambda spot: not spot.faint)
 
 
-def _axis_words(view: Projection, letter: str) -> list[tuple[float, float, str]]:
+def _axis_words(view: SphereView, letter: str) -> list[tuple[float, float, str]]:
     """Of every axis the end on the near side, named beside it, away from the middle: tokens often end on an axis."""
     found = []
     for place, end in enumerate(view.axes, start=1):

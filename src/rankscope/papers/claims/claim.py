@@ -96,7 +96,7 @@ class Claim:
     check: Callable[[int], ClaimOutcome]
 
     @property
-    def cited(self) -> str:
+    def citation(self) -> str:
         """The source with the paper written out."""
         return str(replace(self.source, key=PAPERS.get(self.source.key, self.source.key)))
 

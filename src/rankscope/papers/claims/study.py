@@ -81,7 +81,7 @@ def _claim_value(claim: Claim, finding: ClaimOutcome) -> CheckedClaim:
         id=claim.id,
         title=claim.title,
         statement=claim.statement,
-        source=claim.cited,
+        source=claim.citation,
         ref=str(claim.source),
         expected=claim.expected,
         verdict=finding.verdict,

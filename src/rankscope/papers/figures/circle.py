@@ -265,7 +265,7 @@ def walk_of(config: CircleConfig, steps: int, job: Job, key: str) -> StepRecord:
         trained = train_task(CIRCLE, config, folder=job.store.folder(key, asked))
         return record_step(trained.model.double(), config, steps)
 
-    return job.store.kept(StepRecord, key, asked, make)
+    return job.store.keep(StepRecord, key, asked, make)
 
 
 def _add(rows: RowBuilder, one: CircleNetwork, radius: float) -> None:

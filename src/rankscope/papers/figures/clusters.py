@@ -210,7 +210,7 @@ def compute(config: ClusterConfig, job: Job) -> tuple[Table, ClustersFound]:
                 gathered.masks += [_after_plain_steps(x, beta, mask) for mask in config.masks]
             job.tell(done, len(work))
     table = rows.table(config, command="reproduce", seeds=config.seeds, definitions=definitions([COSINE]))
-    return table, gathered.found(ClustersSetting(tokens=config.tokens))
+    return table, gathered.as_value(ClustersSetting(tokens=config.tokens))
 
 
 def _add_rows(rows: RowBuilder, found: Sequence[Coarsening], dim: int, beta: float, seed: int) -> None:
@@ -308,7 +308,7 @@ class _Cells:
                 if beta * math.sin(gap) ** 2 > STEEP and plateau.length > LONG:
                     self.misses.append(abs(math.log10(plateau.length) - log_estimate(x, beta) / LN10))
 
-    def found(self, setting: ClustersSetting) -> ClustersFound:
+    def as_value(self, setting: ClustersSetting) -> ClustersFound:
         return ClustersFound(
             setting=setting,
             plateaus=tuple(self.cells),

@@ -92,7 +92,7 @@ class Figure(Generic[C, F]):
         # Validated again: some figures have one seed and their own number of starts.
         return type(own).of(**own.model_dump() | {"seeds": tuple(seeds)}) if seeds else own
 
-    def made(self, job: Job) -> tuple[Table, F]:
+    def make(self, job: Job) -> tuple[Table, F]:
         """Rows and what was found."""
         return self.compute(self.config(job.size, job.seeds), job)
 

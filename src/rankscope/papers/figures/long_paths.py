@@ -233,7 +233,7 @@ def _piece(job: Job, training: SortConfig, variant: Variant, seed: int) -> Varia
     def made() -> VariantScores:
         return score_variant(train_task(SORT, config, folder=job.store.folder(f"{key}-training", asked)))
 
-    return job.store.kept(VariantScores, key, asked, made)
+    return job.store.keep(VariantScores, key, asked, made)
 
 
 @torch.no_grad()

@@ -188,7 +188,7 @@ def _one(
         return score_paths(trained, paths, lambda: tell(next(done)))
 
     question = {**asked, "paths": paths.model_dump(mode="json")}
-    return job.store.kept(PathScores, f"measured{config.seed}", question, work)
+    return job.store.keep(PathScores, f"measured{config.seed}", question, work)
 
 
 def _advance(job: Job, before: int, total: int, done: int) -> None:

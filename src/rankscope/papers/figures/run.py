@@ -47,9 +47,9 @@ def reproduce(
     if folder is not None:
         need_png()  # a missing extra names itself now
     store = Store(None if folder is None else Path(folder) / f".{figure.name}.unfinished")
-    with store.held():
+    with store.hold():
         job = Job(size=config.size, seeds=config.seeds, advance=advance, store=store)
-        found = finding_of(figure, config.size, *figure.made(job))
+        found = finding_of(figure, config.size, *figure.make(job))
         if folder is not None:
             (save or (lambda one: one.save_into(folder)))(found)
         store.clear()

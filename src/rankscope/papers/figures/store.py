@@ -33,7 +33,7 @@ class Store:
         self._used: set[Path] = set()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Nobody else uses the folder inside the block."""
         if self.path is None:
             yield
@@ -41,7 +41,7 @@ class Store:
             with lock_folder(self.path):
                 yield
 
-    def kept(self, kind: type[V], key: str, asked: Mapping[str, JsonValue], make: Callable[[], V]) -> V:
+    def keep(self, kind: type[V], key: str, asked: Mapping[str, JsonValue], make: Callable[[], V]) -> V:
         """A typed piece: what ``make`` returns, or returned when it was asked the same before.
 
         It passes through JSON, too. One that was kept and is not of that kind counts as damaged and is made again.

@@ -214,7 +214,7 @@ def _piece(job: Job, config: WidthDepthConfig, form: Form, variant: Variant, rat
         last = trained.curve[-1]
         return Trial(accuracy=trained.score, loss=last.loss, train_accuracy=last.train_score)
 
-    return job.store.kept(Trial, key, asked, made)
+    return job.store.keep(Trial, key, asked, made)
 
 
 def _row(

@@ -17,7 +17,7 @@ from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.measures import evaluate_many, find_measure
 from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
-from rankscope.papers.figures.kept import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
+from rankscope.papers.figures.resting import DIM, DRIFT, KIND, SHEAR, STEADY, TOKENS, kept_cells
 from rankscope.papers.figures.stacks import (
     Shape,
     StackCell,

@@ -15,7 +15,7 @@ from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
 from rankscope.masks import parse_mask, slem_words
 from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
-from rankscope.papers.figures.kept import (
+from rankscope.papers.figures.resting import (
     DIM,
     DRIFT,
     RANKS,

@@ -437,7 +437,7 @@ class ScoredModel:
         count = max(1, AT_ONCE // max(1, x[0].numel()))
         return list(zip(x.split(count), examples[1].split(count), strict=True))
 
-    def kept(self, mode: Sense, length: int, paths: Summed, summed: int) -> KeptPaths:
+    def kept_paths(self, mode: Sense, length: int, paths: Summed, summed: int) -> KeptPaths:
         """Some of its paths."""
         return KeptPaths(
             model=self.task,
@@ -499,11 +499,11 @@ def _add_frozen(rows: list[PathRow], subject: ScoredModel) -> tuple[float, float
         kept.append(found.terms)
     total = every[0].examples
     for length, count in enumerate(counts):
-        alone = subject.kept("frozen", length, "all", count)
+        alone = subject.kept_paths("frozen", length, "all", count)
         rows += _tally_rows(alone, [every[length]])
         share, floor = (one / total for one in shares[length])
         rows.append(_row(alone, SHARE, share, floor))
-        together = subject.kept("frozen", length, "up_to", sum(counts[: length + 1]))
+        together = subject.kept_paths("frozen", length, "up_to", sum(counts[: length + 1]))
         rows += _tally_rows(together, [up_to[length]])
     if subject.fit is not None:
         fitted = [spectrum(network, x).terms for x, _ in subject.chunks(subject.fit.fitted)]
@@ -542,14 +542,14 @@ def _add_runs(rows: list[PathRow], subject: ScoredModel, plan: PathPlan, mode: M
     for length, (paths, drawn) in enumerate(zip(plan.every, plan.drawn, strict=True)):
         counted += len(paths)
         if paths:
-            rows += _tally_rows(subject.kept(mode, length, "all", len(paths)), [tallies[length, 0, 0]])
+            rows += _tally_rows(subject.kept_paths(mode, length, "all", len(paths)), [tallies[length, 0, 0]])
         if length in single:
-            rows += _tally_rows(subject.kept(mode, length, "single", 1), [single[length]])
+            rows += _tally_rows(subject.kept_paths(mode, length, "single", 1), [single[length]])
         if length in up_to:
-            rows += _tally_rows(subject.kept(mode, length, "up_to", counted), [up_to[length]])
+            rows += _tally_rows(subject.kept_paths(mode, length, "up_to", counted), [up_to[length]])
         for summed, repeats in drawn.items():
             own = [tallies[length, summed, repeat] for repeat in range(len(repeats))]
-            rows += _tally_rows(subject.kept(mode, length, "drawn", summed), own)
+            rows += _tally_rows(subject.kept_paths(mode, length, "drawn", summed), own)
     if subject.fit is not None and every:
         fitted = _classifier_states(subject, subject.fit, plan, mode)
         known = {length: torch.cat(some) for length, some in kept.items()}
@@ -586,7 +586,7 @@ def _add_refits(
     counts = counts_of(subject.model.network)
     for length, states in fitted.items():
         found = refit(fit, states, states if fit.in_sample else scored[length])
-        about = subject.kept(mode, length, "all", counts[length])
+        about = subject.kept_paths(mode, length, "all", counts[length])
         # A classifier of sums whose residual is rounding reads rounding.
         known = {"resolved": resolved[length]}
         rows += [_row(about, name, value, 0.0).model_copy(update=known) for name, value in found.items()]

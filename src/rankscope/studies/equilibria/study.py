@@ -84,7 +84,7 @@ def equilibria(
     same of recorded starts after ``step`` steps, ``sample`` the number of the start; ``without norm``, the residual
     ratio of the same weights without the norm, from the split pass.
     """
-    config = _check_config(EquilibriaConfig.given(config, **fields))
+    config = _check_config(EquilibriaConfig.from_call(config, **fields))
     say = advance or (lambda done, total, doing: None)
     rows, proof = RowBuilder(), None
     with torch.no_grad(), threads_for(config.tokens * max(config.tokens, config.dim)):
