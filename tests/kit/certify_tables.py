@@ -6,7 +6,7 @@ import torch
 
 from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.certificate import CERTIFIED, Certificate, LayerBounds
-from rankscope.findings.certify import Block, CertifyConfig, Failed, Printed
+from rankscope.findings.certify import CertifiedBlock, CertifyConfig, Failed, Printed
 from rankscope.findings.reading import TokensRead
 from rankscope.network import Spec, build
 from rankscope.studies import certify as study
@@ -103,7 +103,7 @@ def printed_of(layers, base=2.0, failing_from=1, name="dong-2.3"):
 
 def explain_of(layers):
     return tuple(
-        Block(
+        CertifiedBlock(
             layer=layer,
             heads=2,
             d_qk=8,

@@ -41,7 +41,9 @@ def made(heads: Sequence[int], /, **changes: Any) -> PathsFinding:
     weights = [math.exp(-0.5 * ((k - 1.6) / 1.7) ** 2) for k in range(len(counts))]
     shares = [weight / sum(weights) for weight in weights]
     total = sum(counts)
-    sites = tuple(v.Site(layer=at, site="attention", heads=many) for at, many in enumerate(heads, start=1))
+    sites = tuple(
+        v.SiteValue(layer=at, site="attention", heads=many) for at, many in enumerate(heads, start=1)
+    )
     fields: dict[str, Any] = {
         "subject": CutSubject(
             model="gpt2", family="gpt2", kind="gpt2", proof=None, weights="trained", parameters=10, dtype="float32",
@@ -83,10 +85,10 @@ def ranked(heads: Sequence[Sequence[int | None]], *, unreal: Collection[int] = (
     )  # fmt: skip
 
 
-def searched(**changes: Any) -> v.Search:
+def searched(**changes: Any) -> v.SearchValue:
     """A search that proved its list, with ``changes``."""
     found: dict[str, Any] = {
         "score": "norm", "exact": True, "gap": 0.0, "bound": 0.5, "tells": True, "ranked": 2, "expanded": 5,
         "seconds": 3.0, "waiting": 0, "seconds_more": None, "text": 0, "seed": 0,
     }  # fmt: skip
-    return v.Search(**found | changes)
+    return v.SearchValue(**found | changes)

@@ -172,7 +172,7 @@ class Leads(Value):
     """Its logarithm."""
 
 
-class Dip(Value):
+class CutDip(Value, title="Dip"):
     """A ratio that falls and comes back."""
 
     layer: int
@@ -267,7 +267,7 @@ class Fate(Value):
     leads_to: Leads | None
     """Where that pace leads."""
 
-    dip: Dip | None
+    dip: CutDip | None
     """The deepest dip of a curve that comes back."""
 
     would_decide: str | None

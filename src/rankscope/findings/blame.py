@@ -109,7 +109,7 @@ class Sums(Value):
         return self.decided_for if sign < 0 else self.decided_against
 
 
-class Block(Sums):
+class BlamedBlock(Sums, title="Block"):
     """The same of one block."""
 
     block: int
@@ -181,7 +181,7 @@ class Blame(Sums):
     dominated: tuple[Dominance, ...]
     """Layers at which massive tokens or one channel make up most of a state."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlamedBlock, ...]
     """Every block by itself."""
 
     @model_validator(mode="after")
@@ -350,7 +350,7 @@ def _cell(sums: Sums, kind: str) -> Cell | str:
     return text if real else Cell(f"{text}*", faint=True)
 
 
-def _point(one: Block, kind: str) -> Point:
+def _point(one: BlamedBlock, kind: str) -> Point:
     change, floor = (one.kinds or {}).get(kind), (one.floors or {}).get(kind)
     if change is None:
         return Point(one.block, None)

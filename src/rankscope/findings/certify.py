@@ -448,7 +448,7 @@ class Text(Value):
     """What is proven of the whole network, by definition."""
 
 
-class Block(Value):
+class CertifiedBlock(Value, title="Block"):
     """What printed bounds are made of in one block, on the first text.
 
     ``beta = max_h |W_QK|_1 |W_h|_{1,inf}`` and ``K = 4 gamma beta H lambda / sqrt(d_qk)`` as Dong, Cordonnier and
@@ -566,7 +566,7 @@ class CertifyFinding(Finding):
     printed: dict[Definition, Printed]
     """The theorem in print that speaks of a definition, of such networks."""
 
-    explain: tuple[Block, ...] = ()
+    explain: tuple[CertifiedBlock, ...] = ()
     """What printed bounds are made of, block by block, on the first text."""
 
     left_out: int = 0
@@ -855,14 +855,14 @@ def _starred(text: str, resolved: bool) -> str:
     return text if resolved or text == NOTHING else text + UNRESOLVED_MARK
 
 
-def _made_of(blocks: Sequence[Block]) -> Tabular:
+def _made_of(blocks: Sequence[CertifiedBlock]) -> Tabular:
     columns = [Column("layer", "name"), *(Column(name, optional=True) for name in MADE_OF.values())]
     return Tabular(
         columns=columns, rows=[[str(one.layer), *(_made(one, name) for name in MADE_OF)] for one in blocks]
     )
 
 
-def _made(block: Block, name: str) -> str:
+def _made(block: CertifiedBlock, name: str) -> str:
     value = getattr(block, name)
     if value is None or value == ():
         return NOTHING

@@ -26,7 +26,7 @@ def variant_name(variant: str) -> str:
     return f"{VARIANTS[variant]} ({variant})" if variant in VARIANTS else variant
 
 
-class Proof(Value):
+class ProofValue(Value, title="Proof"):
     """How far the tree was from the model, relative to the length of a token."""
 
     coarse: bool
@@ -65,7 +65,7 @@ class Proof(Value):
         return f"the blocks of the tree equal the model's to {number(self.end_to_end, 1)}; {rest}{fine}"
 
 
-class Place(Value):
+class PlaceValue(Value, title="Place"):
     """A piece of a model's code that is run as it is, because no part of a tree computes it."""
 
     where: str
@@ -111,10 +111,10 @@ class Subject(TokensRead):
     tokens: FiniteFloat
     """Tokens of a text that are measured, on average."""
 
-    proof: Proof | None
+    proof: ProofValue | None
     """How far the tree was from the model; null where the network is a tree from the start."""
 
-    as_it_is: tuple[Place, ...] = ()
+    as_it_is: tuple[PlaceValue, ...] = ()
     """Pieces that stand where attention stands and are run as they are."""
 
     reported: tuple[Quoted, ...] = ()

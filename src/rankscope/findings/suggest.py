@@ -35,7 +35,7 @@ Declined = Literal[
 """Why a what-if has no gain."""
 
 
-class Reading(Value):
+class MeasuredReading(Value, title="Reading"):
     """A measure of the last layer, mean over texts (geometric of residuals, ratios and diameters)."""
 
     value: Number
@@ -65,10 +65,10 @@ class Suggestion(Value):
 
     It is less than the truth by the same amount for every what-if, which leaves their order as it is."""
 
-    before: dict[str, Reading]
+    before: dict[str, MeasuredReading]
     """Of the unchanged network, by definition."""
 
-    after: dict[str, Reading]
+    after: dict[str, MeasuredReading]
     """Of the changed one, over the same texts; empty if it could not be made."""
 
     declined: Declined | None = None
@@ -222,7 +222,7 @@ class Suggestions(Value):
         )
 
 
-def _read(reading: Reading | None) -> str:
+def _read(reading: MeasuredReading | None) -> str:
     if reading is None or reading.value is None:
         return NOTHING
     return f"{'' if reading.resolved else '<= '}{number(reading.value)}"

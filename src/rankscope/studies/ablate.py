@@ -10,7 +10,16 @@ from torch import Tensor
 
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, Option
-from rankscope.findings.ablate import FALLS, AblateConfig, AblateFinding, Dip, Fall, Fate, Leads, parse_blocks
+from rankscope.findings.ablate import (
+    FALLS,
+    AblateConfig,
+    AblateFinding,
+    CutDip,
+    Fall,
+    Fate,
+    Leads,
+    parse_blocks,
+)
 from rankscope.findings.asked import OWN
 from rankscope.findings.blame import DEFINITION, MEANING, Headline
 from rankscope.masks import parse_mask
@@ -435,7 +444,7 @@ def _fates(summary: pl.DataFrame) -> Iterator[Fate]:
             leads_to=None if facts["leads_to"] is None else Leads(**facts["leads_to"]),
             dip=None
             if found.dip is None
-            else Dip(
+            else CutDip(
                 layer=found.dip.layer,
                 value=number_of(found.dip.log10),
                 log10_value=found.dip.log10,

@@ -382,7 +382,7 @@ def measured_tokens(x: Tensor, context: Context, is_token: Tensor | None) -> Ten
 def sum_changes(changes: Changes, network: Headline) -> blame_values.Blame:
     """Sums by kind of part over all blocks and in every block, and who is to blame."""
     blocks = tuple(
-        blame_values.Block(block=number, **dict(_sums(changes, number)))
+        blame_values.BlamedBlock(block=number, **dict(_sums(changes, number)))
         for number in range(1, changes.blocks + 1)
     )
     whole = _sums(changes, None)
@@ -440,7 +440,7 @@ def _means(
 
 
 def _place(
-    whole: blame_values.Sums, blocks: Sequence[blame_values.Block], sign: blame_values.Sign
+    whole: blame_values.Sums, blocks: Sequence[blame_values.BlamedBlock], sign: blame_values.Sign
 ) -> int | None:
     """The block in which the named kind does most, if rounding leaves no doubt and all are means over the same texts.
 

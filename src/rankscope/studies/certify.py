@@ -27,8 +27,8 @@ from rankscope.findings.certify import (
     COLLAPSED,
     NAMES,
     OURS,
-    Block,
     Bounds,
+    CertifiedBlock,
     CertifyConfig,
     CertifyFinding,
     Definition,
@@ -228,7 +228,7 @@ class TextCertificate:
     sample: int
     tokens: int
     lines: Sequence[CertifiedLayer]
-    explain: tuple[Block, ...] = ()
+    explain: tuple[CertifiedBlock, ...] = ()
     printed: Mapping[str, "OnText"]
     apart: Apart | None = None
     left_out: int = 0
@@ -256,7 +256,7 @@ def _texts(
                 facts = facts_of(cut.network, x, context, brackets=False)
                 printed = printed_bounds(facts, config.certified, config.gamma)
                 lines = lines_of(certificate, printed, config.certified, (x.shape[0], x.shape[1]))
-                explain: tuple[Block, ...] = ()
+                explain: tuple[CertifiedBlock, ...] = ()
                 if is_first:
                     factors = norm_factors(cut.network, x, context)
                     explain = explain_blocks(facts, certificate, printed, lines, factors, config.gamma)
@@ -635,7 +635,7 @@ def explain_blocks(
     lines: Sequence[CertifiedLayer],
     norms: Sequence[Sequence[float]],
     gamma: float,
-) -> tuple[Block, ...]:
+) -> tuple[CertifiedBlock, ...]:
     """One entry per block; ``norms`` are Lipschitz factors of its norms on this text.
 
     ``cubic`` is the K with which ``rho' <= K rho^3`` would be an equality.
@@ -644,7 +644,7 @@ def explain_blocks(
     floors = [float(layer.measured_floor.get(COMPOSITE, math.inf)) for layer in certificate.layers]
     real = [log > floor for log, floor in zip(logs, floors, strict=True)]
     return tuple(
-        Block(
+        CertifiedBlock(
             layer=layer,
             residual=_finite_or_none(logs[layer - 1]),
             residual_resolved=real[layer - 1],
@@ -664,7 +664,7 @@ def explain_blocks(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Constants:
-    """What printed bounds are made of in the only attention of a block, by the names of the fields of ``Block``."""
+    """What printed bounds are made of in the only attention of a block, by the fields of ``CertifiedBlock``."""
 
     heads: int
     d_qk: int | None = None

@@ -17,7 +17,7 @@ from rankscope.findings.asked import OWN
 from rankscope.findings.paths import PathsConfig, PathsFinding
 from rankscope.findings.paths import values as path_values
 from rankscope.findings.paths.finding import DEFAULT_TOP
-from rankscope.findings.subject import Proof
+from rankscope.findings.subject import ProofValue
 from rankscope.findings.ways import refuse_idle
 from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Spec
@@ -457,10 +457,10 @@ def _finding(
         heads=_heads(texts),
         sources=_sources(texts),
         sites=tuple(
-            path_values.Site(layer=site.layer, site=site.name, heads=site.heads)
+            path_values.SiteValue(layer=site.layer, site=site.name, heads=site.heads)
             for site in first.frozen.sites
         ),
-        uncrossed=tuple(path_values.Uncrossed(**asdict(one)) for one in uncrossed(first.frozen.network)),
+        uncrossed=tuple(path_values.UncrossedValue(**asdict(one)) for one in uncrossed(first.frozen.network)),
         mlps=tuple(
             _means(
                 path_values.LengthAndMlps,
@@ -478,12 +478,12 @@ def _finding(
         pairs=_pairs(texts),
         samples=_samples(first),
         gaps=_gaps(first),
-        pruning=None if pruned is None else path_values.Pruning.model_validate(pruned | place),
+        pruning=None if pruned is None else path_values.PruningValue.model_validate(pruned | place),
         table=table,
     )
 
 
-def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> path_values.Identity:
+def _identity(texts: Sequence[_Text], tokens: float, proof: ProofValue | None) -> path_values.Identity:
     """How far the sum over lengths is from the tree's own forward pass, and what enumeration would have cost."""
     frozen, worst = texts[0].frozen, max(one.error for one in texts)
     dtype: path_values.Dtype = "float32" if frozen.dtype == torch.float32 else "float64"
@@ -512,7 +512,9 @@ def _identity(texts: Sequence[_Text], tokens: float, proof: Proof | None) -> pat
     )
 
 
-def _end(proof: Proof | None, *, has_norm: bool, with_norm: bool) -> tuple[path_values.End, tuple[str, ...]]:
+def _end(
+    proof: ProofValue | None, *, has_norm: bool, with_norm: bool
+) -> tuple[path_values.End, tuple[str, ...]]:
     """Where the sum over paths ends, and what the model applies after that.
 
     ``proof`` is that of the tree, None for networks that are trees from the start; ``with_norm`` says whether the
@@ -602,12 +604,12 @@ def _top(one: _Text) -> tuple[path_values.TopPath, ...]:
     )
 
 
-def _search(one: _Text) -> path_values.Search | None:
+def _search(one: _Text) -> path_values.SearchValue | None:
     held = one.top
     if held is None:
         return None
     gap = None if held.gap is None else _finite(held.gap)
-    return path_values.Search(
+    return path_values.SearchValue(
         score=held.score,
         exact=held.exact,
         gap=gap,

@@ -32,7 +32,7 @@ from rankscope.errors import (
 )
 from rankscope.findings.scan import (
     GradientsOf,
-    Measured,
+    MeasureValue,
     ScanConfig,
     ScanFinding,
     ScanSubject,
@@ -204,12 +204,12 @@ def is_states(model: str | os.PathLike[str]) -> bool:
     return path.suffix.lower() in STATE_FILES and path.is_file()
 
 
-def asked_measures(config: ScanConfig) -> tuple[Measured, ...]:
+def asked_measures(config: ScanConfig) -> tuple[MeasureValue, ...]:
     """The measures that were asked for by name, each with what the name means and the values that it can take."""
     return tuple(_measure_value(name, find_measure(name)) for name in config.measures)
 
 
-def _measure_value(name: str, measure: Measure) -> Measured:
+def _measure_value(name: str, measure: Measure) -> MeasureValue:
     if measure.kind != "tokens":
         raise ConfigError(
             Option("measures", name),
@@ -218,10 +218,10 @@ def _measure_value(name: str, measure: Measure) -> Measured:
         )
     least = 1.0 if Law.AT_LEAST_ONE in measure.laws else 0.0 if Law.NOT_NEGATIVE in measure.laws else None
     most = 1.0 if Law.AT_MOST_ONE in measure.laws else None
-    return Measured(asked=name, definition=measure.definition, least=least, most=most)
+    return MeasureValue(asked=name, definition=measure.definition, least=least, most=most)
 
 
-def _panel(config: ScanConfig, measured: tuple[Measured, ...]) -> Panel:
+def _panel(config: ScanConfig, measured: tuple[MeasureValue, ...]) -> Panel:
     """What the probe takes of every state."""
     more = tuple(dict.fromkeys(one.definition for one in measured))
     return Panel(spectra=config.spectra, full=config.full, more=more, attention=config.attention)
@@ -361,7 +361,7 @@ def _table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> T
 def _finding(
     table: Table,
     config: ScanConfig,
-    measured: tuple[Measured, ...],
+    measured: tuple[MeasureValue, ...],
     *,
     gradients: Gradients | None = None,
     tree: TreeValue | None = None,

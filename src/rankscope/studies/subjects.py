@@ -15,8 +15,8 @@ from rankscope.errors import ConfigError, FileError, Option, OutOfMemory, Piece,
 from rankscope.findings import asked
 from rankscope.findings.asked import ModelInputs, RandomNetwork
 from rankscope.findings.reading import TokensRead
-from rankscope.findings.subject import CutSubject, Place
-from rankscope.findings.subject import Proof as ToldProof
+from rankscope.findings.subject import CutSubject, PlaceValue
+from rankscope.findings.subject import ProofValue as ToldProof
 from rankscope.findings.subject import Subject as ToldSubject
 from rankscope.findings.ways import refuse_idle
 from rankscope.network import Context, Network, Opaque, Spec, build, gaussian_tokens, generators
@@ -108,7 +108,7 @@ class About:
     read: TokensRead
     stack: str | None = None
     proof: ToldProof | None = None
-    as_it_is: tuple[Place, ...] = ()
+    as_it_is: tuple[PlaceValue, ...] = ()
     spec: Spec | None = None
 
     def subject_value(self, *, seeds: int, texts: int, tokens: int, notes: Iterable[str]) -> ToldSubject:
@@ -249,11 +249,11 @@ def _load_trained(model: Model, config: ModelInputs) -> Loaded:
     return ready
 
 
-def _run_as_it_is(network: Network) -> tuple[Place, ...]:
+def _run_as_it_is(network: Network) -> tuple[PlaceValue, ...]:
     """The pieces of a tree that stay where attention stays and are not recognised."""
     pieces = [one for one in network.modules() if isinstance(one, Opaque) and one.site == "attention"]
     places = dict.fromkeys((one.where, one.what) for one in pieces)
-    return tuple(Place(where=where, what=what) for where, what in places)
+    return tuple(PlaceValue(where=where, what=what) for where, what in places)
 
 
 def _live(

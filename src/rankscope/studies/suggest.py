@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rankscope.core.numerics import threads_for
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.findings.blame import Headline
-from rankscope.findings.suggest import RANKED_BY, Declined, Kind, Reading, Suggestion, Suggestions
+from rankscope.findings.suggest import RANKED_BY, Declined, Kind, MeasuredReading, Suggestion, Suggestions
 from rankscope.masks import MaskRule, parse_mask
 from rankscope.measures import evaluate, evaluate_padded, find_measure
 from rankscope.network import (
@@ -393,12 +393,12 @@ def _join_batches(batches: Sequence[dict[str, Numbers]]) -> dict[str, Numbers]:
     }
 
 
-def _readings(numbers: dict[str, Numbers], is_used: Tensor) -> dict[str, Reading]:
+def _readings(numbers: dict[str, Numbers], is_used: Tensor) -> dict[str, MeasuredReading]:
     found = {}
     for name, one in numbers.items():
         most = one.most()[is_used]
         mean = most.log().mean().exp() if find_measure(name).name in FACTORS else most.mean()
-        found[name] = Reading(
+        found[name] = MeasuredReading(
             value=float(mean) if bool(torch.isfinite(mean)) else None,
             resolved=bool(one.resolved[is_used].all()),
         )

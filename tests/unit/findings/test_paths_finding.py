@@ -280,7 +280,7 @@ def test_names_from_outside_do_nothing() -> None:
         sites=sites,
         heads=tuple(one.model_copy(update={"site": HOSTILE}) for one in plain.heads),
         sources=(source(HOSTILE, None, 1.0), source(HOSTILE, 1, 0.5)),
-        uncrossed=(v.Uncrossed(layer=1, site=HOSTILE, what=HOSTILE, where=HOSTILE),),
+        uncrossed=(v.UncrossedValue(layer=1, site=HOSTILE, what=HOSTILE, where=HOSTILE),),
         top=ranked([(0, None)]),
         search=searched(ranked=1),
     )

@@ -21,14 +21,14 @@ from rankscope.findings.paths.values import (
     LengthAndMlps,
     Mlps,
     Pair,
-    Pruning,
+    PruningValue,
     Sampled,
     Score,
-    Search,
-    Site,
+    SearchValue,
+    SiteValue,
     SourceTerm,
     TopPath,
-    Uncrossed,
+    UncrossedValue,
     elsewhere,
     heads_words,
     part_of,
@@ -153,10 +153,10 @@ class PathsFinding(Finding):
     sources: tuple[SourceTerm, ...]
     """All paths from every place where paths start."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[SiteValue, ...]
     """The attention parts that a path passes, in order."""
 
-    uncrossed: tuple[Uncrossed, ...] = ()
+    uncrossed: tuple[UncrossedValue, ...] = ()
     """Parts that no path crosses."""
 
     mlps: tuple[LengthAndMlps, ...] = ()
@@ -165,7 +165,7 @@ class PathsFinding(Finding):
     top: tuple[TopPath, ...] = ()
     """The strongest single paths."""
 
-    search: Search | None = None
+    search: SearchValue | None = None
     """How these were found; null if none were asked for."""
 
     pairs: tuple[Pair, ...] | None = None
@@ -177,7 +177,7 @@ class PathsFinding(Finding):
     gaps: tuple[Sampled, ...] = ()
     """How far paths that are run again are from their terms, relative to these."""
 
-    pruning: Pruning | None = None
+    pruning: PruningValue | None = None
     """What is lost without heads, where that was asked for."""
 
     @property

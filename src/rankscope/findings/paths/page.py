@@ -14,10 +14,10 @@ from rankscope.findings.paths.values import (
     Length,
     LengthAndMlps,
     Pair,
-    Pruning,
+    PruningValue,
     Sampled,
-    Search,
-    Site,
+    SearchValue,
+    SiteValue,
     SourceTerm,
     Term,
     TopPath,
@@ -221,7 +221,7 @@ def heads_table(heads: Sequence[HeadTerm]) -> Tabular:
     return Tabular(columns=columns, rows=rows, title="All paths through a head", note=note)
 
 
-def heads_grid(heads: Sequence[HeadTerm], sites: Sequence[Site]) -> Grid:
+def heads_grid(heads: Sequence[HeadTerm], sites: Sequence[SiteValue]) -> Grid:
     """One cell per head; of very many, the attention parts and heads with the largest shares, and a note on it."""
     shares = {(one.layer, one.site, one.head): one for one in heads}
     widest = max((site.heads for site in sites), default=0)
@@ -302,7 +302,7 @@ def _shade(share: float, largest: float, has_negative: bool) -> float:
 # --------------------------------------------------------------------------------------------------- single paths
 
 
-def top_table(paths: Sequence[TopPath], search: Search, sites: Sequence[Site]) -> Tabular:
+def top_table(paths: Sequence[TopPath], search: SearchValue, sites: Sequence[SiteValue]) -> Tabular:
     """One row per path of the list."""
     rows: Rows = [
         [
@@ -457,7 +457,7 @@ def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
     return Tabular(columns=columns, rows=rows, title="Sources of each kind, summed over layers")
 
 
-def pruning_table(pruning: Pruning) -> Tabular:
+def pruning_table(pruning: PruningValue) -> Tabular:
     """What is lost at every number of removed heads, by each order."""
     removed = pruning.curves[0].removed if pruning.curves else ()
     rows: Rows = [
@@ -473,7 +473,7 @@ def pruning_table(pruning: Pruning) -> Tabular:
     )
 
 
-def pruning_panel(pruning: Pruning) -> Panel:
+def pruning_panel(pruning: PruningValue) -> Panel:
     """The same as curves; random orders with one standard deviation to each side."""
     lines = [
         Line(

@@ -132,7 +132,7 @@ class SourceTerm(Term):
     """Of the block with the bias; null for the input."""
 
 
-class Site(Value):
+class SiteValue(Value, title="Site"):
     """One attention part, in order of execution."""
 
     layer: int
@@ -145,7 +145,7 @@ class Site(Value):
     """How many it has."""
 
 
-class Uncrossed(Value):
+class UncrossedValue(Value, title="Uncrossed"):
     """A part that no path crosses: its whole output is a source."""
 
     layer: int
@@ -299,7 +299,7 @@ class TopPath(Value):
         """Whether the share is above its floor."""
         return self.share is not None and abs(self.share) > (self.share_floor or 0.0)
 
-    def route(self, sites: Sequence[Site], most: int = STEPS_SHOWN) -> str:
+    def route(self, sites: Sequence[SiteValue], most: int = STEPS_SHOWN) -> str:
         """The heads on the path in order, those beyond ``most`` counted."""
         passed = [
             HeadPlace(layer=site.layer, site=site.site, head=head).name
@@ -312,7 +312,7 @@ class TopPath(Value):
         return " > ".join([*passed[:most], *([f"{more} more"] if more > 0 else [])])
 
 
-class Search(Value):
+class SearchValue(Value, title="Search"):
     """How the strongest single paths were found, and how sure their list is."""
 
     score: Score
@@ -456,7 +456,7 @@ class HeadScore(HeadPlace):
     """Change of the output, relative to it."""
 
 
-class PruningCurve(Value):
+class PruningCurveValue(Value, title="PruningCurve"):
     """What is lost when heads are removed in one order and the network is run again."""
 
     method: Literal["paths", "magnitude", "random"]
@@ -481,7 +481,7 @@ class PruningCurve(Value):
         return self
 
 
-class Pruning(Value):
+class PruningValue(Value, title="Pruning"):
     """Heads ranked by what the output loses without them, and what happens when they go."""
 
     of: str
@@ -490,7 +490,7 @@ class Pruning(Value):
     scores: tuple[HeadScore, ...]
     """The least first."""
 
-    curves: tuple[PruningCurve, ...]
+    curves: tuple[PruningCurveValue, ...]
     """One per order."""
 
     text: int
@@ -565,11 +565,11 @@ def elsewhere(sources: Sequence[SourceTerm]) -> Elsewhere | None:
     )
 
 
-def uncrossed_words(parts: Sequence[Uncrossed]) -> str:
+def uncrossed_words(parts: Sequence[UncrossedValue]) -> str:
     """Where paths begin because none crosses, each place once with the layers it stands in; empty if there is none.
 
     >>> part = {"site": "ssm", "what": "a running sum", "where": "zoo.py:31, `x.cumsum(1)`"}
-    >>> uncrossed_words([Uncrossed(layer=1, **part), Uncrossed(layer=2, **part)])
+    >>> uncrossed_words([UncrossedValue(layer=1, **part), UncrossedValue(layer=2, **part)])
     'No path crosses a running sum at zoo.py:31, `x.cumsum(1)` (layers 1-2); paths begin at what it puts out.'
     """
     places = dict[str, list[int]]()

@@ -250,7 +250,7 @@ class ScanView(Limits):
 # --------------------------------------------------------------------------------------------------- what was found
 
 
-class Measured(Value):
+class MeasureValue(Value, title="Measured"):
     """A measure that was asked for by name: what the name means, and the values that it can take."""
 
     asked: str
@@ -266,7 +266,7 @@ class Measured(Value):
     """No value is above."""
 
 
-class Stack(Value):
+class StackValue(Value, title="Stack"):
     """A run of blocks."""
 
     tokens: FiniteFloat
@@ -314,7 +314,7 @@ class ScanSubject(TokensRead):
         return {k: v for k, v in given.items() if k != "special rule"} if isinstance(given, dict) else given
 
 
-class Scanned(ScanSubject):
+class ScannedModel(ScanSubject, title="Scanned"):
     """What was scanned."""
 
     model: str
@@ -329,7 +329,7 @@ class Scanned(ScanSubject):
     dims: dict[str, int]
     """Width of a token, by run of blocks."""
 
-    stacks: dict[str, Stack]
+    stacks: dict[str, StackValue]
     """Tokens and width, by run of blocks."""
 
     def facts(self, table: "Table") -> list[str]:
@@ -362,7 +362,7 @@ class ScanFinding(Finding):
         "tokens": "Number of tokens of the text that were measured.",
     }
 
-    scan: Scanned
+    scan: ScannedModel
     """What was scanned."""
 
     summary: tuple[Entry, ...]
@@ -374,7 +374,7 @@ class ScanFinding(Finding):
     verdict: Verdict
     """The verdict on the model, its runs of blocks and every layer."""
 
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasureValue, ...] = ()
     """Measures that were asked for by name."""
 
     gradients: GradientsOf | None = None

@@ -483,7 +483,7 @@ def _own_range(values: Sequence[float]) -> Shade:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class MapColumn:
     """One column of a map: group and name of its head, its colors, and its entry by row, where there is one."""
 
     group: str
@@ -497,7 +497,7 @@ def maps(entries: Sequence[Entry], *, site: str, most: float | None, width: int 
     """Layers by measures at one site of one stack; at the site block the final norm is the last row."""
     sites = ("block", FINAL) if site == "block" else (site,)
     here = [entry for entry in entries if entry.site in sites]
-    columns = list[Column]()
+    columns = list[MapColumn]()
     for base in bases_of(here):
         definitions = dict.fromkeys(one.definition for one in here if parted(one.definition)[0] == base)
         columns += [_column(one, here, most, has_variants=len(definitions) > 1) for one in definitions]
@@ -508,10 +508,10 @@ def maps(entries: Sequence[Entry], *, site: str, most: float | None, width: int 
     return found
 
 
-def _column(definition: str, here: Sequence[Entry], most: float | None, *, has_variants: bool) -> Column:
+def _column(definition: str, here: Sequence[Entry], most: float | None, *, has_variants: bool) -> MapColumn:
     own = [entry for entry in here if entry.definition == definition]
     base, variant = parted(definition)
-    return Column(
+    return MapColumn(
         group=label(base),
         name=VARIANT_WORDS.get(variant, variant) if has_variants else "",
         words=full_label(definition),
@@ -520,7 +520,7 @@ def _column(definition: str, here: Sequence[Entry], most: float | None, *, has_v
     )
 
 
-def _map(columns: Sequence[Column], rows: Sequence[str], site: str, width: int) -> Grid:
+def _map(columns: Sequence[MapColumn], rows: Sequence[str], site: str, width: int) -> Grid:
     groups = list[tuple[str, int]]()
     for one in columns:
         if groups and groups[-1][0] == one.group:
