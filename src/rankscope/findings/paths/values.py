@@ -367,7 +367,7 @@ class SearchValue(Value, title="Search"):
     def more(self) -> str:
         """What a proof of the list would cost at least; empty where more time does not help.
 
-        >>> Search.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
+        >>> SearchValue.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
         '1,200 prefixes of paths still wait after 3 seconds; a proof needs at least 10 seconds.'
         """
         if not self.waiting:
