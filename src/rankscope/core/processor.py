@@ -198,8 +198,14 @@ def _cpu_facts(cpuinfo: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines if name.strip() in wanted}
 
 
-def _flags(cpuinfo: Path) -> set[str]:
-    return set(_cpu_facts(cpuinfo).get("flags", "").split())
+def _flags(cpuinfo: Path) -> frozenset[str]:
+    return _split(_cpu_facts(cpuinfo).get("flags", ""))
+
+
+@cache
+def _split(flags: str) -> frozenset[str]:
+    """The words of a line, which is asked for at every run of a network."""
+    return frozenset(flags.split())
 
 
 def _cache_folder() -> Path:

@@ -48,10 +48,12 @@ def prove_block(part: Part, captured: Captured, call: BlockCall, context: Contex
     exact = in_float64(part)
     state = call.state().double()
     known = _in_float64(context)
-    plain = _off(exact, state, known, _answer(captured, call, state, exact=False))
+    theirs = _answer(captured, call, state, exact=False)
+    ours = _ours(exact, state, known)
+    plain = token_deviation(ours, theirs, state, known.is_token)
     worst, casts = plain, not plain <= ALLOWED[torch.float64]
     if casts:
-        worst = _off(exact, state, known, _answer(captured, call, state))
+        worst = token_deviation(ours, _answer(captured, call, state), state, known.is_token)
     is_coarse = (
         has_coarse_arguments(call)
         or _turns_by_tables(part, call)
@@ -91,7 +93,7 @@ def _lengths(
         if theirs is None or theirs.shape != x.shape:
             continue
         try:
-            found = _off(part, x, Context(), theirs)
+            found = token_deviation(_ours(part, x, Context()), theirs, x, None)
         except RankscopeError:  # a piece of the tree that says it does not know this length
             if tokens <= own:
                 continue
@@ -108,10 +110,9 @@ def _lengths(
     return longest, None
 
 
-def _off(part: Part, x: Tensor, context: Context, theirs: Tensor) -> float:
+def _ours(part: Part, x: Tensor, context: Context) -> Tensor:
     with torch.no_grad():
-        ours = Network([part]).states(x, replace(context, cache={}))[-1]
-    return token_deviation(ours, theirs, x, context.is_token)
+        return Network([part]).states(x, replace(context, cache={}))[-1]
 
 
 def _answer(captured: Captured, call: BlockCall, x: Tensor, *, exact: bool = True) -> Tensor:

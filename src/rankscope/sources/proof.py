@@ -7,6 +7,7 @@ from math import inf, isnan, sqrt
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.processor import safe_products
 from rankscope.errors import NotTranslated
 from rankscope.network import Context, Network, Rotary, Trace
 from rankscope.network.foreign import Foreign
@@ -119,15 +120,21 @@ def prove(network: Network, plain: PlainRun, context: Context, *, dtype: torch.d
             "blocks are stages of different sizes; name those of one stage, such as blocks='stages.0'"
         )
     with torch.no_grad():
-        blocks = [
-            _proven_block(part, plain, context, layer, most, dtype, casts=casts)
-            for layer, part in enumerate(network.blocks, start=1)
-        ]
+        blocks, after_first = list[float](), plain.states[0]
+        for layer, part in enumerate(network.blocks, start=1):
+            worst, state = _proven_block(part, plain, context, layer, most, dtype, casts=casts)
+            blocks.append(worst)
+            after_first = state if layer == 1 else after_first
         if plain.final is not None:
             last, final = plain.states[-1], plain.final
             blocks[-1] = max(blocks[-1], _proven_final(network, last, final, is_token, most, dtype))
         ending, after = _ending(network, plain, is_token, most, dtype)
-        last = network.states(plain.states[0], context)[-1]
+        # All blocks in a row begin as the first one alone did: with the state that enters the model's blocks.
+        context = network.checked(plain.states[0], context)
+        last = after_first
+        with safe_products(last):
+            for part in list(network.blocks)[1:]:
+                last = part(last, context)
         end_to_end = token_deviation(last, plain.states[-1], plain.states[-2], is_token)
         in_a_row = most * sqrt(len(blocks))
         if not end_to_end <= in_a_row:
@@ -163,14 +170,15 @@ def _proven_block(
     dtype: torch.dtype,
     *,
     casts: bool,
-) -> float:
-    """The largest deviation of one block on the model's own state before it, or an error that names the site."""
+) -> tuple[float, Tensor]:
+    """The largest deviation of one block on the model's own state before it, and the state that it gives; or an error
+    that names the site."""
     before, after = plain.states[layer - 1 : layer + 1]
     ours = Network([part]).trace(before, context, sites=SITES if plain.sites else ())
     found = _deviations(ours, plain.sites, layer, after, before, context.is_token)
     worst = max(found.values())
     if worst <= LEAST.get(dtype, most):
-        return worst
+        return worst, ours.states[-1]
     explained = _explained(part, ours, before, context, dtype)
     # Tables of angles in float32 are off by the position times its round-off.
     tables = before.shape[1] * 2.0**-22 if casts and turns(part) else 0.0
@@ -178,7 +186,7 @@ def _proven_block(
         allowed = min(most, explained.get(site, inf) + tables)
         if not deviation <= allowed:
             raise _differs(f"block {layer}, site {site}", deviation, allowed, dtype)
-    return worst
+    return worst, ours.states[-1]
 
 
 def _proven_final(

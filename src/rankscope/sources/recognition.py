@@ -12,7 +12,7 @@ from functools import partial, reduce
 from itertools import pairwise, product
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.errors import (
     MaskError,
@@ -189,9 +189,12 @@ class _Reader:
             else marks_of(own, self.counted) or marks_by_id(model, own, self.counted)
         )
         self.others = [] if self.counted is None else marks_of_others(own, self.counted)
+        self._whole: tuple[Batch, PlainRun] | None = None
         self.plain = self._from_the_first_position(self._without_padding(few))
-        self.plain, self.counted = self._unmasked(self.plain, self.counted)
-        state = first_state(model, stack, self.plain)
+        self.plain, self.counted, state = self._unmasked(self.plain, self.counted)
+        self._whole = None
+        if state is None:
+            state = first_state(model, stack, self.plain)
         self.rows, self.width = state.shape[1], state.shape[2]
         self._runs: dict[tuple[str, object], tuple[Batch, PlainRun] | None] = {}
         self._long: Batch | None = None
@@ -301,7 +304,7 @@ class _Reader:
         tokens = min(TOKENS, self.rows)
         while tokens > FEW and tokens in (self.width, len(self.plain)):
             tokens -= 1
-        short = self._of_length(tokens)
+        short = self._captured_at(tokens)
         yield self.plain if short is None else short
         longer = self._longest()
         if longer is not None:
@@ -309,14 +312,22 @@ class _Reader:
         if short is not None and tokens < self.rows:
             yield self.plain
 
-    def _of_length(self, tokens: int) -> Batch | None:
-        """The user's batch without padding and with so many tokens; None where the model does not run on it."""
+    def _captured_at(self, tokens: int) -> Batch | None:
+        """The user's batch without padding and with so many tokens; None where the model does not run on it.
+
+        Its blocks are read next, so the run that shows it is kept for that.
+        """
         try:
             batch = self._cut(tokens)
-            if batch is None or first_state(self.model, self.stack, batch).shape[1] != tokens:
-                return None
+            run = None if batch is None else self._run(batch)
+            if run is None:  # the blocks fail, or what comes before them: the first state tells
+                is_read = batch is not None and first_state(self.model, self.stack, batch).shape[1] == tokens
+                return batch if is_read else None
         except RankscopeError:
             return None
+        if batch is None or run.states[0].shape[1] != tokens:
+            return None
+        self._whole = (batch, run)
         return batch
 
     def _cut(self, tokens: int) -> Batch | None:
@@ -337,21 +348,20 @@ class _Reader:
         if self.counted is None or self._is_long_known:
             return self._long
         low, high = self.rows, max(LONG, self.rows)
-        found = self._of_length(high)
-        # A block may read fewer tokens than enter it: a table of its own that ends. Then whole runs are asked.
-        is_read = found is not None and self._run_of_length(high) is not None
-        if not is_read:
-            found = None
+        # Whole runs are asked: a block may read fewer tokens than enter it, by a table of its own that ends.
+        read = self._run_of_length(high)
+        found = None if read is None else read[0]
+        if read is None:
             limit = position_limit(self.model) or 0
             guesses = [limit + 1, limit]  # where the model says how far it reads, two runs show that it is so
             while high - low > 1:
                 guess = guesses.pop() if guesses else 0
                 tokens = guess if low < guess < high else (low + high) // 2
-                batch = self._of_length(tokens)
-                if batch is None or self._run_of_length(tokens) is None:
+                read = self._run_of_length(tokens)
+                if read is None:
                     high = tokens
                 else:
-                    low, found = tokens, batch
+                    low, found = tokens, read[0]
         else:
             low = high
         self._long, self._most, self._is_long_known = found, low, True
@@ -363,20 +373,30 @@ class _Reader:
         for name in dict.fromkeys(marks.name for marks in every):
             for marks in (one for one in every if one.name == name):
                 changed = unpadded(batch, marks)
-                if self._run(changed, finite=True, with_arguments=False) is not None:
+                if self._runs_whole(changed):
                     batch = changed
                     if marks.on_tokens is not None:  # of ids several may be padding
                         break
         return batch
 
-    def _unmasked(self, batch: Batch, counted: TokenAxes | None) -> tuple[Batch, TokenAxes | None]:
-        """The batch without padding that only its blocks are told of: fewer tokens, or other texts; where they lie."""
+    def _unmasked(
+        self, batch: Batch, counted: TokenAxes | None
+    ) -> tuple[Batch, TokenAxes | None, Tensor | None]:
+        """The batch without padding that only its blocks are told of: fewer tokens, or other texts; where they lie.
+
+        And what enters the first block, where that was seen on this batch.
+        """
+        run = self._kept_whole(batch)
         try:
-            _, call = first_call(self.model, self.stack, batch)
+            state, call = (
+                first_call(self.model, self.stack, batch)
+                if run is None or not run.arguments
+                else (run.states[0], run.arguments[0])
+            )
         except RankscopeError:
-            return batch, counted
+            return batch, counted, None
         if not block_masks(call):
-            return batch, counted
+            return batch, counted, state
         _, call = first_call(self.model, self.stack, self.own)
         for mask in block_masks(call):
             is_token = mask.is_token(call)
@@ -390,11 +410,15 @@ class _Reader:
             if counted is not None and is_ended and min(FEW, counted.rows) <= fewest < counted.rows:
                 cut = shortened(texts, counted, fewest)
                 if self._run(cut, finite=True) is not None:
-                    return cut, replace(counted, size=counted.entries(fewest), rows=fewest)
+                    return cut, replace(counted, size=counted.entries(fewest), rows=fewest), None
             whole = is_token.all(1).nonzero().flatten()[:TEXTS]
             if len(whole):
-                return self._from_the_first_position(self._without_padding(self.own.taken(whole))), counted
-        return batch, counted
+                return (
+                    self._from_the_first_position(self._without_padding(self.own.taken(whole))),
+                    counted,
+                    None,
+                )
+        return batch, counted, state
 
     def _from_the_first_position(self, batch: Batch) -> Batch:
         """The batch with positions that count its columns, where they are given: then all texts turn alike."""
@@ -402,12 +426,24 @@ class _Reader:
             return batch
         for name in position_inputs(batch, self.counted):
             changed = counted_anew(batch, self.counted, name)
-            if self._run(changed, finite=True, with_arguments=False) is not None:
+            if self._runs_whole(changed):
                 batch = changed
         return batch
 
+    def _runs_whole(self, batch: Batch) -> bool:
+        """Whether the model runs on a batch and gives numbers; the last run is kept, because more is asked of it."""
+        run = self._run(batch, finite=True, with_arguments="first")
+        if run is not None:
+            self._whole = (batch, run)
+        return run is not None
+
+    def _kept_whole(self, batch: Batch) -> PlainRun | None:
+        """The run on this very batch, if it was the last one that was kept."""
+        return self._whole[1] if self._whole is not None and self._whole[0] is batch else None
+
     def _tree(self, batch: Batch) -> _Tree:
-        run = plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
+        kept, self._whole = self._kept_whole(batch), None
+        run = kept or plain_run(self.model, self.stack, batch, with_arguments=True, with_ending=False)
         is_coarse = any(map(has_coarse_arguments, run.arguments))
         has_modules = self.stack.program is None
         exact = exact_calls(self.model, self.stack, batch) if is_coarse and has_modules else ()
@@ -740,12 +776,19 @@ def proven_on(
     run = replace(run, sites={}, arguments=())
     with torch.random.fork_rng(devices=()):
         # A piece that is run as it is must not draw the numbers that the model has drawn.
-        torch.manual_seed(OTHER_SEED)
+        _seed(OTHER_SEED)
         try:
             return prove(network, run, context, dtype=dtype, casts=casts)
         except FinalNormDiffers:
             network.final_norm = None  # it only looks like one that can be read
             return prove(network, replace(run, final=None), context, dtype=dtype, casts=casts)
+
+
+def _seed(seed: int) -> None:
+    """As ``torch.manual_seed``, which writes down a traceback for every kind of device that was never used."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _cut(found: Recognised, run: PlainRun, batch: Batch, dtype: torch.dtype) -> Network:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from torch import nn
 
@@ -26,6 +27,12 @@ OUT = re.compile(
     r"|^(proj|linear|lin|fc)_?o(ut)?$|^unify_?heads$",
     re.IGNORECASE,
 )
+
+
+@lru_cache(maxsize=4096)
+def _is_found(pattern: re.Pattern[str], name: str) -> bool:
+    """Whether a name holds a pattern: the same few names are asked about at every pass of a model."""
+    return pattern.search(name) is not None
 
 
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -114,7 +121,7 @@ def is_norm(name: str, module: nn.Module) -> bool:
     ``PreNorm`` around a sublayer is none either.
     """
     kind = type(module).__name__
-    if not (NORM.search(kind) or NORM.search(name)):
+    if not (_is_found(NORM, kind) or _is_found(NORM, name)):
         return False
     if isinstance(module, nn.Identity | nn.Dropout) or is_list(module) or features(module) is not None:
         return False
@@ -141,7 +148,7 @@ def block_width(block: nn.Module) -> int | None:
     norms = [
         (path.count("."), width)
         for path, part in descendants(block)
-        if is_norm(leaf(path), part) and not QUERY_KEY_VALUE.search(leaf(path))
+        if is_norm(leaf(path), part) and not _is_found(QUERY_KEY_VALUE, leaf(path))
         if (width := norm_width(part)) is not None
     ]
     outermost = min((depth for depth, _ in norms), default=0)

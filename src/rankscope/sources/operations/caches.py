@@ -12,11 +12,16 @@ from typing import Any
 
 from torch import nn
 
+from rankscope.sources.roles import every_module
+
+_MISSING = object()
 _LARGEST = 10_000
 """Containers beyond it are data, not caches."""
 
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set)
+_CACHELESS = frozenset({*_CONTAINERS, tuple, str, bytes, int, float, bool, type(None), property, ModuleType})
+"""Types of what is no cached function."""
 
 
 @contextmanager
@@ -35,7 +40,7 @@ def caches_kept(module: nn.Module) -> Iterator[None]:
 
 def _homes(module: nn.Module) -> list[Any]:
     """The classes of all modules inside, and the files they stand in, but torch's own."""
-    kinds = {type(one) for one in module.modules()}
+    kinds = {type(one) for one in every_module(module)}
     classes = {cls for kind in kinds for cls in kind.__mro__ if not _is_torchs(cls.__module__)}
     files = {cls.__module__: sys.modules.get(cls.__module__) for cls in classes}
     return [*classes, *(file for file in files.values() if isinstance(file, ModuleType))]
@@ -51,19 +56,26 @@ def _steps(home: Any) -> Iterator[Callable[[], None]]:
 
     def names() -> None:
         for name, value in list(vars(home).items()):
-            if isinstance(value, type | ModuleType | FunctionType):  # imported on the way: not a table
+            was = before.get(name, _MISSING)
+            if was is value or isinstance(
+                value, type | ModuleType | FunctionType
+            ):  # imported on the way: not a table
                 continue
-            if name not in before:
+            if was is _MISSING:
                 delattr(home, name)
-            elif before[name] is not value:
-                setattr(home, name, before[name])
+            else:
+                setattr(home, name, was)
 
     yield names
     for value in before.values():
-        if type(value) in _CONTAINERS and len(value) <= _LARGEST:
+        kind = type(value)
+        if kind in _CONTAINERS and len(value) <= _LARGEST:
             yield _contents(value)
+        # A file names hundreds of things, most of them plain functions and classes, which have no cache.
+        if kind in _CACHELESS or isinstance(value, type) or (kind is FunctionType and not vars(value)):
+            continue
         info, clear = getattr(value, "cache_info", None), getattr(value, "cache_clear", None)
-        if callable(info) and callable(clear) and not isinstance(value, type):
+        if callable(info) and callable(clear):
             yield _cached(info, clear)
 
 

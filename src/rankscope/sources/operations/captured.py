@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflat
 
 from rankscope.sources.operations.caches import caches_kept
 from rankscope.sources.operations.graph import Graph, NotCaptured
-from rankscope.sources.operations.raised import Copies, Memory, OwnEps
+from rankscope.sources.operations.raised import Copies, Memory, OwnEps, Walk
 from rankscope.sources.operations.watch import Exact, leaf_name, watched
 
 
@@ -40,6 +40,7 @@ class Captured:
     kwargs: Mapping[str, Any]
     _memories: tuple[Memory, Memory]
     changed: Mapping[str, float | Tensor]
+    _walk: Walk
 
     def own(self, tensor: Tensor) -> Tensor:
         """The same numbers as a view of the model's own memory; a copy in the model's dtype where there is none."""
@@ -77,7 +78,7 @@ class Captured:
             exact: undo the block's own casts to fewer digits; otherwise they cost about 1e-7.
             held: other values of numbers and tensors that modules inside hold, by path.
         """
-        copies = Copies(self.module, shared=True)
+        copies = Copies(self._walk, shared=True)
         for name, value in (held or {}).items():
             path, _, last = name.rpartition(".")
             setattr(copies.module.get_submodule(path), last, value)
@@ -96,9 +97,8 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     dtype = next((one.dtype for one in tensors if one.is_floating_point()), torch.get_default_dtype())
     with torch.inference_mode(False), torch.no_grad():
         copies = Copies(module)
-        running = Copies(
-            copies.module, shared=True
-        )  # a call may change buffers; those of the first copy stay
+        walk = Walk(copies.module)
+        running = Copies(walk, shared=True)  # a call may change buffers; those of the first copy stay
         with left_as_found(), caches_kept(module):
             given, named = running.copied(copies.copied((args, dict(kwargs))))
             held = held_tensors(running.module)
@@ -114,6 +114,7 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         kwargs,
         (copies.memory, running.memory),
         changed,
+        walk,
     )
 
 

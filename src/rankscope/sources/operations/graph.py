@@ -113,7 +113,11 @@ def changed_leaves(kind: type, change: Any, args: Any) -> Any:
         # Most leaves are plain numbers, and are passed over here: a call for each would take longer than the rest.
         return form(
             [
-                changed_leaves(kind, change, leaf) if isinstance(leaf, kind) or type(leaf) in _NESTS else leaf
+                change(leaf)
+                if isinstance(leaf, kind)
+                else changed_leaves(kind, change, leaf)
+                if type(leaf) in _NESTS and leaf
+                else leaf
                 for leaf in args
             ]
         )

@@ -204,6 +204,60 @@ def one_by_one(twin: nn.Module, modules: Iterable[nn.Module]) -> None:
             settings._experts_implementation = "eager"
 
 
+class Walk:
+    """What a module holds, module by module, as copies ask for it: looked up once where a module is copied often.
+
+    It is that of the moment, so the module must not be run or changed between two copies.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.named = dict(module.named_modules())
+        scripted = [path for path, one in self.named.items() if isinstance(one, torch.jit.ScriptModule)]
+        if scripted:
+            raise NotCaptured("a TorchScript module; give the module it was made from", path=scripted[0])
+        self.parameters = {id(one): one for one in module.parameters()}
+        self.tensors = list(_tensors(self.named.values()))
+        self.holds = {path: _Held.of(one) for path, one in self.named.items() if not _is_compiled(one)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """The attributes of one module.
+
+    Args:
+        plain: all of them, in order; those of the other fields have to be replaced in a copy.
+        empty: containers that every module has, here without contents, and their types.
+        others: what has to be copied.
+        hooks: forward hooks, by the name of their container.
+    """
+
+    plain: dict[str, Any]
+    empty: list[tuple[str, type]]
+    others: list[tuple[str, Any]]
+    hooks: list[tuple[str, Any]]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Held":
+        inside = dict(vars(module)) | {"_compiled_call_impl": None}
+        hooks = [(name, inside.get(name)) for name in _HOOKS]
+        inside |= dict.fromkeys((*_HOOKS, *_OTHER_HOOKS))
+        empty, others = [(name, OrderedDict) for name in _OTHER_HOOKS], list[tuple[str, Any]]()
+        for name, value in inside.items():
+            kind = type(value)
+            if kind in _FIXED:
+                continue
+            if kind in _CONTAINERS and not value and name in _EVERY:  # its own, shared with no other module
+                empty.append((name, kind))
+            else:
+                others.append((name, value))
+        return cls(inside, empty, others, hooks)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule"  # its class would import the compiler
+
+
 class Copies:
     """A module and arguments copied with one memory: what they share is shared in the copies.
 
@@ -216,47 +270,36 @@ class Copies:
         hooked: paths of the modules whose hooks stayed behind.
     """
 
-    def __init__(self, module: nn.Module, *, shared: bool = False) -> None:
-        named = dict(module.named_modules())  # walked once: a block is copied for every call that is compared
-        scripted = [path for path, one in named.items() if isinstance(one, torch.jit.ScriptModule)]
-        if scripted:
-            raise NotCaptured("a TorchScript module; give the module it was made from", path=scripted[0])
-        held = {id(one): one for one in module.parameters()} if shared else {}
-        tensors = list(_tensors(named.values()))
-        self.memory = Memory(one for one in tensors if id(one) not in held)
+    def __init__(self, module: nn.Module | Walk, *, shared: bool = False) -> None:
+        walk = module if isinstance(module, Walk) else Walk(module)
+        held = walk.parameters if shared else {}
+        self.memory = Memory(one for one in walk.tensors if id(one) not in held)
         self.hooked: list[str] = []
         self._memo: dict[int, Any] = dict(held)
-        self.module = self._module(module, named, tensors)
+        self.module = self._module(walk)
 
-    def _module(self, module: nn.Module, named: dict[str, nn.Module], tensors: list[Tensor]) -> nn.Module:
-        for one in named.values():
+    def _module(self, walk: Walk) -> nn.Module:
+        for one in walk.named.values():
             self._memo[id(one)] = object.__new__(type(one))
-        for one in reversed(named.values()):  # of compiled modules, those inside come first
-            if type(one).__name__ == "OptimizedModule":  # its class would import the compiler
+        for one in reversed(walk.named.values()):  # of compiled modules, those inside come first
+            if _is_compiled(one):
                 self._memo[id(one)] = self._memo[id(one._orig_mod)]
-        for tensor in tensors:
+        for tensor in walk.tensors:
             if id(tensor) not in self._memo:
                 self._memo[id(tensor)] = self.memory.twin(tensor)
-        for path, one in named.items():
-            if type(one).__name__ == "OptimizedModule":
-                continue
-            inside = dict(vars(one)) | {"_compiled_call_impl": None}
-            inside |= {name: self._hooks(inside.get(name), path) for name in _HOOKS}
-            inside |= {name: OrderedDict() for name in _OTHER_HOOKS}
-            fresh = vars(self._memo[id(one)])
-            for name, value in inside.items():
-                kind = type(value)
-                if kind in _FIXED:
-                    fresh[name] = value
-                elif (
-                    kind in _CONTAINERS and not value and name in _EVERY
-                ):  # its own, shared with no other module
-                    fresh[name] = kind()
-                else:
-                    fresh[name] = self.copied(value)
+        for path, held in walk.holds.items():
+            fresh = vars(self._memo[id(walk.named[path])])
+            fresh.update(held.plain)
+            for name, hooks in held.hooks:
+                kept = self._hooks(hooks, path)
+                fresh[name] = self.copied(kept) if kept else kept
+            for name, kind in held.empty:
+                fresh[name] = kind()
+            for name, value in held.others:
+                fresh[name] = self.copied(value)
         self.memory.is_whole = True
-        found: nn.Module = self._memo[id(module)]
-        one_by_one(found, named.values())
+        found: nn.Module = self._memo[id(walk.module)]
+        one_by_one(found, walk.named.values())
         return found
 
     def _hooks(self, hooks: Any, path: str) -> Any:

@@ -8,12 +8,14 @@ that write into their argument are written down as ones that do not. Private nam
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -50,6 +52,7 @@ KEPT = frozenset(
 """Composite operations that are not opened."""
 
 
+_GROUPED = getattr(getattr(torch.ops.aten, "_grouped_mm", None), "default", None)  # unknown to older versions
 _COMPILERS = {"torch._dynamo", "torch.nn.attention.flex_attention"}
 
 
@@ -114,7 +117,10 @@ class Exact(_Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        args, kwargs = _in_float64(args, dict(kwargs or {}))
+        kwargs = kwargs or {}
+        if isinstance(func, OpOverload) and func is not _GROUPED and not _is_coarse_call(args, kwargs):
+            return func(*args, **kwargs)  # nearly all calls: nothing in them is less than float64
+        args, kwargs = _in_float64(args, kwargs)
         if not hasattr(func, "_schema"):
             if func.name() != "flex_attention":
                 return func(*args, **kwargs)
@@ -394,7 +400,28 @@ def _as_float64(tensor: Tensor) -> Tensor:
     return tensor.to(RAISED[tensor.dtype]) if tensor.dtype in RAISED else tensor
 
 
-def _in_float64(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _is_coarse_call(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a dtype below float64, or a tensor of one, may stand somewhere among the arguments of an operation."""
+    for leaf in chain(args, kwargs.values()) if kwargs else args:
+        kind = type(leaf)
+        if kind is Tensor or kind is nn.Parameter:
+            if leaf.dtype in RAISED:
+                return True
+        elif kind is list or kind is tuple:
+            if _is_coarse_call(leaf, {}):
+                return True
+        elif kind not in _NUMBERS and (not isinstance(leaf, torch.dtype) or leaf in RAISED):
+            return True
+    return False
+
+
+_NUMBERS = frozenset(
+    {int, float, bool, complex, str, type(None), torch.device, torch.layout, torch.memory_format}
+)
+"""Other arguments that say nothing about digits."""
+
+
+def _in_float64(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of an operation with requests for less than float64 undone."""
 
     def raised(leaf: Any) -> Any:
