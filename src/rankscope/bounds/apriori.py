@@ -24,6 +24,7 @@ from rankscope.bounds.assumption import Assumption
 from rankscope.bounds.contraction import dobrushin_bound
 from rankscope.bounds.logs import log_difference, log_sum, log_tanh, lowered, raised
 from rankscope.bounds.slopes import lipschitz
+from rankscope.core.numerics import broadcast
 from rankscope.errors import NotUnderstood
 from rankscope.masks import Full
 from rankscope.network import (
@@ -224,7 +225,7 @@ def _mlp(part: Mlp, region: Region, norms: Norms) -> Effect:
         # |f(a) b - f(a') b'| <= |f(a)|_inf |b - b'| + |b'|_inf |f(a) - f(a')|, and |f(a)| <= |a| for all activations
         linear, curved = product_up(entries[1], held.up), product_up(entries[0], held.gate + held.slope)
         upper = product_up(held.down, log_sum(linear, curved))
-    upper = raised(upper.expand(torch.broadcast_shapes(upper.shape, region.size.shape)))
+    upper = raised(upper.expand(broadcast(upper.shape, region.size.shape)))
     size = log_sum(product_up(upper, region.size), held.at_zero)
     after = Region(low=torch.full_like(upper, -torch.inf), high=product_up(upper, region.high), size=size)
     bounded = Assumption.of(

@@ -28,7 +28,7 @@ from rankscope.bounds.sizes import (
     tightened,
     trivial,
 )
-from rankscope.core.numerics import checked, threads_for
+from rankscope.core.numerics import broadcast, checked, threads_for
 from rankscope.errors import ConfigError, NumericalError, ShapeError
 from rankscope.network import Attention, Context, Mlp, Network
 from rankscope.network.known import check_tree
@@ -78,7 +78,7 @@ def certify(
     _check(network)
     if context.is_token is not None and not bool(context.is_token.all()):
         return _each_text(network, x, context, joint_side)
-    x = x.expand(*torch.broadcast_shapes(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
+    x = x.expand(*broadcast(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
     plain = Context(positions=context.positions, segments=context.segments)
     with torch.no_grad(), threads_for(x.shape[-1] * x.shape[-2]):
         note = mask_note(network, x.shape[-2])

@@ -4,7 +4,8 @@ An ``Interpreter`` is a question asked of a tree. Its rules say how the parts an
 parts (mixers, values, positions, activations) has to be known as well, because rules read it as they read weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Generic, TypeVar, get_type_hints, overload
 
 from rankscope.errors import NotUnderstood
@@ -49,7 +50,7 @@ class Interpreter:
         for thing in things:
             if type(thing) not in self._known:
                 raise NotUnderstood(thing, self.name, self._why(thing))
-            replaced = next(_replaced_methods(thing), None)
+            replaced = _replaced_method(thing)
             if replaced is not None:
                 raise NotUnderstood(
                     thing,
@@ -68,11 +69,19 @@ class Interpreter:
         return f"it is a subclass of {parent.__name__}, whose rule need not hold for it; register a rule of its own"
 
 
-def _replaced_methods(thing: object) -> Iterator[str]:
-    """Methods of the class that stand replaced on this one instance."""
-    for name in getattr(thing, "__dict__", {}):
-        if callable(getattr(type(thing), name, None)):
-            yield name
+def _replaced_method(thing: object) -> str | None:
+    """A method of the class that stands replaced on this one instance."""
+    kind, own = type(thing), getattr(thing, "__dict__", None)
+    return (
+        None if not own or _methods(kind).isdisjoint(own) else next(filter(_methods(kind).__contains__, own))
+    )
+
+
+# Parts are asked at every layer of every run, and a class of torch has a hundred names: they are read once. A method
+# that is given to a class later replaces nothing that instances have.
+@lru_cache(maxsize=1024)
+def _methods(kind: type) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name, None)))
 
 
 class Rules(Generic[T]):

@@ -9,7 +9,7 @@ shorter still. Massive channels are counted in the same way, in tokens of length
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import checked
+from rankscope.core.numerics import broadcast, checked
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures.norms import frobenius_norm, row_lengths, turned, unit_scale, unit_tokens
 from rankscope.measures.residuals import residual_ratio_of
@@ -81,14 +81,15 @@ def massive_count(lengths: Tensor, slack: Tensor | float = 0.0, number: PerMatri
     """
     n = lengths.shape[-1]
     most = (n - 1) // 2
+    slack = torch.as_tensor(slack, dtype=torch.float64, device=lengths.device)
     if most < 1:
-        return torch.zeros_like(lengths[..., 0])
+        return lengths.new_zeros(broadcast(slack.shape, lengths.shape[:-1]))
     longest = lengths.sort(dim=-1, descending=True).values
     rest = longest.square().flip(-1).cumsum(dim=-1).flip(-1)[..., 1 : most + 1].sqrt()
     counts = torch.arange(1, most + 1, dtype=torch.float64, device=lengths.device)
     of = torch.full_like(lengths[..., 0], n) if number is None else number
     size = (of[..., None] - counts).clamp(min=0).sqrt()
-    room = (size + LENGTH) * torch.as_tensor(slack, dtype=torch.float64, device=lengths.device)[..., None]
+    room = (size + LENGTH) * slack[..., None]
     is_massive = (longest[..., :most] * size + room >= LENGTH * rest) & (longest[..., :most] > 0)
     is_massive &= 2 * counts < of[..., None]
     return torch.where(is_massive, counts, 0.0).amax(dim=-1)
@@ -103,8 +104,14 @@ def massive_share(lengths: Tensor, count: PerMatrix) -> PerMatrix:
 
 def count_floor(lengths: Tensor, moved: Tensor) -> PerMatrix:
     """By how many the count may be off if every length, and all of them together, are off by ``moved``."""
-    count = massive_count(lengths)
-    return torch.maximum(massive_count(lengths, moved) - count, count - massive_count(lengths, -moved))
+    count, most, fewest = massive_count(lengths, _either_way(lengths, moved))
+    return torch.maximum(most - count, count - fewest)
+
+
+def _either_way(lengths: Tensor, moved: Tensor | float) -> Tensor:
+    """Slacks of none, of ``moved`` and of minus that, along a first axis: all three counts are taken at once."""
+    by = torch.as_tensor(moved, dtype=torch.float64, device=lengths.device).expand(lengths.shape[:-1])
+    return torch.stack([torch.zeros_like(by), by, -by])
 
 
 def massive_tokens_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:
@@ -166,22 +173,22 @@ def channel_count(lengths: Tensor, slack: Tensor | float = 0.0) -> PerMatrix:
     of the energy is massive also where so few others are left that it cannot be five times as long. The only channel in
     use is not: without it nothing would be left.
     """
-    slack = torch.as_tensor(slack, dtype=torch.float64, device=lengths.device).expand(lengths.shape[:-1])
+    slack = torch.as_tensor(slack, dtype=torch.float64, device=lengths.device)
+    slack = slack.expand(broadcast(slack.shape, lengths.shape[:-1]))
     in_use = lengths > (-slack).clamp(min=0)[..., None]
     # what may move may also come into use
     number = torch.where(slack > 0, float(lengths.shape[-1]), in_use.sum(dim=-1).double())
     energy = lengths.square()
     share = energy.amax(dim=-1) / energy.sum(dim=-1)
-    room = slack.sign() * share_floor(share, slack.abs())
+    room = slack.sign() * share_floor(share.expand(slack.shape), slack.abs())
     alone = ((share + room >= HALF) & (number > 1)).double()
     return torch.maximum(massive_count(lengths, slack, number), alone)
 
 
 def channel_count_floor(lengths: Tensor, moved: Tensor | float) -> PerMatrix:
     """By how many the count may be off if every length, and all of them together, are off by ``moved``."""
-    moved = torch.as_tensor(moved, dtype=torch.float64, device=lengths.device)
-    count = channel_count(lengths)
-    return torch.maximum(channel_count(lengths, moved) - count, count - channel_count(lengths, -moved))
+    count, most, fewest = channel_count(lengths, _either_way(lengths, moved))
+    return torch.maximum(most - count, count - fewest)
 
 
 def massive_channels_floor(x: TokenMatrix, relative: float | Tensor) -> PerMatrix:

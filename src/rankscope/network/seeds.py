@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rankscope.core.numerics import broadcast
 from rankscope.errors import ConfigError
 from rankscope.network.attention import Attention
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
@@ -86,5 +87,4 @@ def weight_axes(network: Network) -> torch.Size:
         elif isinstance(part, Norm | Scale | Skip):
             held = (getattr(part, name, None) for name in ("weight", "bias", "value", "scale"))
             shapes += [one.shape[:-1] for one in held if isinstance(one, Tensor)]
-    together: torch.Size = torch.broadcast_shapes(*shapes)
-    return together
+    return broadcast(*shapes)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankscope.core.numerics import broadcast
 from rankscope.network import Alibi, Context, Norm, Rotary, Softmax
 from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
@@ -152,7 +153,7 @@ def _sides(
 def row_at(x: Tensor, place: Tensor) -> Tensor:
     """The row of ``x`` (``*batch heads tokens width``) that ``place`` (``*batch heads 1``) names."""
     index = place[..., None]
-    batch = torch.broadcast_shapes(index.shape[:-2], x.shape[:-2])
+    batch = broadcast(index.shape[:-2], x.shape[:-2])
     return x.expand(*batch, *x.shape[-2:]).gather(-2, index.expand(*batch, 1, x.shape[-1]))
 
 
@@ -225,7 +226,7 @@ def _turns(position: Rotary, state: Split, context: Context) -> tuple[Tensor, Te
         if state.is_token is None:
             place = place - place[..., :1]
         else:
-            place = place.expand(torch.broadcast_shapes(place.shape, state.is_token.shape))
+            place = place.expand(broadcast(place.shape, state.is_token.shape))
             first = state.is_token.long().argmax(dim=-1, keepdim=True).expand(*place.shape[:-1], 1)
             place = place - place.gather(-1, first)
         # Angles to twice the digits of a float: ``angle + rest = place * frequency`` exactly (Dekker), since a far
@@ -445,7 +446,7 @@ def _differences(
     if keys is None:
         base = logits[..., :1]
     else:  # a bias may be the same for all texts
-        logits = logits.expand(torch.broadcast_shapes(logits.shape, keys.shape))
+        logits = logits.expand(broadcast(logits.shape, keys.shape))
         base = logits.gather(-1, keys.long().argmax(dim=-1, keepdim=True).expand(*logits.shape[:-1], 1))
     rows, rounded = _difference(logits, base)
     shared = first_row(rows, state)
@@ -457,7 +458,7 @@ def _differences(
     largest = rest.abs().amax(dim=(-2, -1), keepdim=True)
     rest, largest = rest / torch.where(largest > 0, largest, 1.0), bias.times(largest)
     log_scale = largest.abs().log()[..., 0, 0]
-    shape = torch.broadcast_shapes(log_scale.shape, (*state.log_scale.shape, log_scale.shape[-1]))
+    shape = broadcast(log_scale.shape, (*state.log_scale.shape, log_scale.shape[-1]))
     split = SplitLogits(
         shared=bias.times(shared), rest=rest * largest.sign(), log_scale=log_scale.expand(shape)
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.numerics import checked
+from rankscope.core.numerics import broadcast, checked
 from rankscope.errors import NumericalError
 from rankscope.network import Context, Network
 from rankscope.network.known import check_tree
@@ -53,7 +53,7 @@ def stream(
     network.check_length(x.shape[-2])
     x = checked(x, tokens=1)
     if error:  # the axis of run and twin stands before all others, those of stacked weights too
-        x = x.expand(*torch.broadcast_shapes(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
+        x = x.expand(*broadcast(weight_axes(network), x.shape[:-2]), *x.shape[-2:])
     state = split_tokens(x, context.is_token)
     yield from _layers(network, paired(state) if error else state, context, may_overflow=may_overflow)
 

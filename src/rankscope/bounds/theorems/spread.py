@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rankscope.bounds.theorems.recursions import Log, chosen, cubed, shifted
+from rankscope.core.numerics import broadcast
 from rankscope.errors import ShapeError
 
 MOST_LAYERS = 10_000
@@ -99,7 +100,7 @@ def layers_until(
     """
     if most < 1:
         raise ShapeError(f"layers_until was asked to follow {most} layers; give at least one")
-    batch = torch.broadcast_shapes(log_start.shape, s.shape[:-1], w.shape[:-1])
+    batch = broadcast(log_start.shape, s.shape[:-1], w.shape[:-1])
     log = Log.of(log_start.double().expand(batch))
     target = torch.as_tensor(log_target, dtype=torch.float64)
     count = torch.where(log.high <= target, 0.0, torch.inf)

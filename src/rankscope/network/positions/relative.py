@@ -7,6 +7,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from rankscope.core.numerics import broadcast
 from rankscope.errors import ConfigError
 from rankscope.network.context import Context
 from rankscope.network.parts import weight
@@ -81,7 +82,7 @@ class RelativeBias(Position):
             return table[..., index].to(dtype)
         if table.ndim == 2:
             return table[:, index].movedim(0, -3).to(dtype)
-        batch = torch.broadcast_shapes(table.shape[:-2], index.shape[:-2])
+        batch = broadcast(table.shape[:-2], index.shape[:-2])
         flat = index.flatten(-2).unsqueeze(-2)
         flat = flat.expand(*batch, table.shape[-2], flat.shape[-1])
         found = torch.gather(table.expand(*batch, *table.shape[-2:]), -1, flat)
