@@ -27,7 +27,15 @@ from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN, Either, files_of_masks, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blame import Blame, Headline
-from rankscope.findings.blocks import LN10, curves, how_to_read, mean_by_layer, on_one_axis, split_curves
+from rankscope.findings.blocks import (
+    LN10,
+    curves,
+    how_to_read,
+    legend,
+    mean_by_layer,
+    on_one_axis,
+    split_curves,
+)
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
 from rankscope.findings.subject import Subject, variant_name
 from rankscope.findings.suggest import Suggestions
@@ -57,7 +65,12 @@ RATIOS = {
 
 PLAIN = {
     "mask": {"full": "no attention mask (every token reads all)", "causal": "causal attention mask"},
-    "norm": {"layer": "LayerNorm", "rms": "RMSNorm", "none": "no norms", "sphere": "norms scale tokens to length one"},
+    "norm": {
+        "layer": "LayerNorm",
+        "rms": "RMSNorm",
+        "none": "no norms",
+        "sphere": "norms scale tokens to length one",
+    },
 }
 """Masks and norms in words; all others by their name."""
 
@@ -327,7 +340,11 @@ class Fate(Value):
     def _verb(self) -> str:
         if self.verdict == "collapsing":
             return "collapses" if self.has_arrived else "is collapsing"
-        return "does not collapse" if self.verdict == "not collapsing" else "cannot be judged because of rounding"
+        return (
+            "does not collapse"
+            if self.verdict == "not collapsing"
+            else "cannot be judged because of rounding"
+        )
 
     @property
     def _value(self) -> str:
@@ -354,7 +371,8 @@ class Fate(Value):
             )
         elif self.verdict == "not collapsing" and self.log10_pace is not None:
             said.append(
-                f"it falls in each of the last layers, by a factor {_factor(self.log10_pace)} per layer (geometric mean)"
+                f"it falls in each of the last layers, by a factor {_factor(self.log10_pace)} per layer (geometric "
+                "mean)"
             )
         if self.leads_to is not None and not self.has_arrived:
             to = _size(self.leads_to.log10_value)
@@ -519,7 +537,9 @@ class AblateFinding(Finding):
         first, *rest = self.subject.facts(self.table)
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [
-            ", ".join(PLAIN[name].get(one[0], f"{name} {one[0]}") for name, one in shared.items() if len(one) == 1),
+            ", ".join(
+                PLAIN[name].get(one[0], f"{name} {one[0]}") for name, one in shared.items() if len(one) == 1
+            ),
             *rest,
         ]
         paper = self.semantics == "paper"
@@ -551,12 +571,15 @@ class AblateFinding(Finding):
         """What a residual ratio is, when a network collapses, and what the names of the networks mean."""
         limits, said = Thresholds(), []
         if self.definition is not None:
-            meaning = RATIOS.get(self.definition) or f"{self._meaning(self.definition)} 0 means all tokens are equal."
+            meaning = (
+                RATIOS.get(self.definition)
+                or f"{self._meaning(self.definition)} 0 means all tokens are equal."
+            )
             said.append(f"Residual ratio: {meaning}")
             said.append(
-                f"A network collapses if this ratio falls to 1/{number(limits.fall)} of an earlier value or less, and is "
-                f"{number(limits.collapsed)} or less at the last layer, or would be at twice the depth at the pace of "
-                "its last layers."
+                f"A network collapses if this ratio falls to 1/{number(limits.fall)} of an earlier value or less, "
+                f"and is {number(limits.collapsed)} or less at the last layer, or would be at twice the depth at the "
+                "pace of its last layers."
             )
         kinds = {one.variant.removesuffix("-norm"): one.variant for one in self.cuts}
         lacks = [f"{shown} {LACKS[kind]}" for kind, shown in kinds.items() if kind in LACKS]
@@ -565,8 +588,8 @@ class AblateFinding(Finding):
             said.append(f"Networks share all weights: {listed(lacks)}{where}.")
         if self.suggest is not None:
             said.append(
-                "Unit residual ratio: the residual ratio in the Frobenius norm (root of the sum of squares), after every "
-                "token is scaled to length one."
+                "Unit residual ratio: the residual ratio in the Frobenius norm (root of the sum of squares), after "
+                "every token is scaled to length one."
             )
         if any(one.variant.endswith("-norm") for one in self.cuts):
             said.append("-norm: the norms of the blocks are left out too.")
@@ -594,20 +617,31 @@ class AblateFinding(Finding):
         name = headline_name(blame.network)
         return Section(
             f"What each part does to the residual ratio: {name}",
-            [blame.tabular(), Figure(blame.panel())],
-            note=blame.legend,
+            [legend(blame.legend), blame.tabular(), Figure(blame.panel())],
         )
 
     def _suggest(self, suggest: Suggestions) -> Section:
         name = headline_name(suggest.network)
         return Section(
             f"What if: changes to {name}, best first",
-            [Prose(suggest.meanings, "What is changed"), suggest.tabular(), Figure(suggest.bars())],
-            note=suggest.legend,
+            [
+                Prose(suggest.meanings, "What is changed"),
+                legend(suggest.legend),
+                suggest.tabular(),
+                Figure(suggest.bars()),
+            ],
         )
 
     def _cuts(self) -> Tabular:
-        heads = ("variant", "mask", "skip scale", "verdict", "residual ratio", "at layer", "mean factor per layer")
+        heads = (
+            "variant",
+            "mask",
+            "skip scale",
+            "verdict",
+            "residual ratio",
+            "at layer",
+            "mean factor per layer",
+        )
         kinds: dict[str, Literal["name", "words"]] = {"variant": "name", "mask": "name", "verdict": "words"}
         rows = [
             [

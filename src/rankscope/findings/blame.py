@@ -220,7 +220,11 @@ class Blame(Sums):
         if sums.kinds is None:
             return f"{place}, nothing is ranked: in every text some step is not above its rounding floor{self._hint}."
         if sums.is_dominated:
-            why = dominated[0].words if dominated else "massive tokens or one channel hold most of the sum of squares"
+            why = (
+                dominated[0].words
+                if dominated
+                else "massive tokens or one channel hold most of the sum of squares"
+            )
             return f"{place}, nothing is ranked: {why}."
         where = f"{place}{self._mean_of(sums.texts)}"
         if sums.floors is None:
@@ -272,22 +276,24 @@ class Blame(Sums):
         return Tabular(columns=columns, rows=rows)
 
     @property
-    def legend(self) -> str:
+    def legend(self) -> list[str]:
         """What the numbers of the table are."""
         lines = (*self.blocks, self)
         is_starred = any(not _is_real(line, kind) for line in lines for kind in line.kinds or ())
         said = [
-            f"Change of ln {RATIO} from before a part to after it, in order of execution; parts of one kind in a block "
-            "are summed. Negative: tokens come closer to their mean, towards collapse.",
+            f"Each number is the change of ln {RATIO} from before a part to after it, in order of execution.",
+            "Below zero tokens come closer to their mean, towards collapse. Parts of one kind in a block are summed.",
         ]
         if "skip" in self.kind_names:
             said.append("skip: the change when what goes around attention or the MLP is added back.")
-        said.append("sum: over the parts of the block; the row all sums over blocks.")
+        said.append(
+            "sum: over the parts of the block. all: over the blocks, from the input to the last layer."
+        )
         if any(line.texts != self.all_texts for line in lines):
             said.append("texts: how many have every step above its rounding floor; only these are averaged.")
         if is_starred:
-            said.append("*: not above its rounding floor.")
-        return " ".join(said)
+            said.append("*: not above its rounding floor, so the number may be rounding alone.")
+        return said
 
     @property
     def kind_names(self) -> list[str]:
@@ -318,7 +324,10 @@ class Blame(Sums):
             value=f"change of ln {RATIO.partition('[')[0].replace('_', ' ')}",
             across="block",
             scale="linear",
-            notes=[DEFINITION, "Below zero tokens come closer to their mean (towards collapse), above zero further from it."],
+            notes=[
+                DEFINITION,
+                "Below zero tokens come closer to their mean (towards collapse), above zero further from it.",
+            ],
         )
 
 

@@ -26,7 +26,14 @@ HOW_TO_READ = "How to read this"
 
 def how_to_read(lines: Sequence[str]) -> tuple[Section, Section]:
     """What the words of an output mean: above the conclusion in a terminal, and below it on a page."""
-    return Section(HOW_TO_READ, [Notes(lines)], only="text"), Section(HOW_TO_READ, [Prose(lines)], only="html")
+    return Section(HOW_TO_READ, [Notes(lines)], only="text"), Section(
+        HOW_TO_READ, [Prose(lines)], only="html"
+    )
+
+
+def legend(lines: Sequence[str]) -> Prose:
+    """What the columns and marks of a table mean, one line each."""
+    return Prose(lines, "Legend")
 
 
 def varying(table: "Table", names: Sequence[str] = LINES) -> list[str]:

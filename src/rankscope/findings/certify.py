@@ -27,7 +27,7 @@ from rankscope.document import (
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
-from rankscope.findings.blocks import LN10, how_to_read
+from rankscope.findings.blocks import LN10, how_to_read, legend
 from rankscope.findings.collapse import Apart
 from rankscope.findings.subject import CutSubject
 
@@ -50,9 +50,9 @@ NAMES: dict[Definition, str] = {
     "residual[frobenius,mean]": "residual (Frobenius)",
     "residual[composite,mean]": "residual (composite)",
     "residual[l1,mean]": "residual (largest column)",
-    "diameter[l1]": "largest distance of two tokens (l1)",
-    "diameter[l2]": "largest distance of two tokens (l2)",
-    "diameter[linf]": "largest distance of two tokens (linf)",
+    "diameter[l1]": "largest distance between two tokens (l1)",
+    "diameter[l2]": "largest distance between two tokens (l2)",
+    "diameter[linf]": "largest distance between two tokens (linf)",
 }
 
 SHORT: dict[str, Definition] = {
@@ -234,7 +234,6 @@ class Failed(Value):
         needs = {"<=": "limit", "<": "limit" if found != most else "must be below", ">=": "must be at least"}
         return f"{self.name} (found {found}, {needs[self.relation]} {most})"
 
-
     @property
     def fact(self) -> str:
         """What is the case instead, as a clause.
@@ -242,7 +241,7 @@ class Failed(Value):
         >>> Failed(of="wu-masked", name="no skip connections").fact
         'the network has skips'
         >>> Failed(of="certificate", name="the block contracts", found=1516.0, limit=1.0).fact
-        'the block may multiply the residual by up to 1516; an upper bound needs at most 1'
+        'the residual may grow by a factor of up to 1516; an upper bound needs a factor of at most 1'
         """
         known = self.found is not None and self.limit is not None and math.isfinite(self.found)
         if known and self.name in WITH_NUMBERS:
@@ -259,19 +258,24 @@ class Failed(Value):
         """Which bound it is about."""
         if self.of != OURS:
             return f"theorem {self.of}"
-        return "upper" if self.name in ("the block contracts", "upper bound below the size of the state") else "lower"
+        return (
+            "upper"
+            if self.name in ("the block contracts", "upper bound below the size of the state")
+            else "lower"
+        )
 
 
 INSTEAD = {
     "attention weaker than its skip": "attention may change the residual as much as its skip carries, so the two may "
     "cancel",
-    "branch weaker than its skip": "a branch may change the residual as much as its skip carries, so the two may cancel",
+    "branch weaker than its skip": "a branch may change the residual as much as its skip carries, so the two may "
+    "cancel",
     "attention has a skip around it": "attention has no skip around it, so it may make different tokens equal",
     "MLP keeps tokens apart": "the slopes of the MLP differ so much between tokens that it may make two of them equal",
     "norm keeps tokens apart": "tokens may differ in length or mean alone, and a norm removes such differences",
     "norm weights away from zero": "a norm weight may be zero, which removes a channel",
     "arithmetic fine enough": "rounding may have moved tokens so far that attention maps and norms are no longer known",
-    "the block contracts": "the block may enlarge the residual, so the bound of the layer before gives none here",
+    "the block contracts": "the residual may grow in the block, so the bound of the layer before gives no useful one",
     "upper bound below the size of the state": "the bound that follows from the blocks before is no smaller than the "
     "size of the state",
     "no skip connections": "the network has skips",
@@ -301,13 +305,14 @@ INSTEAD = {
 """What is the case where an assumption does not hold, by its name."""
 
 WITH_NUMBERS = {
-    "attention weaker than its skip": "attention may multiply the residual by up to {found}, its skip carries {limit} "
-    "times it; a lower bound needs the skip to be stronger",
-    "branch weaker than its skip": "a branch may multiply the residual by up to {found}, its skip carries {limit} times "
-    "it; a lower bound needs the skip to be stronger",
-    "the block contracts": "the block may multiply the residual by up to {found}; an upper bound needs at most {limit}",
-    "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the size "
-    "of the state",
+    "attention weaker than its skip": "attention may multiply the residual by up to {found} and its skip multiplies it "
+    "by {limit}; a lower bound needs the skip to be stronger",
+    "branch weaker than its skip": "a branch may multiply the residual by up to {found} and its skip multiplies it by "
+    "{limit}; a lower bound needs the skip to be stronger",
+    "the block contracts": "the residual may grow by a factor of up to {found}; an upper bound needs a factor of at "
+    "most {limit}",
+    "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
+    "size of the state",
     "gamma large enough": "the factor gamma in the theorem would have to be {found} or more, and {limit} was used",
     "logits below 1.256": "attention logits, without their mean, differ within a row by up to {found}; the theorem "
     "needs at most {limit}",
@@ -702,8 +707,8 @@ class CertifyFinding(Finding):
         title, tone = self.headline
         failed = self._failed()
         picture = (
-            "The residual of the network computed with exact real numbers lies in the band. Gray parts are true but not "
-            "useful: the size of the state alone says as much. The green line is what was measured."
+            "The residual of the network computed with exact real numbers lies in the band. Gray parts are true but "
+            "not useful: the size of the state alone says as much. The green line is what was measured."
         )
         above, below = how_to_read(self._meanings())
         return Document(
@@ -716,7 +721,7 @@ class CertifyFinding(Finding):
                 below,
                 Notes(self.notes) if self.notes else None,
                 Section("Picture", [Figure(one) for one in self.chart().pictures], note=picture, only="html"),
-                Section("Layer by layer", [self._bounds(name) for name in self.standings], self._legend()),
+                Section("Layer by layer", [legend(self._legend()), *map(self._bounds, self.standings)]),
                 Section(
                     "Why not more is proven",
                     [Tabular(columns=REASONS, rows=failed)],
@@ -745,53 +750,65 @@ class CertifyFinding(Finding):
     def _facts(self) -> list[str]:
         rule = [] if self.subject.text_axes is None else [self.subject.rule]
         several = (
-            ["bounds hold for every text; the measured number is the geometric mean over texts"] if self._several else []
+            ["bounds hold for every text; the measured number is the geometric mean over texts"]
+            if self._several
+            else []
         )
         return [*self.subject.facts(self.table), *rule, *several]
 
-    def _legend(self) -> str:
-        shown = [text_of(cell) for one in self.bounds for cell in _cells(one)[1:5]]
+    def _legend(self) -> list[str]:
+        shown = [text_of(cell) for one in self.bounds for cell in _cells(one, [])[1:5]]
         has_printed = any(one.bound is not None for one in self.bounds)
-        said = ["layer: 0 is what enters the first block. lower is rounded down, upper up."]
+        said = ["layer: 0 is what enters the first block.", "lower is rounded down, upper is rounded up."]
+        said.append(
+            "measured: computed in floating point, with residuals kept apart from the mean so that tiny ones survive."
+        )
         if any(text.startswith("(") for text in shown):
             said.append("In brackets: true but not useful, no smaller than the size of the state.")
         if any(one.lower == -math.inf or one.upper == math.inf for one in self.bounds):
-            said.append(f"{NOTHING} under lower or upper: no such bound follows.")
+            said.append(f"{NOTHING}: no such bound follows from weights and attention maps.")
         if has_printed:
             said.append("printed bound: what the formula of a paper gives.")
         if any(one.bound is not None and not one.bound_proven for one in self.bounds):
             said.append("?: a condition of the paper is not met here, so this number is not proven.")
         if not all(one.resolved for one in self.bounds):
             said.append("*: measured, but not above its rounding floor (estimated from a perturbed run).")
-        used = {method for one in self.bounds for method in (_lower_by(one), one.upper_by) if method}
+        lower, upper = {_lower_by(one) for one in self.bounds}, {one.upper_by for one in self.bounds}
+        used = (lower | upper) - {None}
         if used:
-            said.append("lower by, upper by: what gave the bound.")
+            columns = [name for name, found in (("lower by", lower), ("upper by", upper)) if found - {None}]
+            said.append(f"{', '.join(columns)}: what gave the bound.")
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
-        return " ".join(said)
+        return said
 
     def _meanings(self) -> list[str]:
         """What is bounded, what bounds are made of, and when one is useful."""
         residual = any(one.startswith("residual") for one in self.standings)
         diameter = any(one.startswith("diameter") for one in self.standings)
-        said = ["Residual: how far tokens are from their mean; 0 means all tokens are equal."] if residual else []
+        said = (
+            ["Residual: how far tokens are from their mean; 0 means all tokens are equal."]
+            if residual
+            else []
+        )
         if diameter and not residual:
             said = ["Bounded is the largest distance between two tokens; 0 means all tokens are equal."]
         texts = "these texts" if self._several else "this text"
         return [
             *said,
-            f"lower, upper: on {texts} the network, computed with exact real numbers, lies between them at every layer. "
-            "They follow from its weights, attention maps, norm scales and MLP slopes, so they explain the numbers.",
+            f"lower, upper: computed with exact real numbers from these weights on {texts}, the value of a layer lies "
+            "between them. They follow from weights, attention maps, norm scales and MLP slopes, and so explain it.",
+            "Size of the state: a bound on the tokens themselves, rounding included, which limits how far apart they "
+            "can be.",
             "A bound is useful if it is a lower bound above zero, or an upper bound below the size of the state.",
-            "Size of the state: how large the tokens can be, rounding included; no residual and no distance can be larger "
-            "than that allows.",
         ]
 
     def _why_note(self) -> str:
         """What the table of reasons shows."""
-        said = "What kept each bound from being useful at these layers."
+        said = "What keeps each bound from being proven or useful, at these layers."
         named = any(one.of != OURS for line in self.bounds for one in line.lacking)
-        theorems = " A theorem of a paper does not apply for the reason given; 'rankscope list theorems' states it."
-        return said + theorems * named
+        theorems = " 'rankscope list theorems' states the theorems of papers by their names."
+        papers = [f" {one.words}." for one in dict.fromkeys(self.printed.values())]
+        return said + theorems * named + "".join(papers) * named
 
     def _bounds(self, name: Definition) -> Tabular:
         lines, printed = self._of(name), self.printed.get(name)
@@ -799,9 +816,11 @@ class CertifyFinding(Finding):
         meaning = sentence(self.definitions[name].partition(": ")[0]) if name in self.definitions else ""
         return Tabular(
             title=name,
-            note=f"{meaning} Printed bound: {printed.words}." if printed is not None and has_bound else meaning,
+            note=f"{meaning} Printed bound: {printed.words}."
+            if printed is not None and has_bound
+            else meaning,
             columns=SHOWN,
-            rows=[_cells(one) for one in lines],
+            rows=[_cells(one, lines) for one in lines],
         )
 
     def _failed(self) -> list[list[str]]:
@@ -858,8 +877,14 @@ MEANINGS = (
         "proven for the network computed with exact real numbers from these weights and inputs",
     ),
     ("measured", "what was computed; its rounding floor is estimated from a perturbed run"),
-    ("printed bound", "what the formula of a paper gives; proven only where all conditions of the paper are met"),
-    ("not useful (vacuous)", "an upper bound that is not below the same norm of the state itself, or no lower bound"),
+    (
+        "printed bound",
+        "what the formula of a paper gives; proven only where all conditions of the paper are met",
+    ),
+    (
+        "not useful (vacuous)",
+        "an upper bound that is not below the same norm of the state itself, or no lower bound",
+    ),
 )
 """What the columns of the tables mean."""
 
@@ -885,14 +910,14 @@ def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
     if known and ends:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
         said.append(
-            f"Another proof bounds the rounding of this run: {where} measured values are within {CLOSE:.0%} of the exact "
-            "ones. It confirms these numbers without explaining them, so it gives no lower or upper bound."
+            f"Another proof bounds the rounding of this run: {where} measured values are within {CLOSE:.0%} of the "
+            "exact ones. It confirms these numbers without explaining them, so it gives no lower or upper bound."
         )
     return tuple(said)
 
 
 def _because(why: Failed | None, block: int) -> str:
-    return "" if why is None else f": in block {block} {why.fact}"
+    return "" if why is None else f": in block {block}, {why.fact}"
 
 
 def _times(log: float | None, toward: int) -> str:
@@ -920,10 +945,14 @@ SHOWN = (
     Column("upper by", "name", optional=True),
 )
 
-REASONS = (Column("layers", "name"), Column("bound", "name"), Column("why it is not useful", "words"))
+REASONS = (
+    Column("layers", "name"),
+    Column("bound", "name"),
+    Column("why it is not proven or not useful", "words"),
+)
 
 METHODS = {
-    "size of the state": "no residual is larger than the tokens allow",
+    "size of the state": "no residual or distance is larger than the size of the tokens allows",
     "other sizes": "it follows from the bounds of the other norms",
     "every token alike": "the same map acts on every token",
     "sum over heads": "heads are bounded one by one and added",
@@ -959,8 +988,12 @@ MADE_OF = {
 LOGARITHMS = frozenset({"K", "critical_radius", "residual", "cubic", "theorem_a"})
 
 
-def _cells(line: Bounds) -> list[Cell | str]:
+def _cells(line: Bounds, table: Sequence[Bounds]) -> list[Cell | str]:
     """One line of a table. A vacuous number stands in brackets; a printed bound that is not proven ends in ``?``."""
+
+    def by(method: str | None, others: Iterable[str | None]) -> str:
+        return "the input itself" if line.layer == 0 and any(others) else method or NOTHING
+
     bound = NOTHING
     if line.bound is not None:
         bound = power(line.bound) + ("" if line.bound_proven else "?")
@@ -969,8 +1002,8 @@ def _cells(line: Bounds) -> list[Cell | str]:
         _starred(power(line.measured), line.resolved),
         _bracketed(_bound_text(line.upper, 1), line.upper_vacuous),
         _bracketed(bound, line.bound_vacuous),
-        _lower_by(line) or NOTHING,
-        line.upper_by or NOTHING,
+        by(_lower_by(line), map(_lower_by, table)),
+        by(line.upper_by, (one.upper_by for one in table)),
     ]
     return [
         str(line.layer),

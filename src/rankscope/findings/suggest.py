@@ -187,18 +187,19 @@ class Suggestions(Value):
         return [one for one in self.what_ifs if one.gain is not None]
 
     @property
-    def legend(self) -> str:
+    def legend(self) -> list[str]:
         """What the columns are."""
         several = ", mean over texts" if self.texts > 1 else ""
-        says = "every token is scaled to length one; 0 means all tokens equal" if self.name == UNIT_RATIO else ""
-        known = [one for one in self.what_ifs if one.gain is not None]
+        known = self._known
         said = [
-            f"before, after: the {self.name} of the last layer without and with the change{f' ({says})' * bool(says)}.",
+            f"before, after: the {self.name} of the last layer without and with the change; 0 means all tokens equal.",
             f"gain: ln(after / before){several}; above zero tokens end further apart, below zero closer together.",
         ]
         if any(not one.after[self.ranked_by].resolved or one.is_bound for one in known):
             said.append("<= and >=: rounding hides the number, which is at most or at least this.")
-        return " ".join(said)
+        if len(known) < len(self.what_ifs):
+            said.append(f"{NOTHING}: no number, or no reason needed.")
+        return said
 
     @property
     def meanings(self) -> list[str]:

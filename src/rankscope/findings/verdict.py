@@ -296,9 +296,7 @@ class LayerVerdict(Said):
                     f"without their mean {_text(spans)} of at most {allowed}, mean cosine {cosine}"
                 )
             case "cone":
-                return (
-                    f"tokens point nearly the same way (mean cosine {cosine}) but are not equal ({RATIO} {ratio})"
-                )
+                return f"tokens point nearly the same way (mean cosine {cosine}) but are not equal ({RATIO} {ratio})"
             case "dead directions":
                 use = f"use only {_text(spans)} of {allowed} directions (effective rank)"
                 unused = "leave most directions unused" if spans is None else use
@@ -562,7 +560,9 @@ class StackVerdict(Said):
             (one for one in reversed(self.layers) if one.layer < (self.starts or 0)), self.layers[0]
         )
         said = [f"Collapsing: from layer {self.starts} on tokens become equal."]
-        from_to = f"The {judged_name(before, last)} ({EQUAL}) is {_text(before.ratio)} at layer {before.layer}"
+        from_to = (
+            f"The {judged_name(before, last)} ({EQUAL}) is {_text(before.ratio)} at layer {before.layer}"
+        )
         if last.ratio is None:
             known, until = "", ""
             if not self.rate_is_bound and self.last_resolved is not None:
@@ -570,7 +570,10 @@ class StackVerdict(Said):
                 until = f" up to layer {self.last_resolved}"
             end = f"{known} and at most {_text(last.ratio_at_most)} after the last block, where rounding hides it"
         else:
-            until, end = "", f" and {_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})"
+            until, end = (
+                "",
+                f" and {_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})",
+            )
         pace = f"{_text(self.rate)}{' or less' if self.rate_is_bound else ''} per layer"
         said.append(f"{from_to}{end}: a factor {pace}{until} (geometric mean).")
         if last.ratio is None and self.equal_from is not None:

@@ -548,7 +548,10 @@ class ScanFinding(Finding):
                 Section("Verdict by layer", [b for one in views.values() for b in one.layers()], only="html"),
                 Section(
                     "By layer",
-                    [Notes(self._columns(texts)), *(block for one in views.values() for block in one.means())],
+                    [
+                        Notes(self._columns(texts)),
+                        *(block for one in views.values() for block in one.means()),
+                    ],
                     only="text",
                 ),
                 self.tree is not None
@@ -575,15 +578,23 @@ class ScanFinding(Finding):
 
     def _columns(self, texts: int) -> list[str]:
         """What the columns and marks of the table in a terminal mean, those that it has."""
-        here = [one for one in self.summary if one.site == "block" and one.head is None and one.definition in COLUMNS]
+        here = [
+            one
+            for one in self.summary
+            if one.site == "block" and one.head is None and one.definition in COLUMNS
+        ]
         shown = {one.definition for one in here}
         ranks = {min(one.tokens, float(one.dim)) for one in self.scan.stacks.values()}
-        most = f"at most {number(ranks.pop())} here" if len(ranks) == 1 and texts == 1 else "at most tokens or width"
+        most = (
+            f"at most {number(ranks.pop())} here"
+            if len(ranks) == 1 and texts == 1
+            else "at most tokens or width"
+        )
         said = ["layer: 0 is what enters the first block, l is the state after block l."]
         said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
         said.append(
-            "verdict: what these numbers show at that layer; 'rankscope list thresholds' has the limits, docs/verdict.md "
-            "all verdicts."
+            "verdict: what these numbers show at that layer; 'rankscope list thresholds' has the limits, "
+            "docs/verdict.md all verdicts."
         )
         if texts > 1:
             said.append(f"Numbers are means over {count(texts, 'text')}.")
