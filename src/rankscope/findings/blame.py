@@ -255,7 +255,7 @@ class Blame(Sums):
 
     @property
     def _hint(self) -> str:
-        return "" if self.split else ", which --split goes below"
+        return "" if self.split else ", below which the split pass can go"
 
     def tabular(self) -> Tabular:
         """One line per block and one for all: the change by every kind of part, and their sum."""

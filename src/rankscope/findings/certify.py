@@ -251,7 +251,7 @@ class Failed(Value):
             return INSTEAD[self.name]
         if self.name.startswith("blocks built as "):
             return f"not every block is built as {self.name.removeprefix('blocks built as ')}"
-        return f"this is needed and not shown to hold: {self.name}"
+        return f"this is needed and not shown to hold: {self.words}"
 
     @property
     def side(self) -> str:

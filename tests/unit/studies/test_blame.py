@@ -193,7 +193,9 @@ def test_equal_tokens_and_zero_states_are_null(split: bool) -> None:
     found = blame(Network([attention(draw), mlp(draw)]), equal, split=split)
     assert [change.resolved for change in found.changes] == [(False,), (False,)]
     assert found.totals == (None,)
-    assert "no text is above the rounding floor in every step" in summed(found, Headline.unchanged()).words
+    assert (
+        "in every text some step is not above its rounding floor" in summed(found, Headline.unchanged()).words
+    )
     vanished = blame(Network([Scale(0.0), attention(draw)]), draw(4, DIM), split=split)
     assert [change.values for change in vanished.changes] == [(None,), (None,)]
     empty = blame(Network([Sum(())]), draw(4, DIM), split=split)

@@ -543,7 +543,8 @@ class Elsewhere(Value):
         against = " (others have the opposite sign)" if cancels or abs(one.share) > abs(self.share) else ""
         return (
             f"Paths that start at the input carry {percent(self.input)} of the output's residual, {rest}. Of the "
-            f"latter, those from the {one.source} of layer {one.layer} carry most: {percent(one.share)}{against}."
+            f"latter, those from the {one.source} of layer {one.layer} carry the largest share above rounding: "
+            f"{percent(one.share)}{against}."
         )
 
 
