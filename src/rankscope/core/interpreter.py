@@ -71,10 +71,8 @@ class Interpreter:
 
 def _replaced_method(thing: object) -> str | None:
     """A method of the class that stands replaced on this one instance."""
-    kind, own = type(thing), getattr(thing, "__dict__", None)
-    return (
-        None if not own or _methods(kind).isdisjoint(own) else next(filter(_methods(kind).__contains__, own))
-    )
+    own, methods = getattr(thing, "__dict__", None), _methods(type(thing))  # type: ignore[arg-type]  # types hash
+    return None if not own or methods.isdisjoint(own) else next(filter(methods.__contains__, own))
 
 
 # Parts are asked at every layer of every run, and a class of torch has a hundred names: they are read once. A method

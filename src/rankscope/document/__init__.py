@@ -21,6 +21,7 @@ from rankscope.document.blocks import Tabular as Tabular
 from rankscope.document.blocks import Tone as Tone
 from rankscope.document.blocks import Verdict as Verdict
 from rankscope.document.blocks import some as some
+from rankscope.document.blocks import text_of as text_of
 
 __all__ = [
     "Beside",
@@ -40,4 +41,5 @@ __all__ = [
     "Tone",
     "Verdict",
     "some",
+    "text_of",
 ]

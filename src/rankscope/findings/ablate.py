@@ -10,20 +10,69 @@ from pydantic import FiniteFloat, field_validator
 
 from rankscope.charts import Chart, Panel, Picture
 from rankscope.core.words import NOTHING, listed, number, power, ranges, sentence
-from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
+from rankscope.document import (
+    Column,
+    Document,
+    Figure,
+    Notes,
+    Prose,
+    Section,
+    Tabular,
+    Tone,
+    Verdict,
+    some,
+    text_of,
+)
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN, ModelOrNetwork, files_of_masks, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blame import Blame, Headline
-from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
+from rankscope.findings.blocks import (
+    LN10,
+    curves,
+    how_to_read,
+    legend,
+    mean_by_layer,
+    on_one_axis,
+    split_curves,
+)
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
 from rankscope.findings.subject import Subject, variant_name
 from rankscope.findings.suggest import Suggestions
+from rankscope.findings.verdict import Thresholds
 
 if TYPE_CHECKING:
     from rankscope.results import Table
 
 DEFAULT_VARIANTS = ("san", "san+mlp", "san+skip", "transformer")
+
+LACKS = {
+    "san": "has neither skips nor MLPs",
+    "san+mlp": "has no skips",
+    "san+skip": "has no MLPs",
+    "transformer": "has all parts",
+}
+"""What is left out of a network, as the end of a sentence that begins with its name."""
+
+RATIOS = {
+    "residual_ratio[composite,mean]": "how far tokens are from their mean, divided by their size; 0 means all tokens "
+    "are equal. The norm of both is composite: the geometric mean of the largest row sum and the largest column sum of "
+    "absolute entries.",
+    "residual_ratio[frobenius,mean]": "how far tokens are from their mean, divided by their size; 0 means all tokens "
+    "are equal. The norm of both is Frobenius: the root of the sum of squares.",
+}
+"""What the ratio is that verdicts rest on."""
+
+PLAIN = {
+    "mask": {"full": "no attention mask (every token reads all)", "causal": "causal attention mask"},
+    "norm": {
+        "layer": "LayerNorm",
+        "rms": "RMSNorm",
+        "none": "no norms",
+        "sphere": "norms scale tokens to length one",
+    },
+}
+"""Masks and norms in words; all others by their name."""
 
 MOST_SENTENCES = 8
 """Cuts that get a sentence each; of more, only those of the first mask and skip scale."""
@@ -274,52 +323,70 @@ class Fate(Value):
     """The dtype that would decide, where the verdict is undecided."""
 
     def words(self, name: str) -> str:
-        """One sentence about the network of that name."""
+        """What becomes of the network of that name, in a few sentences."""
         if self.verdict == "collapsed":
-            said = "has equal tokens at every layer, up to the rounding floor; where they became equal is not seen"
+            said = "has equal tokens at every layer, as far as rounding shows; where they became equal is not seen"
         elif self.log10_value is None:
-            said = "gives no number above the rounding floor"
+            said = "gives no residual ratio above its rounding floor"
             if self.no_number_from is not None:
                 said += f", and none at all (overflow or 0/0) from layer {self.no_number_from} on"
         else:
-            said = f"{self._verb}: {self._value}{self._course}"
-        finer = "" if self.would_decide is None else f"; run it in {self.would_decide} to decide"
-        return sentence(f"{name} {said}{finer}")
+            said = f"{self._verb}: {self._value}"
+        finer = [] if self.would_decide is None else [f"run it in {self.would_decide} to decide"]
+        course = [] if self.log10_value is None or self.verdict == "collapsed" else self._course
+        return " ".join(map(sentence, [f"{name} {said}", *course, *finer]))
 
     @property
     def _verb(self) -> str:
         if self.verdict == "collapsing":
             return "collapses" if self.has_arrived else "is collapsing"
-        return "does not collapse" if self.verdict == "not collapsing" else "is lost in rounding"
+        return (
+            "does not collapse"
+            if self.verdict == "not collapsing"
+            else "cannot be judged because of rounding"
+        )
 
     @property
     def _value(self) -> str:
-        said = f"residual ratio {_size(self.log10_value)} at layer {self.layer}"
+        said = f"its residual ratio is {_size(self.log10_value)} at layer {self.layer}"
         if self.texts > 1:
-            said += f" (geometric mean of {self.texts})"
+            said += f" (geometric mean over {self.texts} inputs)"
         some_ = "" if self.all_texts else "in some texts "
         if self.no_number_from is not None:
-            said += f", {some_}no number (overflow or 0/0) from layer {self.no_number_from} on"
+            said += f"; {some_}there is no number (overflow or 0/0) from layer {self.no_number_from} on"
         elif self.floor_from is not None:
-            said += f", {some_}below the rounding floor from layer {self.floor_from} on"
+            said += f" and {some_}not above its rounding floor from layer {self.floor_from} on"
         return said
 
     @property
-    def _course(self) -> str:
-        """How the curve goes on from the last number that is resolved: its factor, where it leads, a dip."""
-        said = ""
-        if self.verdict == "collapsing" and self.log10_rate is not None:
+    def _course(self) -> list[str]:
+        """How the curve got to the last number that is resolved: its factor, where it leads, a dip."""
+        said = []
+        if self.verdict == "collapsing" and self.log10_rate is not None and self.starts is not None:
             less = " or less" if self.rate_is_bound else ""
-            said += f", by a factor {_factor(self.log10_rate)}{less} per layer from layer {self.starts} on"
+            until = " on" if self.rate_is_bound else f" to layer {self.layer}"
+            said.append(
+                f"from layer {self.starts - 1}{until} it falls by a factor {_factor(self.log10_rate)}{less} per layer "
+                "(geometric mean)"
+            )
         elif self.verdict == "not collapsing" and self.log10_pace is not None:
-            said += f", falling by a factor {_factor(self.log10_pace)} per layer in the last layers"
+            said.append(
+                f"it falls in each of the last layers, by a factor {_factor(self.log10_pace)} per layer (geometric "
+                "mean)"
+            )
         if self.leads_to is not None and not self.has_arrived:
             to = _size(self.leads_to.log10_value)
-            said += f"; at the pace of its last layers {to} at layer {self.leads_to.layer}"
+            said.append(
+                f"extrapolated at the pace of its last layers, a deeper network would have {to} at layer "
+                f"{self.leads_to.layer}"
+            )
         if self.dip is not None:
             known = self.dip.log10_value is not None
-            depth = f"to {_size(self.dip.log10_value)}" if known else "below the rounding floor"
-            said += f"; it dips {depth} at layer {self.dip.layer} and is back at layer {self.dip.recovered}"
+            depth = f"to {_size(self.dip.log10_value)}" if known else "below its rounding floor"
+            said.append(
+                f"on the way it falls {depth} at layer {self.dip.layer} and has recovered by layer "
+                f"{self.dip.recovered}"
+            )
         return said
 
 
@@ -440,7 +507,7 @@ class AblateFinding(Finding):
         said = [sentence(one) for one in self.subject.reported]
         if self.split:
             said.append(
-                "Floors are estimated from a perturbed run; they are not bounds."
+                "Rounding floors are estimated from a perturbed run; they are not proven bounds."
                 if self.has_error
                 else "Run without an error estimate: no number of the split pass has a floor or counts as resolved."
             )
@@ -462,28 +529,37 @@ class AblateFinding(Finding):
         title = {"good": "Tokens stay apart", "bad": "Tokens become equal", "look": "Some cuts collapse"}
         subject = "a random network" if self.subject.model == "random" else self.subject.model
         table = self.measured()
-        means = [mean_by_layer(table, name) for name in self._measured_names]
-        legend = (
-            "Mean over texts and seeds, geometric for residuals, ratios and diameters. A star: some text is not above "
-            "its floor. A dash: no number (0/0 or overflow)."
-        )
+        notes = {name: self._meaning(name) for name in self._measured_names}
+        if self.definition in RATIOS:
+            notes[self.definition] = "The residual ratio, as explained above."
+        means = [mean_by_layer(table, name, note=note) for name, note in notes.items()]
+        above, below = how_to_read(self._meanings())
         first, *rest = self.subject.facts(self.table)
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
-        rest = [", ".join(f"{name} {one[0]}" for name, one in shared.items() if len(one) == 1), *rest]
+        rest = [
+            ", ".join(
+                PLAIN[name].get(one[0], f"{name} {one[0]}") for name, one in shared.items() if len(one) == 1
+            ),
+            *rest,
+        ]
+        paper = self.semantics == "paper"
         return Document(
             title=f"Ablation of {subject}",
             command=self.command,
             facts=[
-                f"{first}, {self.semantics} semantics",
+                first,
+                *(["parts are left out as the code of Dong et al. does (semantics paper)"] if paper else []),
                 *filter(None, rest),
                 self.subject.rule,
             ],
             blocks=some(
+                above,
                 Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),
+                below,
                 Notes(self.notes) if self.notes else None,
                 Section("Curves", [Figure(one) for one in self.panels()], only="html"),
                 len(self.cuts) > MOST_SENTENCES and Section("Cuts", [self._cuts()]),
-                Section("By layer", means, note=legend),
+                Section("By layer", means, note=self._legend(means)),
                 self.blame is not None and self._blame(self.blame),
                 self.suggest is not None and self._suggest(self.suggest),
             ),
@@ -491,16 +567,81 @@ class AblateFinding(Finding):
             origin=self.provenance,
         )
 
+    def _meanings(self) -> list[str]:
+        """What a residual ratio is, when a network collapses, and what the names of the networks mean."""
+        limits, said = Thresholds(), []
+        if self.definition is not None:
+            meaning = (
+                RATIOS.get(self.definition)
+                or f"{self._meaning(self.definition)} 0 means all tokens are equal."
+            )
+            said.append(f"Residual ratio: {meaning}")
+            said.append(
+                f"A network collapses if this ratio falls to 1/{number(limits.fall)} of an earlier value or less, "
+                f"and is {number(limits.collapsed)} or less at the last layer, or would be at twice the depth at the "
+                "pace of its last layers."
+            )
+        kinds = {one.variant.removesuffix("-norm"): one.variant for one in self.cuts}
+        lacks = [f"{shown} {LACKS[kind]}" for kind, shown in kinds.items() if kind in LACKS]
+        if lacks:
+            where = "" if self.only_blocks is None else f" in {_blocks(self.only_blocks)}"
+            said.append(f"Networks share all weights: {listed(lacks)}{where}.")
+        if self.suggest is not None:
+            said.append(
+                "Unit residual ratio: the residual ratio in the Frobenius norm (root of the sum of squares), after "
+                "every token is scaled to length one."
+            )
+        if any(one.variant.endswith("-norm") for one in self.cuts):
+            said.append("-norm: the norms of the blocks are left out too.")
+        return said
+
+    def _meaning(self, definition: str) -> str:
+        """What a table of that measure shows."""
+        return sentence(self.definitions.get(definition, definition).partition(": ")[0])
+
+    def _legend(self, tables: Sequence[Tabular]) -> str:
+        """What columns and marks mean, those that occur."""
+        cells = [text_of(cell) for one in tables for row in one.rows for cell in row]
+        several = self.subject.texts * self.subject.seeds > 1
+        said = ["Columns are layers: 0 is what enters the first block."]
+        if several:
+            said.append("Means over all texts and seeds, geometric for residuals, ratios and diameters.")
+        if any(cell.endswith("*") for cell in cells):
+            where = "in some text " if several else ""
+            said.append(f"*: {where}not above its rounding floor, so the number may be rounding alone.")
+        if NOTHING in cells:
+            said.append("-: no number (0/0 or overflow).")
+        return " ".join(said)
+
     def _blame(self, blame: Blame) -> Section:
         name = headline_name(blame.network)
-        return Section(f"Blame of {name}", [blame.tabular(), Figure(blame.panel())])
+        return Section(
+            f"What each part does to the residual ratio: {name}",
+            [legend(blame.legend), blame.tabular(), Figure(blame.panel())],
+        )
 
     def _suggest(self, suggest: Suggestions) -> Section:
         name = headline_name(suggest.network)
-        return Section(f"What would help {name}", [suggest.tabular(), Figure(suggest.bars())])
+        return Section(
+            f"What if: changes to {name}, best first",
+            [
+                Prose(suggest.meanings, "What is changed"),
+                legend(suggest.legend),
+                suggest.tabular(),
+                Figure(suggest.bars()),
+            ],
+        )
 
     def _cuts(self) -> Tabular:
-        heads = ("variant", "mask", "skip scale", "verdict", "ratio", "at layer", "factor per layer")
+        heads = (
+            "variant",
+            "mask",
+            "skip scale",
+            "verdict",
+            "residual ratio",
+            "at layer",
+            "mean factor per layer",
+        )
         kinds: dict[str, Literal["name", "words"]] = {"variant": "name", "mask": "name", "verdict": "words"}
         rows = [
             [

@@ -25,6 +25,12 @@ ROUNDING = 1e-12
 Sign = Literal[-1, 1]
 """Towards collapse (-1) or against it (+1)."""
 
+NAME = "residual ratio (Frobenius norm)"
+"""What ``RATIO`` is called in sentences."""
+
+PLAIN = {"skip": "adding the skip", "mlp": "the MLP", "norm": "the norm", "scale": "the scale"}
+"""Kinds of parts as the subject of a sentence; all others by their name."""
+
 COLORS = {"attention": 1, "mlp": 0, "skip": 2, "norm": 3, "scale": 4}
 """One color per kind of part in every picture; other kinds take what is left."""
 
@@ -56,8 +62,8 @@ class Dominance(Value):
             "token": ("massive tokens hold", "those tokens"),
         }[self.kind]
         return (
-            f"{holder} {percent(self.share)} of the energy at layer {self.layer}, and the ratio follows {those}, not "
-            "the others"
+            f"{holder} {percent(self.share)} of the sum of squares at layer {self.layer}, so the residual ratio shows "
+            f"{those} and not the others"
         )
 
 
@@ -212,25 +218,30 @@ class Blame(Sums):
         self, place: str, sums: Sums, dominated: Sequence[Dominance], at: Mapping[int, int | None]
     ) -> str:
         if sums.kinds is None:
-            return f"{place}, no text is above the rounding floor in every step{self._hint}."
+            return f"{place}, nothing is ranked: in every text some step is not above its rounding floor{self._hint}."
         if sums.is_dominated:
-            why = dominated[0].words if dominated else "massive tokens or one channel hold most of the energy"
+            why = (
+                dominated[0].words
+                if dominated
+                else "massive tokens or one channel hold most of the sum of squares"
+            )
             return f"{place}, nothing is ranked: {why}."
         where = f"{place}{self._mean_of(sums.texts)}"
         if sums.floors is None:
-            return f"{where}, nothing is ranked: no floor was estimated."
+            return f"{where}, nothing is ranked: no rounding floor was estimated."
         first, second = self._side(sums, -1, at.get(-1)), self._side(sums, 1, at.get(1))
         return f"{where}, {first} and {second}."
 
     def _side(self, sums: Sums, sign: Sign, block: int | None) -> str:
-        goal, kind = "for collapse" if sign < 0 else "against it", sums.named(sign)
+        does, kind = "lowers" if sign < 0 else "raises", sums.named(sign)
+        what = f"ln of the {NAME}" if sign < 0 else "it"
         if kind is None:
-            lost = f"what does most {goal} is lost in rounding"
-            return f"nothing works {goal}" if sums.is_decided(sign) else lost
-        value = f"{signed((sums.kinds or {})[kind])}{f' in ln {RATIO}' if sign < 0 else ''}"
+            lost = f"which part {does} {what} most is lost in rounding"
+            return f"no part {does} {what}" if sums.is_decided(sign) else lost
+        value = signed((sums.kinds or {})[kind])
         if block is not None and len(self.blocks) > 1:
             value += f", of which {signed((self.blocks[block - 1].kinds or {})[kind])} in block {block}"
-        return f"{kind} does most {goal} ({value})"
+        return f"{PLAIN.get(kind, kind)} {does} {what} most ({value})"
 
     def _mean_of(self, texts: int) -> str:
         if self.all_texts == 1:
@@ -238,13 +249,13 @@ class Blame(Sums):
         if texts == self.all_texts:
             return f" (mean of {texts} texts)"
         return (
-            f" (mean of {texts} of {self.all_texts} texts; the others are not above the rounding floor in every step"
+            f" (mean of {texts} of {self.all_texts} texts; in the others some step is not above its rounding floor"
             f"{self._hint})"
         )
 
     @property
     def _hint(self) -> str:
-        return "" if self.split else ": the split pass carries the residual below it"
+        return "" if self.split else ", below which the split pass can go"
 
     def tabular(self) -> Tabular:
         """One line per block and one for all: the change by every kind of part, and their sum."""
@@ -262,8 +273,27 @@ class Blame(Sums):
         ]
         heads = ["block", *kinds, "sum", *([] if is_whole else ["texts"])]
         columns = [Column(head, "name" if head == "block" else "number") for head in heads]
-        note = "Below zero: towards collapse. A star: not above the rounding floor."
-        return Tabular(columns=columns, rows=rows, note=note)
+        return Tabular(columns=columns, rows=rows)
+
+    @property
+    def legend(self) -> list[str]:
+        """What the numbers of the table are."""
+        lines = (*self.blocks, self)
+        is_starred = any(not _is_real(line, kind) for line in lines for kind in line.kinds or ())
+        said = [
+            f"Each number is the change of ln {RATIO} from before a part to after it, in order of execution.",
+            "Below zero tokens come closer to their mean, towards collapse. Parts of one kind in a block are summed.",
+        ]
+        if "skip" in self.kind_names:
+            said.append("skip: the change when what goes around attention or the MLP is added back.")
+        said.append(
+            "sum: over the parts of the block. all: over the blocks, from the input to the last layer."
+        )
+        if any(line.texts != self.all_texts for line in lines):
+            said.append("texts: how many have every step above its rounding floor; only these are averaged.")
+        if is_starred:
+            said.append("*: not above its rounding floor, so the number may be rounding alone.")
+        return said
 
     @property
     def kind_names(self) -> list[str]:
@@ -283,7 +313,7 @@ class Blame(Sums):
         whole = [Point(one.block, one.total, f"together: {_change(one.total)}") for one in self.blocks]
         zero = [Point(one.block, 0.0) for one in self.blocks]
         return Panel(
-            title="What each part does to the tokens, block by block",
+            title="What each part does to the residual ratio, block by block",
             lines=[
                 Line(name="", points=zero, style="dotted", color=-1, dots=False),
                 *lines,
@@ -294,7 +324,10 @@ class Blame(Sums):
             value=f"change of ln {RATIO.partition('[')[0].replace('_', ' ')}",
             across="block",
             scale="linear",
-            notes=[DEFINITION, "Below zero: towards collapse. Above zero: against it."],
+            notes=[
+                DEFINITION,
+                "Below zero tokens come closer to their mean (towards collapse), above zero further from it.",
+            ],
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rankscope.charts import Line, Panel, Point
 from rankscope.core.words import count, number, power
-from rankscope.document import Cell, Column, Tabular
+from rankscope.document import Cell, Column, Notes, Prose, Section, Tabular
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,12 +21,27 @@ LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head")
 LN10 = math.log(10.0)
 
 
+HOW_TO_READ = "How to read this"
+
+
+def how_to_read(lines: Sequence[str]) -> tuple[Section, Section]:
+    """What the words of an output mean: above the conclusion in a terminal, and below it on a page."""
+    return Section(HOW_TO_READ, [Notes(lines)], only="text"), Section(
+        HOW_TO_READ, [Prose(lines)], only="html"
+    )
+
+
+def legend(lines: Sequence[str]) -> Prose:
+    """What the columns and marks of a table mean, one line each."""
+    return Prose(lines, "Legend")
+
+
 def varying(table: "Table", names: Sequence[str] = LINES) -> list[str]:
     """Those of the columns in which rows differ."""
     return [name for name in names if table.frame[name].n_unique() > 1]
 
 
-def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular:
+def mean_by_layer(table: "Table", definition: str, *, most: int = 13, note: str = "") -> Tabular:
     """One line per network, one column per layer: the mean over seeds and texts; of many layers an even choice.
 
     Means of residuals, ratios and diameters are geometric, because layers multiply them. A cell in which some number is
@@ -47,7 +62,7 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13) -> Tabular
             [*(str(row[name]) for name in names), *(Cell(c, c.endswith(UNRESOLVED_MARK)) for c in cells)]
         )
     columns = [*(Column(name, "name") for name in names), *(Column(layer) for layer in shown)]
-    return Tabular(columns=columns, rows=rows, title=definition)
+    return Tabular(columns=columns, rows=rows, title=definition, note=note)
 
 
 def text_lengths(table: "Table", texts: int, tokens: float) -> str:

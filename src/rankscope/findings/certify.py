@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.charts.axes import DEEP, deep
 from rankscope.core.registry import unknown_name
-from rankscope.core.words import NOTHING, clipped, count, number, power, ranges, span
+from rankscope.core.words import NOTHING, clipped, count, number, power, ranges, sentence, span
 from rankscope.document import (
     Cell,
     Column,
@@ -22,11 +22,12 @@ from rankscope.document import (
     Tone,
     Verdict,
     some,
+    text_of,
 )
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
-from rankscope.findings.blocks import LN10
+from rankscope.findings.blocks import LN10, how_to_read, legend
 from rankscope.findings.collapse import Apart
 from rankscope.findings.subject import CutSubject
 
@@ -49,9 +50,9 @@ NAMES: dict[Definition, str] = {
     "residual[frobenius,mean]": "residual (Frobenius)",
     "residual[composite,mean]": "residual (composite)",
     "residual[l1,mean]": "residual (largest column)",
-    "diameter[l1]": "largest distance of two tokens (l1)",
-    "diameter[l2]": "largest distance of two tokens (l2)",
-    "diameter[linf]": "largest distance of two tokens (linf)",
+    "diameter[l1]": "largest distance between two tokens (l1)",
+    "diameter[l2]": "largest distance between two tokens (l2)",
+    "diameter[linf]": "largest distance between two tokens (linf)",
 }
 
 SHORT: dict[str, Definition] = {
@@ -233,6 +234,91 @@ class Failed(Value):
         needs = {"<=": "limit", "<": "limit" if found != most else "must be below", ">=": "must be at least"}
         return f"{self.name} (found {found}, {needs[self.relation]} {most})"
 
+    @property
+    def fact(self) -> str:
+        """What is the case instead, as a clause.
+
+        >>> Failed(of="wu-masked", name="no skip connections").fact
+        'the network has skips'
+        >>> Failed(of="certificate", name="the block contracts", found=1516.0, limit=1.0).fact
+        'the residual may grow by a factor of up to 1516; an upper bound needs a factor of at most 1'
+        """
+        known = self.found is not None and self.limit is not None and math.isfinite(self.found)
+        if known and self.name in WITH_NUMBERS:
+            found, limit = told_apart(self.found or 0.0, self.limit or 0.0)
+            return WITH_NUMBERS[self.name].format(found=found, limit=limit)
+        if self.name in INSTEAD:
+            return INSTEAD[self.name]
+        if self.name.startswith("blocks built as "):
+            return f"not every block is built as {self.name.removeprefix('blocks built as ')}"
+        return f"this is needed and not shown to hold: {self.words}"
+
+    @property
+    def side(self) -> str:
+        """Which bound it is about."""
+        if self.of != OURS:
+            return f"theorem {self.of}"
+        return (
+            "upper"
+            if self.name in ("the block contracts", "upper bound below the size of the state")
+            else "lower"
+        )
+
+
+INSTEAD = {
+    "attention weaker than its skip": "attention may change the residual as much as its skip carries, so the two may "
+    "cancel",
+    "branch weaker than its skip": "a branch may change the residual as much as its skip carries, so the two may "
+    "cancel",
+    "attention has a skip around it": "attention has no skip around it, so it may make different tokens equal",
+    "MLP keeps tokens apart": "the slopes of the MLP differ so much between tokens that it may make two of them equal",
+    "norm keeps tokens apart": "tokens may differ in length or mean alone, and a norm removes such differences",
+    "norm weights away from zero": "a norm weight may be zero, which removes a channel",
+    "arithmetic fine enough": "rounding may have moved tokens so far that attention maps and norms are no longer known",
+    "the block contracts": "the residual may grow in the block, so the bound of the layer before gives no useful one",
+    "upper bound below the size of the state": "the bound that follows from the blocks before is no smaller than the "
+    "size of the state",
+    "no skip connections": "the network has skips",
+    "no norms": "the network has norms",
+    "no MLPs": "the network has MLPs",
+    "no scales": "what branches add is scaled",
+    "no parallel branches": "the network has parallel branches",
+    "no token maps": "the network has modules of which nothing is known",
+    "one head": "an attention has several heads",
+    "softmax attention": "an attention is not a softmax of query-key products",
+    "no mask": "an attention has a mask",
+    "no positions in the logits": "positions change the attention logits",
+    "no norms of queries and keys": "queries and keys are normalised",
+    "no soft-cap": "attention logits are soft-capped",
+    "MLPs with a Lipschitz factor": "an MLP has no known Lipschitz factor",
+    "logits below 1.256": "attention logits differ too much within a row",
+    "gamma large enough": "the factor gamma in the theorem is too small",
+    "self-loops": "some token may not read itself",
+    "a token that reaches all": "no token reaches all others through the mask",
+    "the same mask in every layer": "masks differ between layers",
+    "tokens of length one": "tokens do not have length one",
+    "orthogonal values": "value maps are not orthogonal",
+    "no two tokens at an obtuse angle": "two tokens may be at an obtuse angle",
+    "norms are projections to the sphere": "norms do not just scale tokens to length one",
+    "skips of scale one": "a skip has another scale than one",
+}
+"""What is the case where an assumption does not hold, by its name."""
+
+WITH_NUMBERS = {
+    "attention weaker than its skip": "attention may multiply the residual by up to {found} and its skip multiplies it "
+    "by {limit}; a lower bound needs the skip to be stronger",
+    "branch weaker than its skip": "a branch may multiply the residual by up to {found} and its skip multiplies it by "
+    "{limit}; a lower bound needs the skip to be stronger",
+    "the block contracts": "the residual may grow by a factor of up to {found}; an upper bound needs a factor of at "
+    "most {limit}",
+    "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
+    "size of the state",
+    "gamma large enough": "the factor gamma in the theorem would have to be {found} or more, and {limit} was used",
+    "logits below 1.256": "attention logits, without their mean, differ within a row by up to {found}; the theorem "
+    "needs at most {limit}",
+}
+"""The same with the number that was found and its limit, where these are known."""
+
 
 def told_apart(value: float, limit: float) -> tuple[str, str]:
     """Two numbers in as few digits as show which is the larger; in the same digits only if they are equal.
@@ -383,12 +469,12 @@ class Standing(Value):
         """What is proven of the last layer, from above and from below."""
         name, last = NAMES[self.definition], self.layers
         if self.upper == -math.inf:
-            return [f"Proven: at layer {last} all tokens are equal, the {name} is zero."]
+            return [f"Proven: at layer {last} all tokens are equal: the {name} is zero."]
         said = []
         if self.collapse_layer is not None:
             said.append(
-                f"Proven: from layer {self.collapse_layer} on the {name} is below {COLLAPSED:.0%} of the tokens' own "
-                f"size, at layer {last} {_times(self.upper, 1)}."
+                f"Proven: from layer {self.collapse_layer} on the {name} is at most {COLLAPSED:.0%} of the size of the "
+                f"tokens at the same layer; at layer {last} it is {_times(self.upper, 1)}."
             )
         elif not self.upper_vacuous:
             said.append(f"Proven: at layer {last} the {name} is {_times(self.upper, 1)}.")
@@ -402,13 +488,13 @@ class Standing(Value):
         name, said = NAMES[self.definition], []
         if self.upper_vacuous and self.upper_until and self.upper_there != math.inf:
             said.append(
-                f"Proven: at layer {self.upper_until}, the last with an upper bound below the size of the state, the "
-                f"{name} is {_times(self.upper_there, 1)}."
+                f"Proven: at layer {self.upper_until}, the last layer with a useful upper bound, the {name} is "
+                f"{_times(self.upper_there, 1)}."
             )
         if not self.keeps_apart and self.lower_until and self.lower_there != -math.inf:
             said.append(
-                f"Proven: up to layer {self.lower_until} tokens are apart, there the {name} is "
-                f"{_times(self.lower_there, -1)}."
+                f"Proven: up to layer {self.lower_until} tokens are not all equal; at layer {self.lower_until} the "
+                f"{name} is {_times(self.lower_there, -1)}."
             )
         return said
 
@@ -425,10 +511,9 @@ class Standing(Value):
         """
         if self.upper == -math.inf or self.lower_until == self.layers:
             return {}
-        found = {"lower bound": (self.lower_until, _because(self.why_lower))}
+        found = {"lower bound": (self.lower_until, _because(self.why_lower, self.lower_until + 1))}
         if self.proven_until < self.layers:
-            name = "upper bound below the size of the state"
-            found[name] = (self.upper_until, _because(self.why_upper))
+            found["useful upper bound"] = (self.upper_until, _because(self.why_upper, self.upper_until + 1))
         return found
 
 
@@ -594,10 +679,9 @@ class CertifyFinding(Finding):
         said = list(self.subject.reported)
         said += [one.words for one in self.apart]
         if self.left_out:
-            those = "that a scan would leave out"
             said.append(
-                "A certificate speaks of all tokens that the network reads: "
-                f"{count(self.left_out, 'special token')} {'is' if self.left_out == 1 else 'are'} in it {those}."
+                "All tokens that the network reads take part, also "
+                f"{count(self.left_out, 'special token')} that scan and ablate do not measure."
             )
         return tuple(said)
 
@@ -613,7 +697,7 @@ class CertifyFinding(Finding):
             return "An upper bound is proven", "look"
         if one.proven_until:
             return f"Bounds are proven up to layer {one.proven_until}", "unknown"
-        return "Nothing is proven of any layer", "unknown"
+        return "Nothing useful is proven", "unknown"
 
     def document(self, *, explain: bool = False) -> Document:
         """The conclusion, the picture, the bounds of every layer, what failed, what printed bounds are made of.
@@ -621,26 +705,27 @@ class CertifyFinding(Finding):
         On a terminal the last is left out unless ``explain`` asks for it.
         """
         title, tone = self.headline
-        failed = [[layers, words] for layers, words in self._failed()]
+        failed = self._failed()
         picture = (
-            "The residual of the network computed with real numbers lies in the band, whatever rounding did here. Gray "
-            "is vacuous: true, and known from the size of the state alone. The green line is what the split pass "
-            "measures."
+            "The residual of the network computed with exact real numbers lies in the band. Gray parts are true but "
+            "not useful: the size of the state alone says as much. The green line is what was measured."
         )
+        above, below = how_to_read(self._meanings())
         return Document(
             title=f"What is proven of {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=self._facts(),
             blocks=some(
+                above,
                 Verdict(title, self.words, tone),
+                below,
                 Notes(self.notes) if self.notes else None,
                 Section("Picture", [Figure(one) for one in self.chart().pictures], note=picture, only="html"),
-                Section("Layer by layer", [self._bounds(name) for name in self.standings], self._legend()),
+                Section("Layer by layer", [legend(self._legend()), *map(self._bounds, self.standings)]),
                 Section(
-                    "What failed",
-                    [Tabular(columns=(Column("layers", "name"), Column("what", "words")), rows=failed)],
-                    "Assumptions that do not hold, and what kept the certificate from saying more. "
-                    "'rankscope list theorems' and docs/proofs.md have the theorems by name.",
+                    "Why not more is proven",
+                    [Tabular(columns=REASONS, rows=failed)],
+                    self._why_note(),
                 )
                 if failed
                 else None,
@@ -664,50 +749,99 @@ class CertifyFinding(Finding):
 
     def _facts(self) -> list[str]:
         rule = [] if self.subject.text_axes is None else [self.subject.rule]
-        several = ["bounds hold of every text, measured is the geometric mean"] if self._several else []
+        several = (
+            ["bounds hold for every text; the measured number is the geometric mean over texts"]
+            if self._several
+            else []
+        )
         return [*self.subject.facts(self.table), *rule, *several]
 
-    def _legend(self) -> str:
-        said = [
-            "Bounds are rounded outward. In brackets: vacuous, which is true, but no better than the size of the "
-            "state, rounding included. A dash: nothing."
-        ]
+    def _legend(self) -> list[str]:
+        shown = [text_of(cell) for one in self.bounds for cell in _cells(one, [])[1:5]]
+        has_printed = any(one.bound is not None for one in self.bounds)
+        said = ["layer: 0 is what enters the first block.", "lower is rounded down, upper is rounded up."]
+        said.append(
+            "measured: computed in floating point, with residuals kept apart from the mean so that tiny ones survive."
+        )
+        if any(text.startswith("(") for text in shown):
+            said.append("In brackets: true but not useful, no smaller than the size of the state.")
+        if any(one.lower == -math.inf or one.upper == math.inf for one in self.bounds):
+            said.append(f"{NOTHING}: no such bound follows from weights and attention maps.")
+        if has_printed:
+            said.append("printed bound: what the formula of a paper gives.")
         if any(one.bound is not None and not one.bound_proven for one in self.bounds):
-            said.append(
-                "A question mark: printed in a paper, but an assumption fails here, so it is not proven."
-            )
+            said.append("?: a condition of the paper is not met here, so this number is not proven.")
         if not all(one.resolved for one in self.bounds):
-            said.append("A star: measured, but not above its floor, which is estimated from a perturbed run.")
-        return " ".join(said)
+            said.append("*: measured, but not above its rounding floor (estimated from a perturbed run).")
+        lower, upper = {_lower_by(one) for one in self.bounds}, {one.upper_by for one in self.bounds}
+        used = (lower | upper) - {None}
+        if used:
+            columns = [name for name, found in (("lower by", lower), ("upper by", upper)) if found - {None}]
+            said.append(f"{', '.join(columns)}: what gave the bound.")
+            said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
+        return said
+
+    def _meanings(self) -> list[str]:
+        """What is bounded, what bounds are made of, and when one is useful."""
+        residual = any(one.startswith("residual") for one in self.standings)
+        diameter = any(one.startswith("diameter") for one in self.standings)
+        said = (
+            ["Residual: how far tokens are from their mean; 0 means all tokens are equal."]
+            if residual
+            else []
+        )
+        if diameter and not residual:
+            said = ["Bounded is the largest distance between two tokens; 0 means all tokens are equal."]
+        texts = "these texts" if self._several else "this text"
+        return [
+            *said,
+            f"lower, upper: computed with exact real numbers from these weights on {texts}, the value of a layer lies "
+            "between them. They follow from weights, attention maps, norm scales and MLP slopes, and so explain it.",
+            "Size of the state: a bound on the tokens themselves, rounding included, which limits how far apart they "
+            "can be.",
+            "A bound is useful if it is a lower bound above zero, or an upper bound below the size of the state.",
+        ]
+
+    def _why_note(self) -> str:
+        """What the table of reasons shows."""
+        said = "What keeps each bound from being proven or useful, at these layers."
+        named = any(one.of != OURS for line in self.bounds for one in line.lacking)
+        theorems = " 'rankscope list theorems' states the theorems of papers by their names."
+        papers = [f" {one.words}." for one in dict.fromkeys(self.printed.values())]
+        return said + theorems * named + "".join(papers) * named
 
     def _bounds(self, name: Definition) -> Tabular:
         lines, printed = self._of(name), self.printed.get(name)
         has_bound = printed is not None and any(one.bound is not None for one in lines)
+        meaning = sentence(self.definitions[name].partition(": ")[0]) if name in self.definitions else ""
         return Tabular(
             title=name,
-            note=f"printed bound: {printed.words}" if printed is not None and has_bound else "",
+            note=f"{meaning} Printed bound: {printed.words}."
+            if printed is not None and has_bound
+            else meaning,
             columns=SHOWN,
-            rows=[_cells(one) for one in lines],
+            rows=[_cells(one, lines) for one in lines],
         )
 
-    def _failed(self) -> list[tuple[str, str]]:
-        """What failed and at which layers, over all definitions: of the certificate, then of printed bounds.
+    def _failed(self) -> list[list[str]]:
+        """What stands in the way and at which layers, over all definitions: of our bounds, then of theorems.
 
         The numbers differ from layer to layer, and are left out.
         """
-        found: dict[tuple[str, str], set[int]] = {}
+        found: dict[tuple[bool, str, str], set[int]] = {}
         for line in sorted(self.bounds, key=lambda one: one.layer):
             for failed in line.lacking:
-                found.setdefault((failed.of, failed.name), set()).add(line.layer)
-        ordered = sorted(found.items(), key=lambda one: one[0][0] != OURS)
-        return [(ranges(layers), f"{of}: {name}") for (of, name), layers in ordered]
+                bare = failed.model_copy(update={"found": None, "limit": None})
+                found.setdefault((failed.of != OURS, bare.side, bare.fact), set()).add(line.layer)
+        ordered = sorted(found.items(), key=lambda one: one[0][:2])
+        return [[ranges(layers), side, fact] for (_, side, fact), layers in ordered]
 
     def _explained(self, only: Literal["html"] | None) -> Section | None:
         if not self.explain:
             return None
         first = next((one for one in self.explain if one.first_failing is not None), None)
         fails = (
-            f"Fails first: {first.first_failing.words}, in block {first.layer}."
+            f"Not met first: {first.first_failing.words}, in block {first.layer}."
             if first is not None and first.first_failing is not None
             else ""
         )
@@ -740,11 +874,17 @@ class CertifyFinding(Finding):
 MEANINGS = (
     (
         "lower, upper",
-        "proven of the network computed with real numbers from these weights and inputs, whatever rounding did here",
+        "proven for the network computed with exact real numbers from these weights and inputs",
     ),
-    ("measured", "what the split pass finds; its floor is estimated from a perturbed run"),
-    ("printed bound", "as a paper prints it; proven only where its assumptions hold on the computed states"),
-    ("vacuous", "an upper bound that is not below the same norm of the state itself, or no lower bound"),
+    ("measured", "what was computed; its rounding floor is estimated from a perturbed run"),
+    (
+        "printed bound",
+        "what the formula of a paper gives; proven only where all conditions of the paper are met",
+    ),
+    (
+        "not useful (vacuous)",
+        "an upper bound that is not below the same norm of the state itself, or no lower bound",
+    ),
 )
 """What the columns of the tables mean."""
 
@@ -757,35 +897,35 @@ def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
     said = [words for one in standings for words in one.at_last]
     said += [words for one in standings for words in one.on_the_way]
     if not said:
-        said.append("Nothing beyond the size of the state is proven of any layer.")
+        said.append("Nothing useful is proven about how far apart the tokens are after the input.")
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         for what, (layer, why) in one.ends.items():
             ends.setdefault((what, layer, why), []).append(NAMES[one.definition])
     for (what, layer, why), names in ends.items():
-        of = "" if len(names) == len(standings) else f" of the {' and the '.join(names)}"
-        where = f"beyond layer {layer}" if layer else "of any layer after the input"
-        said.append(f"No {what}{of} is proven {where}{why}.")
+        of = "" if len(names) == len(standings) else f" for the {' and the '.join(names)}"
+        where = f"after layer {layer}" if layer else "after the input"
+        said.append(f"There is no {what}{of} {where}{why}.")
     known = min((one.enclosed_until for one in standings), default=0)
     if known and ends:
-        where = "of every layer" if known == standings[0].layers else f"up to layer {known}"
+        where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
         said.append(
-            f"The measured values {where} are themselves proven to {CLOSE:.0%}, because what rounding can have done to "
-            "this run is bounded. That gives the numbers and no reason for them."
+            f"Another proof bounds the rounding of this run: {where} measured values are within {CLOSE:.0%} of the "
+            "exact ones. It confirms these numbers without explaining them, so it gives no lower or upper bound."
         )
     return tuple(said)
 
 
-def _because(why: Failed | None) -> str:
-    return "" if why is None else f", because this does not hold: {why.words}"
+def _because(why: Failed | None, block: int) -> str:
+    return "" if why is None else f": in block {block}, {why.fact}"
 
 
 def _times(log: float | None, toward: int) -> str:
     """A bound relative to the input's residual."""
     side = "at most" if toward > 0 else "at least"
     if log is None:
-        return "bounded, but not relative to the input's, which may be zero"
-    return f"{side} {power(log, toward=toward)} {'times' if log > 0 else 'of'} the input's"
+        return "bounded, but not relative to that of the input, which may be zero"
+    return f"{side} {power(log, toward=toward)} times that of the input"
 
 
 def _bound_text(log: float, toward: int) -> str:
@@ -804,6 +944,29 @@ SHOWN = (
     Column("lower by", "name", optional=True),
     Column("upper by", "name", optional=True),
 )
+
+REASONS = (
+    Column("layers", "name"),
+    Column("bound", "name"),
+    Column("why it is not proven or not useful", "words"),
+)
+
+METHODS = {
+    "size of the state": "no residual or distance is larger than the size of the tokens allows",
+    "other sizes": "it follows from the bounds of the other norms",
+    "every token alike": "the same map acts on every token",
+    "sum over heads": "heads are bounded one by one and added",
+    "stacked heads": "the maps of all heads side by side are bounded as one matrix",
+    "joint operator": "the block as one matrix on residuals, by its singular values",
+    "numerical range": "whether a branch can point against its skip",
+    "skip against branch": "what the skip carries minus, or plus, what the branch can add",
+    "Lipschitz factor": "the largest slope of the MLP",
+    "mean slope": "the MLP as a matrix, up to how much its slopes differ between tokens",
+    "sizes of tokens": "what the norm divides each token by",
+    "part by part": "the bounds of the parts of the block multiplied",
+    "size to size": "it follows from a bound in another norm",
+}
+"""How a bound was found, by the names in the columns; docs/certify.md has the theorems."""
 
 MADE_OF = {
     "heads": "heads",
@@ -825,24 +988,31 @@ MADE_OF = {
 LOGARITHMS = frozenset({"K", "critical_radius", "residual", "cubic", "theorem_a"})
 
 
-def _cells(line: Bounds) -> list[Cell | str]:
+def _cells(line: Bounds, table: Sequence[Bounds]) -> list[Cell | str]:
     """One line of a table. A vacuous number stands in brackets; a printed bound that is not proven ends in ``?``."""
+
+    def by(method: str | None, others: Iterable[str | None]) -> str:
+        return "the input itself" if line.layer == 0 and any(others) else method or NOTHING
+
     bound = NOTHING
     if line.bound is not None:
         bound = power(line.bound) + ("" if line.bound_proven else "?")
-    lower_by = NOTHING if line.lower_vacuous else line.lower_by or NOTHING
     cells = [
         _bound_text(line.lower, -1),
         _starred(power(line.measured), line.resolved),
         _bracketed(_bound_text(line.upper, 1), line.upper_vacuous),
         _bracketed(bound, line.bound_vacuous),
-        lower_by,
-        line.upper_by or NOTHING,
+        by(_lower_by(line), map(_lower_by, table)),
+        by(line.upper_by, (one.upper_by for one in table)),
     ]
     return [
         str(line.layer),
         *(Cell(text, faint=line.vacuous or text.startswith("(")) for text in cells),
     ]
+
+
+def _lower_by(line: Bounds) -> str | None:
+    return None if line.lower_vacuous else line.lower_by
 
 
 def _bracketed(text: str, is_vacuous: bool) -> str:
@@ -888,13 +1058,13 @@ LEAST, LEAST_BELOW = 1.5, 3.0
 def _panel(name: Definition, lines: Sequence[Bounds], several: bool) -> Panel:
     ends = _ends(lines)
     last = lines[-1] if lines else None
-    notes = ["band: proven; dotted: size of the state"]
+    notes = ["band: the exact value lies in it; dotted: size of the state"]
     if several:
-        notes.append("bounds hold of every text, the measured line is the geometric mean")
+        notes.append("bounds hold for every text, the measured line is the geometric mean")
     if any(one.upper_vacuous or one.bound_vacuous for one in lines):
-        notes.append("gray: vacuous, not below the size of the state")
+        notes.append("gray: true but not useful, not below the size of the state")
     if any(one.bound is not None for one in lines):
-        notes.append("dashed: the bound as printed in a paper")
+        notes.append("dashed: what the formula of a paper gives")
     zero = [one.layer for one in lines if one.upper == -math.inf]
     if zero:
         notes.append(f"zero, which has no place on this axis: the upper bound of layers {ranges(zero)}")
@@ -979,7 +1149,7 @@ def _curve(lines: Sequence[Bounds], name: str) -> list[Point]:
         tip = [
             f"{words.get(name, name)} {power(log, toward=toward)}",
             by or "",
-            "vacuous" if faint and place is not None else "",
+            "not useful" if faint and place is not None else "",
             "not proven" if name == "bound" and not line.bound_proven else "",
             "not above its floor" if unknown else "",
         ]

@@ -29,10 +29,10 @@ HowTexts = Literal["moved", "stated", "one by one", "assumed"]
 HowStates = Literal["given", "counted", "one tensor per layer", "given, one tensor per layer"]
 
 _REASONS: dict[HowTexts, str] = {
-    "moved": "found by moving all texts but one",
+    "moved": "found by changing all texts but one and looking which states stay",
     "stated": "as you said",
     "one by one": "pictures and sound lie one after the other",
-    "assumed": "assumed: on these inputs moving texts shows nothing, as where no token reads another",
+    "assumed": "assumed, because on these inputs changing other texts or tokens changes no state",
 }
 
 
@@ -55,7 +55,7 @@ class TextAxes(Value):
         """Where texts lie, and why that is believed.
 
         >>> TextAxes(inputs={"": 1}, how="moved").words
-        'texts are axis 1 of the inputs (found by moving all texts but one)'
+        'texts are axis 1 of the inputs (found by changing all texts but one and looking which states stay)'
         """
         if self.how == "stated" and all(axis is None for axis in self.inputs.values()):
             return "the inputs are one text (as you said)"
@@ -123,22 +123,22 @@ class TokensRead(Value):
         """Which tokens are measured, in words without a full stop.
 
         >>> TokensRead(read="texts", cut_to=128).rule
-        'padding and special tokens are left out, texts are cut to 128 tokens'
+        'padding and special tokens are not measured; texts are cut to 128 tokens'
         """
         said = ["random tokens, as the model has no tokenizer"] if self.no_tokenizer else []
         match self.read:
             case "texts":
                 left_out = "padding is" if self.special_measured else "padding and special tokens are"
-                cut = "" if self.cut_to is None else f", texts are cut to {self.cut_to} tokens"
-                said.append(f"{left_out} left out{cut}")
+                said.append(f"{left_out} not measured")
+                said += [] if self.cut_to is None else [f"texts are cut to {self.cut_to} tokens"]
             case "ready inputs":
                 known = self.text_axes is not None and self.text_axes.inputs
                 where = self.text_axes.words if self.text_axes is not None and known else _FIRST_AXIS
-                said += [where, "what a mask of padding leaves out is not measured"]
+                said += [where, "positions that a padding mask leaves out are not measured"]
             case "hidden states" | "tokens":
-                said += [*([] if self.axes is None else [self.axes.words]), "nothing is left out"]
+                said += [*([] if self.axes is None else [self.axes.words]), "all tokens are measured"]
             case _:
-                said.append(f"{self.read}, of which nothing is left out")
+                said.append(f"{self.read}, all of them measured")
         if self.decoder_inputs is not None:
             said.append(f"the decoder reads {self.decoder_inputs}")
         return "; ".join(said)

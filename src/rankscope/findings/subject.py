@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import FiniteFloat
 
-from rankscope.core.words import count, listed, number
+from rankscope.core.words import clipped, count, listed, number
 from rankscope.findings.base import Number, Quoted, Value
 from rankscope.findings.blocks import text_lengths
 from rankscope.findings.reading import TokensRead
@@ -19,6 +19,10 @@ VARIANTS = {
     "transformer": "the full model",
 }
 """Which parts a network has, in words."""
+
+
+SOURCES = {"a list": "", "tensors": "", "Gaussian tokens": ", entries drawn from a Gaussian"}
+"""Where inputs come from, as the end of a line; all others are named as they are."""
 
 
 def variant_name(variant: str) -> str:
@@ -57,12 +61,15 @@ class ProofValue(Value, title="Proof"):
     def words(self) -> str:
         """What was compared with the model, without a full stop."""
         fine = f" (finer differences do not show in {self.dtype})" if self.coarse else ""
+        near = "computes tokens within {} of the model's, relative to their length"
         if self.whole:
-            return f"the tree equals the model to {number(max(self.end_to_end, self.last_state or 0.0), 1)}{fine}"
-        rest = "whether the model does more to its tokens after that could not be seen"
+            most = number(max(self.end_to_end, self.last_state or 0.0), 1)
+            return f"rewritten as a tree of parts, which {near.format(most)}{fine}"
+        rest = "whether the model does more to its tokens after the last block could not be seen"
         if self.after:
             rest = f"the model then applies {', then '.join(self.after)}, which the tree leaves out"
-        return f"the blocks of the tree equal the model's to {number(self.end_to_end, 1)}; {rest}{fine}"
+        blocks = near.format(number(self.end_to_end, 1))
+        return f"its blocks are rewritten as a tree of parts, which {blocks}; {rest}{fine}"
 
 
 class PlaceValue(Value, title="Place"):
@@ -134,10 +141,11 @@ class Subject(TokensRead):
     def facts(self, table: "Table") -> list[str]:
         """What it is and what it read, in a few words each; the rows tell whether texts are of one length."""
         seeds = f", {count(self.seeds, 'seed')}" if self.seeds > 1 else ""
+        source = SOURCES.get(self.inputs, f", from {clipped(self.inputs)}")
         return [
-            f"{self.weights} weights, {self.dtype}",
+            f"{self.weights} weights, computed in {self.dtype}",
             *([self.proof.words] if self.proof else []),
-            f"{text_lengths(table, self.texts, self.tokens)}{seeds}; {self.inputs}",
+            f"{text_lengths(table, self.texts, self.tokens)}{seeds}{source}",
         ]
 
     @property
@@ -163,4 +171,4 @@ class CutSubject(Subject):
     def facts(self, table: "Table") -> list[str]:
         """What it is and what it read, in a few words each."""
         first, *rest = super().facts(table)
-        return [f"{self.variant}, {first}", *rest]
+        return [f"{variant_name(self.variant)}, {first}", *rest]

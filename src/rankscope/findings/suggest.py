@@ -13,10 +13,24 @@ from rankscope.findings.blame import Headline, signed
 RANKED_BY = "residual_ratio[frobenius,mean,unit]"
 """On tokens of length one: a massive token can hide collapse, or fake its absence, in the plain ratio."""
 
+UNIT_RATIO = "unit residual ratio"
+"""What that is called in sentences."""
+
 MOST_LEVEL = 3
 """What-ifs that a sentence names besides the best one, where rounding does not tell them apart."""
 
 Kind = Literal["skip-scale", "mask", "placement", "temperature", "branch-scale"]
+
+CHANGES: dict[Kind, str] = {
+    "branch-scale": "what attention and MLP add to their skip is multiplied by this; L is the number of blocks, l the "
+    "number of the block.",
+    "skip-scale": "what skips carry around attention and MLP is multiplied by this.",
+    "mask": "attention reads only some tokens; causal: itself and earlier ones, window:w: those at most w places away.",
+    "temperature": "query-key products are divided by this before the softmax; above 1 attention is flatter.",
+    "placement": "where norms stand; pre: before attention and MLP, post: after the skip is added, sandwich: before "
+    "and after attention and MLP.",
+}
+"""What each kind of change does."""
 
 Declined = Literal[
     "no skips",
@@ -97,12 +111,12 @@ class Suggestion(Value):
             "no attention": "the network has no attention",
             "no softmax": "the network has no softmax attention",
             "no norms": "the blocks of the network have no norms to move",
-            "norms elsewhere": f"the norms of block {self.block} cannot be moved: placement knows blocks of skips with "
-            "a norm first, or first and last, inside them, or directly after them",
+            "norms elsewhere": f"the norms of block {self.block} cannot be moved: they stand neither at the ends of "
+            "what a skip goes around nor directly after a skip",
             "unknown mixing": f"tokens mix in a way that is not known: {self.obstacle}",
             "no other mask": f"no other mask fits {count(longest, 'token')}",
             "refused": f"the network cannot be changed like this ({self.obstacle})",
-            "some networks": "it has a place in some of the networks only",
+            "some networks": "only some of the networks can be changed like this",
             "network overflows": "the unchanged network overflows, or ends with a token of length zero",
             "overflow": f"{lost} the last state overflows, or holds a token of length zero",
             "equal tokens": f"{lost} the tokens are equal up to rounding",
@@ -147,20 +161,51 @@ class Suggestions(Value):
         """One sentence on the best what-if, and on what it does not say."""
         best = self.best
         if best is None or best.gain is None:
-            return "No what-if could be compared with the network as it is; the reasons are listed."
+            return "No change could be compared with the network as it is; the reasons are listed."
         if best.gain <= (best.floor or 0.0):
             return (
-                "No what-if keeps the tokens further apart in the last layer than the network as it is, beyond "
-                f"rounding{self._mean_of}."
+                "No change that was tried keeps the tokens of the last layer further apart than the network as it is, "
+                f"beyond rounding{self._mean_of}."
             )
         before, after = best.before[self.ranked_by].value, best.after[self.ranked_by].value
         near = [one.name for one in self._level(best)]
         level = f" (and {listed(near[:MOST_LEVEL])}, which rounding does not tell from it)" if near else ""
         return (
-            f"{best.name}{level} keeps the tokens furthest apart: {self.ranked_by} of the last layer goes from "
-            f"{'at most ' if best.is_bound else ''}{number(before)} to {number(after)}{self._mean_of}; the weights are "
-            "those of the unchanged network, so this predicts the geometry of the tokens, not accuracy."
+            f"Of {count(len(self._known), 'change')} that could be compared, {best.name}{level} keeps tokens furthest "
+            f"apart: the {self.name} of the last layer goes from {'at most ' if best.is_bound else ''}{number(before)} "
+            f"to {number(after)}{self._mean_of}. The weights are those of the unchanged network, so nothing is said "
+            "about accuracy."
         )
+
+    @property
+    def name(self) -> str:
+        """The measure that ranks, as sentences call it."""
+        return UNIT_RATIO if self.ranked_by == RANKED_BY else self.ranked_by
+
+    @property
+    def _known(self) -> list[Suggestion]:
+        return [one for one in self.what_ifs if one.gain is not None]
+
+    @property
+    def legend(self) -> list[str]:
+        """What the columns are."""
+        several = ", mean over texts" if self.texts > 1 else ""
+        known = self._known
+        said = [
+            f"before, after: the {self.name} of the last layer without and with the change; 0 means all tokens equal.",
+            f"gain: ln(after / before){several}; above zero tokens end further apart, below zero closer together.",
+        ]
+        if any(not one.after[self.ranked_by].resolved or one.is_bound for one in known):
+            said.append("<= and >=: rounding hides the number, which is at most or at least this.")
+        if len(known) < len(self.what_ifs):
+            said.append(f"{NOTHING}: no number, or no reason needed.")
+        return said
+
+    @property
+    def meanings(self) -> list[str]:
+        """What each kind of change does, those that were tried."""
+        kinds = dict.fromkeys(one.kind for one in self.what_ifs)
+        return [f"{kind}: {CHANGES[kind]}" for kind in kinds]
 
     def _level(self, best: Suggestion) -> list[Suggestion]:
         """Other what-ifs whose gain may be as large as the best one."""
@@ -183,8 +228,8 @@ class Suggestions(Value):
 
     def tabular(self) -> Tabular:
         """One line per what-if: the ratio of the last layer before and after, the gain, or why there is none."""
-        heads = ("what if", "before", "after", "gain", "no gain because")
-        kinds = {"what if": "name", "no gain because": "words"}
+        heads = ("change", "before", "after", "gain", "why there is no gain")
+        kinds = {"change": "name", "why there is no gain": "words"}
         columns = [
             Column(head, kinds.get(head, "number"), optional=head == heads[-1])  # type: ignore[arg-type]
             for head in heads
@@ -199,15 +244,13 @@ class Suggestions(Value):
             ]
             for one in self.what_ifs
         ]
-        return Tabular(
-            columns=columns, rows=rows, note=f"Before and after: {self.ranked_by} of the last layer."
-        )
+        return Tabular(columns=columns, rows=rows)
 
     def bars(self) -> Bars:
         """The gain of every what-if that has one."""
         known = [one for one in self.what_ifs if one.gain is not None]
         return Bars(
-            title="What would keep tokens further apart",
+            title="Which changes keep tokens further apart",
             bars=[
                 Bar(
                     one.name,
@@ -217,8 +260,11 @@ class Suggestions(Value):
                 )
                 for one in known
             ],
-            value=f"mean change of ln {self.ranked_by}",
-            notes=["The weights are those of the unchanged network: geometry of the tokens, not accuracy."],
+            value=f"mean of ln(after / before) of the {self.name}",
+            notes=[
+                f"The {self.name} of the last layer is {self.ranked_by}.",
+                "The weights are those of the unchanged network, so nothing is said about accuracy.",
+            ],
         )
 
 

@@ -46,6 +46,12 @@ Name = Literal[
 ]
 NAMES: tuple[Name, ...] = get_args(Name)
 
+RATIO = "unit residual ratio"
+"""What ``UNIT`` is called in sentences: the residual ratio after every token is scaled to length one."""
+
+EQUAL = "0: all tokens equal"
+"""The scale of that ratio."""
+
 SHARED_DIRECTION = ("cone", "shared mean")
 """Verdicts of tokens that share a direction; they may come closer with every layer and collapse later."""
 
@@ -263,10 +269,8 @@ class LayerVerdict(Said):
         match self.verdict:
             case "collapsing" | "collapsed" if self.numbers.get(UNIT) is None:
                 return f"all tokens are equal to the precision of {self.arithmetic}"
-            case "collapsing" | "collapsed":
-                return f"tokens differ by {ratio} of their length only (mean cosine {cosine})"
-            case "healthy":
-                return f"tokens differ by {ratio} of their length (mean cosine {cosine})"
+            case "collapsing" | "collapsed" | "healthy":
+                return f"the {RATIO} is {ratio} (mean cosine {cosine})"
             case "undecided":
                 most = min(self.at_most.get(UNIT) or 1.0, 1.0)
                 advice = (
@@ -274,30 +278,28 @@ class LayerVerdict(Said):
                     if self.would_decide is not None
                     else ""
                 )
-                return f"{self.arithmetic} cannot tell the residual ratio from anything up to {_text(most)}{advice}"
+                return f"rounding in {self.arithmetic} hides the {RATIO}, which is between 0 and {_text(most)}{advice}"
             case "massive token":
                 return self._massive_token()
             case "massive channel":
                 return self._massive_channel()
             case "shared mean":
-                kept = f" still spans {_text(spans)} of {allowed} directions"
+                kept = "" if spans is None else f"; these still span {_text(spans)} of {allowed} directions"
                 return (
-                    f"all tokens share one large row (mean cosine {cosine}), and what is left of them "
-                    f"({ratio} of their length){' is small' if spans is None else kept}"
+                    f"one vector that all tokens share outweighs their differences (mean cosine {cosine}, {RATIO} "
+                    f"{ratio}){kept}"
                 )
             case "clusters":
                 groups = round(self.numbers.get(RANK) or 0.0)
                 return (
-                    f"tokens stand in about {groups} groups: effective rank {self.number(RANK)} "
-                    f"({_text(spans)} centered) of {allowed}, mean cosine {cosine}"
+                    f"tokens form about {groups} groups of nearly equal tokens: effective rank {self.number(RANK)}, "
+                    f"without their mean {_text(spans)} of at most {allowed}, mean cosine {cosine}"
                 )
             case "cone":
-                return (
-                    f"tokens point the same way (mean cosine {cosine}) but differ by {ratio} of their length"
-                )
+                return f"tokens point nearly the same way (mean cosine {cosine}) but are not equal ({RATIO} {ratio})"
             case "dead directions":
-                use = f"use {_text(spans)} of {allowed} directions"
-                unused = "leave directions unused" if spans is None else use
+                use = f"use only {_text(spans)} of {allowed} directions (effective rank)"
+                unused = "leave most directions unused" if spans is None else use
                 return f"tokens are distinct (mean cosine {cosine}) but {unused}"
             case "ill":
                 return "not judged: weights of the model are no numbers"
@@ -306,31 +308,34 @@ class LayerVerdict(Said):
         return "the states hold NaN, infinity or only zeros"
 
     def _massive_token(self) -> str:
-        rank = "" if self.numbers.get(RANK) is None else f" and the effective rank {self.number(RANK)}"
+        single = self.massive.is_single
+        rank = "" if self.numbers.get(RANK) is None else f" and the effective rank ({self.number(RANK)})"
         if OTHERS not in self.numbers:
-            others = "; how the other tokens are is not in this table"
+            others = "; that of the other tokens alone is not in this table"
         elif self.numbers[OTHERS] is None:
-            others = f", of the other tokens alone no more than {_text(self.at_most.get(OTHERS))}"
+            others = f", that of the other tokens alone at most {_text(self.at_most.get(OTHERS))}"
         else:
-            others = f", of the other tokens alone {self.number(OTHERS)}"
+            others = f", that of the other tokens alone {self.number(OTHERS)}"
         return (
-            f"{self.massive.words} and {'holds' if self.massive.is_single else 'hold'} "
-            f"{percent(self.massive_share, 3)} of the energy: the residual ratio reads {self.number(RAW)}{rank}, with "
-            f"every token at unit length the ratio is {self.number(UNIT)}{others}"
+            f"{self.massive.words} and {'holds' if single else 'hold'} {percent(self.massive_share, 3)} of the sum of "
+            f"squares. The residual ratio of tokens as they are ({self.number(RAW)}){rank} mostly "
+            f"show{'' if rank else 's'} {'that token' if single else 'those tokens'}. The {RATIO} is "
+            f"{self.number(UNIT)}{others}"
         )
 
     def _massive_channel(self) -> str:
-        rest = f"tokens differ by {self.number(OTHER_CHANNELS)} of their length"
+        rest = f"the {RATIO} is {self.number(OTHER_CHANNELS)}"
         several = self.numbers.get(MASSIVE_CHANNELS) or 0.0
         share = percent(self.numbers.get(MASSIVE_CHANNEL_SHARE if several >= 1.5 else UNIT_CHANNEL), 3)
         cosine = _text(self.cosine)
         if several >= 1.5:
             return (
-                f"{round(several)} of {self.dim} channels hold {share} of the energy and "
-                f"make the mean cosine {cosine}; without them {rest}"
+                f"{round(several)} of {self.dim} channels hold {share} of the sum of squares of unit tokens, so the "
+                f"mean cosine is {cosine}; without them {rest}"
             )
         return (
-            f"one channel holds {share} of the energy and makes the mean cosine {cosine}; without it {rest}"
+            f"one channel holds {share} of the sum of squares of unit tokens, so the mean cosine is {cosine}; without "
+            f"it {rest}"
         )
 
 
@@ -364,7 +369,7 @@ class Massive(Keyed):
     def words(self) -> str:
         """How many tokens are how much longer than the others."""
         times = (
-            f"{'infinitely many' if self.times is None else _text(self.times)} times longer than the others"
+            f"{'infinitely many' if self.times is None else _text(self.times)} times as long as the others"
         )
         if self.is_single:
             return f"one token is {times}"
@@ -551,39 +556,46 @@ class StackVerdict(Said):
 
     def _collapsing(self) -> list[str]:
         last = self.layers[-1]
-        before = [one.ratio for one in self.layers if one.layer < (self.starts or 0)]
-        pace = f"{_text(self.rate)}{' or less' if self.rate_is_bound else ''} per layer"
-        first = (
-            f"Collapsing: from layer {self.starts} on tokens become equal, by a factor {pace}; they differ by "
-            f"{_text(before[-1] if before else self.layers[0].ratio)} of their length before and by "
+        before = next(
+            (one for one in reversed(self.layers) if one.layer < (self.starts or 0)), self.layers[0]
+        )
+        said = [f"Collapsing: from layer {self.starts} on tokens become equal."]
+        from_to = (
+            f"The {judged_name(before, last)} ({EQUAL}) is {_text(before.ratio)} at layer {before.layer}"
         )
         if last.ratio is None:
-            known = ""
+            known, until = "", ""
             if not self.rate_is_bound and self.last_resolved is not None:
-                known = f"{_text(self.last_value)} at layer {self.last_resolved}, and "
-            said = [f"{first}{known}no more than {_text(last.ratio_at_most)} after the last block."]
-            if self.equal_from is not None:
-                said.append(
-                    f"From layer {self.equal_from} on all tokens are equal to the precision of {last.arithmetic}."
-                )
+                known = f", {_text(self.last_value)} at layer {self.last_resolved}"
+                until = f" up to layer {self.last_resolved}"
+            end = f"{known} and at most {_text(last.ratio_at_most)} after the last block, where rounding hides it"
         else:
-            said = [f"{first}{_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})."]
-            if self.leads_to is not None:
-                said.append(
-                    f"At the pace of the last layers they differ by {_text(self.leads_to.value)} at layer "
-                    f"{self.leads_to.layer}."
-                )
+            until, end = (
+                "",
+                f" and {_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})",
+            )
+        pace = f"{_text(self.rate)}{' or less' if self.rate_is_bound else ''} per layer"
+        said.append(f"{from_to}{end}: a factor {pace}{until} (geometric mean).")
+        if last.ratio is None and self.equal_from is not None:
+            said.append(
+                f"From layer {self.equal_from} on all tokens are equal to the precision of {last.arithmetic}."
+            )
+        if last.ratio is not None and self.leads_to is not None:
+            said.append(
+                "Extrapolated at the pace of its last layers, a network with more layers would reach "
+                f"{_text(self.leads_to.value)} at layer {self.leads_to.layer}."
+            )
         if self.hidden is not None:
             why = self.hidden.massive
             said.append(
-                f"The residual ratio of the tokens as they are ({_text(self.hidden.ratio)}) hides this"
-                + (", because their lengths differ." if why is None else f": {why.words}.")
+                f"The residual ratio of tokens that are not scaled to length one ({_text(self.hidden.ratio)}) hides "
+                f"this, because {'their lengths differ' if why is None else why.words}."
             )
         return said
 
     def _collapsed(self) -> list[str]:
         """Equal tokens whose fall is not in the states."""
-        unseen = "where and how fast they became equal is not in these states."
+        unseen = "these states do not show where and how fast they became equal."
         last, where = self.layers[-1], _layers(self.named)
         if last.numbers.get(UNIT) is None:
             votes = self.texts
@@ -593,28 +605,34 @@ class StackVerdict(Said):
                 else f"In {votes.collapse} of {votes.judged} texts all tokens"
             )
             return [f"{some} are equal to the precision of {last.arithmetic} at {where}; {unseen}"]
-        said = [f"Collapsed: tokens differ by {last.number(UNIT)} of their length only at {where}; {unseen}"]
+        said = [
+            f"Collapsed: tokens are nearly equal at {where}; {unseen}",
+            f"After the last block the {RATIO} is {last.number(UNIT)} ({EQUAL}).",
+        ]
         if len(self.layers) == 1:
             said.append(
-                "One state alone cannot tell collapse from a large row that all tokens share; scan more layers to be "
-                "sure."
+                "One state alone cannot tell collapse from one large vector that is added to all tokens; scan more "
+                "layers to be sure."
             )
         return said
 
     def _healthy(self) -> list[str]:
         last, deciding = self.layers[-1], self.deciding
-        said = f"Healthy: after the last block tokens differ by {last.number(UNIT)} of their length"
+        said = [f"Healthy: after the last block the {RATIO} is {last.number(UNIT)} ({EQUAL})."]
         if self.dip is not None:
             depth = (
-                f"to {_text(self.dip.value)}" if self.dip.value is not None else "below the rounding floor"
+                f"to {_text(self.dip.value)}" if self.dip.value is not None else "below its rounding floor"
             )
-            return [
-                f"{said}.",
-                f"The ratio dips {depth} at layer {self.dip.layer} and is back at layer {self.dip.recovered}.",
-            ]
-        if deciding is None or deciding.layer == last.layer:
-            return [f"{said}."]
-        return [f"{said}, the least is {_text(deciding.ratio)} at layer {deciding.layer}."]
+            lowest = [one for one in self.layers if one.layer == self.dip.layer]
+            said.append(
+                f"On the way the {judged_name(*lowest)} falls {depth} at layer {self.dip.layer} and has recovered by "
+                f"layer {self.dip.recovered}."
+            )
+        elif deciding is not None and deciding.layer != last.layer:
+            said.append(
+                f"The {judged_name(deciding)} is smallest at layer {deciding.layer}: {_text(deciding.ratio)}."
+            )
+        return said
 
     def _confounded(self) -> list[str]:
         narrows = self.verdict in SHARED_DIRECTION and self.leads_to is not None
@@ -624,8 +642,10 @@ class StackVerdict(Said):
         said.append(f"At layer {deciding.layer}, {deciding.words}.")
         if narrows and self.leads_to is not None:
             said.append(
-                f"They come closer with every layer, by a factor {_text(self.pace)}; at this pace they differ by "
-                f"{_text(self.leads_to.value)} of their length at layer {self.leads_to.layer}."
+                f"The {judged_name(self.layers[-1])} ({EQUAL}) falls in each of the last layers, by a factor "
+                f"{_text(self.pace)} on average. "
+                f"Extrapolated at this pace, a network with more layers would reach {_text(self.leads_to.value)} at "
+                f"layer {self.leads_to.layer}."
             )
         return said
 
@@ -708,6 +728,12 @@ def _title(verdict: Name, *, narrows: bool = False) -> str:
     if verdict in ("undecided", "no numbers"):
         return verdict.capitalize()
     return f"Not {'collapsed yet' if narrows else 'collapsing'}: {verdict}"
+
+
+def judged_name(*layers: LayerVerdict) -> str:
+    """What the ratio is called that was judged: of all tokens, or without massive ones where they distort it."""
+    is_plain = all(one.ratio is None or one.ratio == one.numbers.get(UNIT) for one in layers)
+    return RATIO if is_plain else f"{RATIO} without massive tokens and channels"
 
 
 def _layers(where: Sequence[LayerVerdict]) -> str:

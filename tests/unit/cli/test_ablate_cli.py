@@ -38,6 +38,9 @@ def folder(tmp_path_factory):
     return save(bert(seed=1, initializer_range=0.4), path, tokenizer=word_tokenizer())
 
 
+PARTS = "What each part does to the residual ratio"
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "bare"
@@ -48,33 +51,41 @@ def bare(tmp_path_factory):
 def test_the_page_says_what_was_cut_and_found(folder):
     lines = good(folder, "--text", "the cat sat on a mat", "--text", "it was small").stdout.splitlines()
     assert lines[:3] == [
-        *("Ablation of tiny-bert", "stored weights, float32, clean semantics", "mask full, norm layer")
+        "Ablation of tiny-bert",
+        "stored weights, computed in float32",
+        "no attention mask (every token reads all), LayerNorm",
     ]
-    assert re.fullmatch(r"the tree equals the model to \de-\d", lines[3])
-    assert lines[4:6] == [
-        "2 texts of 4.5 tokens on average; a list",
-        "padding and special tokens are left out, texts are cut to 40 tokens",
+    assert re.fullmatch(
+        r"rewritten as a tree of parts, which computes tokens within \de-\d of the model's, .*", lines[3]
+    )
+    assert lines[4:8] == [
+        "2 texts of 4.5 tokens on average",
+        "padding and special tokens are not measured; texts are cut to 40 tokens",
+        "",
+        "How to read this",
     ]
-    assert lines[7].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
-    assert [line.partition(")")[0] for line in lines[8:12]] == [
+    first = lines.index("", 7) + 1
+    assert lines[first].endswith(("do not.", "does not.", "collapse.", "collapses."))  # the conclusion
+    assert [line.partition(")")[0] for line in lines[first + 1 : first + 5]] == [
         "Attention alone (san",
         "Attention with MLPs (san+mlp",
         "Attention with skips (san+skip",
         "The full model (transformer",
     ]
     table = lines[lines.index("residual_ratio[composite,mean]") :]
-    assert table[1].split() == ["variant", "0", "1", "2"]
-    assert [line.split()[0] for line in table[3:7]] == ["san", "san+mlp", "san+skip", "transformer"]
+    assert table[2].split() == ["variant", "0", "1", "2"]
+    assert [line.split()[0] for line in table[4:8]] == ["san", "san+mlp", "san+skip", "transformer"]
 
 
 def test_untrained_weights_need_a_config_only(bare):
     options = ("--weights", "initial", "--random-tokens", "2x8", "--seeds", 2, "--semantics", "paper")
     result = good(bare, *options)
     assert result.stdout.startswith(
-        "Ablation of bare\ninitial weights, float32, paper semantics\nmask full, norm layer\nthe tree equals"
+        "Ablation of bare\ninitial weights, computed in float32\n"
+        "parts are left out as the code of Dong et al. does (semantics paper)\n"
     )
     assert (
-        "2 texts of 8 tokens, 2 seeds; random tokens 2x8\nrandom tokens, of which nothing is left out"
+        "2 texts of 8 tokens, 2 seeds, from random tokens 2x8\nrandom tokens, all of them measured"
         in result.stdout
     )
     assert good(bare, *options).stdout == result.stdout
@@ -118,8 +129,8 @@ def test_the_page_shows_blame_and_suggestions(folder, tmp_path):
     good(folder, "--text", "the cat sat", "--blame", "--suggest", "--output", tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
     assert "Attention alone (san)" in text
-    assert "for collapse" in text
-    assert "what if" in text
+    assert "lowers ln of the residual ratio" in text or "lost in rounding" in text
+    assert "What if: changes to" in text
     assert "<script" not in text
     assert Reader(text).handlers == []
 
@@ -129,7 +140,7 @@ def test_blame_and_suggestions_stand_below_the_table(folder):
         folder, "--text", "the cat sat", "--blame", "--suggest", "--measures", "residual_ratio"
     ).stdout
     full = "the full model (transformer)"
-    assert text.index(f"\nBlame of {full}\n") < text.index(f"\nWhat would help {full}\n")
+    assert text.index(f"\n{PARTS}: {full}\n") < text.index(f"\nWhat if: changes to {full}, best first\n")
     assert re.search(r"^block +attention +skip +norm +mlp +sum$", text, flags=re.MULTILINE)
     assert re.search(r"^skip-scale 0.5 ", text, flags=re.MULTILINE)
 
@@ -139,15 +150,15 @@ def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path)
     options += ("--only-blocks", "2", "--masks", "causal")
     text = good(*options).stdout
     named = "the full model (transformer), mask causal, changed in block 2"
-    assert f"\nBlame of {named}\n" in text
-    assert f"\nWhat would help {named}\n" in text
+    assert f"\n{PARTS}: {named}\n" in text
+    assert f"\nWhat if: changes to {named}, best first\n" in text
     good(*options, "--output", tmp_path / "out.html")
-    assert f"Blame of {named}" in (tmp_path / "out.html").read_text()
+    assert f"{PARTS}: {named}" in (tmp_path / "out.html").read_text()
 
 
 def test_random_networks_in_place_of_a_model():
     text = good("--layers", 3, "--norm", "layer", "--masks", "own,causal", "--sites", "block,final").stdout
-    assert text.startswith("Ablation of a random network\nrandom weights, float64, clean semantics\n")
+    assert text.startswith("Ablation of a random network\nrandom weights, computed in float64\n")
     assert "(san) with mask causal " in text
     assert re.search(r"^variant +mask +site +0 +1 +2 +3$", text, flags=re.MULTILINE)
 

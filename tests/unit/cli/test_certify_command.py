@@ -62,15 +62,19 @@ def test_json_is_the_finding_of_the_library(tmp_path):
 
 def test_the_conclusion_comes_first_then_bounds_and_what_failed():
     text = good(*RANDOM, "--explain").stdout
-    about = "What is proven of a random network\nsan, random weights, float64\n1 text of 6 tokens; Gaussian tokens\n"
-    head = f"{about}\nProven: "
-    assert text.startswith(head)
-    for name in (F, "diameter[l2]", "printed bound: dong-2.3: Dong, Cordonnier, Loukas"):
+    about = (
+        "What is proven of a random network\nattention alone (san), random weights, computed in float64\n"
+        "1 text of 6 tokens, entries drawn from a Gaussian\n"
+    )
+    assert text.startswith(f"{about}\nHow to read this\n")
+    assert text.split("\n\n")[2].startswith("Proven: ")
+    for name in (F, "diameter[l2]"):
         assert re.search(rf"^{re.escape(name)}", text, re.M)
+    assert "Printed bound: dong-2.3: Dong, Cordonnier, Loukas" in text
     assert re.search(r"^layer +lower +measured +upper", text, re.M)
-    assert re.search(r"^1-3 +dong-2.3: logits below 1.256$", text, re.M)
+    assert re.search(r"^1-3 +theorem dong-2.3 +attention logits differ too much within a row$", text, re.M)
     assert "What printed bounds are made of" in text
-    assert "Fails first: logits below 1.256 (found " in text
+    assert "Not met first: logits below 1.256 (found " in text
     assert "What printed bounds" not in good(*RANDOM).stdout
 
 
@@ -93,8 +97,8 @@ def test_a_model_on_texts_with_files_a_picture_and_a_report(folder, tmp_path):
     assert Reader(page).open == []
     assert "tiny-bert" in page
     text = good(*asked, "--definitions", "l2").stdout
-    assert "bounds hold of every text, measured is the geometric mean" in text
-    assert "4 special tokens are in it" in text
+    assert "bounds hold for every text; the measured number is the geometric mean over texts" in text
+    assert "also 4 special tokens that scan and ablate do not measure" in text
 
 
 def test_texts_as_lines_of_csv():

@@ -91,8 +91,8 @@ def test_scores_that_are_rounding_have_no_rank_and_prove_nothing():
         (place, False, False) for place in (1, 2, 3, 4)
     ]
     text = good(*asked).stdout
-    assert "the scores of all 4 that were found are rounding, which has no order" in text
-    assert "The list is not proven complete: scores are rounding, which has no order." in text
+    assert "the residuals of all 4 that were found are rounding, which has no order" in text
+    assert "The list is not proven complete: the residuals are rounding, which has no order." in text
     assert "is proven complete" not in text
 
 
@@ -120,12 +120,12 @@ def test_a_model_on_a_text_with_everything_asked_for(folder):
     assert told["pairs"][0]["first"]["layer"] <= told["pairs"][0]["second"]["layer"]
     text = good(folder, *asked, "--seconds", 5).stdout
     for heading in (
-        "All paths of each length",
+        "What all paths of a length add",
         "Shares by length and number of MLPs",
-        "All paths through a head",
-        "Strongest single paths from the input by norm",
-        "All paths through two heads",
-        "All paths from a source",
+        "What all paths through a head add",
+        "Single paths from the input, largest norm first",
+        "What all paths through two heads add",
+        "What all paths from a source add",
         "Residual ratio of a single path",
         "Change of the output when this many heads are removed",
     ):
@@ -166,7 +166,7 @@ def test_files_pictures_and_a_report(folder, tmp_path):
 
 def test_a_network_without_skips_has_one_length():
     text = good(*RANDOM).stdout
-    assert "All 8 paths have length 3: no skip leads past a head." in text
+    assert "All 8 paths have length 3: no skip leads around an attention." in text
 
 
 def test_float32_is_allowed_its_rounding(folder):

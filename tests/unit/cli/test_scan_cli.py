@@ -51,10 +51,11 @@ def states(tmp_path):
 def test_the_verdict_comes_first(folder):
     result = run(folder, "--random-tokens", "2x8")
     assert result.exit_code == 0, result.output
-    title, said, *_ = result.stdout.split("\n\n")
+    title, words, said, *_ = result.stdout.split("\n\n")
     assert title.startswith("Scan of tiny-bert\n")
+    assert words.startswith("How to read this\nUnit residual ratio: ")
     assert re.match(r"(Healthy: |Not collapsing: (cone|clusters|shared mean|dead directions) )", said)
-    assert "ratio, Frobenius is residual_ratio[frobenius,mean]" in result.stdout
+    assert "\nresidual ratio: how far tokens are from their mean, divided by their size" in result.stdout
 
 
 def test_the_tree_is_told(folder):
@@ -103,7 +104,7 @@ def test_states_of_three_axes_are_asked_about(folder, states, tmp_path):
     result = run(one, "--axes", "layers,tokens,dim")
     assert result.exit_code == 0, result.output
     assert "\nCollapsing: from layer 1 on" in result.stdout
-    assert "Axes are (layers, tokens, dim) as given: one text" in result.stdout
+    assert "axes are (layers, tokens, dim) as given: one text" in result.stdout
     assert "axes 'layers,tokens,dim' are 3" in failed(states, "--axes", "layers,tokens,dim")
     assert "cannot be read" in failed(one, "--axes", "layers,token,dim")
     assert "names the axes of ready inputs" in failed(

@@ -56,13 +56,13 @@ def test_every_bound_of_every_layer_is_in_the_table_and_what_failed(findings):
     text = str(findings["texts"])
     assert re.search(r"^3 +3\.66 +14\.9 +\(182\)", text, re.M)
     assert re.search(r"^4 +- +15\.9 +-", text, re.M)
-    assert re.search(rf"^4 +certificate: {made.LOST}$", text, re.M)
-    assert re.search(r"^1-4 +dong-2\.3: logits below 1\.256$", text, re.M)
-    assert "printed bound: dong-2.3: Dong, Cordonnier, Loukas (2021), Theorem 2.3" in text
+    assert re.search(rf"^4 +lower +this is needed and not shown to hold: {made.LOST}$", text, re.M)
+    assert re.search(r"^1-4 +theorem dong-2\.3 +attention logits differ too much within a row$", text, re.M)
+    assert "Printed bound: dong-2.3: Dong, Cordonnier, Loukas (2021), Theorem 2.3" in text
     assert "What printed bounds are made of" not in text
     shown = CertifyView(explain=True).document(findings["texts"])
     assert "What printed bounds are made of\nBlock by block, on the first text." in to_text(shown)
-    assert "Fails first: logits below 1.256 (found 3.25, limit 1.256), in block 1." in to_text(shown)
+    assert "Not met first: logits below 1.256 (found 3.25, limit 1.256), in block 1." in to_text(shown)
 
 
 def test_what_is_not_above_its_floor_is_marked_everywhere():
@@ -78,11 +78,11 @@ def test_what_is_not_above_its_floor_is_marked_everywhere():
     assert [row["resolved"] for row in found.table.to_json()["rows"]] == [True, True, False, True, True]
     text = str(found)
     assert re.findall(r"^(\d) +\S+ +\S+\*", text, re.M) == ["2"]
-    assert "A star: measured, but not above its floor" in text
+    assert "*: measured, but not above its rounding floor" in text
     (panel,) = found.chart().pictures
     measured = next(line for line in panel.lines if line.name.startswith("measured"))
     assert [point.hollow for point in measured.points] == [False, False, True, False, False]
-    assert "A star" not in str(made.finding_from(certificate, definitions=(F,)))
+    assert "*: measured" not in str(made.finding_from(certificate, definitions=(F,)))
     assert "*" in to_text(CertifyView(explain=True).document(found)).partition("measured K")[2]
 
 
@@ -146,7 +146,7 @@ def test_zero_has_no_place_and_is_told():
     found = made.finding_from(zero, definitions=(F,), printed={})
     assert "zero, which has no place on this axis: the upper bound of layers 0-2" in str(found.chart().svg())
     assert found.headline[0] == "Collapse is proven"
-    assert found.words == ("Proven: at layer 2 all tokens are equal, the residual (Frobenius) is zero.",)
+    assert found.words == ("Proven: at layer 2 all tokens are equal: the residual (Frobenius) is zero.",)
 
 
 @pytest.mark.parametrize("layers", [1, 300])

@@ -21,8 +21,8 @@ def source(name: str, layer: int | None, share: float | None, *, real: bool = Tr
 def test_the_conclusion_names_the_lengths_that_carry_the_output() -> None:
     found = made([3, 3, 3], spectrum=lengths([0.6, 0.35, 0.04, 0.01], [1, 9, 27, 27]))
     assert found.words[0] == (
-        "Paths of length 0 carry the largest share of the output's residual, 60%, and are 1.6% of all 64 paths; "
-        "lengths up to 1 carry 95% and are 16%."
+        "Length 0 carries the largest share of the output's residual, 60%; 1 of 64 paths from the input has this "
+        "length. Lengths up to 1 together carry 95%; 10 of 64 paths from the input have such a length."
     )
     assert found.tone == "good"
 
@@ -36,10 +36,12 @@ def test_a_negative_share_is_the_largest_of_either_sign_only() -> None:
             for head, share in enumerate((0.1, -0.8))
         ),
     )
-    assert "length 1 carry the largest share of either sign of the output's residual, -90%" in found.words[0]
+    assert (
+        "Length 1 carries the largest share of either sign of the output's residual, -90%" in found.words[0]
+    )
     assert "the largest shares of either sign are L1 h1 (-80%) and L1 h0 (10%)" in " ".join(found.words)
     positive = made([1], spectrum=lengths([0.1, 0.9], [1, 1]))
-    assert "length 1 carry the largest share of the output's residual, 90%" in positive.words[0]
+    assert "Length 1 carries the largest share of the output's residual, 90%" in positive.words[0]
 
 
 def test_words_are_silent_about_shares_that_are_rounding() -> None:
@@ -56,7 +58,7 @@ def test_words_are_silent_about_shares_that_are_rounding() -> None:
         search=searched(exact=False, gap=None, tells=False, ranked=0),
     )
     said = " ".join(found.words)
-    assert "Paths of length 0 carry the largest share of the output's residual, 30%" in said
+    assert "Length 0 carries the largest share of the output's residual, 30%" in said
     assert "The only head with a share above rounding is L1 h1 (20%)" in said
     assert found.elsewhere is None
     assert "No single path from the input is the strongest by norm" in said
@@ -69,25 +71,26 @@ def test_a_share_of_the_strongest_path_that_is_rounding_is_not_said() -> None:
     search = searched()
     real = made([2, 2], top=(best, other), search=search)
     noise = made([2, 2], top=(best.model_copy(update={"share_floor": 1.0}), other), search=search)
-    assert (
-        "passes L2 h1 and carries 10% of the output's residual; the list of 2 is proven complete"
-        in real.words[-1]
-    )
-    assert "passes L2 h1; the list of 2 is proven complete" in noise.words[-1]
+    end = "The list of the 2 strongest is proven complete"
+    assert f"goes through L2 h1 and carries 10% of the output's residual. {end}" in real.words[-1]
+    assert f"goes through L2 h1. {end}" in noise.words[-1]
 
 
 @pytest.mark.parametrize(
     ("search", "words"),
     [
         ({}, "proven complete"),
-        ({"exact": False, "gap": 0.5, "waiting": 3, "seconds_more": 1.2}, "up to 1.5 times the last one"),
-        ({"exact": False, "gap": 1e6, "tells": False}, "nothing is proven of other paths"),
-        ({"exact": False, "gap": None, "tells": False}, "nothing is proven of other paths"),
+        (
+            {"exact": False, "gap": 0.5, "waiting": 3, "seconds_more": 1.2},
+            "at most 1.5 times the norm of the last one",
+        ),
+        ({"exact": False, "gap": 1e6, "tells": False}, "nothing is proven about other paths"),
+        ({"exact": False, "gap": None, "tells": False}, "nothing is proven about other paths"),
         (
             {"exact": False, "gap": None, "ranked": 1},
-            "scores from place 2 on are rounding, which has no order",
+            "norms from place 2 on are rounding, which has no order",
         ),
-        ({"exact": False, "gap": None, "ranked": 0}, "scores are rounding, which has no order"),
+        ({"exact": False, "gap": None, "ranked": 0}, "norms are rounding, which has no order"),
     ],
 )
 def test_how_sure_a_list_is(search: dict[str, Any], words: str) -> None:
@@ -106,9 +109,9 @@ def test_a_small_share_is_not_most_of_a_large_rest() -> None:
     assert found.share == pytest.approx(-1.25)
     assert found.largest == v.Largest(source="value bias", layer=1, share=-0.095)
     assert not found.is_most
-    assert (
-        "carry 225%, those that start elsewhere -125%, the largest single share at the value bias"
-        in found.words
+    assert found.words == (
+        "Paths that start at the input carry 225% of the output's residual, those that start later together -125%. Of "
+        "the latter, those from the value bias of layer 1 carry the largest share above rounding: -9.5%."
     )
 
 
@@ -174,7 +177,7 @@ def test_networks_without_shares_heads_or_paths_say_so() -> None:
     equal = made([2, 2], spectrum=lengths([None, None, None], [1, 4, 4]), heads=())
     assert equal.words[0].startswith("The tokens of the output are equal up to rounding")
     only = made([2, 2], spectrum=lengths([None, 0.0, 1.0], [0, 0, 4]))
-    assert only.words[0] == "All 9 paths have length 2: no skip leads past a head."
+    assert only.words[0] == "All 9 paths have length 2: no skip leads around an attention."
     none = made([], spectrum=lengths([1.0], [1]), heads=())
     assert none.words[0] == "The network has no heads, so its paths all have length 0."
     noise = made([2], spectrum=lengths([0.4, 0.6], [1, 2], unreal=(0, 1)))
@@ -199,7 +202,7 @@ def test_a_grid_of_300_layers_of_60_heads_shows_a_choice_and_says_so() -> None:
     wide = heads_grid(made([300] * 2).heads, made([300] * 2).sites)
     assert any("Of 300 heads" in note for note in wide.notes)
     text = str(found)
-    assert "of all 4.0e535 paths" in text, "61^300"
+    assert "of 4.0e535 paths from the input" in text, "61^300"
     assert " and are 0%" not in text, "no share of paths is called zero because it is small"
     assert "The 26 of 301 with the largest shares; the JSON holds all." in text
 
@@ -252,7 +255,7 @@ def test_unresolved_points_are_hollow_and_starred() -> None:
 def test_the_strongest_entries_are_chosen_by_size_not_by_sign() -> None:
     shown, note = strongest([0.1, -0.9, 0.5], 2, lambda share: share)
     assert shown == [-0.9, 0.5]
-    assert note == "The 2 of 3 with the largest shares; the JSON holds all."
+    assert note == "The 2 of 3 with the largest shares of either sign; the JSON output holds all."
     assert strongest([0.1], 2, lambda share: share) == ([0.1], "")
     assert strongest([None, None], 1, lambda share: share)[1] == "The first 1 of 2; the JSON holds all."
 

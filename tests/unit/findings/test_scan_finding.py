@@ -17,6 +17,7 @@ from rankscope.errors import ConfigError
 from rankscope.findings.scan import Condition, ScanConfig, ScanView, in_thousands
 from rankscope.findings.scan.entries import (
     FINAL,
+    NOT_RESOLVED,
     Entry,
     curves,
     full_label,
@@ -84,7 +85,7 @@ def test_the_deciding_layer_is_a_field_and_the_words_name_it():
     assert (falling.verdict, falling.decides) == ("collapsing", falling.starts)
     dipping = rs.scan_states(states(3.0, 3.0, 0.4, 3.0, 3.0, 3.0, 3.0)).verdict.stacks[0]
     assert (dipping.verdict, dipping.decides, dipping.dip.layer) == ("healthy", 2, 2)
-    assert "at layer 2 and is back at layer 3" in dipping.words
+    assert "at layer 2 and has recovered by layer 3" in dipping.words
     least = rs.scan_states(states(3.0, 2.0, 3.0)).verdict.stacks[0]
     assert (least.verdict, least.decides) == ("healthy", 1)
     assert least.words.endswith("at layer 1.")
@@ -176,10 +177,10 @@ def test_the_star_means_not_above_the_floor_in_every_text_everywhere():
     found = changed(scan_tables.healthy(3), resolved=lambda entry: 0.75 if entry.layer == 2 else 1.0)
     lines = [line for line in str(found).splitlines() if re.match(r"\d +\d", line)]
     assert [line.count("*") for line in lines] == [0, 0, 7, 0]
-    assert "*: not above its rounding floor in every text" in str(found)
+    assert f"*: {NOT_RESOLVED}." in str(found)
     text = found.to_html()
-    assert "Hatched with *: not above its rounding floor in every text." in Reader(text).words
-    assert "Hollow: not above its rounding floor in every text." in text
+    assert f"Hatched, with *: {NOT_RESOLVED}." in Reader(text).words
+    assert f"Hollow: {NOT_RESOLVED}." in text
     grid = maps(found.summary, site="block", most=None)[0]
     assert {row: {cell.faint for cell in cells} for row, cells in zip(grid.rows, grid.cells, strict=True)} == {
         "0": {False}, "1": {False}, "2": {True}, "3": {False}, FINAL: {False},
@@ -189,8 +190,12 @@ def test_the_star_means_not_above_the_floor_in_every_text_everywhere():
 
 def test_definitions_are_named_where_ratios_are_shown():
     text = str(scan_tables.healthy(2))
-    assert "ratio, Frobenius is residual_ratio[frobenius,mean]" in text
-    assert "ratio, Frobenius" in next(line for line in text.splitlines() if line.startswith("blocks "))
+    assert (
+        "\nresidual ratio: how far tokens are from their mean, divided by their size, both as Frobenius norms"
+        in text
+    )
+    head = next(line for line in text.splitlines() if line.startswith("layer  "))
+    assert re.split("  +", head)[:3] == ["layer", "residual ratio", "unit residual ratio"]
 
 
 # ------------------------------------------------------------------------------------------------------ conditions
@@ -262,8 +267,8 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased found by structure float32 124M parameters 8 texts of 48 tokens",
-        "Healthy After the last block tokens differ by", "The numbers that say so, layer", "Curves by layer",
+        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32 124M parameters",
+        "Healthy After the last block the unit residual ratio is", "How to read this", "The numbers that say so, layer", "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
         "Definitions", "Made with", "Made by rankscope scan a-model",
     ]  # fmt: skip
@@ -384,7 +389,8 @@ def test_the_notebook_shows_the_verdict_and_the_curve():
 def test_counts_in_a_few_letters():
     found = scan_tables.healthy(2)
     assert found.scan.facts(found.table) == [
-        "found by structure", "float32", "124M parameters", "8 texts of 48 tokens on average",
+        "its blocks were found by structure", "computed in float32", "124M parameters",
+        "8 texts of 48 tokens on average", "padding and special tokens are not measured",
     ]  # fmt: skip
     assert (in_thousands(999), in_thousands(3_400_000_000)) == ("999", "3.4B")
 

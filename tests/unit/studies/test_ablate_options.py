@@ -79,29 +79,45 @@ def told(curves, floor=1e-6, **more):
 @pytest.mark.parametrize(
     ("texts", "floor", "words"),
     [
-        ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: residual ratio 0.4 at layer 2"),
-        ([[0.9, 0.5, 0.01]], 1e-6, "collapses: residual ratio 0.01 at layer 2, by a factor 0.11 per layer"),
+        ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: its residual ratio is 0.4 at layer 2"),
+        (
+            [[0.9, 0.5, 0.01]],
+            1e-6,
+            "collapses: its residual ratio is 0.01 at layer 2. From layer 0 to layer 2 it falls by a factor 0.11 per",
+        ),
         (
             [[0.98, 0.65, 0.5, 0.39, 0.23, 0.17, 0.11]],
             1e-6,
-            "is collapsing: residual ratio 0.11 at layer 6, by",
+            "is collapsing: its residual ratio is 0.11 at layer 6. From layer 0 to layer 6 it falls by",
         ),
-        ([[0.9, 0.02, 0.5, 0.8]], 1e-6, "it dips to 0.02 at layer 1 and is back at layer 3"),
+        (
+            [[0.9, 0.02, 0.5, 0.8]],
+            1e-6,
+            "On the way it falls to 0.02 at layer 1 and has recovered by layer 3.",
+        ),
         (
             [[0.9, 0.05, 1e-7]],
             1e-6,
-            "collapses: residual ratio 0.05 at layer 1, below the rounding floor from layer 2 on",
+            "collapses: its residual ratio is 0.05 at layer 1 and not above its rounding floor from layer 2 on.",
         ),
-        ([[0.9, 0.8, 1e-7]], 1e-6, "collapses: residual ratio 0.8 at layer 1, below the rounding floor from"),
+        (
+            [[0.9, 0.8, 1e-7]],
+            1e-6,
+            "its residual ratio is 0.8 at layer 1 and not above its rounding floor from",
+        ),
         (
             [[0.9, 0.05, 1e-7], [0.9, 0.05, 1e-2]],
             1e-6,
-            "0.05 at layer 1 (geometric mean of 2), in some texts below the rounding floor from",
+            "0.05 at layer 1 (geometric mean over 2 inputs) and in some texts not above its rounding floor from",
         ),
-        ([[0.9, 0.8, 0.2]], 0.3, "is lost in rounding: residual ratio 0.8 at layer 1"),
+        (
+            [[0.9, 0.8, 0.2]],
+            0.3,
+            "cannot be judged because of rounding: its residual ratio is 0.8 at layer 1",
+        ),
         ([[0.09, 0.08, 0.05]], 1e-6, "does not collapse"),
-        ([[1e-7, 1e-7]], 1e-6, "has equal tokens at every layer, up to the rounding floor"),
-        ([[0.2, 0.2]], 0.3, "gives no number above the rounding floor; run it in float32 to decide"),
+        ([[1e-7, 1e-7]], 1e-6, "has equal tokens at every layer, as far as rounding shows"),
+        ([[0.2, 0.2]], 0.3, "gives no residual ratio above its rounding floor. Run it in float32 to decide."),
     ],
 )
 def test_the_finding_rests_on_resolved_numbers(texts, floor, words):
@@ -197,7 +213,7 @@ def test_both_passes_print_the_same_mean_under_its_name():
     for found in (plain, split):
         cut = found.cuts[0]
         assert math.log(cut.value) == pytest.approx(geometric, abs=1e-9)
-        assert f"{cut.value:.2g} at layer 3 (geometric mean of 4)" in found.words[1]
+        assert f"{cut.value:.2g} at layer 3 (geometric mean over 4 inputs)" in found.words[1]
         assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [number(math.exp(geometric), 2)]
         assert "geometric for residuals, ratios and diameters" in str(found)
 

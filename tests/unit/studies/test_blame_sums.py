@@ -76,8 +76,8 @@ def test_kinds_add_up_to_the_total_whatever_is_unresolved() -> None:
 def test_texts_that_are_left_out_are_told() -> None:
     whole = sums(MIXED)
     assert whole.words.startswith(
-        "Over 2 blocks (mean of 1 of 3 texts; the others are not above the rounding floor in every step: the split "
-        "pass carries the residual below it), attention does most for collapse (-2 in ln"
+        "Over 2 blocks (mean of 1 of 3 texts; in the others some step is not above its rounding floor, below which the "
+        "split pass can go), attention lowers ln of the residual ratio (Frobenius norm) most (-2"
     )
     assert "the split pass" not in sums(replace(MIXED, split=True)).words
     assert [column.name for column in whole.tabular().columns] == [
@@ -97,8 +97,8 @@ def test_without_a_text_that_is_known_throughout_the_total_is_null() -> None:
     )
     assert (found.total, found.kinds, found.floors, found.texts) == (None, None, None, 0)
     assert found.words == (
-        "Over 2 blocks, no text is above the rounding floor in every step: the split pass carries the residual below "
-        "it."
+        "Over 2 blocks, nothing is ranked: in every text some step is not above its rounding floor, below which the "
+        "split pass can go."
     )
     assert [part.total for part in found.blocks] == [-1.0, 2.0]
     assert cells(found) == [
@@ -146,7 +146,8 @@ def test_errors_of_a_sum_add_up() -> None:
     unsure = found_of(*(replace(one, floors=(0.02,)) for one in small))
     assert named(unsure) == (None, None)
     assert unsure.words.endswith(
-        "what does most for collapse is lost in rounding and what does most against it is lost in rounding."
+        "which part lowers ln of the residual ratio (Frobenius norm) most is lost in rounding and which part raises it "
+        "most is lost in rounding."
     )
 
 
@@ -195,8 +196,8 @@ def test_the_block_is_named_where_it_stands_out() -> None:
     found = found_of(*pulls, change([0.75], block=3, stage=2, kind="skip", name="skip"))
     assert (found.block_for, found.block_against) == (2, 3)
     assert found.words == (
-        "Over 3 blocks, attention does most for collapse (-3.5 in ln residual_ratio[frobenius,mean], of which -2 in "
-        "block 2) and skip does most against it (+0.75, of which +0.75 in block 3)."
+        "Over 3 blocks, attention lowers ln of the residual ratio (Frobenius norm) most (-3.5, of which -2 in block 2) "
+        "and adding the skip raises it most (+0.75, of which +0.75 in block 3)."
     )
 
 
@@ -224,11 +225,14 @@ def test_scales_and_idle_blocks_change_nothing() -> None:
     ]
     assert found.changes[0].values[0] == pytest.approx(0.0, abs=1e-14)
     whole = sums(found)
-    assert whole.words_of(1) == "In block 1, nothing works for collapse and nothing works against it."
+    assert (
+        whole.words_of(1)
+        == "In block 1, no part lowers ln of the residual ratio (Frobenius norm) and no part raises it."
+    )
     assert (whole.blocks[0].kinds, whole.blocks[0].total) == ({}, 0.0)
     scaled = sums(blame(Network([Scale(0.3)]), draw(5, DIM)))
     assert named(scaled) == (None, None)  # a rounding error is nobody's fault
-    assert "nothing works for collapse and nothing works against it" in scaled.words
+    assert "no part lowers ln of the residual ratio (Frobenius norm) and no part raises it" in scaled.words
 
 
 def test_who_does_most_in_words_in_total_and_by_block() -> None:
@@ -237,11 +241,11 @@ def test_who_does_most_in_words_in_total_and_by_block() -> None:
     kinds = found.kinds
     assert named(found) == (min(kinds, key=kinds.get), max(kinds, key=kinds.get)) == ("attention", "skip")
     assert found.words.startswith(
-        f"Over 3 blocks (mean of 2 texts), attention does most for collapse ({kinds['attention']:+.3g} in ln "
-        "residual_ratio[frobenius,mean], of which "
+        "Over 3 blocks (mean of 2 texts), attention lowers ln of the residual ratio (Frobenius norm) most "
+        f"({kinds['attention']:+.3g}, of which "
     )
-    assert f"skip does most against it ({kinds['skip']:+.3g}, of which " in found.words
-    assert found.words_of(2).startswith("In block 2 (mean of 2 texts), attention does most for collapse (")
+    assert f"adding the skip raises it most ({kinds['skip']:+.3g}, of which " in found.words
+    assert found.words_of(2).startswith("In block 2 (mean of 2 texts), attention lowers ln of")
     assert math.fsum(kinds.values()) == found.total
     assert found.total == pytest.approx(math.fsum(walked.totals) / 2, abs=1e-12)
     for kind, value in kinds.items():

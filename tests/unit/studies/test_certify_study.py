@@ -278,7 +278,7 @@ def test_equal_tokens_have_a_certificate_of_zero_that_is_told_from_nothing():
     enclosed = frame.drop_nulls("enclosed_upper_is_zero")
     assert enclosed.height > 0
     assert (enclosed["enclosed_upper"].is_null() == enclosed["enclosed_upper_is_zero"]).all()
-    assert "Proven: at layer 3 all tokens are equal, the residual (Frobenius) is zero." in found.words
+    assert "Proven: at layer 3 all tokens are equal: the residual (Frobenius) is zero." in found.words
     whole = json.loads(found.to_json())
     assert {one["upper"] for one in whole["bounds"]} == {"zero"}
     assert {one["lower"] for one in whole["bounds"]} == {"nothing"}
@@ -327,37 +327,37 @@ def standings_of(certificate):
         (
             made.collapsing(),
             [
-                "Proven: from layer 2 on the residual (Frobenius) is below 1% of the tokens' own size, at layer 4 at "
-                "most 1.08e-31 of the input's.",
-                f"No lower bound is proven of any layer after the input, because this does not hold: {made.LOST} "
-                "(found inf, limit 1).",
+                "Proven: from layer 2 on the residual (Frobenius) is at most 1% of the size of the tokens at the same "
+                "layer; at layer 4 it is at most 1.08e-31 times that of the input.",
+                "There is no lower bound after the input: in block 1, this is needed and not shown to hold: "
+                f"{made.LOST} (found inf, limit 1).",
             ],
         ),
         (
             made.standing_still(),
             [
-                "Proven: at layer 4 the residual (Frobenius) is at least 0.301 of the input's.",
-                "Proven: at layer 1, the last with an upper bound below the size of the state, the residual "
-                "(Frobenius) is at most 1.65 times the input's.",
+                "Proven: at layer 4 the residual (Frobenius) is at least 0.301 times that of the input.",
+                "Proven: at layer 1, the last layer with a useful upper bound, the residual (Frobenius) is at most "
+                "1.65 times that of the input.",
             ],
         ),
         (
             made.lost_midway(),
             [
-                "Proven: up to layer 3 tokens are apart, there the residual (Frobenius) is at least 0.301 of the "
-                "input's.",
-                "No lower bound is proven beyond layer 3, because this does not hold: branch below its skip (found "
-                "1.7, limit 1).",
-                "No upper bound below the size of the state is proven of any layer after the input, because this does "
-                "not hold: the block contracts (found 2.5, limit 1).",
+                "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius) is at least 0.301 "
+                "times that of the input.",
+                "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below "
+                "its skip (found 1.7, limit 1).",
+                "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up "
+                "to 2.5; an upper bound needs a factor of at most 1.",
             ],
         ),
         (
             made.collapsing(layers=1),
             [
-                "Proven: at layer 1 the residual (Frobenius) is at most 0.138 of the input's.",
-                f"No lower bound is proven of any layer after the input, because this does not hold: {made.LOST} "
-                "(found inf, limit 1).",
+                "Proven: at layer 1 the residual (Frobenius) is at most 0.138 times that of the input.",
+                "There is no lower bound after the input: in block 1, this is needed and not shown to hold: "
+                f"{made.LOST} (found inf, limit 1).",
             ],
         ),
     ],
@@ -394,7 +394,10 @@ def test_numbers_that_fail_are_shown_to_fail():
 def test_a_network_without_skips_is_not_said_to_have_one_that_fails():
     network, x = network_of(variant="san", layers=6)
     words = certify(network, inputs=x).words
-    assert any("because this does not hold: attention has a skip around it" in sentence for sentence in words)
+    assert any(
+        "attention has no skip around it, so it may make different tokens equal" in sentence
+        for sentence in words
+    )
     assert not any("fails" in sentence for sentence in words)
 
 
@@ -415,13 +418,14 @@ def test_a_branch_as_strong_as_its_skip_shows_it():
 def test_over_texts_the_weakest_statement_counts():
     words = made.FINDINGS["texts"]().words
     assert words[0] == (
-        "Proven: up to layer 3 tokens are apart, there the residual (Frobenius) is at least 0.301 of the input's."
+        "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius) is at least 0.301 times "
+        "that of the input."
     )
     assert words[-2:] == (
-        "No lower bound is proven beyond layer 3, because this does not hold: branch below its skip (found 1.7, "
-        "limit 1).",
-        "No upper bound below the size of the state is proven of any layer after the input, because this does not "
-        "hold: the block contracts (found 2.5, limit 1).",
+        "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
+        "skip (found 1.7, limit 1).",
+        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; an "
+        "upper bound needs a factor of at most 1.",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2

@@ -96,11 +96,12 @@ def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
     words = found.words
     before, after = best.before[RANKED_BY].value, best.after[RANKED_BY].value
     assert words.startswith(
-        f"{best.name} keeps the tokens furthest apart: {RANKED_BY} of the last layer goes from "
+        f"Of {len(gains)} changes that could be compared, {best.name} keeps tokens furthest apart: the unit residual "
+        "ratio of the last layer goes from "
     )
-    assert f"from {before:.3g} to {after:.3g} (geometric mean of 2 texts);" in words
+    assert f"from {before:.3g} to {after:.3g} (geometric mean of 2 texts)." in words
     alone = suggest(network(), X[0])
-    assert f"to {alone.what_ifs[0].after[RANKED_BY].value:.3g};" in alone.words
+    assert f"to {alone.what_ifs[0].after[RANKED_BY].value:.3g}." in alone.words
     assert "the weights are those of the unchanged network" in words
     assert words.endswith("not accuracy.")
 

@@ -62,8 +62,8 @@ def test_noise_around_equal_tokens_is_no_verdict_on_the_network(dtype, seed, siz
         if found == "collapsed":
             where = "layer 0" if layers == 1 else f"layers 0-{layers - 1}"
             assert found.words == (
-                f"All tokens are equal to the precision of {name} at {where}; where and how fast they became "
-                "equal is not in these states."
+                f"All tokens are equal to the precision of {name} at {where}; these states do not show "
+                "where and how fast they became equal."
             )
             assert stack["would_decide"] is None
         else:

@@ -102,7 +102,7 @@ def test_a_collapse_behind_massive_tokens_is_seen(massive, tokens):
     stack = judge(scan_of_states(list(states)))["stacks"][0]
     assert stack["verdict"] == "collapsing", stack["words"]
     assert stack["last_value"] == pytest.approx(others_alone(states[-1, :, massive:]), rel=1e-9)
-    assert "times longer than the others" in stack["words"]
+    assert "times as long as the others" in stack["words"]
 
 
 def test_equal_tokens_are_not_distinct_because_one_channel_varies():
@@ -165,7 +165,7 @@ def test_a_table_without_the_massive_tokens_says_that_the_others_are_not_in_it()
     found = judge(replace(table, sections=table.sections | {"summary": summary}, frame=table.frame.clear()))
     assert found["verdict"] == "massive token"
     assert "one token is" in found["words"]
-    assert "how the other tokens are is not in this table" in found["words"]
+    assert "that of the other tokens alone is not in this table" in found["words"]
 
 
 def test_an_offset_that_appears_once_and_stays_is_not_collapse():
@@ -238,7 +238,7 @@ def test_a_layer_that_is_not_finite_is_said_first(bad):
     assert found["verdict"] == "no numbers"
     assert found["stacks"][0]["decides"] == 3
     assert found["words"].startswith(
-        "No numbers: layer 3 holds NaN or infinity. After the last block, tokens differ"
+        "No numbers: layer 3 holds NaN or infinity. After the last block, the unit residual ratio is"
     )
     assert [one["verdict"] for one in found["stacks"][0]["layers"]].count("healthy") == 6
 

@@ -11,6 +11,7 @@ from rankscope.document import Block, Document, Facts, Figure, Notes, Section, T
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import ModelOrRandom, option
 from rankscope.findings.base import Finding
+from rankscope.findings.blocks import how_to_read, legend
 from rankscope.findings.paths import page
 from rankscope.findings.paths.values import (
     Dtype,
@@ -41,6 +42,9 @@ DEFAULT_TOP = 20
 
 ENOUGH = 0.9
 """The shortest paths that together carry this share of the output are named."""
+
+MANY = 10**15
+"""From this many paths on, how many some of them are is said in percent."""
 
 CANCELS = 2.0
 """From this ratio of the sum of norms to the norm of the sum on, words speak of cancellation."""
@@ -218,12 +222,12 @@ class PathsFinding(Finding):
         if not having:
             return identity.words
         if all(one.share is None for one in self.spectrum):
-            return "The tokens of the output are equal up to rounding, so no path has a share in what tells them apart."
+            return "The tokens of the output are equal up to rounding: it has no residual, and no path a share of it."
         if len(having) == 1:
             only = having[0]
             if not self.sites:
                 return "The network has no heads, so its paths all have length 0."
-            reason = ": no skip leads past a head" if only.length == len(self.sites) else ""
+            reason = ": no skip leads around an attention" if only.length == len(self.sites) else ""
             number_of = (
                 "The only path has" if identity.paths == 1 else f"All {whole(identity.paths)} paths have"
             )
@@ -234,9 +238,8 @@ class PathsFinding(Finding):
         largest = max(known, key=lambda one: abs(one.share or 0.0))
         sign = "" if (largest.share or 0.0) >= 0 else " of either sign"
         said = (
-            f"Paths of length {largest.length} carry the largest share{sign} of the output's residual, "
-            f"{percent(largest.share)}, and are {part_of(largest.paths, identity.paths)} of all "
-            f"{whole(identity.paths)} paths"
+            f"Length {largest.length} carries the largest share{sign} of the output's residual, "
+            f"{percent(largest.share)}; {self._part(largest.paths)} this length"
         )
         reached, paths = 0.0, 0
         for one in known:
@@ -244,16 +247,24 @@ class PathsFinding(Finding):
             if reached >= ENOUGH:
                 if one.length in (largest.length, known[-1].length):
                     break
-                part = part_of(paths, identity.paths)
-                return f"{said}; lengths up to {one.length} carry {percent(reached)} and are {part}."
+                few = f"{self._part(paths)} such a length"
+                return f"{said}. Lengths up to {one.length} together carry {percent(reached)}; {few}."
         return f"{said}."
+
+    def _part(self, paths: int) -> str:
+        """How many of all paths some are, in numbers that can be read, as the start of a clause."""
+        total = self.identity.paths
+        many = f"{whole(paths)} of {whole(total)} paths from the input {'has' if paths == 1 else 'have'}"
+        return (
+            many if total < MANY else f"{part_of(paths, total)} of {whole(total)} paths from the input have"
+        )
 
     def _cancellation(self) -> str:
         ratio = self.spectrum[-1].cancellation_ratio if self.spectrum else None
         if ratio is None or ratio < CANCELS or not self.identity.holds:
             return ""
         sums = f"{number(ratio, 2)} times the norm of the output"
-        return f"Lengths cancel each other: the norms of what they add sum to {sums}."
+        return f"Lengths cancel each other: the norms of what each of them adds sum to {sums}."
 
     def _strongest(self) -> str:
         """The strongest single path, and how sure the list is."""
@@ -262,16 +273,17 @@ class PathsFinding(Finding):
         where = "" if self.identity.texts == 1 else " (of the first text)"
         if not self.search.ranked:
             return (
-                f"No single path from the input is the strongest by {self.search.score}{where}: the scores of all "
+                f"No single path from the input is the strongest{where}: the {self.search.score}s of all "
                 f"{len(self.top)} that were found are rounding, which has no order."
             )
         best = self.top[0]
-        route = f"passes {best.route(self.sites)}" if best.length else "passes by every head"
+        route = f"goes through {best.route(self.sites)}"
         share = f" and carries {percent(best.share)} of the output's residual" if best.has_share else ""
-        listed = f"the list of {len(self.top)} is {self.search.sure(len(self.top))}"
+        listed = f"The list of the {len(self.top)} strongest is {self.search.sure(len(self.top))}"
+        found = "" if self.search.exact else " that was found"
         return (
-            f"The strongest single path from the input by {self.search.score}{where} {route}{share}; {listed}. "
-            f"{self.search.more}"
+            f"The single path from the input with the largest {self.search.score}{found}{where} {route}{share}. "
+            f"{listed}. {self.search.more}"
         ).rstrip()
 
     @property
@@ -297,41 +309,79 @@ class PathsFinding(Finding):
             f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
         )
         messages = self.subject.reported
+        above, below = how_to_read(self._meanings())
+        sections = list(self._sections())
         return Document(
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=[
                 *self.subject.facts(self.table),
                 self.subject.rule,
-                f"{heads}, paths computed in {self.identity.dtype}",
+                f"{heads}; paths, and the output they are compared with, are computed in {self.identity.dtype}",
             ],
             blocks=some(
+                above,
                 Verdict(self.title, self.words, self.tone),
+                below,
                 Facts(self._facts()),
                 bool(messages) and Notes(messages),
-                *self._sections(),
-                Notes([page.LEGEND]),
+                *sections,
+                bool(marks := page.marks(sections)) and Notes(marks),
             ),
             definitions=list(self.definitions.items()),
             origin=self.provenance,
         )
 
+    @property
+    def _has_later(self) -> bool:
+        """Whether paths start elsewhere than at the input."""
+        return any(one.source != "input" and (one.share or one.norm) for one in self.sources)
+
+    def _meanings(self) -> list[str]:
+        """What a path, its length and a share are, and what the sum over paths rests on."""
+        held = "Attention maps, norm scales and MLP gates are held at their values on the text"
+        if self.identity.mlps == "source":
+            held = (
+                "Attention maps and norm scales are held at their values on the text, and paths begin at MLPs"
+            )
+        one_way = (
+            "" if self.identity.mlps == "source" else " Ways through an MLP and around it count as one path."
+        )
+        later = (
+            "The share of a length also holds paths that start later, at biases." if self._has_later else ""
+        )
+        return [
+            "Path: one way through the network, which at every attention takes one head, or the skip around it where "
+            f"there is one. Its length is the number of heads on it.{one_way}",
+            f"{held}; the network is then linear up to biases, so that what all paths add is the output.",
+            "Residual of the output: its tokens minus their mean. Share: the part of this residual that paths add, "
+            "measured along it (projection divided by size).",
+            f"Shares of all lengths sum to 100%; a negative one points against the output. {later}".rstrip(),
+            *(
+                f"{one.name} is head {one.head} of layer {one.layer}; layers count from 1, heads from 0."
+                for one in self.heads[-1:]
+            ),
+        ]
+
     def _sections(self) -> Iterator[Section]:
         first = "" if self.identity.texts == 1 else " Of the first text."
         by_mlps = [page.mlps_table(self.mlps)] if self.mlps else []
         yield _section(
-            "Lengths", LENGTHS, self._length_pictures(), [page.lengths_table(self.spectrum), *by_mlps]
+            "Lengths",
+            "",
+            self._length_pictures(),
+            [legend(LENGTHS), page.lengths_table(self.spectrum), *by_mlps],
         )
         if self.heads:
             yield _section("Heads", HEADS, self._head_pictures(), [page.heads_table(self.heads)])
         if self.search is not None and self.top:
-            sure = f"The list is {self.search.sure(len(self.top))}.{first}"
+            sure = f"The list is {self.search.sure(len(self.top))}.{first} norm, residual, share: of this path alone."
             yield _section("Strongest paths", sure, [], [page.top_table(self.top, self.search, self.sites)])
         if self.pairs:
             yield _section("Pairs of heads", PAIRS, self._pair_pictures(), [page.pairs_table(self.pairs)])
         elif self.pairs is not None:
             yield _section("Pairs of heads", PAIRS, [], [Notes(["No head comes after another."])])
-        yield _section("Sources", SOURCES, [], self._source_tables())
+        yield _section("Sources", SOURCES if self._has_later else ONE_SOURCE, [], self._source_tables())
         if self.samples:
             table = page.samples_table(self.samples, self.gaps)
             yield _section("Sampled paths", SAMPLES + first, [page.samples_panel(self.samples)], [table])
@@ -372,28 +422,38 @@ class PathsFinding(Finding):
         carried = [one.length * one.share for one in self.spectrum if one.share is not None and one.has_share]
         longest = max((one.length for one in self.spectrum if one.paths), default=0)
         return [
-            ("paths", whole(identity.paths)),
-            ("mean length by number", f"{number(identity.mean_length)} of at most {longest}"),
-            ("mean length weighted by share", number(sum(carried) if carried else None)),
+            ("paths from the input", whole(identity.paths)),
+            ("mean length of these paths", f"{number(identity.mean_length)} of at most {longest}"),
+            ("sum of length x share over all lengths", number(sum(carried) if carried else None)),
             (
-                "relative error of the sum",
-                f"{identity.error} (allowed {number(identity.allowed, 1)})",
+                "relative error of the sum over all paths",
+                f"{identity.error} (rounding explains up to {number(identity.allowed, 1)})",
             ),
         ]
 
 
 LENGTHS = (
-    "A path takes one head, or none, at every attention part; its length is the number of heads on it. Shares are "
-    "parts of what tells the tokens of the output apart."
+    "paths: how many paths from the input have this length.",
+    "share: of the residual of the output, as explained above.",
+    "norm: Frobenius norm of what all paths of this length add. residual: the same after subtracting its mean token.",
+    "token cosine: mean cosine between two tokens of what they add; 1 means they point the same way.",
+    "cosine to output: between what they add and the output, both minus their mean token.",
+    "cancellation: the norms of this and all shorter lengths, summed, divided by the norm of their sum; 1 means none.",
 )
 HEADS = (
-    "What runs through a head on any path, everything else held: the output would lose it without the head. A path "
-    "with heads in several layers counts in each of them."
+    "What all paths through a head add, with everything held as above: without the head the output would lack it. A "
+    "path through several heads counts for each, so shares do not sum to 100%. Columns are as above."
 )
-PAIRS = "What runs through both heads of a pair on any path; the strongest pairs."
-SOURCES = "Where paths start: at the input, or at a bias on the way. Shares of all sources add up to one."
+PAIRS = (
+    "What all paths through both heads of a pair add, for the pairs with the largest shares of either sign."
+)
+SOURCES = (
+    "Where paths start: at the input, or later at a bias. Shares of all sources sum to 100%. Biases of one kind in one "
+    "layer count as one place. norm, residual: of what all paths from there add."
+)
+ONE_SOURCE = "All paths start at the input. norm, residual: of what all of them add."
 SAMPLES = (
-    "Single paths drawn at random. frozen: a term of the decomposition; isolated: the network run again with nothing "
+    "Single paths drawn at random. frozen: what the path adds, as above; isolated: the network run again with nothing "
     "but the path; official: the same as the code published with the paper does it."
 )
 PRUNING = "Heads are removed in the order in which each method takes them to matter least."

@@ -7,7 +7,7 @@ from typing import TypeVar
 from rankscope.charts import Grid, Line, Panel, Point
 from rankscope.charts import GridCell as Square
 from rankscope.core.words import NOTHING, count, listed, number, percent, whole
-from rankscope.document import Cell, Column, Tabular
+from rankscope.document import Cell, Column, Section, Tabular, text_of
 from rankscope.findings.paths.values import (
     HeadPlace,
     HeadTerm,
@@ -28,10 +28,15 @@ from rankscope.findings.paths.values import (
 MARK = "*"
 """Stands behind a number that is not above its floor."""
 
-LEGEND = (
-    f"{MARK} = not above its rounding floor, {NOTHING} = not defined or not computed; shares are signed parts of the "
-    "residual of the output"
-)
+
+def marks(sections: Iterable[Section]) -> list[str]:
+    """What a star and a dash mean, those that stand in some table."""
+    tables = [block for one in sections for block in one.blocks if isinstance(block, Tabular)]
+    cells = [text_of(cell) for one in tables for row in one.shown().rows for cell in row]
+    said = [f"{MARK}: not above its rounding floor, so the number may be rounding alone."]
+    said = said if any(cell.endswith(MARK) for cell in cells) else []
+    return [*said, *([f"{NOTHING}: not defined, or not computed."] if NOTHING in cells else [])]
+
 
 MOST_LENGTHS, MOST_HEADS, MOST_SOURCES = 26, 12, 12
 """Rows of tables. The strongest are shown, and how many others there are is said; the JSON holds all of them."""
@@ -70,8 +75,11 @@ def strongest(entries: Sequence[A], most: int, share: Callable[[A], float | None
     if len(entries) <= most:
         return shown, ""
     if not any(map(share, entries)):
-        return shown, f"The first {most} of {len(entries)}; the JSON holds all."
-    return shown, f"The {most} of {len(entries)} with the largest shares; the JSON holds all."
+        return shown, f"The first {most} of {len(entries)}; the JSON output holds all."
+    return (
+        shown,
+        f"The {most} of {len(entries)} with the largest shares of either sign; the JSON output holds all.",
+    )
 
 
 def _norm_is_real(term: Term) -> bool:
@@ -109,7 +117,7 @@ def lengths_table(spectrum: Sequence[Length]) -> Tabular:
         for one in sorted(shown, key=lambda one: one.length)
     ]
     return Tabular(
-        columns=[Column(name) for name in names], rows=rows, title="All paths of each length", note=note
+        columns=[Column(name) for name in names], rows=rows, title="What all paths of a length add", note=note
     )
 
 
@@ -125,7 +133,9 @@ def mlps_table(entries: Sequence[LengthAndMlps]) -> Tabular:
     ]
     is_cut = len(kept) < len(counts) or len(rows) < len(lengths)
     note = (
-        f"Lengths below {MOST_LENGTHS} and fewer than {MOST_MLPS} MLPs; the JSON holds all." if is_cut else ""
+        f"Lengths below {MOST_LENGTHS} and fewer than {MOST_MLPS} MLPs; the JSON output holds all."
+        if is_cut
+        else ""
     )
     columns = [Column("length", "name"), *(Column(str(mlps)) for mlps in kept)]
     return Tabular(
@@ -162,7 +172,7 @@ def share_panel(spectrum: Sequence[Length]) -> Panel:
         across="path length",
         scale="linear",
         inside=_ends([0.0, *(point.y for line in lines for point in line.points)]),
-        notes=["Shares of the output add up to one; a negative one works against the output. "]
+        notes=["Shares of the residual of the output sum to one; a negative one points against the output."]
         + (["Hollow: not above the rounding floor."] if any(point.hollow for point in shares) else []),
     )
 
@@ -192,7 +202,7 @@ def size_panel(spectrum: Sequence[Length]) -> Panel:
         lines=[Line(name="norm", points=norms), Line(name="residual", points=residuals)],
         value="Frobenius norm",
         across="path length",
-        notes=["Norm of all paths of a length together, and of what tells their tokens apart (residual)."]
+        notes=["Norm of what all paths of a length add, as it is and minus its mean token (residual)."]
         + (["Hollow: not above the rounding floor."] if any(point.hollow for point in residuals) else []),
     )
 
@@ -218,7 +228,7 @@ def heads_table(heads: Sequence[HeadTerm]) -> Tabular:
         ]
         for one in shown
     ]
-    return Tabular(columns=columns, rows=rows, title="All paths through a head", note=note)
+    return Tabular(columns=columns, rows=rows, title="What all paths through a head add", note=note)
 
 
 def heads_grid(heads: Sequence[HeadTerm], sites: Sequence[SiteValue]) -> Grid:
@@ -317,10 +327,10 @@ def top_table(paths: Sequence[TopPath], search: SearchValue, sites: Sequence[Sit
     ]
     columns = [
         *(Column(name) for name in ("rank", "length", "norm", "residual", "share")),
-        Column("heads passed", "words"),
+        Column("goes through", "words"),
     ]
     return Tabular(
-        columns=columns, rows=rows, title=f"Strongest single paths from the input by {search.score}"
+        columns=columns, rows=rows, title=f"Single paths from the input, largest {search.score} first"
     )
 
 
@@ -379,7 +389,7 @@ def pairs_table(pairs: Sequence[Pair]) -> Tabular:
         [one.first.name, one.second.name, signed(one.share, is_real=one.has_share)] for one in pairs
     ]
     columns = [Column("first", "name"), Column("second", "name"), Column("share")]
-    return Tabular(columns=columns, rows=rows, title="All paths through two heads")
+    return Tabular(columns=columns, rows=rows, title="What all paths through two heads add")
 
 
 def pairs_grid(pairs: Sequence[Pair]) -> Grid:
@@ -425,14 +435,14 @@ def sources_table(sources: Sequence[SourceTerm]) -> Tabular:
     rows: Rows = [
         [
             one.source,
-            NOTHING if one.layer is None else str(one.layer),
+            (NOTHING if len(known) == 1 else "") if one.layer is None else str(one.layer),
             signed(one.share, is_real=one.has_share),
             sized(one.norm, is_real=_norm_is_real(one)),
             sized(one.residual, is_real=one.resolved),
         ]
         for one in shown
     ]
-    return Tabular(columns=columns, rows=rows, title="All paths from a source", note=note)
+    return Tabular(columns=columns, rows=rows, title="What all paths from a source add", note=note)
 
 
 def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
@@ -454,7 +464,7 @@ def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
         for kind, (places, share, floor) in sorted(sums.items(), key=lambda item: -abs(item[1][1]))
     ]
     columns = [Column("source", "name"), Column("places"), Column("share")]
-    return Tabular(columns=columns, rows=rows, title="Sources of each kind, summed over layers")
+    return Tabular(columns=columns, rows=rows, title="Sources by kind, summed over layers")
 
 
 def pruning_table(pruning: PruningValue) -> Tabular:

@@ -222,12 +222,15 @@ class Identity(Value):
         """How far the sum is from the network, and what it took."""
         if not self.paths:
             return f"No path leads from the input to {self.name}."
-        said = f"The sum over {self.all_paths} is {self.name} to a relative error of at most {self.error}"
+        said = f"What all paths add is {self.name}, up to a relative error of {self.error} (Frobenius norm)."
         one_by_one = self.block_passes_by_enumeration
         if self.block_passes >= one_by_one:  # of so few paths there is nothing to save
-            return f"{said}."
+            return said
         passes = count(self.block_passes, "pass", "passes")
-        return f"{said}, computed in {passes} through a block; one path after the other would take {whole(one_by_one)}."
+        return (
+            f"{said} The sum took {passes} through a block; one path after the other would take {whole(one_by_one)} "
+            "passes."
+        )
 
     @property
     def error(self) -> str:
@@ -235,11 +238,6 @@ class Identity(Value):
         return number(
             None if self.relative_error is None else max(self.relative_error, LAST_DIGIT[self.dtype]), 1
         )
-
-    @property
-    def all_paths(self) -> str:
-        """How many there are, as a sentence names them."""
-        return "the only path" if self.paths == 1 else f"all {whole(self.paths)} paths"
 
     @property
     def end_words(self) -> str:
@@ -355,29 +353,31 @@ class SearchValue(Value, title="Search"):
     def sure(self, listed: int) -> str:
         """How sure a list of that many is, as the end of a sentence."""
         if self.exact:
-            return "proven complete"
+            return f"proven complete: no other path has a larger {self.score} than the last one"
         if self.ranked < listed:
             start = "" if not self.ranked else f" from place {self.ranked + 1} on"
-            return f"not proven complete: scores{start} are rounding, which has no order"
+            return f"not proven complete: the {self.score}s{start} are rounding, which has no order"
         if not self.tells or self.gap is None:
-            return "the best that was found, and nothing is proven of other paths"
-        return f"not proven complete: a path left out could score up to {number(1 + self.gap)} times the last one"
+            return "what the search found; nothing is proven about other paths"
+        return (
+            f"not proven complete: a path that is not on it has at most {number(1 + self.gap)} times the "
+            f"{self.score} of the last one"
+        )
 
     @property
     def more(self) -> str:
         """What a proof of the list would cost at least; empty where more time does not help.
 
         >>> SearchValue.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
-        '1,200 prefixes of paths still wait after 3 seconds; a proof needs at least 10 seconds.'
+        'The search stopped after 3 seconds; a proof needs at least 10 seconds (option seconds).'
         """
         if not self.waiting:
             return ""
-        waiting = count(self.waiting, "prefix of a path still waits", "prefixes of paths still wait")
-        waits = f"{waiting} after {count_seconds(self.seconds)}"
+        stopped = f"The search stopped after {count_seconds(self.seconds)}"
         if self.seconds_more is None:
-            return f"{waits}; a proof needs more time."
+            return f"{stopped}; a proof needs more time (option seconds)."
         needed = max(math.ceil(self.seconds + self.seconds_more), math.ceil(self.seconds) + 1)
-        return f"{waits}; a proof needs at least {count_seconds(needed)}."
+        return f"{stopped}; a proof needs at least {count_seconds(needed)} (option seconds)."
 
 
 class Pair(Value):
@@ -534,15 +534,17 @@ class Elsewhere(Value):
     @property
     def words(self) -> str:
         """The three shares in a sentence; what is rounding is called that."""
-        if abs(self.share) <= self.floor:
-            rest = "those that start elsewhere cancel each other up to rounding, with"
-        else:
-            rest = f"those that start elsewhere {percent(self.share)},"
-        much = "most of it" if self.is_most and abs(self.share) > self.floor else "the largest single share"
-        one = self.largest
+        one, cancels = self.largest, abs(self.share) <= self.floor
+        rest = (
+            "those that start later cancel each other up to rounding"
+            if cancels
+            else f"those that start later together {percent(self.share)}"
+        )
+        against = " (others have the opposite sign)" if cancels or abs(one.share) > abs(self.share) else ""
         return (
-            f"Paths from the input carry {percent(self.input)}, {rest} {much} at the {one.source} of layer {one.layer} "
-            f"({percent(one.share)})."
+            f"Paths that start at the input carry {percent(self.input)} of the output's residual, {rest}. Of the "
+            f"latter, those from the {one.source} of layer {one.layer} carry the largest share above rounding: "
+            f"{percent(one.share)}{against}."
         )
 
 
@@ -570,7 +572,7 @@ def uncrossed_words(parts: Sequence[UncrossedValue]) -> str:
 
     >>> part = {"site": "ssm", "what": "a running sum", "where": "zoo.py:31, `x.cumsum(1)`"}
     >>> uncrossed_words([UncrossedValue(layer=1, **part), UncrossedValue(layer=2, **part)])
-    'No path crosses a running sum at zoo.py:31, `x.cumsum(1)` (layers 1-2); paths begin at what it puts out.'
+    'No path leads through a running sum at zoo.py:31, `x.cumsum(1)` (layers 1-2); paths begin at what it puts out.'
     """
     places = dict[str, list[int]]()
     for part in parts:
@@ -582,7 +584,7 @@ def uncrossed_words(parts: Sequence[UncrossedValue]) -> str:
         f"{place} (layer{'s' * (len(set(layers)) > 1)} {ranges(layers)})" for place, layers in places.items()
     ]
     puts = "it puts" if len(named) == 1 else "they put"
-    return f"No path crosses {', nor '.join(named)}; paths begin at what {puts} out."
+    return f"No path leads through {', nor '.join(named)}; paths begin at what {puts} out."
 
 
 def heads_words(heads: Sequence[HeadTerm]) -> str:
@@ -591,16 +593,16 @@ def heads_words(heads: Sequence[HeadTerm]) -> str:
     if not known:
         return ""
     if len(heads) == 1:
-        return f"The paths through the only head carry {percent(known[0].share)} of the output's residual."
+        return f"All paths through the only head together carry {percent(known[0].share)} of the output's residual."
     largest = sorted(known, key=lambda one: -abs(one.share or 0.0))[:3]
-    sign = "" if all((one.share or 0.0) >= 0 for one in largest) else " of either sign"
+    sign = "" if all((one.share or 0.0) >= 0 for one in largest) else ", of either sign"
     named = listed([f"{one.name} ({percent(one.share)})" for one in largest])
     several = (
-        f"heads whose paths carry the largest shares{sign} are"
+        f"largest shares of all paths through one head{sign}"
         if len(largest) > 1
-        else "only head with a share above rounding is"
+        else "only head with a share above rounding"
     )
-    return f"The {several} {named}; a path may pass several heads."
+    return f"The {several}: {named}. A path through several heads counts for each of them."
 
 
 def row_name(layer: int, site: str) -> str:

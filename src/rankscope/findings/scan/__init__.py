@@ -40,7 +40,7 @@ from rankscope.document import Verdict as Headline
 from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.asked import A, Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
-from rankscope.findings.blocks import text_lengths
+from rankscope.findings.blocks import how_to_read, text_lengths
 from rankscope.findings.reading import TokensRead
 from rankscope.findings.scan.entries import (
     NOT_RESOLVED,
@@ -76,15 +76,28 @@ COLUMNS = (
 """What a terminal shows of every block; everything else is in the other formats."""
 
 SHORT = {
-    RAW: "ratio, Frobenius",
-    UNIT: "unit tokens",
-    "cosine[off_diagonal]": "cosine",
-    "token_share[largest]": "token share",
-    "channel_share[largest]": "channel share",
-    "effective_rank[entropy]": "rank",
-    "effective_rank[entropy,centered]": "rank, centered",
+    RAW: "residual ratio",
+    UNIT: "unit residual ratio",
+    "cosine[off_diagonal]": "mean cosine",
+    "token_share[largest]": "largest token",
+    "channel_share[largest]": "largest channel",
+    "effective_rank[entropy]": "effective rank",
+    "effective_rank[entropy,centered]": "centered rank",
 }
 """Heads of these columns."""
+
+MEANINGS = {
+    RAW: "how far tokens are from their mean, divided by their size, both as Frobenius norms (root of the sum of "
+    "squares).",
+    UNIT: "the same after every token is scaled to length one, so that long tokens count no more than short ones.",
+    "cosine[off_diagonal]": "mean over all pairs of different tokens; 1: all tokens point the same way.",
+    "token_share[largest]": "the part of the sum of squares of all entries that lies in the largest token; at most 1.",
+    "channel_share[largest]": "the same for the largest channel (one coordinate of all tokens).",
+    "effective_rank[entropy]": "how many directions tokens use: exp of the entropy of the singular values, scaled to "
+    "sum one; {most}.",
+    "effective_rank[entropy,centered]": "the effective rank of the tokens minus their mean.",
+}
+"""What stands in these columns."""
 
 NUMBERS_SHOWN = 8
 """Numbers of the deciding layer that stand beside its curve."""
@@ -334,10 +347,14 @@ class ScannedModel(ScanSubject, title="Scanned"):
 
     def facts(self, table: "Table") -> list[str]:
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
-        found = [clipped(self.family), self.dtype]
+        is_family = self.read != "hidden states" and not self.family.startswith(("found by", "named by"))
+        family = f"{'model family: ' if is_family else ''}{clipped(self.family)}"
+        if self.family.startswith(("found by", "named by")):
+            family = f"its blocks were {clipped(self.family)}"
+        found = [family, f"computed in {self.dtype}"]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
-        return [*found, text_lengths(table, self.texts, self.tokens)]
+        return [*found, text_lengths(table, self.texts, self.tokens), self.rule]
 
 
 class GradientsOf(Value):
@@ -493,20 +510,23 @@ class ScanFinding(Finding):
         texts = max((entry.texts for entry in self.summary), default=0)
         band = ", band from the smallest to the largest" if texts > 1 else ""
         heads = [block for one in views.values() for block in one.heads()]
+        above, below = how_to_read(self._meanings())
         return Document(
             title=f"Scan of {clipped(self.scan.model, 160)}",
             command=self.command,
             facts=self.scan.facts(self.table),
             blocks=some(
+                above,
                 Headline(_title(self.verdict.verdict), self.words, self.tone),
+                below,
                 Notes([sentence(one) for one in self.scan.reported]) if self.scan.reported else None,
                 *(one.verdict() for one in views.values()),
                 Section(
                     "Curves by layer",
                     [block for one in views.values() for block in one.curves()],
-                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 enters the first block; block is the state "
-                    "after each block, attention and mlp what those parts add, final the state after the final norm. "
-                    "Hover, tap, or use the tab key to read values.",
+                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 is what enters the first block. The line "
+                    "block is the state after each block, attention and mlp are what those parts add, final is the "
+                    "state after the final norm. Hover, tap, or use the tab key to read values.",
                     only="html",
                 ),
                 Section(
@@ -514,7 +534,7 @@ class ScanFinding(Finding):
                     [block for one in views.values() for block in one.maps()],
                     note="Dark is where to look: tokens are alike (ratio near 0, cosine near 1, rank near 1), or one "
                     "token or channel holds everything (share near 1). The last two lines of a map give the values of "
-                    f"its darkest and brightest color. Hatched with {STAR}: {NOT_RESOLVED}.",
+                    f"its darkest and brightest color. Hatched, with {STAR}: {NOT_RESOLVED}.",
                     only="html",
                 ),
                 bool(heads)
@@ -528,10 +548,10 @@ class ScanFinding(Finding):
                 Section("Verdict by layer", [b for one in views.values() for b in one.layers()], only="html"),
                 Section(
                     "By layer",
-                    [block for one in views.values() for block in one.means()],
-                    note=f"{sentence(self.scan.rule)} Means over texts at the site block. {STAR}: "
-                    f"{NOT_RESOLVED}. ratio, Frobenius is {RAW}; unit tokens: the same with every token scaled to unit "
-                    "length.",
+                    [
+                        Notes(self._columns(texts)),
+                        *(block for one in views.values() for block in one.means()),
+                    ],
                     only="text",
                 ),
                 self.tree is not None
@@ -546,6 +566,43 @@ class ScanFinding(Finding):
             definitions=[(name, words) for name, words in self.definitions.items()],
             origin=self.provenance,
         )
+
+    def _meanings(self) -> list[str]:
+        """The ratio that the verdict is about, and from where on tokens count as equal."""
+        limit = number(self.verdict.thresholds.collapsed)
+        return [
+            "Unit residual ratio: scale every token to length one, then divide how far tokens are from their mean by "
+            "their size. It is 0 if all tokens are equal and 1 if their mean is zero.",
+            f"Collapse: this ratio falls with depth towards {limit} or less (docs/verdict.md has the whole rule).",
+        ]
+
+    def _columns(self, texts: int) -> list[str]:
+        """What the columns and marks of the table in a terminal mean, those that it has."""
+        here = [
+            one
+            for one in self.summary
+            if one.site == "block" and one.head is None and one.definition in COLUMNS
+        ]
+        shown = {one.definition for one in here}
+        ranks = {min(one.tokens, float(one.dim)) for one in self.scan.stacks.values()}
+        most = (
+            f"at most {number(ranks.pop())} here"
+            if len(ranks) == 1 and texts == 1
+            else "at most tokens or width"
+        )
+        said = ["layer: 0 is what enters the first block, l is the state after block l."]
+        said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
+        said.append(
+            "verdict: what these numbers show at that layer; 'rankscope list thresholds' has the limits, "
+            "docs/verdict.md all verdicts."
+        )
+        if texts > 1:
+            said.append(f"Numbers are means over {count(texts, 'text')}.")
+        if any(not one.is_resolved and one.mean is not None for one in here):
+            said.append(f"{STAR}: {NOT_RESOLVED}.")
+        if any(one.mean is None for one in here):
+            said.append(f"{NOTHING}: no number (NaN, infinity or 0/0).")
+        return said
 
     def chart(self) -> Chart:
         """The residual ratio of every stack by layer, as it is and on unit tokens."""
@@ -669,11 +726,11 @@ class _View:
             for layer in layers
         ]
         columns = [
-            Column(clipped(self.name), "name"),
+            Column("layer", "name"),
             *(Column(SHORT[name]) for name in shown),
             Column("verdict", "name"),
         ]
-        return [Tabular(columns=columns, rows=rows)]
+        return [Tabular(columns=columns, rows=rows, title="" if self.is_single else clipped(self.name))]
 
 
 def _stretches(found: StackVerdict) -> list[StripPiece]:

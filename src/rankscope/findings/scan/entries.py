@@ -20,7 +20,7 @@ SITES = ("block", "attention", "mlp", FINAL)
 STAR = "*"
 """Stands behind a mean that is not above its rounding floor in every text; everywhere the same."""
 
-NOT_RESOLVED = "not above its rounding floor in every text"
+NOT_RESOLVED = "in some text the number is not above its rounding floor and may be rounding alone"
 
 VARIANTS = ("centered", "unit")
 """Tags that say what was done to the tokens before measuring; they stand last in a definition."""

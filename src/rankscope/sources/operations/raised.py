@@ -242,7 +242,8 @@ class _Held:
         inside = dict(vars(module)) | {"_compiled_call_impl": None}
         hooks = [(name, inside.get(name)) for name in _HOOKS]
         inside |= dict.fromkeys((*_HOOKS, *_OTHER_HOOKS))
-        empty, others = [(name, OrderedDict) for name in _OTHER_HOOKS], list[tuple[str, Any]]()
+        empty: list[tuple[str, type]] = [(name, OrderedDict) for name in _OTHER_HOOKS]
+        others = list[tuple[str, Any]]()
         for name, value in inside.items():
             kind = type(value)
             if kind in _FIXED:
