@@ -348,9 +348,9 @@ def is_quoted(hint: Any) -> bool:
 
 
 QUOTED = {
-    *("Checked.title", "Checked.statement", "Checked.words"),
+    *("CheckedClaim.title", "CheckedClaim.statement", "CheckedClaim.words"),
     *("Training.about", "TrainFinding.notes"),
-    *("Subject.reported", "CutSubject.reported", "Scanned.reported", "Tree.refused"),
+    *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
 }
 """Texts that claims and tasks declare, and what code below us reported: libraries that load models, readers of inputs,
 and who refused a tree."""

@@ -173,7 +173,7 @@ class ReproduceFinding(Finding):
     @cached_property
     def _declared(self) -> "FigureDeclaration":
         # Figures stand above this row: they need torch. Hence the name of a module in place of an import.
-        declared: FigureDeclaration = import_module("rankscope.papers.figures.run").declared(self)
+        declared: FigureDeclaration = import_module("rankscope.papers.figures.run").declaration_of(self)
         return declared
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

@@ -468,7 +468,7 @@ def _norm_statement(found: WuMasksFound) -> Statement:
         measured=f"{start} (one head, Gaussian tokens and weights, no skips, no MLPs). Factor per layer over the last "
         f"half, geometric mean with its 95% interval, for the complete mask the order: {speeds}."
         + (" The norm keeps the scale of the tokens, not their differences." if falls else ""),
-        agrees=_negation(falls),
+        agrees=None if falls is None else not falls,
     )
 
 
@@ -612,10 +612,6 @@ def _random(starts: RandomStarts) -> str:
     if starts.opposite:
         parts.append(f"{starts.opposite} more are equal up to sign")
     return "; ".join(parts) + "."
-
-
-def _negation(found: bool | None) -> bool | None:
-    return None if found is None else not found
 
 
 def notes(found: WuMasksFound) -> list[str]:
