@@ -71,10 +71,9 @@ class Interpreter:
 
 def _replaced(thing: object) -> str | None:
     """A method of the class that stands replaced on this one instance."""
-    kind, own = type(thing), getattr(thing, "__dict__", None)
-    return (
-        None if not own or _methods(kind).isdisjoint(own) else next(filter(_methods(kind).__contains__, own))
-    )
+    kind: Any = type(thing)
+    own, methods = getattr(thing, "__dict__", {}), _methods(kind)
+    return None if methods.isdisjoint(own) else next(name for name in own if name in methods)
 
 
 # Parts are asked at every layer of every run, and a class of torch has a hundred names: they are read once. A method
