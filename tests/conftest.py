@@ -52,13 +52,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 LONG = (
-    *(
-        "test_public",
-        "test_claims",
-        "test_floor_calibration",
-        "test_rate",
-    ),
-    *("test_split_exact", "test_measure_laws"),
+    *("test_rate", "test_floor_calibration", "test_split_exact", "test_injected_errors", "test_scan"),
+    *("test_ablate", "test_trainer", "test_scan_cli", "test_measure_laws"),
 )
 
 

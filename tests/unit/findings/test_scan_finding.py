@@ -267,8 +267,9 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32 124M parameters",
-        "Healthy After the last block the unit residual ratio is", "How to read this", "The numbers that say so, layer", "Curves by layer",
+        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32",
+        "Healthy After the last block the unit residual ratio is", "How to read this",
+        "The numbers that say so, layer", "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
         "Definitions", "Made with", "Made by rankscope scan a-model",
     ]  # fmt: skip

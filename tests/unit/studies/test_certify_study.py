@@ -424,8 +424,8 @@ def test_over_texts_the_weakest_statement_counts():
     assert words[-2:] == (
         "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
         "skip (found 1.7, limit 1).",
-        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; an "
-        "upper bound needs a factor of at most 1.",
+        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; "
+        "an upper bound needs a factor of at most 1.",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2
