@@ -71,14 +71,9 @@ class Interpreter:
 
 def _replaced_method(thing: object) -> str | None:
     """A method of the class that stands replaced on this one instance."""
-<<<<<<< HEAD
-    own, methods = getattr(thing, "__dict__", None), _methods(type(thing))  # type: ignore[arg-type]  # types hash
-    return None if not own or methods.isdisjoint(own) else next(filter(methods.__contains__, own))
-=======
     kind: Any = type(thing)
     own, methods = getattr(thing, "__dict__", {}), _methods(kind)
     return None if methods.isdisjoint(own) else next(name for name in own if name in methods)
->>>>>>> w-diet2
 
 
 # Parts are asked at every layer of every run, and a class of torch has a hundred names: they are read once. A method
