@@ -239,7 +239,7 @@ def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     found = certify(folder, texts)
     assert set(found.table.frame["sample"].to_list()) == {0, 1}
     assert found.left_out == 4
-    assert any("4 special tokens are in it that a scan would leave out" in note for note in found.notes)
+    assert any("also 4 special tokens that scan and ablate do not measure" in note for note in found.notes)
     alone = certify(folder, texts[1:])
     # Every text is embedded alone, so that the others change no bit of its certificate.
     assert found.provenance["config"]["batch_size"] == 1
@@ -421,8 +421,8 @@ def test_over_texts_the_weakest_statement_counts():
     assert words[-2:] == (
         "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
         "skip (found 1.7, limit 1).",
-        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; an "
-        "upper bound needs a factor of at most 1.",
+        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; "
+        "an upper bound needs a factor of at most 1.",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2
@@ -453,7 +453,7 @@ def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
     found = standing_of([lines])
     assert found.enclosed_until == 1
     assert not standing_of([[*lines[:2], lines[2]]]).resolved
-    assert sentences([found])[-1].startswith("The measured values up to layer 1 are themselves proven to 1%")
+    assert "up to layer 1 measured values are within 1% of the exact ones" in sentences([found])[-1]
     away = [replace(line, measured=line.measured + 0.1) for line in lines]
     assert standing_of([away]).enclosed_until == 0
 
