@@ -64,7 +64,7 @@ def test_words_are_silent_about_shares_that_are_rounding() -> None:
     assert "Length 0 carries the largest share of the output's residual, 30%" in said
     assert "The only head with a share above rounding: L1 h1 (20%)" in said
     assert found.elsewhere is None
-    assert "No single path from the input is the strongest by norm" in said
+    assert "No single path from the input is the strongest: the norms of all 2" in said
     for noise in ("90%", "70%", "80%", "10%"):
         assert noise not in said
 
