@@ -39,7 +39,10 @@ def test_a_negative_share_is_the_largest_of_either_sign_only() -> None:
     assert (
         "Length 1 carries the largest share of either sign of the output's residual, -90%" in found.words[0]
     )
-    assert "the largest shares of either sign are L1 h1 (-80%) and L1 h0 (10%)" in " ".join(found.words)
+    assert (
+        "The largest shares of all paths through one head, of either sign: L1 h1 (-80%) and L1 h0 (10%)"
+        in " ".join(found.words)
+    )
     positive = made([1], spectrum=lengths([0.1, 0.9], [1, 1]))
     assert "Length 1 carries the largest share of the output's residual, 90%" in positive.words[0]
 
@@ -59,9 +62,9 @@ def test_words_are_silent_about_shares_that_are_rounding() -> None:
     )
     said = " ".join(found.words)
     assert "Length 0 carries the largest share of the output's residual, 30%" in said
-    assert "The only head with a share above rounding is L1 h1 (20%)" in said
+    assert "The only head with a share above rounding: L1 h1 (20%)" in said
     assert found.elsewhere is None
-    assert "No single path from the input is the strongest by norm" in said
+    assert "No single path from the input is the strongest: the norms of all 2" in said
     for noise in ("90%", "70%", "80%", "10%"):
         assert noise not in said
 
@@ -204,7 +207,7 @@ def test_a_grid_of_300_layers_of_60_heads_shows_a_choice_and_says_so() -> None:
     text = str(found)
     assert "of 4.0e535 paths from the input" in text, "61^300"
     assert " and are 0%" not in text, "no share of paths is called zero because it is small"
-    assert "The 26 of 301 with the largest shares; the JSON holds all." in text
+    assert "The 26 of 301 with the largest shares of either sign; the JSON output holds all." in text
 
 
 def test_a_small_grid_shows_every_head_with_its_sign() -> None:
@@ -257,7 +260,9 @@ def test_the_strongest_entries_are_chosen_by_size_not_by_sign() -> None:
     assert shown == [-0.9, 0.5]
     assert note == "The 2 of 3 with the largest shares of either sign; the JSON output holds all."
     assert strongest([0.1], 2, lambda share: share) == ([0.1], "")
-    assert strongest([None, None], 1, lambda share: share)[1] == "The first 1 of 2; the JSON holds all."
+    assert (
+        strongest([None, None], 1, lambda share: share)[1] == "The first 1 of 2; the JSON output holds all."
+    )
 
 
 @pytest.mark.parametrize("heads", [[1], [2, 2], [12] * 12, [2] * 96], ids=["one", "small", "gpt2", "deep"])

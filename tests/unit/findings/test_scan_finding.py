@@ -32,7 +32,7 @@ from rankscope.findings.scan.entries import Curve as Drawn
 from rankscope.findings.verdict import NAMES, LayerVerdict, StackVerdict, Verdict
 from rankscope.measures import MASSIVE
 from rankscope.results.statistics import Outcome
-from rankscope.verdict import VERDICTS, judge, judge_table
+from rankscope.verdict import VERDICTS, judge, judged
 
 
 def words_of(found):
@@ -88,7 +88,7 @@ def test_the_deciding_layer_is_a_field_and_the_words_name_it():
     assert "at layer 2 and has recovered by layer 3" in dipping.words
     least = rs.scan_states(states(3.0, 2.0, 3.0)).verdict.stacks[0]
     assert (least.verdict, least.decides) == ("healthy", 1)
-    assert least.words.endswith("at layer 1.")
+    assert least.words.endswith("The unit residual ratio is smallest at layer 1: 0.867.")
     narrow = rs.scan_states(states(3.0, 0.3, 0.32, 0.31)).verdict.stacks[0]
     assert narrow.verdict in ("cone", "shared mean")
     assert narrow.decides == max(one.layer for one in narrow.named)
@@ -129,9 +129,7 @@ def test_words_are_computed_again_from_json():
 def test_the_dictionary_of_judge_is_the_typed_verdict():
     found = scan_tables.two_stacks()
     assert (
-        judge(found.table)
-        == judge_table(found.table).model_dump(mode="json")
-        == found.table.sections["verdict"]
+        judge(found.table) == judged(found.table).model_dump(mode="json") == found.table.sections["verdict"]
     )
     assert found.verdict == "collapsing"
     assert f"{found.verdict:>12}" == "  collapsing"
@@ -267,9 +265,9 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32",
-        "Healthy After the last block the unit residual ratio is", "How to read this",
-        "The numbers that say so, layer", "Curves by layer",
+        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32 124M",
+        "Healthy After the last block the unit residual ratio is", "The numbers that say so, layer", "How to read this",
+        "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
         "Definitions", "Made with", "Made by rankscope scan a-model",
     ]  # fmt: skip

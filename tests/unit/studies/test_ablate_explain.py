@@ -248,7 +248,7 @@ def test_without_an_error_estimate_nobody_is_named():
         False,
     )
     assert unsure.blame.floors is unsure.blame.most_for is unsure.blame.most_against is None
-    assert unsure.blame.words == "Over 3 blocks, nothing is ranked: no floor was estimated."
+    assert unsure.blame.words == "Over 3 blocks, nothing is ranked: no rounding floor was estimated."
     rows = unsure.table.where(measure="blame").frame
     assert not rows["resolved"].any()
     assert rows["floor"].is_null().all()

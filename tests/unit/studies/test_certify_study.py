@@ -239,7 +239,7 @@ def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     found = certify(folder, texts)
     assert set(found.table.frame["sample"].to_list()) == {0, 1}
     assert found.left_out == 4
-    assert any("4 special tokens are in it that a scan would leave out" in note for note in found.notes)
+    assert any("also 4 special tokens that scan and ablate do not measure" in note for note in found.notes)
     alone = certify(folder, texts[1:])
     # Every text is embedded alone, so that the others change no bit of its certificate.
     assert found.provenance["config"]["batch_size"] == 1
@@ -456,7 +456,7 @@ def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
     found = standing_of([lines])
     assert found.enclosed_until == 1
     assert not standing_of([[*lines[:2], lines[2]]]).resolved
-    assert sentences([found])[-1].startswith("The measured values up to layer 1 are themselves proven to 1%")
+    assert "up to layer 1 measured values are within 1% of the exact ones" in sentences([found])[-1]
     away = [replace(line, measured=line.measured + 0.1) for line in lines]
     assert standing_of([away]).enclosed_until == 0
 

@@ -102,8 +102,8 @@ def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
     assert f"from {before:.3g} to {after:.3g} (geometric mean of 2 texts)." in words
     alone = suggest(network(), X[0])
     assert f"to {alone.what_ifs[0].after[RANKED_BY].value:.3g}." in alone.words
-    assert "the weights are those of the unchanged network" in words
-    assert words.endswith("not accuracy.")
+    assert "The weights are those of the unchanged network" in words
+    assert words.endswith("nothing is said about accuracy.")
 
 
 def test_a_massive_token_does_not_decide() -> None:
@@ -148,7 +148,7 @@ def test_a_kind_without_a_place_says_why_and_comes_last() -> None:
     bare = suggest(Network([mlp(DRAW)]), X)
     assert named(bare)["mask"].declined == "no attention"
     assert why(bare, "temperature") == "the network has no softmax attention"
-    assert bare.words.startswith("No what-if could be compared")
+    assert bare.words.startswith("No change could be compared")
     even = Network([Attention(Uniform(heads=2), values(DRAW))])
     assert named(suggest(even, X))["temperature"].declined == "no softmax"
     short = suggest(Network([attention(DRAW, rule="causal")]), X[:, :2])

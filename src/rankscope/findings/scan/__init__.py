@@ -588,7 +588,7 @@ class ScanFinding(Finding):
         most = (
             f"at most {number(ranks.pop())} here"
             if len(ranks) == 1 and texts == 1
-            else "at most tokens or width"
+            else "at most the number of tokens and the width"
         )
         said = ["layer: 0 is what enters the first block, l is the state after block l."]
         said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
