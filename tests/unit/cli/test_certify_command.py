@@ -103,7 +103,7 @@ def test_a_model_on_texts_with_files_a_picture_and_a_report(folder, tmp_path):
 
 def test_texts_as_lines_of_csv():
     lines = good(*RANDOM, "--format", "csv").stdout.splitlines()
-    assert lines[0].endswith("gain_lower,gain_upper,enclosed_lower,enclosed_upper,error")
+    assert lines[0].endswith("gain_upper_is_zero,enclosed_lower,enclosed_upper,enclosed_upper_is_zero,error")
     assert len(lines) == 1 + 3 * 4
 
 

@@ -281,7 +281,7 @@ def test_split_rows_go_on_below_the_smallest_float(tmp_path: Path) -> None:
     assert rows[0]["float_value"] == pytest.approx(rows[0]["value"], rel=1e-12)
     assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
     table = run(*arguments).stdout
-    assert re.search(r"1e-\d{4,}", table), "the table shows the power of ten"
+    assert re.search(r"\de-\d{4,}", table), "the table shows the power of ten"
 
 
 def test_split_measures_what_it_can(tmp_path: Path) -> None:

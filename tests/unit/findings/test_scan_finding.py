@@ -32,7 +32,7 @@ from rankscope.findings.scan.entries import Curve as Drawn
 from rankscope.findings.verdict import NAMES, LayerVerdict, StackVerdict, Verdict
 from rankscope.measures import MASSIVE
 from rankscope.results.statistics import Outcome
-from rankscope.verdict import VERDICTS, judge, judged
+from rankscope.verdict import VERDICTS, judge, judge_table
 
 
 def words_of(found):
@@ -129,7 +129,9 @@ def test_words_are_computed_again_from_json():
 def test_the_dictionary_of_judge_is_the_typed_verdict():
     found = scan_tables.two_stacks()
     assert (
-        judge(found.table) == judged(found.table).model_dump(mode="json") == found.table.sections["verdict"]
+        judge(found.table)
+        == judge_table(found.table).model_dump(mode="json")
+        == found.table.sections["verdict"]
     )
     assert found.verdict == "collapsing"
     assert f"{found.verdict:>12}" == "  collapsing"

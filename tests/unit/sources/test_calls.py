@@ -243,7 +243,7 @@ def test_a_square_mask_among_as_many_texts_is_not_cut(gpt: Gpt) -> None:
         ([[1, 2], [3, 4]], r"no tensor is among the inputs of Gpt \(int, int\)"),
         (Gpt(), "a Gpt is no input of Gpt"),
         ("absent.pt", "no such file"),
-        ("zoo.py:loader", "--loader file.py:loader"),
+        ("zoo.py:loader", "loader='file.py:loader'"),
     ],
 )
 def test_inputs_that_are_none_are_one_line(gpt: Gpt, inputs: Any, words: str) -> None:

@@ -202,7 +202,7 @@ def test_paths_do_not_call_a_sum_the_output_where_the_model_goes_on() -> None:
     identity = found.identity
     assert (identity.end, identity.after) == ("after the last block", ("norm (LookalikeRMSNorm)",))
     second, third = found.words[1:3]
-    assert "paths is the state after the last block to a relative error" in second
+    assert "What all paths add is the state after the last block, up to a relative error" in second
     assert third == (
         "The model then applies norm (LookalikeRMSNorm), which the tree leaves out: below, output means the state "
         "after the last block."

@@ -293,7 +293,7 @@ def test_axes_of_one_tensor_per_layer_do_not_make_one_layer_of_it():
 @pytest.mark.parametrize("source", [None, 3, (torch.randn(2, 4, 8) for _ in range(3))])
 def test_what_holds_no_tensors_is_named(source):
     with pytest.raises(
-        ShapeError, match=r"a (NoneType|int|generator) is no source of tensors; expected a tensor"
+        ShapeError, match=r"an? (NoneType|int|generator) is no source of tensors; expected a tensor"
     ):
         rs.scan_states(source)
     with pytest.raises(

@@ -79,7 +79,7 @@ class SkipsLast(nn.Module):
 
 
 def test_a_block_that_does_not_run_is_named():
-    with pytest.raises(NotTapped, match=r"block 2 of 3.*--blocks"):
+    with pytest.raises(NotTapped, match=r"block 2 of 3.*blocks="):
         probe(SkipsLast(), [batch()], name="m")
 
 

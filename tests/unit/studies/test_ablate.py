@@ -68,7 +68,7 @@ def test_the_uncut_model_is_what_a_scan_sees(tiny, special):
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
 def test_sites_are_those_of_a_scan(name):
     model = MODELS[name].model()
-    options = {"random_tokens": "2x7", "special": "keep"}
+    options = {"random_tokens": "2x7"}
     sites = ["attention", "mlp", "block"] + (["final"] if name != "bert" else [])
     found = ablate(model, variants=["transformer"], sites=sites, measures=[RATIO], **options)
     expected = scan(model, **options).table.where(definition=RATIO)
@@ -249,7 +249,7 @@ def test_proof_and_rule_are_told(tiny):
     found = ablate(tiny, TEXTS, variants=["san"])
     about = found.subject
     assert 0 < about.proof.end_to_end < about.proof.allowed == 2e-4
-    assert about.rule.startswith("padding and special tokens are left out")
+    assert about.rule.startswith("padding and special tokens are not measured")
     assert (about.family, about.kind, about.parameters) == ("bert-like", "bert", tiny.parameters)
 
 

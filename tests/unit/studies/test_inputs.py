@@ -22,7 +22,7 @@ from rankscope.studies.scan import scan
 def test_a_verdict_on_random_tokens_says_so() -> None:
     found = scan(folders.bert(), random_tokens="2x12").table.sections
     assert found["scan"]["random tokens"] == "2x12"
-    assert found["scan"]["special rule"] == "random tokens, of which nothing is left out"
+    assert found["scan"]["special rule"] == "random tokens, all of them measured"
     assert found["verdict"]["words"].endswith(
         " This is a verdict on random tokens (2x12): on texts, or on random tokens of another length, it may be "
         "another one."
@@ -78,7 +78,7 @@ def test_a_verdict_on_sample_images_says_so() -> None:
     size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **size))
     found = scan(model).table.sections["scan"]
-    assert found["special rule"] == "sample images, of which nothing is left out"
+    assert found["special rule"] == "sample images, all of them measured"
 
 
 def test_texts_for_a_model_of_images_are_refused_with_what_it_reads() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import rankscope as rs
 from rankscope.findings.paths.values import Length
+from rankscope.findings.subject import ProofValue
 from rankscope.network import Attention
 from rankscope.pathways import Reading
 from rankscope.studies.paths import _end, _means
@@ -51,7 +52,7 @@ def test_a_share_that_one_text_has_not_is_no_mean() -> None:
     ],
 )
 def test_where_the_sum_ends(whole: bool | None, has_norm: bool, with_norm: bool, end: str) -> None:
-    proof = None if whole is None else {"whole": whole, "after": ["a norm"]}
+    proof = None if whole is None else ProofValue.model_construct(whole=whole, after=("a norm",))
     found = _end(proof, has_norm=has_norm, with_norm=with_norm)
     assert found[0] == end
     assert found[1] == (("a norm",) if end.startswith("after") else ())

@@ -43,7 +43,7 @@ def test_real_checkpoints_get_the_verdict_written_down_for_them(name):
         assert layer["verdict"] == "massive token"
         assert layer["numbers"]["residual_ratio[frobenius,mean]"] > 0.95
         assert 0.5 < layer["numbers"]["residual_ratio[frobenius,mean,unit]"] < 0.75
-        assert "unit length" in layer["words"]
+        assert "unit residual ratio" in layer["words"]
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

@@ -158,7 +158,7 @@ class EquilibriaConfig(SystemOptions, SearchOptions):
                 Option("starts", 0),
                 " without a rank leaves nothing to do; give a rank, or starts to run",
             )
-        if self.starts == 0:
+        if self.starts == 0 < self.trajectories:
             refuse_idle(self, ["trajectories"], "beside ", Option("starts", 0))
         if self.attention_kind()[0] == "weight" and (tokens != 2 or self.mask.strip() != "causal"):
             raise ConfigError(
