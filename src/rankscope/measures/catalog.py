@@ -153,6 +153,7 @@ def _cosines() -> Iterator[Measure]:
             value_fn=partial(cosines.cosine_of, pairs=pairs),
             floor_fn=cosines.cosine_floor,
             covers=Covers.TOKENS,
+            rises=True,
         )
 
 
@@ -218,6 +219,7 @@ def _shares() -> Iterator[Measure]:
             value_fn=value,
             floor_fn=shares.outlier_floor if name == "outlier_tokens" else partial(_share_floor, value=value),
             covers=Covers.STATE,
+            rises=True,
             tokens=1,
         )
 
@@ -258,6 +260,7 @@ def _massive() -> Iterator[Measure]:
             value_fn=value,
             floor_fn=floor,
             covers=covers.get(definition, Covers.TOKENS),
+            rises=definition not in (others, other_channels),
         )
 
 
@@ -290,6 +293,7 @@ def _maps() -> Iterator[Measure]:
             value_fn=value,
             floor_fn=floor,
             covers=Covers.MAP,
+            rises=name in ("spectral_gap", "sink_share"),
             tokens=1 if name in ("attention_entropy", "sink_share") else 2,
             is_square=name == "spectral_gap",
         )

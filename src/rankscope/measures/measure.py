@@ -34,6 +34,7 @@ class Measure:
     value_fn: Callable[[Tensor], Tensor | Bracket]
     floor_fn: Callable[[Tensor, float | Tensor], Tensor]
     covers: Covers
+    rises: bool = False  # grows as tokens become equal or one of them takes over; all others fall
     norm: str | None = None  # of a residual: the norm it is measured in, and its error
     tokens: int = 2  # fewest rows the question makes sense for
     is_bracket: bool = False  # the answer is a certified Bracket

@@ -27,6 +27,7 @@ def on_unit_tokens(base: Measure) -> Measure:
         value_fn=partial(_unit_value, value=base.value_fn),
         floor_fn=partial(_unit_floor, floor=base.floor_fn),
         covers=Covers.UNIT_NORM if base.covers is Covers.SAME_NORM else Covers.TOKENS,
+        rises=base.rises,
         norm=base.norm,
         tokens=base.tokens,
         is_bracket=base.is_bracket,

@@ -29,6 +29,7 @@ from rankscope.findings.compare import (
     TrendLine,
     by_size,
 )
+from rankscope.measures import DEFAULTS, MEASURES
 from rankscope.results import Outcome, Table, provenance
 from rankscope.results.statistics import (
     Error,
@@ -55,14 +56,6 @@ AT_LAYER, AT_LAST = "layer", "last block"
 
 VISIBLE = 1e-3
 """A change below this part of a number (of a cosine: below this) does not show in the three digits that are printed."""
-
-HIGH_IS_WORST = frozenset(
-    {
-        *("cosine", "token_share", "channel_share", "outlier_tokens", "massive_channels", "massive_tokens"),
-        *("sink_share", "spectral_gap"),
-    }
-)
-"""Measures that grow as tokens become equal or one of them takes over; all others fall."""
 
 _CELL_DTYPES = {
     "stack": pl.String,
@@ -155,8 +148,6 @@ def _full_names(config: CompareConfig) -> CompareConfig:
     """The configuration with bare names of measures, such as ``residual_ratio``, replaced by their definitions."""
     if not config.measures:
         return config
-    from rankscope.measures import DEFAULTS
-
     plain = ("".join(name.split()) for name in config.measures)
     return config.model_copy(
         update={"measures": tuple(dict.fromkeys(DEFAULTS.get(name, name) for name in plain))}
@@ -724,8 +715,8 @@ def _ends(side: ScanSide) -> Places:
         (pl.col("site") == "block") & pl.col("head").is_null() & pl.col("mean").is_not_null()
     )
     depths = {stack: side.depth(stack) for stack in side.stacks}
-    for stack, layer, measure, definition, value, floor in states.select(
-        "stack", "layer", "measure", "definition", "mean", "floor"
+    for stack, layer, definition, value, floor in states.select(
+        "stack", "layer", "definition", "mean", "floor"
     ).iter_rows():
         if layer == 0 and depths[stack]:
             continue
@@ -733,7 +724,8 @@ def _ends(side: ScanSide) -> Places:
         if layer == depths[stack]:
             found[stack, definition, "last block"] = place
         worst = found.get((stack, definition, "worst layer"))
-        sign = 1 if measure in HIGH_IS_WORST else -1
+        # A file may hold a measure of another project, which is not registered here: it is taken to fall.
+        sign = 1 if definition in MEASURES and MEASURES[definition].rises else -1
         if worst is None or sign * value > sign * worst.value:
             found[stack, definition, "worst layer"] = place
     return found

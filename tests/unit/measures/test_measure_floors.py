@@ -5,6 +5,7 @@ import torch
 
 from rankscope.core.numerics import relative_floor
 from rankscope.measures import MEASURES, Bracket, evaluate
+from rankscope.measures.laws import Covers
 
 RESIDUALS = ("residual", "residual_ratio")
 TOKEN_IDS = [d for d, m in MEASURES.items() if m.kind == "tokens" and m.name not in RESIDUALS]
@@ -60,9 +61,7 @@ def test_no_perturbation_moves_a_token_measure_by_more(definition, generator):
     for x in states(generator):
         directions = torch.stack(perturbations(x, generator))
         sizes = x.norm()
-        if (
-            measure.name == "cosine" or "unit" in definition
-        ):  # rounding of a direction is relative to its own token
+        if measure.covers is Covers.TOKENS:  # rounding of a direction is relative to its own token
             directions = torch.nn.functional.normalize(directions, dim=-1)
             sizes = x.norm(dim=-1, keepdim=True)
         moved = torch.stack([x + relative * sizes * directions for relative in SIZES])
