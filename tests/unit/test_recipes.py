@@ -12,7 +12,7 @@ import pytest
 PAGES = [making.DOCS / name for name in ("adding_things.md", "add_a_family.md")]
 WORDS = ("measure", "mask", "mixer", "part", "family", "bound", "study", "figure", "chart", "option")
 DRIVER = """
-import json, sys, traceback, torch, making
+import json, sys, tempfile, traceback, torch, making
 from pathlib import Path
 found = []
 for page in map(Path, sys.argv[1:]):
@@ -35,6 +35,16 @@ for shape in SHAPES:
 for tokens in (1, 2, 7):
     matrix = parse_mask("ahead:3").matrix(tokens)
     assert all(matrix[i, j] == (0 <= j - i <= 3) for i in range(tokens) for j in range(tokens))
+# The figure passes what is asked of every figure.
+from kit.reloaded import assert_same_when_loaded
+from rankscope.papers.figures import FIGURES
+from rankscope.papers.figures.figure import Job
+figure = FIGURES["halving"]
+table, value = figure.make(Job(size="fast"))
+assert set(table.frame["definition"]) <= set(table.sections["definitions"])
+assert table.provenance["config"]["figure"] == figure.name
+with tempfile.TemporaryDirectory() as folder:
+    assert_same_when_loaded(figure, table, value, Path(folder) / "halving.json")
 print(json.dumps(found))
 """
 
