@@ -533,7 +533,7 @@ class AblateFinding(Finding):
         if self.definition in RATIOS:
             notes[self.definition] = "The residual ratio, as explained above."
         means = [mean_by_layer(table, name, note=note) for name, note in notes.items()]
-        above, below = how_to_read(self._meanings())
+        meanings = how_to_read(self._meanings())
         first, *rest = self.subject.facts(self.table)
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [
@@ -553,9 +553,8 @@ class AblateFinding(Finding):
                 self.subject.rule,
             ],
             blocks=some(
-                above,
                 Verdict(title.get(self.tone, "Not decided"), self.words, self.tone),
-                below,
+                *meanings,
                 Notes(self.notes) if self.notes else None,
                 Section("Curves", [Figure(one) for one in self.panels()], only="html"),
                 len(self.cuts) > MOST_SENTENCES and Section("Cuts", [self._cuts()]),

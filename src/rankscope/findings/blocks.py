@@ -25,7 +25,7 @@ HOW_TO_READ = "How to read this"
 
 
 def how_to_read(lines: Sequence[str]) -> tuple[Section, Section]:
-    """What the words of an output mean: above the conclusion in a terminal, and below it on a page."""
+    """What the words of an output mean, in a terminal and on a page; it follows the conclusion."""
     return Section(HOW_TO_READ, [Notes(lines)], only="text"), Section(
         HOW_TO_READ, [Prose(lines)], only="html"
     )

@@ -710,15 +710,14 @@ class CertifyFinding(Finding):
             "The residual of the network computed with exact real numbers lies in the band. Gray parts are true but "
             "not useful: the size of the state alone says as much. The green line is what was measured."
         )
-        above, below = how_to_read(self._meanings())
+        meanings = how_to_read(self._meanings())
         return Document(
             title=f"What is proven of {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=self._facts(),
             blocks=some(
-                above,
                 Verdict(title, self.words, tone),
-                below,
+                *meanings,
                 Notes(self.notes) if self.notes else None,
                 Section("Picture", [Figure(one) for one in self.chart().pictures], note=picture, only="html"),
                 Section("Layer by layer", [legend(self._legend()), *map(self._bounds, self.standings)]),

@@ -83,7 +83,9 @@ def test_files_a_picture_and_a_report(tmp_path):
 
 
 def test_rows_as_lines_of_csv():
-    lines = good(*TINY, "--rank", 1, "--starts", 0, "--format", "csv").stdout.splitlines()
+    lines = good(
+        *TINY, "--rank", 1, "--starts", 0, "--trajectories", 0, "--format", "csv"
+    ).stdout.splitlines()
     assert {"kind", "step"} <= set(lines[0].split(","))
     assert any(",equilibrium," in line for line in lines)
 
@@ -154,7 +156,7 @@ def test_results_that_cannot_be_written_are_kept_aside(monkeypatch, tmp_path):
         raise FileError("the disk is full")
 
     monkeypatch.setattr("rankscope.results.write_atomically", full)  # finding.save has its own name for it
-    said = failed(*TINY, "--rank", 1, "--starts", 0, "--output", tmp_path / "a.json")
+    said = failed(*TINY, "--rank", 1, "--starts", 0, "--trajectories", 0, "--output", tmp_path / "a.json")
     place = re.search(r"the disk is full; the results are in (\S+)", said)
     assert place
     assert EquilibriaFinding.load(place[1]).rank == 1

@@ -297,7 +297,7 @@ def test_what_holds_no_tensors_is_named(source):
     ):
         rs.scan_states(source)
     with pytest.raises(
-        ConfigError, match=r"a (int|generator) is no model; .* scan_states|no model was named"
+        ConfigError, match=r"an? (int|generator) is no model; .* scan_states|no model was named"
     ):
         rs.scan(source)
 

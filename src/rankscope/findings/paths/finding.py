@@ -309,7 +309,7 @@ class PathsFinding(Finding):
             f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
         )
         messages = self.subject.reported
-        above, below = how_to_read(self._meanings())
+        meanings = how_to_read(self._meanings())
         sections = list(self._sections())
         return Document(
             title=f"Paths through {clipped(self.subject.name, 160)}",
@@ -320,9 +320,8 @@ class PathsFinding(Finding):
                 f"{heads}; paths, and the output they are compared with, are computed in {self.identity.dtype}",
             ],
             blocks=some(
-                above,
                 Verdict(self.title, self.words, self.tone),
-                below,
+                *meanings,
                 Facts(self._facts()),
                 bool(messages) and Notes(messages),
                 *sections,

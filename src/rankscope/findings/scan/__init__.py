@@ -510,15 +510,14 @@ class ScanFinding(Finding):
         texts = max((entry.texts for entry in self.summary), default=0)
         band = ", band from the smallest to the largest" if texts > 1 else ""
         heads = [block for one in views.values() for block in one.heads()]
-        above, below = how_to_read(self._meanings())
+        meanings = how_to_read(self._meanings())
         return Document(
             title=f"Scan of {clipped(self.scan.model, 160)}",
             command=self.command,
             facts=self.scan.facts(self.table),
             blocks=some(
-                above,
                 Headline(_title(self.verdict.verdict), self.words, self.tone),
-                below,
+                *meanings,
                 Notes([sentence(one) for one in self.scan.reported]) if self.scan.reported else None,
                 *(one.verdict() for one in views.values()),
                 Section(
