@@ -99,9 +99,9 @@ families: $(STAMP) ## measure how far the trees of all families are from their m
 
 soak: $(STAMP) ## the numeric tests under other processors' arithmetic, then the slow grids in full (about an hour)
 	$(BIN)/python tests/kit/arithmetic.py -n $(WORKERS)
-	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py tests/unit/studies/test_ablate.py tests/unit/verdict/test_unresolved.py tests/unit/bounds/test_theorem_quotient.py tests/unit/bounds/test_windows.py tests/laws/test_certify_laws.py
 
-fuzz: $(STAMP) ## property tests with new random examples, ten times as many
+fuzz: $(STAMP) ## property tests with new random examples, fifteen times as many
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz
 
 clean: ## remove what the other targets made

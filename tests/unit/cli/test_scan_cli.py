@@ -51,7 +51,7 @@ def states(tmp_path):
 def test_the_verdict_comes_first(folder):
     result = run(folder, "--random-tokens", "2x8")
     assert result.exit_code == 0, result.output
-    title, words, said, *_ = result.stdout.split("\n\n")
+    title, said, words, *_ = result.stdout.split("\n\n")
     assert title.startswith("Scan of tiny-bert\n")
     assert words.startswith("How to read this\nUnit residual ratio: ")
     assert re.match(r"(Healthy: |Not collapsing: (cone|clusters|shared mean|dead directions) )", said)
