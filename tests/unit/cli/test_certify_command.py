@@ -66,8 +66,8 @@ def test_the_conclusion_comes_first_then_bounds_and_what_failed():
         "What is proven of a random network\nattention alone (san), random weights, computed in float64\n"
         "1 text of 6 tokens, entries drawn from a Gaussian\n"
     )
-    assert text.startswith(f"{about}\nHow to read this\n")
-    assert text.split("\n\n")[2].startswith("Proven: ")
+    assert text.startswith(f"{about}\nProven: ")
+    assert text.split("\n\n")[2].startswith("How to read this\n")
     for name in (F, "diameter[l2]"):
         assert re.search(rf"^{re.escape(name)}", text, re.M)
     assert "Printed bound: dong-2.3: Dong, Cordonnier, Loukas" in text
