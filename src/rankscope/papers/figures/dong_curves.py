@@ -340,8 +340,9 @@ def curves(
     With ``texts`` the batches hold several sets of that many. The first set has whole curves, and every further one
     the first layers, by variant: the second result.
     """
+    drawn = {} if weights is None else {"seeds": (seed,)}  # weights that are taken as they are have no seed
     config = AblateConfig.of(
-        semantics="paper", variants=VARIANTS, measures=(RATIO,), weights=weights, seeds=(seed,)
+        semantics="paper", variants=VARIANTS, measures=(RATIO,), weights=weights, **drawn
     )
     measure = find_measure(RATIO)
     kinds = ("value", "official", "log10", "log10_floor")
@@ -366,7 +367,7 @@ def curves(
             _extend(into["log10"], [one.log10 for one in read])
             _extend(into["log10_floor"], [one.log10_floor for one in read if one.log10_floor is not None])
 
-    for subject in subjects(source, config, CallInputs(inputs=list(batches)), seeds=config.seeds):
+    for subject in subjects(source, config, CallInputs(inputs=list(batches)), seeds=(seed,)):
         run_cuts(subject, list(cuts(subject.network, plan_of(config, OWN), subject.kind)), visit)
     piece = Piece.model_validate(
         {
