@@ -62,7 +62,7 @@ test: lint ## lint, then all tests but those of the papers
 papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
 
-docs: $(STAMP) ## make every output, number and picture of README, docs and notebooks again (about an hour)
+docs: $(STAMP) ## make outputs, numbers and pictures of README, docs and notebooks again, where marked (about an hour)
 	$(BIN)/python docs/making.py write
 	$(BIN)/python docs/notebooks.py write
 	$(BIN)/python docs/making.py wrap

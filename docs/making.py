@@ -1,4 +1,4 @@
-"""Every quoted output, number and picture of README and docs is made by a command that stands beside it.
+"""Quoted outputs and numbers of README and docs that carry a marker, and all pictures, are made by their commands.
 
     python docs/making.py write [WHEN ...] [PAGE ...]    run everything, or what is checked then, and rewrite the pages
     python docs/making.py pictures [NAME ...]            draw the pictures again, from ``docs/pictures.toml``
