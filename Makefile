@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := plots,hub,certified,tensorboard,dev
+EXTRAS := plots,hub,certified,tensorboard,graphs,dev
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -63,6 +63,7 @@ papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, clai
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
 
 docs: $(STAMP) ## make outputs, numbers and pictures of README, docs and notebooks again, where marked (about an hour)
+	$(BIN)/python -m rankscope.findings.questions docs/questions.md
 	$(BIN)/python docs/making.py write
 	$(BIN)/python docs/notebooks.py write
 	$(BIN)/python docs/making.py wrap
@@ -99,7 +100,7 @@ families: $(STAMP) ## measure how far the trees of all families are from their m
 
 soak: $(STAMP) ## the numeric tests under other processors' arithmetic, then the slow grids in full (about an hour)
 	$(BIN)/python tests/kit/arithmetic.py -n $(WORKERS)
-	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py tests/unit/studies/test_ablate.py tests/unit/verdict/test_unresolved.py tests/unit/bounds/test_theorem_quotient.py tests/unit/bounds/test_windows.py tests/laws/test_certify_laws.py
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py tests/unit/sources/test_changed_models.py tests/unit/sources/test_spellings.py tests/laws/test_measure_laws.py tests/unit/studies/test_ablate.py tests/unit/verdict/test_unresolved.py tests/unit/bounds/test_theorem_quotient.py tests/unit/bounds/test_windows.py tests/unit/bounds/test_certify_balls.py tests/laws/test_translated_interpreters.py tests/laws/test_certify_laws.py
 
 fuzz: $(STAMP) ## property tests with new random examples, fifteen times as many
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz

@@ -18,12 +18,13 @@ from making import DOCS, ROOT, pictures
 
 NAVIGATION: list[dict[str, Any]] = [
     {"Start": "index.md"},
+    {"Questions": "questions.md"},
     {"All pages": "pages.md"},
     {"Your own model": "your_model.md"},
     {
         "Commands": [
             *({name: f"{name}.md"} for name in ("scan", "compare", "ablate", "paths", "certify", "predict")),
-            *({name: f"{name}.md"} for name in ("collapse", "equilibria", "train")),
+            *({name: f"{name}.md"} for name in ("collapse", "atlas", "equilibria", "train")),
             {"reproduce": "figures.md"},
         ]
     },
@@ -49,6 +50,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Public names": "api.md"},
             {"Signatures": "signatures.md"},
             {"Parts": "parts.md"},
+            {"Rules for maps": "atlas_rules.md"},
         ]
     },
     {"Gallery": "gallery.md"},

@@ -1,24 +1,32 @@
-"""Quoted outputs and numbers of README and docs that carry a marker, and all pictures, are made by their commands.
+"""Quoted outputs, measured numbers and pictures of README and docs are made by the commands that stand beside them.
 
     python docs/making.py write [WHEN ...] [PAGE ...]    run everything, or what is checked then, and rewrite the pages
     python docs/making.py pictures [NAME ...]            draw the pictures again, from ``docs/pictures.toml``
     python docs/making.py wrap [PAGE ...]                break prose at 120 characters
     python docs/making.py check [WHEN ...]               say where a page has drifted, as the tests do
 
+With ``--kept FOLDER`` findings are kept there and read again, so that hours of figures go on after a kill, and numbers
+and picture of a figure come from one run. The folder is for one state of the sources: delete it after a change.
+
 Markers are comments, so a rendered page does not show them:
 
     <!-- made by: rankscope certify --layers 6 --seed 5 | words 1,4 | papers -->       before a fenced block
     <!-- result paths: rankscope paths minilm --text "a b c" | papers -->              names the JSON of a command
+    <!-- result floors: measured amplified | docs -->                                  names what measured.py finds
     carry <!-- = paths.spectrum.0.share percent -->67%<!-- = --> of it                 a number in a sentence
 
 The second entry says what is quoted: ``all`` that is printed, ``words`` (the sentences of the finding, or some of
-them by number), or ``from "A" to "B"``, lines by what they begin with. The third says when it is checked: ``test``
-(``make test``; cheap), ``papers`` (``make papers``; up to a minute) or ``docs`` (only ``make docs`` runs it). A block
-of ``text`` directly below a block of ``python`` or ``sh`` is what that prints, and needs no marker.
+them by number), ``points`` (statements of a figure, with what was measured), or ``from "A" to "B"``, lines by what
+they begin with. The third says when it is checked: ``test`` (``make test``; cheap), ``papers`` (``make papers``; up to
+a minute) or ``docs``: only ``make docs`` runs it, and writes it into ``docs/made.json`` too, so that ``make test``
+finds a page that was changed by hand. A block of ``text`` directly below a block of ``python`` or ``sh`` is what that
+prints, and needs no marker. A number that looks measured, and is neither made nor
+listed as published or set, fails a test.
 """
 
 import contextlib
 import functools
+import hashlib
 import io
 import json
 import math
@@ -37,6 +45,8 @@ from typing import Any, Literal, cast
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PICTURES = DOCS / "pictures.toml"
+MADE = DOCS / "made.json"
+"""What commands that are too slow for tests printed, by page, and by command or number."""
 
 When = Literal["test", "papers", "docs"]
 WHENS: tuple[When, ...] = ("test", "papers", "docs")
@@ -82,9 +92,10 @@ class Asked:
         """
         command, *rest = (part.strip() for part in " ".join(marker.split()).split(" | "))
         when = cast(When, rest.pop()) if rest and rest[-1] in WHENS else "test"
-        if not command.startswith("rankscope ") or len(rest) > 1:
+        if not command.startswith(("rankscope ", "measured ")) or len(rest) > 1:
             raise ValueError(
-                f"expected 'rankscope ... | what is shown | {'/'.join(WHENS)}', found {marker!r}"
+                f"expected 'rankscope ... | what is shown | {'/'.join(WHENS)}' or 'measured NAME | ...', found "
+                f"{marker!r}"
             )
         return cls(command, rest[0] if rest else "all", when)
 
@@ -111,10 +122,33 @@ def _run(args: tuple[str, ...]) -> str:
     return found.stdout
 
 
+KEPT: Path | None = None
+"""Where findings are kept, if anywhere."""
+
+
 @functools.cache
-def result(args: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON of a command."""
-    return cast(dict[str, Any], json.loads(run((*args, "--format", "json"))))
+def json_of(command: str) -> str:
+    """The JSON of a command, or of a function of ``measured.py``."""
+    kept = None if KEPT is None else KEPT / f"{hashlib.sha256(command.encode()).hexdigest()[:16]}.json"
+    if kept is not None and kept.exists():
+        return kept.read_text("utf-8")
+    kind, _, rest = command.partition(" ")
+    if kind == "measured":
+        import measured
+
+        found = json.dumps(getattr(measured, rest)())
+    else:
+        found = run((*shlex.split(rest), "--format", "json"))
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(kept, found)
+    return found
+
+
+@functools.cache
+def result(command: str) -> dict[str, Any]:
+    """The same, read."""
+    return cast(dict[str, Any], json.loads(json_of(command)))
 
 
 @contextlib.contextmanager
@@ -132,13 +166,26 @@ def quoted(asked: Asked) -> str:
     """What the page shows of a command."""
     kind, _, rest = asked.show.partition(" ")
     if kind == "words":
-        words = result(asked.args)["words"]
+        words = result(asked.command)["words"]
         lines = [words[number - 1] for number in _numbers(rest, len(words))]
+    elif kind == "points":
+        points = result(asked.command)["verdict"]
+        lines = [
+            line for number in _numbers(rest, len(points)) for line in _point(number, points[number - 1])
+        ]
     else:
         lines = run(asked.args).rstrip().splitlines()
         if kind == "from":
             lines = _stretch(lines, *shlex.split(rest.replace(" to ", " ")))
     return "".join(f"{broken}\n" for line in lines for broken in _broken(line))
+
+
+def _point(number: int, point: dict[str, Any]) -> list[str]:
+    """A statement of a figure with what was measured, as the command prints both."""
+    from rankscope.findings.reproduce import Statement
+
+    said = Statement.model_validate(point)
+    return [f"{number}. {said.judged} ({said.label}): {said.statement}", f"measured: {said.measured}"]
 
 
 def _numbers(text: str, count: int) -> list[int]:
@@ -193,8 +240,18 @@ def said(value: Any, form: str) -> str:
 
 
 def _at(value: Any, path: str) -> Any:
+    """What stands at a path; names with blanks are written with ``_``.
+
+    >>> _at({"lines": {"own letter": [2, 3]}}, "lines.own_letter.1")
+    3
+    """
     for step in path.split("."):
-        value = value[int(step)] if isinstance(value, list) else value[step]
+        if isinstance(value, list):
+            value = value[int(step)]
+        elif (name := step if step in value else step.replace("_", " ")) in value:
+            value = value[name]
+        else:
+            raise ValueError(f"no {step!r} of {path!r}; there are: {', '.join(value)}")
     return value
 
 
@@ -260,12 +317,19 @@ class Quote:
     number: tuple[str, str] | None = None
     new: str | None = None
 
+    @property
+    def key(self) -> str:
+        """By which it is entered in ``made.json``."""
+        if self.asked is None or self.number is None:
+            return self.about
+        return f"{self.asked.command} | {' '.join(self.number)}"
+
     def made(self) -> str:
         """What should stand there."""
         if self.asked is None:
             return self.new or ""
         if self.number is not None:
-            return said(_at(result(self.asked.args), self.number[0]), self.number[1])
+            return said(_at(result(self.asked.command), self.number[0]), self.number[1])
         # A block that shows its command as a prompt keeps it.
         prompt = f"$ {self.asked.command}\n" if self.old.startswith("$ ") else ""
         return prompt + quoted(self.asked)
@@ -280,11 +344,23 @@ class Quote:
         )
 
 
+def recorded() -> dict[str, dict[str, str]]:
+    """What slow commands printed when they were last run."""
+    return cast(dict[str, dict[str, str]], json.loads(MADE.read_text("utf-8"))) if MADE.exists() else {}
+
+
+def record(page: Path) -> None:
+    """Enter what stands on a page of slow commands, which have just been run."""
+    known = recorded() | {page.name: {one.key: one.old for one in quotes(page) if one.when == "docs"}}
+    known = {name: own for name, own in sorted(known.items()) if own}
+    replace_file(MADE, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+
 def quotes(page: Path) -> list[Quote]:
     """Blocks and numbers of a page that commands make; what code prints is in ``printed``."""
     text = page.read_text("utf-8")
     found = [
-        Quote(page, *one.span("text"), one["text"], asked.command, asked.when, asked)
+        Quote(page, *one.span("text"), one["text"], f"{asked.command} | {asked.show}", asked.when, asked)
         for one in MARKER.finditer(text)
         for asked in [Asked.read(one["asked"])]
     ]
@@ -342,6 +418,32 @@ def run_code(page: str, blocks: Sequence[tuple[str, str]]) -> list[str]:
     return outputs
 
 
+# ------------------------------------------------------------------------------------------- numbers made by nobody
+
+GENERATED = ("claims.md", "results.md")
+"""Pages that programs write whole."""
+
+MEASURED = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+%|\d{1,3}(?:,\d{3})+)%?")
+"""A number that looks measured: decimals, powers of ten, percentages, large counts."""
+
+ELSEWHERE = re.compile(
+    r"^```.*?^```$|<!-- = .*?<!-- = -->|<!--.*?-->|`[^`]*`|\$\$.*?\$\$|\$[^$]+\$|(?<=\])\([^)]*\)|^ {4}.*?$"
+    r"|(?:Theorems?|Claim|Corollary|[Ss]ections?) [\d.]+\d(?:(?:,| and) [\d.]+\d)*"
+    r"|arXiv:\S+|Python [\d. and]+|Apache-[\d.]+",
+    re.M | re.S,
+)
+"""What is code, formula, address or numbering, and what is made."""
+
+
+def unmade(text: str) -> list[str]:
+    """Numbers of a page that look measured and that no marker makes.
+
+    >>> unmade("It is 0.31 after `--alpha 0.05` (Theorem 2.2), <!-- = a.b percent -->12%<!-- = --> and 1e-9 of it.")
+    ['0.31', '1e-9']
+    """
+    return MEASURED.findall(ELSEWHERE.sub(" ", text))
+
+
 # -------------------------------------------------------------------------------------------------------- writing
 
 
@@ -368,6 +470,8 @@ def write(page: Path, whens: Sequence[str] = WHENS) -> bool:
             text, changed = text[: one.start] + made + text[one.end :], True
     if changed:
         replace_file(page, text)
+    if "docs" in whens and page.parent in (DOCS, ROOT):
+        record(page)
     return changed
 
 
@@ -398,10 +502,10 @@ class Picture:
         args = Asked.read(self.command).args
         with _elsewhere() as folder:
             made = folder / args[args.index(self.option) + 1]
-            if self.panel is None:
-                _run(args)
+            if self.panel is not None or args[0] == "reproduce":
+                _draw_again(args, made, self.panel)
             else:
-                _draw_panel(args, made, self.panel)
+                _run(args)
             if self.shot is not None:
                 made = _photographed(made, *self.shot)
             fresh = DOCS / f".{self.file}.new"
@@ -409,13 +513,16 @@ class Picture:
             fresh.replace(DOCS / self.file)
 
 
-def _draw_panel(args: tuple[str, ...], made: Path, panel: int) -> None:
+def _draw_again(args: tuple[str, ...], made: Path, panel: int | None) -> None:
+    """Draw from the JSON of the command, which may be known already: all of it, or one panel."""
     from rankscope import Finding
     from rankscope.charts import Chart
 
     place = args.index("--plot")
-    _run((*args[:place], "--output", "found.json", *args[place + 2 :]))
-    Chart([Finding.load("found.json").chart().pictures[panel - 1]]).save(made)
+    found = Path("found.json")
+    found.write_text(json_of(shlex.join(("rankscope", *args[:place], *args[place + 2 :]))), "utf-8")
+    chart = Finding.load(found).chart()
+    (chart if panel is None else Chart([chart.pictures[panel - 1]])).save(made)
 
 
 def pictures() -> list[Picture]:
@@ -458,7 +565,12 @@ def parse(command: str) -> None:
     from rankscope.cli.fields import values_of
     from rankscope.cli.program import found_at
 
-    name, *args = shlex.split(command, comments=True)[1:]
+    kind, name, *args = shlex.split(command, comments=True)
+    if kind == "measured":
+        import measured
+
+        getattr(measured, name)
+        return
     if not args and name.startswith("-"):
         return
     with click.Context(app) as above:
@@ -474,9 +586,11 @@ def commands(text: str) -> list[str]:
     >>> commands("```sh\\n$ rankscope list \\\\\\n   masks   # all\\n```\\n rankscope scan")
     ['rankscope list    masks   # all']
     """
-    blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```$", text, re.M | re.S)
-    joined = "\n".join(blocks).replace("\\\n", "")
-    return re.findall(r"^(?:\$ )?(rankscope [^\n]*)$", joined, re.M)
+    found = []
+    for kind, block in re.findall(r"^```(sh|text)?\n(.*?)^```$", text, re.M | re.S):
+        begin = r"\$ " if kind == "text" else r"(?:\$ )?"  # a printed sentence may begin a line with our name
+        found += re.findall(rf"^{begin}(rankscope [^\n]*)$", block.replace("\\\n", ""), re.M)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- wrapping
@@ -560,7 +674,12 @@ def drifts(whens: Sequence[str]) -> Iterator[str]:
 
 def main(args: Sequence[str]) -> None:
     """See the text above."""
+    global KEPT  # noqa: PLW0603 - an option of the program
     task, *words = args or ["help"]
+    if "--kept" in words:
+        place = words.index("--kept")
+        KEPT = Path(words[place + 1]).absolute()
+        del words[place : place + 2]
     names = [word for word in words if word not in WHENS]
     whens = [word for word in words if word in WHENS] or WHENS
     chosen = [page for page in pages() if not names or page.name in names]
@@ -574,7 +693,7 @@ def main(args: Sequence[str]) -> None:
                     one.draw()
                     print("drawn  ", one.file, flush=True)
         case "wrap":
-            for page in chosen:
+            for page in (one for one in chosen if one.name not in GENERATED):
                 replace_file(page, wrapped(page.read_text("utf-8")))
         case "check":
             sys.exit("\n\n".join(drifts(whens)))

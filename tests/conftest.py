@@ -12,6 +12,9 @@ from rankscope.core.processor import NEEDS, limit_amx
 # Not after every 700 objects: what tests leave in cycles is small, and whatever library a test is the first to import
 # would be looked through again each time.
 gc.set_threshold(20_000, 20, 20)
+os.environ["RANKSCOPE_CACHE"] = (
+    ""  # rows of the atlas are computed, never read from the cache of who runs the tests
+)
 limit_amx(NEEDS)  # before torch is imported, and for all processes that tests start
 
 import torch  # noqa: E402

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rankscope.findings.ablate import AblateConfig as AblateConfig
     from rankscope.findings.ablate import AblateFinding as AblateFinding
+    from rankscope.findings.atlas import AtlasConfig as AtlasConfig
+    from rankscope.findings.atlas import AtlasFinding as AtlasFinding
+    from rankscope.findings.atlas import LayerFacts as LayerFacts
     from rankscope.findings.base import Finding as Finding
     from rankscope.findings.certify import CertifyConfig as CertifyConfig
     from rankscope.findings.certify import CertifyFinding as CertifyFinding
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from rankscope.findings.compare import CompareFinding as CompareFinding
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
+    from rankscope.findings.layers import LayersFinding as LayersFinding
     from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.paths import PathsConfig as PathsConfig
     from rankscope.findings.paths import PathsFinding as PathsFinding
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from rankscope.findings.scan import ScanFinding as ScanFinding
     from rankscope.findings.train import TrainConfig as TrainConfig
     from rankscope.findings.train import TrainFinding as TrainFinding
+    from rankscope.layers.facts import layer_facts as layer_facts
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
     from rankscope.masks import parse_mask as parse_mask
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
     from rankscope.split import log_residual as log_residual
     from rankscope.split import split_states as split_states
     from rankscope.studies.ablate import ablate as ablate
+    from rankscope.studies.atlas import atlas as atlas
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
@@ -102,6 +108,8 @@ _HOME = {
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
+    "findings.atlas": ("AtlasConfig", "AtlasFinding", "LayerFacts"),
+    "findings.layers": ("LayersFinding",),
     "findings.old": ("OldFinding",),
     "findings.predict": ("PredictConfig", "PredictFinding"),
     "findings.paths": ("PathsConfig", "PathsFinding"),
@@ -109,7 +117,9 @@ _HOME = {
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.scan": ("ScanConfig", "ScanFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
+    "layers.facts": ("layer_facts",),
     "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
+    "studies.atlas": ("atlas",),
     "studies.certify": ("certify",),
     "studies.collapse": ("collapse",),
     "studies.compare": ("compare",),
@@ -137,6 +147,8 @@ __all__ = [
     "TASKS",
     "AblateConfig",
     "AblateFinding",
+    "AtlasConfig",
+    "AtlasFinding",
     "Batch",
     "CertifyConfig",
     "CertifyFinding",
@@ -152,6 +164,8 @@ __all__ = [
     "EquilibriaConfig",
     "EquilibriaFinding",
     "Finding",
+    "LayerFacts",
+    "LayersFinding",
     "MaskGraph",
     "MaskRule",
     "Measure",
@@ -176,6 +190,7 @@ __all__ = [
     "TrainConfig",
     "TrainFinding",
     "ablate",
+    "atlas",
     "build",
     "certify",
     "check_claims",
@@ -188,6 +203,7 @@ __all__ = [
     "find_measure",
     "gaussian_tokens",
     "judge",
+    "layer_facts",
     "load_trained",
     "log_residual",
     "only_in",

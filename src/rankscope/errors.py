@@ -81,6 +81,10 @@ class ConfigError(RankscopeError):
     """A configuration contradicts itself."""
 
 
+class RegistrationError(RankscopeError):
+    """Something that was registered (a measure, a mask, a figure, an option) is not what its kind asks for."""
+
+
 class UnknownNameError(RankscopeError):
     """A name that no registry knows; the message suggests the nearest one."""
 

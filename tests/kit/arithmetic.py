@@ -35,7 +35,7 @@ PLAIN = {"OMP_NUM_THREADS": "1", "RANKSCOPE_TEST_THREADS": "1"}
 
 LEAST_CHANGED = 3
 
-ROWS = ("core", "masks", "measures", "network", "split", "pathways", "bounds", "dynamics")
+ROWS = ("core", "masks", "measures", "network", "split", "pathways", "bounds", "dynamics", "layers")
 NUMERIC = (
     *("tests/laws", "tests/golden", "tests/unit/verdict"),
     *(f"tests/unit/{row}" for row in ROWS),

@@ -18,11 +18,14 @@ def _same(x: Tensor) -> Tensor:
 
 @contextmanager
 def attention_changed(logits: Change = _same, maps: Change = _same) -> Iterator[None]:
-    """Inside, every softmax over square matrices in three or four axes, fused or not, has these steps besides."""
+    """Inside, every softmax over square matrices in three or four axes, fused or not, has these steps besides.
+
+    A column more than rows is a sink, a logit that is no key's.
+    """
     before = F.softmax, F.scaled_dot_product_attention
 
     def is_attention(x: Tensor) -> bool:
-        return x.ndim in (3, 4) and x.shape[-1] == x.shape[-2]
+        return x.ndim in (3, 4) and x.shape[-1] - x.shape[-2] in (0, 1)
 
     # by the method: the function, called under a mode of torch, looks itself up by its name, which is ours now
     def softmax(x: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:

@@ -3,18 +3,21 @@
 Each example is a function, so that only the tests that need one compute it; it runs in well under a second.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
 from kit.compare_tables import DEFINITIONS, random_scan
 from rankscope.findings.ablate import AblateFinding
+from rankscope.findings.atlas import AtlasConfig, AtlasFinding, MixerFacts
 from rankscope.findings.base import Finding
 from rankscope.findings.certify import CertifyFinding
 from rankscope.findings.claims import ClaimsFinding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.equilibria import EquilibriaFinding
+from rankscope.findings.layers import LayersFinding
 from rankscope.findings.old import OldFinding
 from rankscope.findings.paths import PathsFinding
 from rankscope.findings.predict import PredictFinding
@@ -24,6 +27,8 @@ from rankscope.findings.scan import ScanFinding
 from rankscope.findings.train import TrainFinding
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rankscope.papers.figures.wu_temperature import WuTemperatureFound
     from rankscope.results import Table
 
@@ -45,6 +50,42 @@ def ablate() -> AblateFinding:
     sizes = {"layers": 2, "heads": 2, "dim": 8, "tokens": 4, "norm": "layer"}
     cut = {"variants": ("san", "transformer"), "skip_scales": ("own", 0.5)}
     return run(**sizes, **cut, split=True, blame=True, suggest=True)
+
+
+@cache
+def atlas() -> AtlasFinding:
+    """One layer of every kind that there is, with numbers that are given."""
+    from rankscope.studies.atlas import table_of
+
+    given = (
+        ("softmax", "attention", "bare", "kept", 3.0, 3.0, None, True),
+        ("softmax", "attention", "skip", "kept", 1.0, 1.0, 1.0, None),
+        ("off-by-one", "attention", "bare", "kept", 1.0, 3.0, 0.98, True),
+        ("gat@complete", "graphs", "bare", "kept", math.inf, math.inf, None, True),
+        ("gcn@karate", "graphs", "bare", "directions", None, 1.0, 0.896142, True),
+        ("fourier", "others", "bare", "none", None, None, None, False),
+        ("mamba", "state space", "bare", "none", 1.0, 1.0, 0.9, None),
+    )
+    mixers = [
+        MixerFacts(
+            name=name,
+            group=group,
+            computes="A sentence.",
+            around=around,
+            tokens=8,
+            dim=4,
+            consensus=consensus,
+            consensus_gap=0.0 if consensus == "kept" else 0.25,
+            consensus_gap_unit=0.25 if consensus == "none" else 0.0,
+            residual_order=order,
+            direction_order=turned,
+            rate=rate,
+            collapses=collapses,
+            from_token=4 if name == "mamba" else 0,
+        )
+        for name, group, around, consensus, order, turned, rate, collapses in given
+    ]
+    return AtlasFinding(mixers=tuple(mixers), left_out=("gcn@edges",), table=table_of(AtlasConfig(), mixers))
 
 
 @cache
@@ -119,6 +160,19 @@ def rate() -> RateFinding:
 
 
 @cache
+def layers() -> LayersFinding:
+    """A layer of causal means, whose tokens become equal at the rate one half."""
+    from rankscope.studies.rate import rate as run
+
+    def causal_mean(x: "Tensor") -> "Tensor":
+        return x.cumsum(0) / x.new_tensor(range(1, len(x) + 1))[:, None]
+
+    found = run(causal_mean, tokens=4, dim=3)
+    assert isinstance(found, LayersFinding)
+    return found
+
+
+@cache
 def claims() -> ClaimsFinding:
     """A claim that is false, with an entry of its counter-example, and one that holds."""
     from rankscope.papers.claims.study import claims as run
@@ -177,6 +231,7 @@ def old() -> OldFinding:
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CertifyFinding: certify,
     AblateFinding: ablate,
+    AtlasFinding: atlas,
     ClaimsFinding: claims,
     CollapseFinding: collapse,
     CompareFinding: compare,
@@ -184,6 +239,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     PredictFinding: predict,
     PathsFinding: paths,
     RateFinding: rate,
+    LayersFinding: layers,
     ReproduceFinding: reproduce,
     TrainFinding: train,
     ScanFinding: scan,

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterator
+from types import CodeType
 from typing import Any, get_args
 
 import jaxtyping
@@ -19,6 +20,9 @@ import numpy as np
 import torch
 
 _scope = jaxtyping.jaxtyped  # jaxtyped("context") opens a scope of axis names
+
+_unchecked = set[CodeType]()
+"""Code of functions that calls of others make anew, and whose signature names no shape."""
 
 
 def check_once() -> None:
@@ -29,15 +33,26 @@ def check_once() -> None:
 def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     """A function, or a dataclass with its fields, whose types and shapes are checked in every call."""
     if thing is None:
-        return functools.partial(checked, typechecker=typechecker)
+        return _checked_by(typechecker)
+    if getattr(thing, "__code__", None) in _unchecked:
+        return thing
     if inspect.isclass(thing):
         if dataclasses.is_dataclass(thing) and "__init__" in vars(thing):
             thing.__init__ = checked(thing.__init__, typechecker=typechecker)
         return thing
     if any(map(_names_shape, thing.__annotations__.values())):
         return _in_scope(thing, typechecker)
-    # a function made anew in every call of another would be compiled anew in every call
-    return thing if "<locals>" in thing.__qualname__ else typechecker(thing)
+    if (
+        "<locals>" in thing.__qualname__
+    ):  # made anew in every call of another, it would be compiled anew each time
+        _unchecked.add(thing.__code__)
+        return thing
+    return typechecker(thing)
+
+
+@functools.cache
+def _checked_by(typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return functools.partial(checked, typechecker=typechecker)
 
 
 def _in_scope(function: Callable[..., Any], typechecker: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -85,7 +100,7 @@ def outline(value: Any) -> Hashable:
 def _look(kind: type) -> Callable[[type, Any], Hashable] | None:
     """What to look at in values of a class; None where the class is all there is."""
     if issubclass(kind, (torch.Tensor, np.ndarray)):
-        return lambda kind, value: (kind, value.dtype, tuple(value.shape))
+        return lambda kind, value: (kind, value.dtype, value.shape)
     if kind in (str, int, bool):
         return lambda kind, value: (kind, value)  # may be one of a few that are allowed
     if issubclass(kind, (tuple, list)):

@@ -98,6 +98,17 @@ def _gptj() -> nn.Module:
     return model
 
 
+def _gpt_oss() -> nn.Module:
+    """GPT-OSS with sinks and biases that have an effect: the library starts them at nearly nothing."""
+    settings = _EXPERTS | _MIXED | {"num_local_experts": 4, "head_dim": 12}
+    model = hub("GptOssConfig", **settings)()
+    drawn = torch.Generator().manual_seed(0)
+    for name, held in model.named_parameters():
+        if name.endswith(("sinks", "bias")):
+            held.data.normal_(generator=drawn)
+    return model
+
+
 CASES: dict[str, Case] = {
     "opt": _case("OPTConfig", _OPT, casts=False),
     "opt-post-norm": _case(
@@ -155,6 +166,7 @@ CASES: dict[str, Case] = {
     "mixtral": _case("MixtralConfig", _EXPERTS | _WINDOW, num_local_experts=4),
     "qwen2-moe": _case("Qwen2MoeConfig", _QWEN_EXPERTS, shared_expert_intermediate_size=24),
     "qwen3-moe": _case("Qwen3MoeConfig", _QWEN_EXPERTS | _SWITCHED),
+    "gpt-oss": Case(build=_gpt_oss, feed=_TEXT, casts=True),
     "seed-oss": _case("SeedOssConfig", _WIDE),
     "granite": _case(
         "GraniteConfig",

@@ -39,6 +39,19 @@ from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 
 Side = Literal["right", "left"]
+IN_FLOAT32 = (
+    *("bert", "albert", "xlnet", "mpnet", "t5", "modernbert", "gpt2", "gpt-neox", "bloom", "llama", "gemma2"),
+    *("whisper", "wav2vec2", "dinov2", "timm-vit", "torch-post", "mixtral"),
+)
+"""Families that have every kind of part between them: of the others float32 could say no more."""
+
+
+def some(names: Sequence[str], *, soak: bool) -> list[str]:
+    """Those in which every kind of part is, and a third of the others: for laws of parts. All of them in the soak."""
+    others = [name for name in names if name not in IN_FLOAT32][::3]
+    return [name for name in names if soak or name in IN_FLOAT32 or name in others]
+
+
 LENGTHS = (12, 7)
 """Tokens of the two texts of a batch; the second is padded."""
 

@@ -12,9 +12,18 @@ from rankscope.network import (
     Attention,
     Chain,
     CrossAttention,
+    Differential,
+    Entmax,
+    GatedAttention,
+    Gaussian,
     HeadFactors,
+    HeadGate,
     LayerNorm,
+    Linear,
+    LinearSums,
+    Linformer,
     LogBuckets,
+    Mixer,
     Mlp,
     Network,
     Norm,
@@ -23,19 +32,25 @@ from rankscope.network import (
     Part,
     Position,
     RelativeBias,
+    Retention,
     RMSNorm,
     Rotary,
     Scale,
     SeenBias,
     SeenOffsets,
+    SequenceMap,
     Several,
+    Sigmoid,
+    SinkSoftmax,
     Skip,
     Softmax,
     Sphere,
     Sum,
     TransformerXL,
     Uniform,
+    ValueResidual,
     Values,
+    cosine,
 )
 
 DIM, HEADS = 8, 2
@@ -113,6 +128,82 @@ def attention(
         softcap=softcap,
     )
     return Attention(mixer, values(draw, groups=groups, heads=heads, dim=dim))
+
+
+MIXERS = (
+    *("off-by-one", "sinks", "sigmoid", "cosine", "gaussian", "sparsemax", "entmax"),
+    *("differential", "linear", "linear-sums", "retention", "head-gate"),
+)
+"""Mixers that take any mask; Linformer takes none."""
+SPLIT_MIXERS = ("off-by-one", "sinks", "gaussian", "differential", "linear", "head-gate")
+"""Those that the split pass has a rule for."""
+
+
+def mixer(draw: Draws, name: str, *, rule: str = "full", groups: int = HEADS, place: str = "none") -> Mixer:
+    """A mixer by its name, with biases; ``place`` is a position rule for those that take one."""
+    width = DIM // HEADS
+
+    def asked() -> dict[str, Any]:
+        return {
+            "query": draw(DIM, DIM) * DIM**-0.5,
+            "key": draw(DIM, groups * width) * DIM**-0.5,
+            "heads": HEADS,
+            "key_heads": groups,
+            "query_bias": 0.3 * draw(DIM),
+            "key_bias": 0.3 * draw(groups * width),
+            "rule": parse_mask(rule),
+        }
+
+    match name:
+        case "off-by-one":
+            return SinkSoftmax(**asked(), position=position(place, draw))
+        case "sinks":
+            return SinkSoftmax(**asked(), position=position(place, draw), sinks=draw(HEADS))
+        case "sigmoid":
+            return Sigmoid(**asked(), position=position(place, draw))
+        case "cosine":
+            return cosine(**asked(), position=position(place, draw), temperature=0.5)
+        case "gaussian":
+            return Gaussian(**asked())
+        case "sparsemax":
+            return Entmax(**asked(), position=position(place, draw))
+        case "entmax":
+            return Entmax(**asked(), position=position(place, draw), alpha=1.5)
+        case "differential":
+            return Differential(Softmax(**asked()), Softmax(**asked()), 0.5 * draw(HEADS))
+        case "linear":
+            return Linear(**asked())
+        case "linear-sums":
+            return LinearSums(**asked(), scale=0.05)
+        case "retention":
+            decay = torch.rand(HEADS, generator=draw.generator, dtype=torch.float64)
+            return Retention(**asked(), decay=1 - 0.9 * decay, position=position(place, draw))
+        case "head-gate":
+            return HeadGate(Softmax(**asked()), draw(DIM, HEADS) * DIM**-0.5, 0.3 * draw(HEADS))
+        case "linformer":
+            press = draw(2, 9), draw(2, 9)
+            return Linformer(**asked(), press_keys=press[0], press_values=press[1] / 3)
+    raise ValueError(name)
+
+
+def gated(draw: Draws, *, place: Any = "before", rule: str = "full") -> GatedAttention:
+    """Attention with a gate for every channel, heads narrower than usual: the two places want different widths."""
+    held = Values(draw(DIM, 4) * DIM**-0.5, draw(4, DIM) / 2, heads=HEADS, out_bias=0.3 * draw(DIM))
+    width = 4 if place == "before" else DIM
+    gate, bias = draw(DIM, width) * DIM**-0.5, 0.3 * draw(width)
+    return GatedAttention(attention(draw, rule=rule).mixer, held, gate, gate_bias=bias, place=place)
+
+
+def value_residual(draw: Draws, *, rule: str = "full", groups: int = HEADS) -> ValueResidual:
+    """Attention that also mixes values of a memory of ``MEMORY_DIM`` channels, one for each token."""
+    part = attention(draw, rule=rule, groups=groups)
+    first = draw(MEMORY_DIM, groups * DIM // HEADS) * MEMORY_DIM**-0.5
+    return ValueResidual(part.mixer, part.values, first)
+
+
+def sequence(site: str = "mixer") -> SequenceMap:
+    """A map of tokens to tokens that nobody looks into."""
+    return SequenceMap(running_mean, site=site)
 
 
 MEMORY_DIM = 6
@@ -195,6 +286,21 @@ def leaves(choose: st.DrawFn, draw: Draws, also: tuple[str, ...] = ()) -> Part:
             return Opaque(torch.tanh, site=site, where=WHERE, what="a table", tokenwise=True)
         case "observed":
             return observed(draw)
+        case "gaussian":
+            return Attention(mixer(draw, "gaussian", rule=choose(st.sampled_from(RULES))), values(draw))
+        case "mixer" | "split-mixer":
+            names = MIXERS if kind == "mixer" else SPLIT_MIXERS
+            name, rule = choose(st.sampled_from(names)), choose(st.sampled_from(RULES))
+            place = choose(st.sampled_from(["none", "rotary", "alibi"]))
+            groups = choose(st.sampled_from([1, HEADS]))
+            return Attention(mixer(draw, name, rule=rule, groups=groups, place=place), values(draw))
+        case "linformer":
+            return Attention(mixer(draw, "linformer"), values(draw))
+        case "gated":
+            place = choose(st.sampled_from(["before", "behind"]))
+            return gated(draw, place=place, rule=choose(st.sampled_from(RULES)))
+        case "sequence":
+            return sequence(choose(st.sampled_from(["mixer", "mlp", "attention"])))
         case "cross":
             place = choose(st.sampled_from(["none", "alibi", "relative"]))
             return cross(draw, place=place, normed=choose(st.booleans()))
@@ -243,7 +349,8 @@ def networks(choose: st.DrawFn, most: int = 3, also: tuple[str, ...] = ()) -> Ne
     """A random network of one to ``most`` blocks; blocks may be shared.
 
     ``also`` are kinds of leaves of which not every law is true: ``opaque`` and ``observed``, which know nothing of
-    padding, ``tokenwise``, which is opaque too, and ``cross``, which needs a memory of ``MEMORY_DIM`` channels.
+    padding, ``tokenwise``, which is opaque too, and ``cross``, which needs a memory of ``MEMORY_DIM`` channels; and
+    ``mixer``, ``split-mixer``, ``gaussian``, ``linformer``, ``gated`` and ``sequence``, which not every question knows.
     """
     draw = Draws(choose(st.integers(0, 2**16)))
     pool: list[Part] = []

@@ -28,7 +28,7 @@ from rankscope.network.seeds import batches, seeds_per_chunk
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-12}  # summation order differs between batch and single runs
 
 
-PADDED = ("tokenwise", "cross")
+PADDED = ("tokenwise", "cross", "mixer", "linformer", "gated", "sequence")
 """What is the same on a padded text, besides attention, norms and MLPs."""
 
 

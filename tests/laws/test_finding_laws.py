@@ -349,11 +349,11 @@ def is_quoted(hint: Any) -> bool:
 
 QUOTED = {
     *("CheckedClaim.title", "CheckedClaim.statement", "CheckedClaim.words"),
-    *("Training.about", "TrainFinding.notes"),
+    *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
 }
-"""Texts that claims and tasks declare, and what code below us reported: libraries that load models, readers of inputs,
-and who refused a tree."""
+"""Texts that claims, tasks and rows of the atlas declare, and what code below us reported: libraries that load models,
+readers of inputs, and who refused a tree."""
 
 
 def test_only_claims_tasks_and_reports_are_quoted() -> None:

@@ -1,5 +1,6 @@
 """Which interpreter understands which part, against a written table; subclasses are understood by none."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path as FsPath
 
@@ -13,11 +14,15 @@ from kit.trees import (
     Draws,
     attention,
     cross,
+    gated,
+    mixer,
     mlp,
     norm,
     observed,
     opaque,
     position,
+    sequence,
+    value_residual,
     values,
 )
 from rankscope.bounds import certify, facts_of
@@ -33,6 +38,7 @@ from rankscope.network import (
     Context,
     CrossAttention,
     Fixed,
+    GatedAttention,
     LayerNorm,
     Mlp,
     Network,
@@ -44,6 +50,7 @@ from rankscope.network import (
     Scale,
     SeenBias,
     Segments,
+    SequenceMap,
     Several,
     Skip,
     Softmax,
@@ -51,13 +58,14 @@ from rankscope.network import (
     Sum,
     TokenMap,
     Uniform,
+    ValueResidual,
     stages,
     with_mask,
     with_skip_scale,
     with_temperature,
     without,
 )
-from rankscope.network.known import NORMS, PIECES
+from rankscope.network.known import HELD_MAPS, NORMS, PIECES
 from rankscope.pathways import Path, counts_of, run_path, spectrum, top_paths, without_heads
 from rankscope.split import Split, predict_rate, split_stages, split_states, split_tokens
 from rankscope.split.rules import split_part
@@ -84,8 +92,26 @@ PARTS: dict[str, Part] = {
     "Opaque": opaque(),
     "Observed": observed(DRAW),
     "CrossAttention": cross(DRAW),
+    **{
+        name: Attention(mixer(DRAW, known), values(DRAW))
+        for name, known in {
+            "SinkSoftmax": "sinks",
+            "Sigmoid": "sigmoid",
+            "Gaussian": "gaussian",
+            "Entmax": "sparsemax",
+            "Differential": "differential",
+            "Linear": "linear",
+            "LinearSums": "linear-sums",
+            "Linformer": "linformer",
+            "Retention": "retention",
+            "HeadGate": "head-gate",
+        }.items()
+    },
+    "GatedAttention": gated(DRAW),
+    "ValueResidual": value_residual(DRAW),
+    "SequenceMap": sequence(),
 }
-MEMORY = DRAW(3, MEMORY_DIM)
+MEMORY = DRAW(5, MEMORY_DIM)
 INTERPRETERS = {
     "forward": lambda net, x, context: net(x, context),
     "trace": lambda net, x, context: net.trace(x, context, sites=["attention", "mlp"], maps=True),
@@ -96,10 +122,16 @@ INTERPRETERS = {
     "certify": certify,
     "theorems": facts_of,
 }
+FOREIGN = ("Opaque", "Observed", "CrossAttention", "GatedAttention", "ValueResidual", "SequenceMap")
+NOT_ONE = ("SinkSoftmax", "Sigmoid", "Differential", "LinearSums", "Linformer", "Retention", "HeadGate")
+"""Mixers whose rows do not sum to one."""
+SPLIT = ("SinkSoftmax", "Gaussian", "Differential", "Linear", "HeadGate")
+"""Mixers beyond softmax that the split pass has a rule for."""
 NOT_UNDERSTOOD = {("TokenMap", "split"), ("TokenMap", "paths"), ("TokenMap", "certify")} | {
     (part, interpreter)
-    for part in ("Opaque", "Observed", "CrossAttention")
+    for part in (*FOREIGN, *NOT_ONE, "Gaussian", "Entmax", "Linear")
     for interpreter in ("split", "certify", "theorems")
+    if (part, interpreter) not in {("Gaussian", "certify"), *((one, "split") for one in SPLIT)}
 }
 
 
@@ -119,6 +151,10 @@ WHY = {
     "Opaque": f"; nothing is known inside it: a running mean at {WHERE}",
     "Observed": f"; its maps are known as they ran, their rule is not: a clamp at {WHERE}",
     "CrossAttention": "; at the site 'cross' it reads a memory",
+    "GatedAttention": "; at the site 'attention' the tokens gate what they read, channel by channel",
+    "ValueResidual": "; at the site 'attention' it mixes values of the first layer",
+    "SequenceMap": "; it is a map of tokens to tokens of which nothing else is known: running_mean",
+    **dict.fromkeys(NOT_ONE, "; rows of its maps do not sum to one, which the answer rests on"),
 }
 """What is said besides the name: the line of the user, or what the part reads."""
 
@@ -146,7 +182,7 @@ def test_the_table_of_the_docs_says_the_same() -> None:
             assert cell == ("-" if (part, name) in NOT_UNDERSTOOD else "yes"), (part, name)
 
 
-SOURCES = {"TokenMap": "mlps", "Opaque": "source", "CrossAttention": "source"}
+SOURCES = {"TokenMap": "mlps"} | dict.fromkeys(set(FOREIGN) - {"Observed"}, "source")
 
 
 def test_the_context_is_optional_everywhere() -> None:
@@ -176,7 +212,8 @@ ASKING = {
 }
 """Every question that is answered by rules about parts; running the parts themselves is right for any subclass."""
 
-NOWHERE = ("OddTokenMap", "OddOpaque", "OddObserved", "OddCrossAttention")
+FOREIGN_CLASSES = (Opaque, CrossAttention, GatedAttention, ValueResidual, SequenceMap)
+NOWHERE = ("OddTokenMap", *(f"Odd{one.__name__}" for one in (*FOREIGN_CLASSES, *HELD_MAPS)))
 
 
 def odd(thing):
@@ -199,11 +236,26 @@ def softmax_with(**given: object) -> Attention:
     return Attention(Softmax(*weights, heads=2, **given), values(DRAW))
 
 
+def odd_mixer(name: str) -> Attention:
+    part = copy.deepcopy(PARTS[name])
+    assert isinstance(part, Attention)
+    odd(part.mixer)
+    return part
+
+
 def odd_values() -> Attention:
     return Attention(Uniform(heads=2), odd(values(DRAW)))
 
 
 ODD: dict[str, Callable[[], Part]] = {
+    **{
+        f"Odd{one.__name__}": lambda name=one.__name__: odd_mixer(name)
+        for one in HELD_MAPS
+        if one is not Observed
+    },
+    "OddGatedAttention": lambda: odd(gated(DRAW)),
+    "OddValueResidual": lambda: odd(value_residual(DRAW)),
+    "OddSequenceMap": lambda: odd(sequence()),
     "OddChain": lambda: odd(Chain([attention(DRAW)])),
     "OddSum": lambda: odd(Sum([attention(DRAW)])),
     "OddSkip": lambda: odd(Skip(attention(DRAW))),
@@ -248,20 +300,20 @@ def segments(inner: Position) -> Segments:
 
 def test_every_class_of_the_tree_has_an_odd_subclass_here() -> None:
     classes = {*PIECES, *NORMS, Chain, Sum, Skip, Scale, Attention, Mlp, TokenMap}
-    classes |= {Opaque, Observed, CrossAttention}
+    classes |= {*FOREIGN_CLASSES, *HELD_MAPS}
     assert {f"Odd{one.__name__}" for one in classes} == set(ODD)
 
 
-@pytest.mark.parametrize("question", list(ASKING))
 @pytest.mark.parametrize("name", list(ODD))
-def test_a_subclass_does_not_inherit_the_rule_of_its_parent(name: str, question: str) -> None:
-    block, x = ODD[name](), DRAW(5, DIM)
-    net = Network([block])
+def test_a_subclass_does_not_inherit_the_rule_of_its_parent(name: str) -> None:
+    x = DRAW(5, DIM)
+    net = Network([ODD[name]()])
     assert net(x, Context(memory=MEMORY)).shape == x.shape, "its own code runs all the same"
-    with pytest.raises(NotUnderstood, match=f"has no rule for the part {name}") as refused:
-        ASKING[question](net, x)
-    if name not in NOWHERE:  # whose parent has no rule either, in some
-        assert "whose rule need not hold for it; register a rule of its own" in str(refused.value)
+    for ask in ASKING.values():
+        with pytest.raises(NotUnderstood, match=f"has no rule for the part {name}") as refused:
+            ask(net, x)
+        if name not in NOWHERE:  # whose parent has no rule either, in some
+            assert "whose rule need not hold for it; register a rule of its own" in str(refused.value)
 
 
 @pytest.mark.parametrize("question", list(ASKING))

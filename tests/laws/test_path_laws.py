@@ -8,6 +8,7 @@ import torch
 from kit.checkpoints import checkpoints, translated
 from kit.translation_decoders import CASES as DECODERS
 from kit.translations import CASES as ENCODERS
+from kit.translations import IN_FLOAT32, some
 from rankscope.network import TokenMap
 from rankscope.pathways import attribute, spectrum
 from rankscope.sources.random_tokens import random_token_batches
@@ -15,13 +16,10 @@ from rankscope.sources.translation import Translation
 
 CASES = ENCODERS | DECODERS
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}
-IN_FLOAT32 = (
-    *("bert", "albert", "xlnet", "mpnet", "t5", "modernbert", "gpt2", "gpt-neox", "bloom", "llama", "gemma2"),
-    *("whisper", "wav2vec2", "dinov2", "timm-vit", "torch-post", "mixtral"),
-)
-"""Families that have every kind of part between them: of the others float32 could say no more."""
-
-EVERY = [(name, torch.float64) for name in CASES] + [(name, torch.float32) for name in IN_FLOAT32]
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
+EVERY = [(name, torch.float64) for name in some([*CASES], soak=SOAK)] + [
+    (name, torch.float32) for name in IN_FLOAT32
+]
 
 
 def options(translation: Translation) -> dict[str, str]:
@@ -48,7 +46,7 @@ def test_the_sum_over_lengths_is_the_forward_of_every_family(name: str, dtype: t
         torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-9, atol=0)
 
 
-LARGE = ("minilm", "rxnmapper", "smollm2") if os.environ.get("RANKSCOPE_SOAK") else ()
+LARGE = ("minilm", "rxnmapper", "smollm2") if SOAK else ()
 
 
 @pytest.mark.parametrize("name", checkpoints("sapiens", "ruaccent", *LARGE))

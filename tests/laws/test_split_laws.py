@@ -38,7 +38,12 @@ def agrees(split: Split, before: Iterable[Tensor], x: Tensor) -> None:
 
 
 @settings(max_examples=150)
-@given(networks(), st.integers(2, 6), st.integers(0, 2**16), st.sampled_from([1.0, 1e-3, 1e-9, 30.0]))
+@given(
+    networks(also=("split-mixer",)),
+    st.integers(2, 6),
+    st.integers(0, 2**16),
+    st.sampled_from([1.0, 1e-3, 1e-9, 30.0]),
+)
 def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: int, spread: float) -> None:
     draw = Draws(seed)
     x = draw(DIM) + spread * draw(tokens, DIM)
@@ -50,7 +55,7 @@ def test_split_equals_forward_on_random_trees(net: Network, tokens: int, seed: i
         entered += [state, split.tokens()]
 
 
-@given(networks(), paddings(), st.integers(0, 2**16))
+@given(networks(also=("split-mixer",)), paddings(), st.integers(0, 2**16))
 def test_a_padded_batch_equals_its_texts_one_by_one(net: Network, is_token: Tensor, seed: int) -> None:
     x = Draws(seed)(3, 6, DIM)
     assume(in_range(net, x))

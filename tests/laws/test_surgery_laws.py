@@ -52,8 +52,8 @@ REWRITES = {
 }
 X = Draws(99)(5, DIM)
 MEMORY = Context(memory=Draws(98)(4, MEMORY_DIM))
-EVERY = ("opaque", "tokenwise", "observed", "cross")
-MASKED = ("tokenwise", "cross")
+EVERY = ("opaque", "tokenwise", "observed", "cross", "mixer", "linformer", "gated", "sequence")
+MASKED = ("tokenwise", "cross", "mixer", "gated")
 """What takes another mask: nothing that mixes tokens in a way that is not known."""
 
 

@@ -53,8 +53,8 @@ from rankscope.papers.figures.chained_products import (
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.run import finding_of
 from rankscope.papers.figures.statistics import Mean, mean_of
-from rankscope.papers.figures.store import Store
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 DIGITS = 120
 

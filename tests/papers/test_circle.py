@@ -48,7 +48,6 @@ from rankscope.papers.figures.circle_orbits import (
 )
 from rankscope.papers.figures.figure import Job
 from rankscope.papers.figures.run import finding_of
-from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import (
     CIRCLE,
     CircleConfig,
@@ -62,6 +61,7 @@ from rankscope.papers.tasks.circle import (
 )
 from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 ANGLE = 2 * math.pi / 1000
 

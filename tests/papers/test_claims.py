@@ -16,6 +16,7 @@ from scipy.optimize import linprog
 from rankscope.core.refs import PAPERS
 from rankscope.errors import ConfigError, UnknownNameError
 from rankscope.findings.claims import ClaimsConfig, ClaimsFinding, ComparedValue, Relation
+from rankscope.layers import graph_layers
 from rankscope.network import LayerNorm, Softmax
 from rankscope.papers.claims import CLAIMS, ComparedNumber, check_claims, claims, multi_head, single_head
 from rankscope.papers.claims.claim import (
@@ -51,6 +52,7 @@ FALSE = {
     "layernorm-plays-no-role",
     "causal-doubly-exponential",
     "biased-doubly-exponential",
+    "gcn-equal",
 }
 
 
@@ -129,7 +131,8 @@ def test_names_are_run_once_each_in_their_order() -> None:
     found = claims(claims=("proof-step", "path-count", "proof-step"), seed=1)
     assert found.table.frame["claim"].to_list() == ["proof-step", "path-count"]
     assert claims(ClaimsConfig(claims=("proof-step", "path-count"), seed=1)).claims == found.claims
-    assert claims("proof-step", seed=1).claims == found.claims[:1]
+    assert claims("proof-step").claims == found.claims[:1]
+    assert claims("path-count", seed=1).claims == found.claims[1:]
     with pytest.raises(UnknownNameError, match="did you mean 'path-sum'"):
         claims(["path-sums"])
     with pytest.raises(ConfigError, match="seed"):
@@ -138,8 +141,16 @@ def test_names_are_run_once_each_in_their_order() -> None:
 
 def test_the_former_name_warns_and_answers() -> None:
     with pytest.warns(DeprecationWarning, match="check_claims is called claims now"):
-        found = check_claims(["proof-step"], seed=1)
-    assert found == claims("proof-step", seed=1)
+        found = check_claims(["path-count"], seed=1)
+    assert found == claims("path-count", seed=1)
+
+
+def test_a_seed_that_would_change_nothing_is_refused() -> None:
+    still = [name for name, claim in CLAIMS.items() if not claim.is_random]
+    assert "proof-step" in still
+    assert len(still) < len(CLAIMS) / 2
+    with pytest.raises(ConfigError, match="seed= has no effect on proof-step"):
+        claims("proof-step", seed=1)
 
 
 def test_progress_names_what_is_running() -> None:
@@ -302,6 +313,25 @@ FAULTS = {
     "layernorm-plays-no-role": ("rankscope.network.norms.LayerNorm.forward", lambda _: _untouched),
     "one-head-bound-any-logits": ("rankscope.network.mixers.softmax.Softmax.forward", lambda _: _uniform),
     "stacked-bound": ("rankscope.bounds.map_gains.spectral_bound", _half),
+    "gcn-distance": (
+        "rankscope.papers.claims.other_layers.symmetric",
+        lambda found: lambda loops: found(loops) + 0.1 * torch.eye(len(loops), dtype=loops.dtype)[0],
+    ),
+    "gcn-equal": ("rankscope.papers.claims.other_layers.symmetric", lambda _: graph_layers.random_walk),
+    "gat-exponential": (
+        "rankscope.layers.graph_layers.masked",
+        lambda _: lambda logits, allowed: torch.where(allowed.tril(), logits, -torch.inf),
+    ),
+    "lambda-skip": ("rankscope.papers.claims.other_layers._normed", lambda _: lambda x: x),
+    "two-orders": (
+        "rankscope.papers.claims.other_layers.find_layer",
+        lambda found: lambda name: found("softmax" if name == "off-by-one" else name),
+    ),
+    "hardmax-leaders": (
+        "rankscope.papers.claims.other_layers.hardmax",
+        lambda _: lambda a: a.softmax(dim=-1),
+    ),
+    "residual-streams": ("torch.linalg.svdvals", _half),
     "two-token-equilibrium": ("rankscope.network.norms.Sphere.unit", lambda _: lambda self, x: x),
 }
 

@@ -46,7 +46,7 @@ def test_one_claim_is_printed_whole() -> None:
     assert result.exit_code == 0, result.output
     told = " ".join(result.stdout.split())
     one = CLAIMS["proof-step"]
-    assert "proof-step is false, as expected." in told
+    assert "proof-step (the step that follows in the proof) is false, as rankscope expects." in told
     assert one.statement in told
     assert "Source: Dong, Cordonnier, Loukas." in told
     assert "appendix, proof of Theorem 2.2" in told
@@ -89,7 +89,7 @@ def test_a_verdict_that_was_not_expected_exits_with_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(LayerNorm, "forward", lambda self, x, context=None: x)
     result = run("claims", "layernorm-plays-no-role")
     assert result.exit_code == 1
-    assert "layernorm-plays-no-role is undecided, but was expected to be: false." in result.stdout
+    assert "is undecided, but was expected to be: false." in result.stdout
     assert "Verdict: undecided (expected: false)" in result.stdout
     assert "fails" in result.stdout
     assert result.stderr == "layernorm-plays-no-role: expected 'false', found 'undecided'\n"
@@ -101,6 +101,7 @@ def test_a_verdict_that_was_not_expected_exits_with_one(monkeypatch: pytest.Monk
 def test_wrong_use() -> None:
     assert "unknown claim 'proof-stop'; did you mean 'proof-step'?" in failed("claims", "proof-stop")
     assert "--seed -1" in failed("claims", "proof-step", "--seed", "-1")
+    assert "--seed has no effect on proof-step" in failed("claims", "proof-step", "--seed", "3")
     assert "No such option" in failed("claims", "--sede", "3")
 
 

@@ -44,7 +44,7 @@ from rankscope.papers.figures.dong_residual import (
 )
 from rankscope.papers.figures.figure import FIGURES, Job
 from rankscope.papers.figures.run import finding_of
-from rankscope.papers.figures.store import Store
+from rankscope.results.store import Store
 from rankscope.sources import load_model, sample_texts
 from rankscope.sources.builtin import BUILTINS
 from rankscope.sources.cached import NEEDED, cached_folder

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from rankscope.errors import FileError, NotSaved
-from rankscope.papers.figures import circle, paths_effectiveness, store
+from rankscope.papers.figures import circle, paths_effectiveness
 from rankscope.papers.figures.circle_orbits import StepRecord
 from rankscope.papers.figures.figure import Job
-from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks.circle import CircleConfig
 from rankscope.papers.tasks.effectiveness import EffectivenessConfig, FullModel, PathScores
 from rankscope.papers.tasks.sort import SORT, SortConfig
+from rankscope.results import store
+from rankscope.results.store import Store
 
 ASKED: dict[str, Any] = {"seed": 1, "sizes": [4, 8]}
 

@@ -30,7 +30,6 @@ from rankscope.papers.figures.long_paths import (
     over_seeds,
     points,
 )
-from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks import TASKS, SortConfig, initial_model
 from rankscope.papers.tasks.long_paths import (
     collapse_penalty,
@@ -41,6 +40,7 @@ from rankscope.papers.tasks.long_paths import (
 from rankscope.papers.tasks.objectives import OBJECTIVES
 from rankscope.pathways import path_counts, spectrum
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 SORT = TASKS["sort"]
 TINY = {"layers": 2, "dim": 6, "alphabet": 4, "length": 3, "train": 20, "test": 10, "epochs": 1, "batch": 10}

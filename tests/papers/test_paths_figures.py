@@ -12,7 +12,6 @@ from rankscope.papers.figures import FIGURES
 from rankscope.papers.figures import paths_effectiveness as figures
 from rankscope.papers.figures.figure import Job, Statement
 from rankscope.papers.figures.paths_effectiveness import PathsEffectivenessConfig, PathsFound, falls, points
-from rankscope.papers.figures.store import Store
 from rankscope.papers.tasks import SortConfig
 from rankscope.papers.tasks.effectiveness import (
     EffectivenessConfig,
@@ -28,6 +27,7 @@ from rankscope.papers.tasks.effectiveness import (
     over_seeds,
 )
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 RATIO = "residual_ratio[composite,mean]"
 PAPER = [0.25, 0.8, 0.5, 0.3, 0.15, 0.11, 0.1]

@@ -90,8 +90,8 @@ def test_four_files_are_written(declare, tmp_path):
     page = (folder / f"{NAME}.html").read_text()
     assert "<script" not in page
     assert "Agrees</bdi></h2>" in page
-    assert '<td class="why"><bdi>reported: s' in page
-    assert '<td class="why"><bdi>stated here: s' in page
+    for label in ("reported", "stated here"):
+        assert re.search(f'<td class="why"[^>]*><bdi>{label}: s', page)
     assert page.count("<svg") >= len(FIGURES[NAME].chart(*reversed(temperature())).pictures)
 
 
@@ -249,6 +249,9 @@ def test_a_figure_of_seeds_takes_one_seed():
         (["wu-masks", "--size", "small"], "unknown size 'small'"),
         (["wu-masks", "--seeds", "0"], "need at least one network"),
         (["wu-masks", "--seeds", "2", "--seed", "1"], "not both"),
+        (["path-length", "--seed", "4"], "--seed has no effect on path-length"),
+        (["path-length", "--seeds", "2"], "--seeds has no effect on path-length"),
+        (["wu-counterexample", "--seeds", "4"], "one seed draws all starts of wu-counterexample"),
         (["wu-masks", "--format", "parquet"], "unknown format 'parquet'"),
         (["wu-masks", "--quick"], "No such option"),
     ],

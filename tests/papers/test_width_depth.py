@@ -7,7 +7,6 @@ from kit.reloaded import assert_same_when_loaded
 from rankscope.papers.figures import FIGURES
 from rankscope.papers.figures import width_depth as figure
 from rankscope.papers.figures.figure import Job
-from rankscope.papers.figures.store import Store
 from rankscope.papers.figures.width_depth import (
     BARE,
     SKIP,
@@ -23,6 +22,7 @@ from rankscope.papers.tasks import TASKS, SortConfig
 from rankscope.papers.tasks.long_paths import without_long_skips
 from rankscope.papers.tasks.training import train_task
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 SORT = TASKS["sort"]
 SIZES = FIGURES["width-depth"].sizes

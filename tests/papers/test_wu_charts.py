@@ -69,8 +69,15 @@ def test_a_curve_that_leaves_the_axis_ends_there_for_good() -> None:
     found = panel(frame([[-1.0], [-30.0], [-1e60], [-2.0]]))
     assert [point.y for point in found.lines[-1].points] == [-1.0, -30.0]
     assert found.inside[0] == -20.0
+    near = panel(frame([[-1.0], [-4.0]]))
+    assert near.inside == pytest.approx((-6.0, 0.0))  # down to the floor of float32, up to its value 1
+
+
+def test_a_floor_far_below_every_number_is_left_out() -> None:
     shallow = panel(frame([[-1.0], [-2.0]]))
-    assert shallow.inside == pytest.approx((-6.0, 0.0))  # down to the floor of float32, up to its value 1
+    assert not any(line.shade for line in shallow.lines)
+    assert shallow.inside == pytest.approx((-2.0, 0.0))
+    assert panel(frame([[-0.1], [-0.2]])).inside == pytest.approx((-1.0, 0.0))  # a decade at least
 
 
 @pytest.mark.parametrize("columns", [2, MOST_TEXTS + 1])

@@ -139,6 +139,18 @@ def cosine(x: Matrix, name: str) -> float:
     return total / pairs
 
 
+def neighbours(x: Matrix, name: str, graph: str) -> float:
+    """A mean over tokens: of the sum of squared distances, or of the mean cosine distance, to neighbours."""
+    total = 0.0
+    for i, a in enumerate(x):
+        beside = [b for j, b in enumerate(x) if (i != j if graph == "complete" else abs(i - j) == 1)]
+        if name == "dirichlet_energy":
+            total += sum((v - w) ** 2 for b in beside for v, w in zip(a, b, strict=True))
+        else:
+            total += sum(1 - cosine([a, b], "off_diagonal") for b in beside) / len(beside)
+    return total / len(x)
+
+
 def exp_entropy(weights: list[float]) -> float:
     total = sum(weights)
     return math.exp(-sum(w / total * math.log(w / total) for w in weights if w > 0))
@@ -243,6 +255,8 @@ def value(definition: str, x: Matrix, linf_center: list[float] | None = None) ->
         return diameter(x, tags[0])
     if name == "cosine":
         return cosine(x, tags[0])
+    if name in ("dirichlet_energy", "mad"):
+        return neighbours(x, name, tags[0])
     if name in ("token_share", "channel_share", "outlier_tokens"):
         return share(x, name)
     if name in ("attention_entropy", "dobrushin", "doeblin", "spectral_gap", "sink_share"):

@@ -47,8 +47,13 @@ LINES = (
     Asked("paths", ("paths", *SMALL, "--top", "5")),
     Asked("paths-model", ("paths", MODEL, *CALL)),
     Asked("equilibria", ("equilibria", "--tokens", "4", "--dim", "3", "--starts", "2", "--steps", "200")),
+    Asked(
+        "atlas",
+        ("atlas", "--only", "softmax,mask:causal", "--around", "bare", "--tokens", "8", "--dim", "4"),
+    ),
     Asked("claims", ("claims", "composite-is-a-norm", "composite-submultiplicative")),
     Asked("list-masks", ("list", "masks"), has_rows=False),
+    Asked("list-mixers", ("list", "mixers"), has_rows=False),
     Asked("list-claims", ("list", "claims"), has_rows=False),
     Asked("wrong-option", ("collapse", "--layres", "3"), has_rows=False),
     Asked("wrong-value", ("collapse", "--layers", "0"), has_rows=False),

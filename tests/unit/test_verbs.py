@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError, FileError
 
 VERBS = (
     *("collapse", "rate", "scan", "compare", "ablate", "paths"),
-    *("certify", "predict", "claims", "equilibria", "train", "reproduce"),
+    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas"),
 )
 
 DRIVER = """
@@ -63,7 +63,9 @@ def test_a_verb_is_public_and_no_module(verb: str) -> None:
     assert (found is not None) == (verb in rankscope.__all__)
 
 
-@pytest.mark.parametrize("verb", ["collapse", "equilibria", "rate", "ablate", "certify", "paths", "scan"])
+@pytest.mark.parametrize(
+    "verb", ["collapse", "equilibria", "rate", "ablate", "certify", "paths", "scan", "atlas"]
+)
 def test_a_configuration_of_another_verb_is_named(verb: str) -> None:
     with pytest.raises(ConfigError, match=r"CompareConfig was given, expected an? "):
         getattr(rankscope, verb)(rankscope.CompareConfig())

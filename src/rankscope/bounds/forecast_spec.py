@@ -12,6 +12,10 @@ def outline_of(spec: Spec, *, tokens: int) -> tuple[Outline, tuple[str, ...]]:
     >>> round(outline.attention_gain, 9), round(outline.logit_variance, 9), outline.has_skip, notes
     (1.0, 1.0, False, ())
     """
+    if spec.mixer != "softmax":
+        raise ConfigError(
+            f"mixer={spec.mixer!r}: the covariance of tokens is known behind softmax attention; use mixer='softmax'"
+        )
     init, dim, layers = INITS[spec.init], spec.dim, spec.layers
     narrow = (spec.key_heads or spec.heads) * spec.head_dim
     inner, outer = init.inner_gain(layers), init.outer_gain(layers)

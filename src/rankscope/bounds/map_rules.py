@@ -13,7 +13,19 @@ from rankscope.bounds.enclosure import TINY, Enclosed, U, gamma, known, rounding
 from rankscope.bounds.norm_rules import through_norm
 from rankscope.core.operator_norms import product_bound, spectral_bound
 from rankscope.errors import NumericalError
-from rankscope.network import Alibi, Context, Fixed, Mixer, NoPosition, RelativeBias, Rotary, Softmax, Uniform
+from rankscope.network import (
+    Alibi,
+    Context,
+    Fixed,
+    Gaussian,
+    Mixer,
+    NoPosition,
+    QueryKey,
+    RelativeBias,
+    Rotary,
+    Softmax,
+    Uniform,
+)
 from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
@@ -72,8 +84,7 @@ def _fixed(mixer: Fixed, state: Enclosed, context: Context) -> Maps:
 
 @enclosed_maps.register
 def _softmax(mixer: Softmax, state: Enclosed, context: Context) -> Maps:
-    x, tokens = state.x, state.x.shape[-2]
-    query, key = mixer.queries_and_keys(x, context)
+    query, key = mixer.queries_and_keys(state.x, context)
     rotated, turned, (off_query, off_key) = _turned(
         mixer.position, query, key, _projected(mixer, state), context
     )
@@ -93,11 +104,38 @@ def _softmax(mixer: Softmax, state: Enclosed, context: Context) -> Maps:
     if mixer.softcap is not None:
         logits = mixer.softcap * torch.tanh(logits / mixer.softcap)
         error = error + 16 * U * abs(mixer.softcap)
+    return _softmax_of(mixer, logits, error, state, context)
+
+
+@enclosed_maps.register
+def _gaussian(mixer: Gaussian, state: Enclosed, context: Context) -> Maps:
+    """The softmax of ``c (q_i . k_j - |k_j|^2 / 2)``.
+
+    With queries and keys known up to ``a_i`` and ``b_j``, products are known up to ``|q_i| b_j + a_i (|k_j| + b_j)``,
+    and squared lengths up to ``b_j (2 |k_j| + b_j)``. Differences of two logits of a query, less those of another, are
+    ``c (q_i - q_l) . (k_j - k_m)``, as those of softmax: lengths of keys are the same for all queries.
+    """
+    query, key = mixer.queries_and_keys(state.x, context)
+    off_query, off_key = _projected(mixer, state)
+    logits = mixer.logits(state.x, context)
+    asked, offered = (torch.linalg.vector_norm(one, dim=-1) for one in (query, key))
+    size = asked.unsqueeze(-1) * offered.unsqueeze(-2) + (offered.square() / 2).unsqueeze(-2)
+    error = asked.unsqueeze(-1) * off_key.unsqueeze(-2) + off_query.unsqueeze(-1) * (
+        offered + off_key
+    ).unsqueeze(-2)
+    error = error + (off_key * (offered + off_key / 2)).unsqueeze(-2) + gamma(mixer.head_dim + 4) * size
+    return _softmax_of(mixer, logits, abs(mixer.scale) * error + TINY + 8 * U * logits.abs(), state, context)
+
+
+def _softmax_of(
+    mixer: Softmax | Gaussian, logits: Tensor, error: Tensor, state: Enclosed, context: Context
+) -> Maps:
+    """The softmax of logits known up to ``error``, under the mask of the mixer."""
     if not bool(torch.isfinite(logits).all()):
         raise NumericalError(
             "attention logits are beyond the range of float64, so no map is known; scale the input or the weights down"
         )
-    allowed = allowed_keys(mixer.rule, tokens, context, x.device)
+    allowed = allowed_keys(mixer.rule, state.x.shape[-2], context, state.x.device)
     if allowed is not None:
         logits, error = logits.masked_fill(~allowed, -torch.inf), error.masked_fill(~allowed, 0.0)
     maps = torch.softmax(logits, dim=-1)
@@ -115,7 +153,7 @@ def _row_radius(logits: Tensor, error: Tensor) -> Tensor:
     return known(torch.expm1(moved)) + TINY
 
 
-def _projected(mixer: Softmax, state: Enclosed) -> tuple[Tensor, Tensor]:
+def _projected(mixer: QueryKey, state: Enclosed) -> tuple[Tensor, Tensor]:
     """How far queries and keys may be from the exact ones, ``*batch heads tokens`` each."""
     off = []
     for name, heads, norm in (
@@ -156,7 +194,7 @@ def _of_norm(norm: Norm, x: Tensor, error: Tensor, *, heads: bool) -> Tensor:
     return through_norm(norm, Enclosed(x=x, error=error), y, heads=heads).error
 
 
-def _bilinear(mixer: Softmax, allowed: Tensor | None) -> Tensor | None:
+def _bilinear(mixer: QueryKey, allowed: Tensor | None) -> Tensor | None:
     """``|scale Q_h K_h^T|_2``, where nothing but content enters the logits and all keys are read."""
     plain = mixer.query_norm is None and mixer.key_norm is None and mixer.softcap is None
     if not plain or allowed is not None or not isinstance(mixer.position, NoPosition):

@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from rankscope.charts.markup import Attribute, tag
-from rankscope.charts.specs import WIDTH, Picture
-from rankscope.charts.svg import FONTS, heading, size_of, to_svg
+from rankscope.charts.markup import Attribute, legal, tag
+from rankscope.charts.specs import WIDTH, Bars, Grid, Panel, Picture
+from rankscope.charts.svg import FONTS, heading, room_of, size_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
 
 CHART_FORMATS = (".svg", ".png")
@@ -31,6 +31,18 @@ def need_png() -> Any:
     return vl_convert
 
 
+def _filled(pictures: Sequence[Picture], columns: int, width: int) -> list[Picture]:
+    """The same pictures; one that is alone in the last row of several takes the whole width."""
+    if not pictures:
+        return []
+    *others, last = pictures
+    is_alone = columns > 1 and len(others) % columns == 0
+    return [
+        *others,
+        replace(last, width=width) if is_alone and isinstance(last, Panel | Grid | Bars) else last,
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """Pictures that belong together. In a notebook it shows itself.
@@ -46,19 +58,22 @@ class Chart:
         """All pictures as one SVG, side by side as far as the width of two goes."""
         if len(self.pictures) == 1 and not self.title:
             return to_svg(self.pictures[0], tips=tips)
-        sizes = [size_of(picture) for picture in self.pictures]
-        wide = max((width for width, _ in sizes), default=WIDTH)
+        wide = max((size_of(picture)[0] for picture in self.pictures), default=WIDTH)
         columns = max(1, min(int(BESIDE * WIDTH // wide), len(self.pictures)))
+        pictures = _filled(self.pictures, columns, columns * int(wide))
         parts, top = heading(self.title, self.notes, columns * wide) if self.title else ([], 0.0)
-        for start in range(0, len(self.pictures), columns):
-            row = self.pictures[start : start + columns]
-            for at, picture in enumerate(row):
+        sides = [room_of(pictures[at::columns]) for at in range(columns)]
+        for start in range(0, len(pictures), columns):
+            row = pictures[start : start + columns]
+            above = room_of(row).top
+            rooms = [replace(one, top=above) for one in sides]
+            for at, (picture, room) in enumerate(zip(row, rooms, strict=False)):
                 place = f"translate({at * wide:g} {top:g})"
-                parts.append(tag("g", to_svg(picture, tips=tips), transform=place))
-            top += max(height for _, height in sizes[start : start + columns])
+                parts.append(tag("g", to_svg(picture, tips=tips, room=room), transform=place))
+            top += max(size_of(picture, room)[1] for picture, room in zip(row, rooms, strict=False))
         size: dict[str, Attribute] = {"width": f"{columns * wide:g}", "height": f"{top:g}"}
         back = tag("rect", width="100%", height="100%", fill="#fff")
-        return tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size, font_family=FONTS)
+        return legal(tag("svg", back, *parts, xmlns="http://www.w3.org/2000/svg", **size, font_family=FONTS))
 
     def png(self) -> bytes:
         """The same at twice the size, still."""

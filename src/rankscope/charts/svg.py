@@ -97,11 +97,31 @@ PAGE_STYLE = (
 """What a page adds: width, and other colors where the reader prefers dark ones."""
 
 
-def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The least space that a picture leaves left, right and above its drawing, so that it is aligned with others."""
+
+    left: float = 0.0
+    right: float = 0.0
+    top: float = 0.0
+
+
+ALONE = Room()
+
+
+def room_of(pictures: Sequence[Picture]) -> Room:
+    """The space that the neediest of these pictures takes."""
+    heads = [_head(one)[1] for one in pictures if not isinstance(one, CustomPicture)]
+    sides = [_sides(one) for one in pictures if isinstance(one, Panel)]
+    lefts, rights = zip(*sides, strict=True) if sides else ((), ())
+    return Room(max(lefts, default=0.0), max(rights, default=0.0), max(heads, default=0.0))
+
+
+def to_svg(picture: Picture, *, tips: bool = True, room: Room = ALONE) -> Markup:
     """The picture. Without ``tips`` it is still: for files that cannot be hovered."""
     if isinstance(picture, CustomPicture):
         return legal(picture.draw())
-    drawing = _drawing_of(picture)
+    drawing = _drawing_of(picture, room)
     body = Markup("").join([*drawing.parts, *(drawing.tips if tips else ())])
     style = tag("style", STYLE) if tips else Markup("")
     back = tag("rect", class_="back", width="100%", height="100%", fill="#fff")
@@ -122,10 +142,10 @@ def to_svg(picture: Picture, *, tips: bool = True) -> Markup:
     return legal(whole)
 
 
-def size_of(picture: Picture) -> tuple[float, float]:
+def size_of(picture: Picture, room: Room = ALONE) -> tuple[float, float]:
     """Width and height; of a picture that other code draws as that code says."""
     if not isinstance(picture, CustomPicture):
-        return picture.width, _drawing_of(picture).height
+        return picture.width, _drawing_of(picture, room).height
     root = re.search(r"<svg\b[^>]*>", picture.draw())
     found = [re.search(rf'\b{name}="([0-9.]+)', root[0] if root else "") for name in ("width", "height")]
     if None in found:
@@ -142,7 +162,7 @@ class _Drawing:
 
 
 @singledispatch
-def _drawing_of(picture: object) -> _Drawing:
+def _drawing_of(picture: object, room: Room) -> _Drawing:
     raise TypeError(f"{type(picture).__name__} is no picture; expected a Panel, a Grid, Bars or a Plane")
 
 
@@ -179,26 +199,24 @@ class _Frame:
 
 
 @_drawing_of.register
-def _(panel: Panel) -> _Drawing:
-    head, top = _head(panel)
-    lines = [line for line in panel.lines if any(point.y is not None for point in line.points)]
+def _(panel: Panel, room: Room) -> _Drawing:
+    head, top = _head(panel, room.top)
+    lines = _drawn_lines(panel)
     if not lines:
         return _empty(panel, head, top, "There is no number to draw.")
     colors = _colors(panel.lines)
     inks = [color for line, color in zip(panel.lines, colors, strict=True) if line in lines]
     named = [(line, color) for line, color in zip(lines, inks, strict=True) if line.name]
-    letters = max((len(clipped(line.name, LONGEST_NAME)) for line, _ in named[:MOST_NAMES]), default=0)
-    room = 16 + LETTER * NAME_SIZE * letters if named else 14
+    left, right = _sides(panel)
     height = max(240.0, ROW * len(named[:MOST_NAMES]))
     places = [point.x for line in lines for point in line.points]
     axis = _axis_of(panel, lines)
-    top += ROW if panel.marks else 0
     frame = _Frame(
         axis=axis,
         first=min(places),
         last=max(places),
-        left=34 + LETTER * 10.5 * max((len(words) for _, words in axis.ticks), default=1),
-        right=panel.width - room,
+        left=max(left, room.left),
+        right=panel.width - (max(right, room.right) if named else right),
         top=top,
         bottom=top + height,
         along=panel.along,
@@ -214,6 +232,21 @@ def _(panel: Panel) -> _Drawing:
             _text(frame.right, frame.bottom + 30, f"and {len(named) - MOST_NAMES} more lines", anchor="end")
         )
     return _Drawing(parts, list(_columns(panel, lines, inks, frame)), frame.bottom + BOTTOM)
+
+
+def _drawn_lines(panel: Panel) -> list[Line]:
+    return [line for line in panel.lines if any(point.y is not None for point in line.points)]
+
+
+def _sides(panel: Panel) -> tuple[float, float]:
+    """The space for the numbers left of the drawing, and for the names of lines right of it."""
+    lines = _drawn_lines(panel)
+    if not lines:
+        return 0.0, 0.0
+    names = [clipped(line.name, LONGEST_NAME) for line in lines if line.name][:MOST_NAMES]
+    numbers = [words for _, words in _axis_of(panel, lines).ticks]
+    left = 34 + LETTER * 10.5 * max(map(len, numbers), default=1)
+    return left, 16 + LETTER * NAME_SIZE * max(map(len, names)) if names else 14.0
 
 
 def _axis_of(panel: Panel, lines: Sequence[Line]) -> Axis:
@@ -400,7 +433,8 @@ def _names(lines: Sequence[tuple[Line, int]], frame: _Frame) -> Iterator[Markup]
     for line, color in lines:
         last = next(point for point in reversed(line.points) if point.y is not None)
         if last.y is not None:
-            wanted.append((frame.y(last.y), line.name, color))
+            is_faint = all(point.faint for point in line.points if point.y is not None)
+            wanted.append((frame.y(last.y), line.name, -1 if is_faint else color))
     wanted.sort(key=lambda one: one[0])
     places = list[float]()
     for place, _, _ in wanted:
@@ -450,8 +484,8 @@ def _columns(panel: Panel, lines: Sequence[Line], colors: Sequence[int], frame: 
 
 
 @_drawing_of.register
-def _(grid: Grid) -> _Drawing:
-    head, top = _head(grid)
+def _(grid: Grid, room: Room) -> _Drawing:
+    head, top = _head(grid, room.top)
     if not grid.rows or not grid.columns:
         return _empty(grid, head, top, "There is no cell to draw.")
     names = [*grid.rows, *(name for name, _ in grid.feet)]
@@ -474,8 +508,8 @@ def _(grid: Grid) -> _Drawing:
         parts += headings
         body += high
     body += LETTER * 10 * longest + 8 if turned else 16
-    room = max(1, int((grid.width - left) // (LETTER * 10 * longest + 8)))
-    every = 1 if turned else -(-len(grid.columns) // room)
+    fitting = max(1, int((grid.width - left) // (LETTER * 10 * longest + 8)))
+    every = 1 if turned else -(-len(grid.columns) // fitting)
     for at, name in enumerate(grid.columns):
         x = left + (at + 0.5) * across
         if turned:
@@ -583,22 +617,22 @@ def _color_bar(ends: tuple[str, str], left: float, top: float) -> Iterator[Marku
 
 
 @_drawing_of.register
-def _(bars: Bars) -> _Drawing:
-    head, top = _head(bars)
+def _(bars: Bars, room: Room) -> _Drawing:
+    head, top = _head(bars, room.top)
     known = [bar for bar in bars.bars if bar.value is not None]
     if not known:
         return _empty(bars, head, top, "There is no number to draw.")
     left = min(
         14 + LETTER * NAME_SIZE * max(len(clipped(bar.name, LONGEST_NAME)) for bar in bars.bars), 220.0
     )
-    room = 14 + LETTER * 10 * max(len(clipped(bar.text, 24)) for bar in bars.bars)
+    texts = 14 + LETTER * 10 * max(len(clipped(bar.text, 24)) for bar in bars.bars)
     ends = [0.0, *(one for bar in known for one in (bar.value, bar.low, bar.high) if one is not None)]
     low, high = min(ends), max(ends)
     wide = (high - low) or 1.0
     step = 20.0
 
     def x(value: float) -> float:
-        return left + (bars.width - left - room) * (value - low) / wide
+        return left + (bars.width - left - texts) * (value - low) / wide
 
     parts, tips = list(head), []
     for place, bar in enumerate(bars.bars):
@@ -616,7 +650,7 @@ def _(bars: Bars) -> _Drawing:
     bottom = top + len(bars.bars) * step
     parts.append(tag("path", class_="rule", stroke=GRAY, d=f"M{x(0.0):.1f} {top:.1f}V{bottom:.1f}"))
     parts.append(
-        _text((left + bars.width - room) / 2, bottom + 16, clipped(bars.value, 60), size=11, anchor="middle")
+        _text((left + bars.width - texts) / 2, bottom + 16, clipped(bars.value, 60), size=11, anchor="middle")
     )
     return _Drawing(parts, tips, bottom + 28)
 
@@ -664,8 +698,8 @@ class _SquareFrame:
 
 
 @_drawing_of.register
-def _(plane: Plane) -> _Drawing:
-    head, top = _head(plane)
+def _(plane: Plane, room: Room) -> _Drawing:
+    head, top = _head(plane, room.top)
     if not plane.squares:
         return _empty(plane, head, top, "There is nothing to draw.")
     legend, top = _legend(plane.names, top)
@@ -836,8 +870,11 @@ def heading(title: str, notes: Sequence[str], width: float) -> tuple[list[Markup
     return parts, max(at, TOP) + 2
 
 
-def _head(picture: Picture) -> tuple[list[Markup], float]:
-    return heading(picture.title, picture.notes, picture.width)
+def _head(picture: Picture, least: float = 0.0) -> tuple[list[Markup], float]:
+    parts, top = heading(picture.title, picture.notes, picture.width)
+    if isinstance(picture, Panel) and picture.marks:
+        top += ROW
+    return parts, max(top, least)
 
 
 def _empty(picture: Picture, head: list[Markup], top: float, words: str) -> _Drawing:

@@ -87,9 +87,21 @@ COMMANDS = {
     "rate": CommandSpec(
         RANDOM,
         "Order and rate of collapse, measured and predicted.",
-        ("rate --mask causal", "rate minilm --layers 100 --text 'The tokens of this text.'"),
+        (
+            "rate minilm --layers 100 --text 'The tokens of this text.'",
+            "rate --graph karate --mixer gat",
+        ),
         config="rankscope.findings.rate:RateConfig",
         study="rankscope.studies.rate:rate",
+    ),
+    "atlas": CommandSpec(
+        RANDOM,
+        "How fast each kind of layer, mask or graph makes tokens equal.",
+        ("atlas --only softmax,sigmoid,gru", "atlas --plot atlas.png --output atlas.html"),
+        config="rankscope.findings.atlas:AtlasConfig",
+        study="rankscope.studies.atlas:atlas",
+        view="rankscope.findings.atlas:AtlasView",
+        extras="rankscope.studies.atlas:atlas_extras",
     ),
     "equilibria": CommandSpec(
         RANDOM,
@@ -124,7 +136,7 @@ COMMANDS = {
     ),
     "list": CommandSpec(
         LIST,
-        "List what can be named: models, measures, masks, figures, claims.",
+        "List what can be named: models, measures, masks, mixers, claims, questions.",
         ("list masks", "list masks --tokens 12 --masks causal,window:2 --plot masks.png"),
         command="rankscope.cli.list:list_command",
     ),

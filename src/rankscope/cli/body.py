@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rankscope.findings.base import Finding
     from rankscope.results.statistics import Decision
 
-"""Exit code after Ctrl-C."""
-
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 """Endings that no format of results has."""
 
@@ -189,6 +187,7 @@ def command_of(name: str, declared: "CommandSpec") -> click.Command:
         out, shown = form.of(**values_of(form, **given)), view.of(**values_of(view, **given))
         asked = shown.asking(config.of(**values_of(config, **given)))
         wanted = out.wanted
+        shown.refuse_idle(wanted)
         out.check(asked)
         with (
             found_at(declared.extras)(asked, shown, out.file) if declared.extras else nullcontext({}) as more

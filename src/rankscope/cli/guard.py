@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 from rankscope.cli.output import note
@@ -62,12 +63,29 @@ def run_guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
             _fail(NOT_WHOLE.format(error.reason if isinstance(error, UnicodeEncodeError) else error), 2)
         if is_out_of_memory(error):
             _fail(TOO_LARGE, 2)
+        if (place := _failed_import(error)) is not None:
+            _fail(
+                f"cannot load {place}: {type(error).__name__}: {error}; mend what is declared there",
+                2,
+            )
         _fail(
             f"unexpected {type(error).__name__}: {error}; this is a fault of rankscope, please report it with the "
             "command (RANKSCOPE_DEBUG=1 shows where it happened)",
             2,
         )
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _failed_import(error: Exception) -> str | None:
+    """The file and line that could not be imported, if that is where the error comes from: a wrong declaration."""
+    frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    loaded = [code.co_filename for code, _ in frames if code.co_name == "<module>"]
+    if not loaded:
+        return None
+    # Deeper lines of the same file, as in the body of a class, say more than where that begins.
+    return next(
+        f"{file}, line {line}" for code, line in reversed(frames) if (file := code.co_filename) == loaded[-1]
+    )
 
 
 def _check_characters(args: Sequence[str]) -> None:

@@ -36,8 +36,8 @@ class ListConfig(CommandConfig):
     group = "What is listed"
     what: str | None = option(
         None,
-        "measures, masks, parts, positions, inits, variants, models, families, thresholds, architectures, claims, "
-        "theorems, figures, tasks, objectives or schema.",
+        "questions, measures, masks, mixers, parts, positions, inits, variants, models, families, thresholds, "
+        "architectures, claims, theorems, figures, tasks, objectives or schema.",
         positional=True,
     )
     name: str | None = option(None, "For schema: the command whose result is described.", positional=True)
@@ -127,6 +127,29 @@ def _masks() -> "list[Row]":
 
     return [
         {"name": kind.name, "grammar": kind.grammar, "definition": kind.definition} for kind in MASKS.values()
+    ]
+
+
+def _mixers() -> "list[Row]":
+    from rankscope.layers.find import all_layers
+
+    return [
+        {
+            "name": kind.name,
+            "group": kind.group,
+            "definition": kind.sentence,
+            "reference": None if kind.ref is None else str(kind.ref),
+        }
+        for kind in all_layers()
+    ]
+
+
+def _questions() -> "list[Row]":
+    from rankscope.findings.questions import QUESTIONS
+
+    return [
+        {"name": one.name, "question": one.question, "answer": one.answer, "command": one.command}
+        for one in QUESTIONS
     ]
 
 
@@ -347,8 +370,10 @@ def _objectives() -> "list[Row]":
 
 
 _LISTINGS: "dict[str, Callable[[], list[Row]]]" = {
+    "questions": _questions,
     "measures": _measures,
     "masks": _masks,
+    "mixers": _mixers,
     "parts": _parts,
     "positions": _positions,
     "inits": _inits,

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from rankscope.errors import RegistrationError
+
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
@@ -98,6 +100,20 @@ def found_at(address: str) -> Any:
 
     >>> found_at("math:pi") > 3
     True
+    >>> found_at("math:tau_half")
+    Traceback (most recent call last):
+    ...
+    rankscope.errors.RegistrationError: nothing stands at 'math:tau_half'; declare module:name of something that exists
     """
     module, _, name = address.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # something that the module needs
+        found = None
+    if not hasattr(found, name):
+        raise RegistrationError(
+            f"nothing stands at {address!r}; declare module:name of something that exists"
+        )
+    return getattr(found, name)

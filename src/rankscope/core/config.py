@@ -1,12 +1,14 @@
 """Frozen, keyword-only configurations whose errors fit on one line."""
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
+from pydantic_core import SchemaError
 
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError, Option, Piece
+from rankscope.errors import ConfigError, Option, Piece, RegistrationError
 
 C = TypeVar("C", bound="Config")
 
@@ -20,7 +22,13 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise self._as_error(error) from None
+            raise self._as_error(error, values) from None
+        except (
+            SchemaError,
+            PydanticUserError,
+        ) as error:  # fields are read when the first configuration is made
+            told = str(error).splitlines()[-1].strip()
+            raise RegistrationError(f"{type(self).__name__} has a field that is no option: {told}") from error
 
     @classmethod
     def of(cls: type[C], **values: Any) -> C:
@@ -28,11 +36,18 @@ class Config(BaseModel):
         return cls(**values)
 
     @classmethod
-    def _as_error(cls, error: ValidationError) -> Exception:
-        """All complaints as one line; a wrong name alone becomes the error that suggests the nearest one."""
+    def _as_error(cls, error: ValidationError, given: Mapping[str, Any]) -> Exception:
+        """All complaints as one line; a wrong name alone becomes the error that suggests the nearest one.
+
+        A complaint about a default is none about what was given; only an empty list means "must be given".
+        """
         problems = error.errors()
         for problem in problems:
             name = str(problem["loc"][0]) if problem["loc"] else ""
+            own = cls.model_fields[name].default if name in cls.model_fields else ()
+            if name not in given and own != () and problem["input"] is own:
+                words = problem["msg"][:1].lower() + problem["msg"][1:]
+                return RegistrationError(f"{cls.__name__} declares {name} with the default {own!r}: {words}")
             if problem["type"] == "extra_forbidden":
                 return unknown_name(f"field of {cls.__name__}", name, cls.model_fields)
             choices = _choices(cls.model_fields[name].annotation) if name in cls.model_fields else ()

@@ -1,10 +1,11 @@
 """Named things, looked up with a suggestion when the name is wrong."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from reprlib import Repr
+from typing import Any, Generic, TypeVar
 
-from rankscope.errors import UnknownNameError
+from rankscope.errors import RegistrationError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -23,8 +24,40 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     return UnknownNameError(f"unknown {kind} {name!r}{hint} Known: {listed or 'none'}.")
 
 
+_short = Repr()
+_short.maxstring = _short.maxother = 80
+
+
+def wrongly_declared(what: str, field: str, found: object, expected: str) -> RegistrationError:
+    """The error for a part of something registered that is not what its kind asks for.
+
+    >>> print(wrongly_declared("measure 'spread[l2]'", "kind", "token", "'tokens' or 'map'"))
+    measure 'spread[l2]': kind is 'token', expected 'tokens' or 'map'
+    """
+    return RegistrationError(f"{what}: {field} is {_short.repr(found)}, expected {expected}")
+
+
+Declared = tuple[str, Callable[[Any], object], str]
+"""A field of something registered, whether what stands there is right, and what is expected, in words."""
+
+
+def check_fields(what: str, item: object, rows: Iterable[Declared]) -> None:
+    """Raise the error of the first field that is not right."""
+    for field, is_right, expected in rows:
+        found = getattr(item, field, None)
+        if not is_right(found):
+            raise wrongly_declared(what, field, found, expected)
+
+
+def is_text(found: object) -> bool:
+    """Whether it is a text with something in it."""
+    return isinstance(found, str) and bool(found.strip())
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """A read-mostly mapping from names to things of one kind; names are registered once.
+
+    ``check`` raises if a thing is not what its kind asks for, so that no wrong one is found later by who uses it.
 
     >>> norms = Registry[int]("norm")
     >>> norms.register("layer", 1)
@@ -35,13 +68,16 @@ class Registry(Mapping[str, T], Generic[T]):
     rankscope.errors.UnknownNameError: unknown norm 'layr'; did you mean 'layer'? Known: layer.
     """
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, check: Callable[[str, T], None] | None = None) -> None:
+        self._kind, self._check = kind, check
         self._items: dict[str, T] = {}
 
     def register(self, name: str, item: T) -> T:
+        """Enter a thing under its name, and return it."""
+        if self._check is not None:
+            self._check(name, item)
         if name in self._items:
-            raise ValueError(f"{self._kind} {name!r} is registered twice")
+            raise wrongly_declared(f"{self._kind} {name!r}", "its name", name, "one that is not taken yet")
         self._items[name] = item
         return item
 

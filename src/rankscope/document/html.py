@@ -193,10 +193,13 @@ def _(block: Tabular) -> Markup:
         tag("th", _words(one.name), scope="col", class_=kind)
         for one, kind in zip(shown.columns, kinds, strict=True)
     ]
-    rows = [
-        tag("tr", *(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True))) for row in shown.rows
-    ]
-    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    # Columns of sentences do not fit beside each other on a phone: there every cell takes a line, after its name.
+    stacked = "why" in kinds
+    names = [column.name if stacked else None for column in shown.columns]
+    rows = [tag("tr", *map(_cell, row, kinds, names)) for row in shown.rows]
+    table = tag(
+        "table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="stacked" if stacked else None
+    )
     title = tag("h3", _words(block.title)) if block.title else Markup("")
     note = tag("p", _words(block.note), class_="note") if block.note else Markup("")
     label = clipped(block.title or "table")
@@ -205,13 +208,13 @@ def _(block: Tabular) -> Markup:
     )
 
 
-def _cell(cell: Cell | str, kind: str | None) -> Markup:
+def _cell(cell: Cell | str, kind: str | None, column: str | None) -> Markup:
     faint = isinstance(cell, Cell) and cell.faint
     classes = " ".join(filter(None, [kind, "faint" if faint else None]))
     words = _words(text_of(cell))
     if isinstance(cell, Cell) and cell.tone is not None:
         words = tag("span", _sign(cell.tone), words, class_=f"pill {cell.tone}")
-    return tag("td", words, class_=classes or None)
+    return tag("td", words, class_=classes or None, data_column=column)
 
 
 @_html.register

@@ -20,16 +20,17 @@ from rankscope.dynamics.resting import at_rest, box, free_coordinates, kept_zero
 from rankscope.dynamics.system import System
 from rankscope.errors import ConfigError
 
-# Directions with a singular value of J - 1 below this share of the largest are those of a family of equilibria, or
-# rounding: J and its decomposition are known to a few hundred units of round-off, 1e-13, at the sizes solved here.
+# Directions with a singular value of J - 1 below this share of the largest, or of one if that is more, are those of a
+# family of equilibria, or rounding: J and its decomposition are known to a few hundred units of round-off, 1e-13, at
+# the sizes solved here.
 _CUTOFF = 1e-12
 
 # A factor other than one must leave less than this share of what one leaves, unless one fails. Near a simple root the
 # plain step squares the error, so that no other factor is better by much more than luck.
 _NOT_BETTER = 0.1
 
-# Corrections that shrink by less than this are those of a multiple root. At a root of multiplicity m a step leaves
-# (m - 1) / m of the distance, half of it or more; at a simple root the quotients of corrections tend to zero.
+# A correction above this share of the last one is that of a multiple root. At a root of multiplicity m a plain step
+# leaves (m - 1) / m of the distance, half of it or more; at a simple root the quotients of corrections tend to zero.
 _LINEAR = 0.25
 
 # Below this singular value of J - 1 a correction may miss how far a multiple root is. At a double root the value is
@@ -296,7 +297,9 @@ def _blindness(x: Tensor, inverse: _Inverse, noise: Tensor) -> Tensor:
         simple = (inverse.size[blind] < _BLIND).sum(dim=-1)  # held coordinates count in both
         multiple[blind] += (near_one - simple).clamp(min=0)
     least = torch.maximum(inverse.least, (noise / size) ** (1 - 1 / multiple)).clamp(max=1.0)
-    return 8 * (multiple - 1) * noise / least  # a correction covers the m-th part of the way
+    # A correction covers the m-th part of the way, which leaves m - 1 times as much. The noise of a step is the sum of
+    # a few roundings: 8 leaves room for them.
+    return 8 * (multiple - 1) * noise / least
 
 
 def _candidates(

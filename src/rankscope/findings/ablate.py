@@ -26,9 +26,10 @@ from rankscope.document import (
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import OWN, ModelOrNetwork, files_of_masks, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
-from rankscope.findings.blame import Blame, Headline
+from rankscope.findings.blame import Blame, blocks_words
 from rankscope.findings.blocks import (
     LN10,
+    ROUNDING_ALONE,
     curves,
     how_to_read,
     legend,
@@ -37,42 +38,43 @@ from rankscope.findings.blocks import (
     split_curves,
 )
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
-from rankscope.findings.subject import Subject, variant_name
+from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Subject, variant_name
 from rankscope.findings.suggest import Suggestions
-from rankscope.findings.verdict import Thresholds
+from rankscope.findings.verdict import STEPS, Thresholds
 
 if TYPE_CHECKING:
     from rankscope.results import Table
 
 DEFAULT_VARIANTS = ("san", "san+mlp", "san+skip", "transformer")
 
-LACKS = {
-    "san": "has neither skips nor MLPs",
-    "san+mlp": "has no skips",
-    "san+skip": "has no MLPs",
-    "transformer": "has all parts",
-}
-"""What is left out of a network, as the end of a sentence that begins with its name."""
+COMPOSITE = "residual_ratio[composite,mean]"
 
-RATIOS = {
-    "residual_ratio[composite,mean]": "how far tokens are from their mean, divided by their size; 0 means all tokens "
-    "are equal. The norm of both is composite: the geometric mean of the largest row sum and the largest column sum of "
-    "absolute entries.",
-    "residual_ratio[frobenius,mean]": "how far tokens are from their mean, divided by their size; 0 means all tokens "
-    "are equal. The norm of both is Frobenius: the root of the sum of squares.",
+NORMS = {
+    COMPOSITE: (
+        "composite norm",
+        "Composite norm of a matrix: the geometric mean of its largest row sum and its largest column sum of absolute "
+        "entries. Verdicts use it because the theorem on attention alone (Dong, Cordonnier, Loukas, "
+        "arXiv:2103.03404) is stated in it.",
+    ),
+    "residual_ratio[frobenius,mean]": (
+        "Frobenius norm",
+        "Frobenius norm of a matrix: the root of the sum of squares of its entries.",
+    ),
 }
-"""What the ratio is that verdicts rest on."""
+"""The norm of the ratio that verdicts rest on: its name, and what it is."""
 
 PLAIN = {
-    "mask": {"full": "no attention mask (every token reads all)", "causal": "causal attention mask"},
+    "mask": {"full": "no attention mask: every token reads all tokens", "causal": "causal attention mask"},
     "norm": {
-        "layer": "LayerNorm",
-        "rms": "RMSNorm",
-        "none": "no norms",
-        "sphere": "norms scale tokens to length one",
+        "layer": "normalisation: LayerNorm",
+        "rms": "normalisation: RMSNorm",
+        "none": "no normalisation",
+        "sphere": "normalisation: tokens are scaled to length one",
     },
 }
 """Masks and norms in words; all others by their name."""
+
+RESIDUAL = "residual[frobenius,mean]"
 
 MOST_SENTENCES = 8
 """Cuts that get a sentence each; of more, only those of the first mask and skip scale."""
@@ -322,16 +324,16 @@ class Fate(Value):
     would_decide: str | None
     """The dtype that would decide, where the verdict is undecided."""
 
-    def words(self, name: str) -> str:
-        """What becomes of the network of that name, in a few sentences."""
+    def words(self, name: str, ratio: str = "residual ratio") -> str:
+        """What becomes of the network of that name, in a few sentences; ``ratio`` is what the ratio is called."""
         if self.verdict == "collapsed":
             said = "has equal tokens at every layer, as far as rounding shows; where they became equal is not seen"
         elif self.log10_value is None:
-            said = "gives no residual ratio above its rounding floor"
+            said = f"gives no {ratio} above its rounding floor"
             if self.no_number_from is not None:
                 said += f", and none at all (overflow or 0/0) from layer {self.no_number_from} on"
         else:
-            said = f"{self._verb}: {self._value}"
+            said = f"{self._verb}: {self._value(ratio)}"
         finer = [] if self.would_decide is None else [f"run it in {self.would_decide} to decide"]
         course = [] if self.log10_value is None or self.verdict == "collapsed" else self._course
         return " ".join(map(sentence, [f"{name} {said}", *course, *finer]))
@@ -346,16 +348,15 @@ class Fate(Value):
             else "cannot be judged because of rounding"
         )
 
-    @property
-    def _value(self) -> str:
-        said = f"its residual ratio is {_size(self.log10_value)} at layer {self.layer}"
+    def _value(self, ratio: str) -> str:
+        said = f"its {ratio} is {_size(self.log10_value)} at layer {self.layer}"
         if self.texts > 1:
-            said += f" (geometric mean over {self.texts} inputs)"
-        some_ = "" if self.all_texts else "in some texts "
+            said += f" (geometric mean over {self.texts} texts)"
+        some_ = "" if self.all_texts or self.texts == 1 else " in some texts"
         if self.no_number_from is not None:
-            said += f"; {some_}there is no number (overflow or 0/0) from layer {self.no_number_from} on"
+            said += f"; from layer {self.no_number_from} on there is no number (overflow or 0/0){some_}"
         elif self.floor_from is not None:
-            said += f" and {some_}not above its rounding floor from layer {self.floor_from} on"
+            said += f"; from layer {self.floor_from} on it cannot be told from rounding{some_}"
         return said
 
     @property
@@ -366,23 +367,26 @@ class Fate(Value):
             less = " or less" if self.rate_is_bound else ""
             until = " on" if self.rate_is_bound else f" to layer {self.layer}"
             said.append(
-                f"from layer {self.starts - 1}{until} it falls by a factor {_factor(self.log10_rate)}{less} per layer "
-                "(geometric mean)"
+                f"from layer {self.starts - 1}{until} every layer multiplies it by {_factor(self.log10_rate)}{less} on "
+                "average"
             )
         elif self.verdict == "not collapsing" and self.log10_pace is not None:
             said.append(
-                f"it falls in each of the last layers, by a factor {_factor(self.log10_pace)} per layer (geometric "
-                "mean)"
+                f"each of its last layers lowers it, and multiplies it by {_factor(self.log10_pace)} on average"
             )
         if self.leads_to is not None and not self.has_arrived:
             to = _size(self.leads_to.log10_value)
             said.append(
-                f"extrapolated at the pace of its last layers, a deeper network would have {to} at layer "
+                f"at the pace of its last layers a deeper network would reach {to} at layer "
                 f"{self.leads_to.layer}"
             )
         if self.dip is not None:
             known = self.dip.log10_value is not None
-            depth = f"to {_size(self.dip.log10_value)}" if known else "below its rounding floor"
+            depth = (
+                f"to {_size(self.dip.log10_value)}"
+                if known
+                else "so low that it cannot be told from rounding"
+            )
             said.append(
                 f"on the way it falls {depth} at layer {self.dip.layer} and has recovered by layer "
                 f"{self.dip.recovered}"
@@ -442,9 +446,20 @@ class AblateFinding(Finding):
         """Which cuts collapse, a sentence on each, who is to blame, and what would help."""
         said = [self.conclusion]
         shown = self.cuts if len(self.cuts) <= MOST_SENTENCES else self.first_cuts[:MOST_SENTENCES]
-        said += [one.words(self.name_of(one)) for one in shown]
-        said += [one.words for one in (self.blame, self.suggest) if one is not None]
+        said += [one.words(self.name_of(one), self._ratio) for one in shown]
+        if self.blame is not None:
+            said.append(self.blame.words)
+        if self.suggest is not None:
+            fates = {one.collapses for one in self.first_cuts if one.variant == self.suggest.network.variant}
+            needless = f" {sentence(f'{self.suggest.network.name} does not collapse, so it needs none')}"
+            said.append(self.suggest.words + (needless if fates == {False} else ""))
         return tuple(said)
+
+    @property
+    def _ratio(self) -> str:
+        """What the ratio is called that verdicts rest on."""
+        norm = NORMS.get(self.definition or "")
+        return "residual ratio" if norm is None else f"residual ratio ({norm[0]})"
 
     @property
     def first_cuts(self) -> tuple[Fate, ...]:
@@ -494,7 +509,7 @@ class AblateFinding(Finding):
             rest = name.removeprefix("attention alone").removeprefix("attention")
             name = f"attention{rest} and what is run as it is ({self.subject.pieces})"
         if self.only_blocks is not None:
-            name = f"the model with {_blocks(self.only_blocks)} as {one.variant}"
+            name = f"the model with {blocks_words(self.only_blocks)} as {one.variant}"
         extra = [] if len({cut.mask for cut in self.cuts}) == 1 else [f"mask {one.mask}"]
         if len({cut.skip_scale for cut in self.cuts if self._has_skips(cut)}) > 1 and self._has_skips(one):
             own = one.skip_scale is None
@@ -530,14 +545,16 @@ class AblateFinding(Finding):
         subject = "a random network" if self.subject.model == "random" else self.subject.model
         table = self.measured()
         notes = {name: self._meaning(name) for name in self._measured_names}
-        if self.definition in RATIOS:
-            notes[self.definition] = "The residual ratio, as explained above."
+        if self.definition in NORMS:
+            notes[self.definition] = ""
+        if RESIDUAL in notes:
+            notes[RESIDUAL] += " It also changes when all tokens grow or shrink, so verdicts use a ratio."
         means = [mean_by_layer(table, name, note=note) for name, note in notes.items()]
         meanings = how_to_read(self._meanings())
         first, *rest = self.subject.facts(self.table)
         shared = {name: table.frame[name].unique().to_list() for name in ("mask", "norm")}
         rest = [
-            ", ".join(
+            "; ".join(
                 PLAIN[name].get(one[0], f"{name} {one[0]}") for name, one in shared.items() if len(one) == 1
             ),
             *rest,
@@ -568,31 +585,45 @@ class AblateFinding(Finding):
 
     def _meanings(self) -> list[str]:
         """What a residual ratio is, when a network collapses, and what the names of the networks mean."""
-        limits, said = Thresholds(), []
-        if self.definition is not None:
-            meaning = (
-                RATIOS.get(self.definition)
-                or f"{self._meaning(self.definition)} 0 means all tokens are equal."
-            )
-            said.append(f"Residual ratio: {meaning}")
-            said.append(
-                f"A network collapses if this ratio falls to 1/{number(limits.fall)} of an earlier value or less, "
-                f"and is {number(limits.collapsed)} or less at the last layer, or would be at twice the depth at the "
-                "pace of its last layers."
-            )
+        limits = Thresholds()
+        said = ["Layer 0 is what enters the first block; layer l is what leaves block l."]
         kinds = {one.variant.removesuffix("-norm"): one.variant for one in self.cuts}
         lacks = [f"{shown} {LACKS[kind]}" for kind, shown in kinds.items() if kind in LACKS]
         if lacks:
-            where = "" if self.only_blocks is None else f" in {_blocks(self.only_blocks)}"
-            said.append(f"Networks share all weights: {listed(lacks)}{where}.")
+            where = "" if self.only_blocks is None else f" in {blocks_words(self.only_blocks)}"
+            said.append(f"Variants have the weights of the model: {listed(lacks)}{where}.{self._norms}")
+        said.append(RESIDUAL_WORDS)
+        if self.definition is not None:
+            equal = "0 means that all tokens are equal"
+            meaning = f"{self._meaning(self.definition)} {sentence(equal)}"
+            if self.definition in NORMS:
+                meaning = f"norm of the residual divided by that of the tokens; {equal}. {NORMS[self.definition][1]}"
+            few = f"{number(limits.collapsed)} or less"
+            said.append(f"Residual ratio: {meaning}")
+            said.append(
+                f"Collapse: (1) the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier "
+                f"layer, and (2) it is {few}, or the last {STEPS} layers all lower it and at their pace it would be "
+                f"{few} at twice the depth. scan judges by nearly the same conditions, in the Frobenius norm (root of "
+                "the sum of squares) of tokens scaled to length one; the two may differ where few tokens or channels "
+                "are far larger than the rest."
+            )
+        if self.blame is not None and self.definition != "residual_ratio[frobenius,mean]":
+            said.append("The effect of each part is that on the residual ratio in the Frobenius norm.")
         if self.suggest is not None:
             said.append(
-                "Unit residual ratio: the residual ratio in the Frobenius norm (root of the sum of squares), after "
-                "every token is scaled to length one."
+                "Unit residual ratio: the residual ratio in the Frobenius norm after every token is scaled to length "
+                "one, as in scan. Changes are ranked by it."
             )
-        if any(one.variant.endswith("-norm") for one in self.cuts):
-            said.append("-norm: the norms of the blocks are left out too.")
         return said
+
+    @property
+    def _norms(self) -> str:
+        """What becomes of norms when parts are left out, as a sentence; empty where there are none."""
+        if any(one.variant.endswith("-norm") for one in self.cuts):
+            return " -norm has no normalisation in its blocks either."
+        if self.semantics == "paper" or set(self.table.frame["norm"]) == {"none"}:
+            return ""
+        return " An MLP is left out together with its own normalisation; all other normalisation stays."
 
     def _meaning(self, definition: str) -> str:
         """What a table of that measure shows."""
@@ -600,29 +631,36 @@ class AblateFinding(Finding):
 
     def _legend(self, tables: Sequence[Tabular]) -> str:
         """What columns and marks mean, those that occur."""
+        from rankscope.results.statistics import FACTORS
+
         cells = [text_of(cell) for one in tables for row in one.rows for cell in row]
         several = self.subject.texts * self.subject.seeds > 1
-        said = ["Columns are layers: 0 is what enters the first block."]
+        said = ["Columns are layers."]
         if several:
-            said.append("Means over all texts and seeds, geometric for residuals, ratios and diameters.")
+            many = {"texts": self.subject.texts, "seeds": self.subject.seeds}
+            over = listed([name for name, number_of in many.items() if number_of > 1])
+            is_mixed = any(one.partition("[")[0] not in FACTORS for one in self._measured_names)
+            means = f"means over all {over}, geometric ones of residuals, ratios and diameters"
+            said.append(f"Numbers are {means if is_mixed else f'geometric means over all {over}'}.")
         if any(cell.endswith("*") for cell in cells):
-            where = "in some text " if several else ""
-            said.append(f"*: {where}not above its rounding floor, so the number may be rounding alone.")
+            where = "in some texts, or in all, " if several else ""
+            said.append(f"*: {where}{ROUNDING_ALONE}.")
+        said.append("In the brackets of a name, mean says that the mean token is subtracted.")
         if NOTHING in cells:
             said.append("-: no number (0/0 or overflow).")
         return " ".join(said)
 
     def _blame(self, blame: Blame) -> Section:
-        name = headline_name(blame.network)
+        name = blame.network.name
         return Section(
-            f"What each part does to the residual ratio: {name}",
+            f"What each part does to the residual ratio (Frobenius norm) of {name}",
             [legend(blame.legend), blame.tabular(), Figure(blame.panel())],
         )
 
     def _suggest(self, suggest: Suggestions) -> Section:
-        name = headline_name(suggest.network)
+        name = suggest.network.name
         return Section(
-            f"What if: changes to {name}, best first",
+            f"What if: changes to {name}, the largest gain first",
             [
                 Prose(suggest.meanings, "What is changed"),
                 legend(suggest.legend),
@@ -695,21 +733,7 @@ class AblateFinding(Finding):
         pictures: list[Picture] = list(self.panels())
         pictures += [] if self.blame is None else [self.blame.panel()]
         pictures += [] if self.suggest is None else [self.suggest.bars()]
-        return Chart(pictures)
-
-
-def headline_name(network: Headline) -> str:
-    """The network that blame and what-ifs are about, in a few words."""
-    extra = [] if network.asked_mask is None else [f"mask {network.asked_mask}"]
-    extra += [] if network.skip_scale is None else [f"skip scale {number(network.skip_scale)}"]
-    extra += ["without norms"] if network.without_norms else []
-    extra += [] if network.blocks == "all" else [f"changed in {_blocks(network.blocks)}"]
-    name = variant_name(network.variant)
-    return ", ".join([name, *extra])
-
-
-def _blocks(text: str) -> str:
-    return f"block{'s' if ',' in text or '-' in text else ''} {text}"
+        return Chart(pictures, title=self.picture_title)
 
 
 def _size(log10: float | None) -> str:

@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from rankscope.core.config import Config
-from rankscope.core.words import article
+from rankscope.core.registry import is_text, wrongly_declared
+from rankscope.core.words import article, listed
 from rankscope.errors import ConfigError, Option, options
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Spelling(TypedDict, total=False):
         moved: former names that now mean something else, or nothing: using one is an error that names this option.
         positional: it is given without a name.
         many: it may be given several times.
+        formats: of a view, the formats that it changes, where it does not change all of them.
     """
 
     shown: str
@@ -53,10 +55,13 @@ class Spelling(TypedDict, total=False):
     moved: tuple[str, ...]
     positional: bool
     many: bool
+    formats: tuple[str, ...]
 
 
 def option(default: Any, help_: str, **more: Any) -> Any:
     """A field that is an option: its default, its help, how it is spelled, and what else pydantic's ``Field`` takes."""
+    if not is_text(help_):
+        raise wrongly_declared(f"option with the default {default!r}", "its help", help_, "a sentence")
     spelling = {name: more.pop(name) for name in Spelling.__annotations__ if name in more}
     return Field(default, description=help_, json_schema_extra=spelling or None, **more)
 
@@ -404,6 +409,17 @@ class View(CommandConfig):
     """Options of a command that change no number: what is shown of a finding, and what makes the program fail."""
 
     group = "What is shown"
+
+    def refuse_idle(self, wanted: str) -> None:
+        """Raise if an option was given that changes other formats than the one that is written."""
+        for name in sorted(self.explicit):
+            formats = spelling_of(type(self).model_fields[name]).get("formats", (wanted,))
+            if wanted not in formats:
+                raise ConfigError(
+                    Option(name),
+                    f" has no effect on {wanted}, only on {listed(formats)}; leave it out, or ask for ",
+                    Option("format", formats[0]),
+                )
 
     def document(self, finding: Any) -> "Document":
         """The page."""

@@ -7,6 +7,7 @@ later code reads a fact out of prose.
 import json
 import math
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -138,6 +139,11 @@ class Finding(Value):
     @abstractmethod
     def words(self) -> tuple[str, ...]:
         """What was found, in sentences; the first is the conclusion."""
+
+    @property
+    def picture_title(self) -> str:
+        """The conclusion as the title of a picture: the first sentence without its full stop."""
+        return re.split(r"\.(?:\s+(?=[A-Z])|$)", next(iter(self.words), ""), maxsplit=1)[0]
 
     @abstractmethod
     def document(self) -> "Document":

@@ -5,15 +5,18 @@ every other part by more than both floors. Where massive tokens or one channel m
 ratio follows them and not the other tokens, so nobody is named either.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
 from pydantic import FiniteFloat, model_validator
 
 from rankscope.charts import Line, Panel, Point
-from rankscope.core.words import NOTHING, count, number, percent
+from rankscope.core.words import NOTHING, count, number, percent, sentence
 from rankscope.document import Cell, Column, Tabular
 from rankscope.findings.base import Number, Value
+from rankscope.findings.blocks import ROUNDING_ALONE
+from rankscope.findings.subject import variant_name
 
 RATIO = "residual_ratio[frobenius,mean]"
 DEFINITION = f"blame[{RATIO}]"
@@ -28,7 +31,7 @@ Sign = Literal[-1, 1]
 NAME = "residual ratio (Frobenius norm)"
 """What ``RATIO`` is called in sentences."""
 
-PLAIN = {"skip": "adding the skip", "mlp": "the MLP", "norm": "the norm", "scale": "the scale"}
+PLAIN = {"skip": "adding the skip", "mlp": "the MLP", "norm": "normalisation", "scale": "the scale"}
 """Kinds of parts as the subject of a sentence; all others by their name."""
 
 COLORS = {"attention": 1, "mlp": 0, "skip": 2, "norm": 3, "scale": 4}
@@ -122,6 +125,15 @@ class BlamedBlock(Sums, title="Block"):
     """Its number, from 1."""
 
 
+def blocks_words(text: str) -> str:
+    """Numbers of blocks as words.
+
+    >>> blocks_words("3"), blocks_words("3,5-7")
+    ('block 3', 'blocks 3,5-7')
+    """
+    return f"block{'s' if ',' in text or '-' in text else ''} {text}"
+
+
 class Headline(Value):
     """The network that blame and what-ifs are about."""
 
@@ -145,6 +157,15 @@ class Headline(Value):
 
     without_norms: bool
     """Whether its norms were taken out."""
+
+    @property
+    def name(self) -> str:
+        """The network in a few words."""
+        extra = [] if self.asked_mask is None else [f"mask {self.asked_mask}"]
+        extra += [] if self.skip_scale is None else [f"skip scale {number(self.skip_scale)}"]
+        extra += ["without norms"] if self.without_norms else []
+        extra += [] if self.blocks == "all" else [f"changed in {blocks_words(self.blocks)}"]
+        return ", ".join([variant_name(self.variant), *extra])
 
     @classmethod
     def unchanged(cls) -> Self:
@@ -205,57 +226,60 @@ class Blame(Sums):
 
     @property
     def words(self) -> str:
-        """One sentence: what does most for collapse and what most against it."""
-        place = f"Over {count(len(self.blocks), 'block')}"
-        return self._sentence(place, self, self.dominated, {-1: self.block_for, 1: self.block_against})
+        """What all blocks together do to the ratio, which part lowers it most and which raises it most."""
+        blocks = "only block" if len(self.blocks) == 1 else count(len(self.blocks), "block")
+        where = f"the {blocks} of {self.network.name}"
+        return self._sentence(where, self, self.dominated, {-1: self.block_for, 1: self.block_against})
 
     def words_of(self, block: int) -> str:
         """The same of one block."""
         near = [one for one in self.dominated if one.layer in (block - 1, block)]
-        return self._sentence(f"In block {block}", self.blocks[block - 1], near, {})
+        return self._sentence(f"block {block}", self.blocks[block - 1], near, {})
 
     def _sentence(
         self, place: str, sums: Sums, dominated: Sequence[Dominance], at: Mapping[int, int | None]
     ) -> str:
         if sums.kinds is None:
-            return f"{place}, nothing is ranked: in every text some step is not above its rounding floor{self._hint}."
+            return f"In {place} no part is named: in every text some step cannot be told from rounding{self._hint}."
         if sums.is_dominated:
             why = (
                 dominated[0].words
                 if dominated
                 else "massive tokens or one channel hold most of the sum of squares"
             )
-            return f"{place}, nothing is ranked: {why}."
-        where = f"{place}{self._mean_of(sums.texts)}"
+            return f"In {place} no part is named: {why}."
         if sums.floors is None:
-            return f"{where}, nothing is ranked: no rounding floor was estimated."
+            return f"In {place} no part is named: no rounding floor was estimated."
         first, second = self._side(sums, -1, at.get(-1)), self._side(sums, 1, at.get(1))
-        return f"{where}, {first} and {second}."
+        multiply = "multiply" if sums is self and len(self.blocks) > 1 else "multiplies"
+        total = math.fsum((sums.kinds or {}).values()) if sums.total is None else sums.total
+        whole = f"{place} {multiply} the {NAME} by {number(math.exp(total))}{self._mean_of(sums.texts)}"
+        return f"{sentence(whole)} {sentence(f'{first}; {second}')}"
 
     def _side(self, sums: Sums, sign: Sign, block: int | None) -> str:
         does, kind = "lowers" if sign < 0 else "raises", sums.named(sign)
-        what = f"ln of the {NAME}" if sign < 0 else "it"
         if kind is None:
-            lost = f"which part {does} {what} most is lost in rounding"
-            return f"no part {does} {what}" if sums.is_decided(sign) else lost
-        value = signed((sums.kinds or {})[kind])
+            lost = f"which part {does} it most cannot be told from rounding"
+            return f"no part {does} it" if sums.is_decided(sign) else lost
+        value = f"by a factor of {number(math.exp((sums.kinds or {})[kind]))}"
         if block is not None and len(self.blocks) > 1:
-            value += f", of which {signed((self.blocks[block - 1].kinds or {})[kind])} in block {block}"
-        return f"{PLAIN.get(kind, kind)} {does} {what} most ({value})"
+            own = number(math.exp((self.blocks[block - 1].kinds or {})[kind]))
+            value += f" in all and of {own} in block {block} alone"
+        return f"{PLAIN.get(kind, kind)} {does} it most, {value}"
 
     def _mean_of(self, texts: int) -> str:
         if self.all_texts == 1:
             return ""
         if texts == self.all_texts:
-            return f" (mean of {texts} texts)"
+            return f" (geometric mean over {texts} texts)"
         return (
-            f" (mean of {texts} of {self.all_texts} texts; in the others some step is not above its rounding floor"
-            f"{self._hint})"
+            f" (geometric mean over {texts} of {self.all_texts} texts; in the others some step cannot be told from "
+            f"rounding{self._hint})"
         )
 
     @property
     def _hint(self) -> str:
-        return "" if self.split else ", below which the split pass can go"
+        return "" if self.split else "; --split carries the residual below it"
 
     def tabular(self) -> Tabular:
         """One line per block and one for all: the change by every kind of part, and their sum."""
@@ -281,18 +305,26 @@ class Blame(Sums):
         lines = (*self.blocks, self)
         is_starred = any(not _is_real(line, kind) for line in lines for kind in line.kinds or ())
         said = [
-            f"Each number is the change of ln {RATIO} from before a part to after it, in order of execution.",
-            "Below zero tokens come closer to their mean, towards collapse. Parts of one kind in a block are summed.",
+            f"Each number is the change of ln of the ratio, ln(after) - ln(before), by one kind of part in one block: "
+            f"-0.7 halves the ratio, +0.7 doubles it. The ratio is {RATIO}.",
+            "Below zero tokens come closer to their mean relative to their size, which is towards collapse.",
         ]
-        if "skip" in self.kind_names:
-            said.append("skip: the change when what goes around attention or the MLP is added back.")
+        kinds = self.kind_names
+        if "attention" in kinds or "mlp" in kinds:
+            beside = "; the skip is not yet added" if "skip" in kinds else ""
+            said.append(f"attention, mlp: from what enters the part to what it puts out{beside}.")
+        if "skip" in kinds:
+            said.append(
+                "skip: from what the part puts out to its sum with what goes around it. norm: normalisation. A block "
+                "may have several of a kind; their changes are added."
+            )
         said.append(
             "sum: over the parts of the block. all: over the blocks, from the input to the last layer."
         )
         if any(line.texts != self.all_texts for line in lines):
             said.append("texts: how many have every step above its rounding floor; only these are averaged.")
         if is_starred:
-            said.append("*: not above its rounding floor, so the number may be rounding alone.")
+            said.append(f"*: {ROUNDING_ALONE}.")
         return said
 
     @property
@@ -326,7 +358,7 @@ class Blame(Sums):
             scale="linear",
             notes=[
                 DEFINITION,
-                "Below zero tokens come closer to their mean (towards collapse), above zero further from it.",
+                "Below zero tokens come closer to their mean relative to their size (towards collapse).",
             ],
         )
 

@@ -15,10 +15,26 @@ if TYPE_CHECKING:
     from rankscope.results import Table
     from rankscope.results.statistics import LayerMean
 
-LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head")
+LINES = ("variant", "mask", "norm", "model", "semantics", "site", "head", "dim")
 """Columns that tell networks and places of measurement apart, in the order in which they are named."""
 
 LN10 = math.log(10.0)
+
+TAGS = {
+    "frobenius": "Frobenius norm",
+    "composite": "composite norm",
+    "spectral": "spectral norm",
+    "l1": "l1 norm",
+    "l2": "l2 norm",
+    "linf": "linf norm",
+    "mean": "",
+    "off_diagonal": "mean over pairs of tokens",
+    "unit": "unit tokens",
+}
+"""Words for what stands in the brackets of a definition; that the mean token is subtracted needs none."""
+
+ROUNDING_ALONE = "not above its rounding floor, which is what rounding alone could have made it"
+"""What a star behind a number means, and what a floor is."""
 
 
 HOW_TO_READ = "How to read this"
@@ -36,9 +52,30 @@ def legend(lines: Sequence[str]) -> Prose:
     return Prose(lines, "Legend")
 
 
+def in_words(definition: str) -> str:
+    """A definition in words, without its id.
+
+    >>> in_words("residual_ratio[composite,mean]"), in_words("diameter[l2]")
+    ('residual ratio (composite norm)', 'diameter (l2 norm)')
+    """
+    name, _, tags = definition.removesuffix("]").partition("[")
+    words = ", ".join(filter(None, (TAGS.get(tag, tag.replace("_", " ")) for tag in tags.split(","))))
+    return f"{name.replace('_', ' ')} ({words})" if words else name.replace("_", " ")
+
+
+def heading(definition: str) -> str:
+    """A definition as a heading: its words, then its id.
+
+    >>> heading("residual_ratio[composite,mean]")
+    'Residual ratio (composite norm): residual_ratio[composite,mean]'
+    """
+    words = in_words(definition)
+    return f"{words[:1].upper()}{words[1:]}: {definition}"
+
+
 def varying(table: "Table", names: Sequence[str] = LINES) -> list[str]:
     """Those of the columns in which rows differ."""
-    return [name for name in names if table.frame[name].n_unique() > 1]
+    return [name for name in names if name in table.frame.columns and table.frame[name].n_unique() > 1]
 
 
 def mean_by_layer(table: "Table", definition: str, *, most: int = 13, note: str = "") -> Tabular:
@@ -62,7 +99,7 @@ def mean_by_layer(table: "Table", definition: str, *, most: int = 13, note: str 
             [*(str(row[name]) for name in names), *(Cell(c, c.endswith(UNRESOLVED_MARK)) for c in cells)]
         )
     columns = [*(Column(name, "name") for name in names), *(Column(layer) for layer in shown)]
-    return Tabular(columns=columns, rows=rows, title=definition, note=note)
+    return Tabular(columns=columns, rows=rows, title=heading(definition), note=note)
 
 
 def text_lengths(table: "Table", texts: int, tokens: float) -> str:
@@ -78,15 +115,15 @@ def text_lengths(table: "Table", texts: int, tokens: float) -> str:
 def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] = ()) -> Panel:
     """One line per network over layers: the geometric mean, and a band from the smallest to the largest."""
     from rankscope.results import layer_summary
-    from rankscope.results.statistics import LayerMean
+    from rankscope.results.statistics import GROUP, LayerMean
     from rankscope.results.table import read_rows
 
     own = table.where(definition=definition)
     names = varying(own)
-    summary = layer_summary(own)
+    summary = layer_summary(own, by=[name for name in names if name not in GROUP])
     lines = []
     for key, rows in summary.group_by(*(names or ["definition"]), maintain_order=True):
-        name = " ".join(str(one) for one in key) if names else ""
+        name = " ".join(_shown(at, one) for at, one in zip(names, key, strict=False)) if names else ""
         lines.append(
             Line(name=name, points=[_point(row, name) for row in read_rows(rows.sort("layer"), LayerMean)])
         )
@@ -95,6 +132,10 @@ def curves(table: "Table", definition: str, *, title: str, notes: Sequence[str] 
         lines.append(Line(name="floor", points=floors, style="dotted", color=-1, dots=False))
     name = definition.partition("[")[0].replace("_", " ")
     return Panel(title=title, lines=lines, value=name, notes=[definition, *notes])
+
+
+def _shown(column: str, value: object) -> str:
+    return f"dim {value}" if column == "dim" else str(value)
 
 
 def split_curves(table: "Table", definition: str, *, title: str) -> Panel:

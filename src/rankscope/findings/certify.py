@@ -27,7 +27,7 @@ from rankscope.document import (
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
-from rankscope.findings.blocks import LN10, how_to_read, legend
+from rankscope.findings.blocks import LN10, ROUNDING_ALONE, how_to_read, legend
 from rankscope.findings.collapse import Apart
 from rankscope.findings.subject import CutSubject
 
@@ -47,12 +47,12 @@ Definition = Literal[
 """What a certificate can speak of."""
 
 NAMES: dict[Definition, str] = {
-    "residual[frobenius,mean]": "residual (Frobenius)",
-    "residual[composite,mean]": "residual (composite)",
-    "residual[l1,mean]": "residual (largest column)",
-    "diameter[l1]": "largest distance between two tokens (l1)",
-    "diameter[l2]": "largest distance between two tokens (l2)",
-    "diameter[linf]": "largest distance between two tokens (linf)",
+    "residual[frobenius,mean]": "residual (Frobenius norm)",
+    "residual[composite,mean]": "residual (composite norm)",
+    "residual[l1,mean]": "residual (largest column sum)",
+    "diameter[l1]": "largest distance between two tokens (l1 norm)",
+    "diameter[l2]": "largest distance between two tokens (l2 norm)",
+    "diameter[linf]": "largest distance between two tokens (linf norm)",
 }
 
 SHORT: dict[str, Definition] = {
@@ -136,7 +136,11 @@ class CertifyView(Limits):
 
     group = "Certificate"
     limits: ClassVar = ("require_lower", "require_upper")
-    explain: bool = option(False, "Print what printed bounds are made of, and which assumption fails first.")
+    explain: bool = option(
+        False,
+        "Print what printed bounds are made of, and which assumption fails first.",
+        formats=("table",),  # pages and JSON always have it
+    )
     require_lower: float | None = option(
         None,
         "Exit with 1 unless the last layer keeps this part of the input's residual, proven.",
@@ -219,6 +223,9 @@ class Failed(Value):
     relation: Literal["<=", "<", ">="] = "<="
     """How the number had to stand to its limit."""
 
+    paper: str | None = None
+    """Who printed the theorem, and where in their paper; null of our own bounds."""
+
     @property
     def words(self) -> str:
         """Its name, with the number that was found and its limit.
@@ -241,7 +248,8 @@ class Failed(Value):
         >>> Failed(of="wu-masked", name="no skip connections").fact
         'the network has skips'
         >>> Failed(of="certificate", name="the block contracts", found=1516.0, limit=1.0).fact
-        'the residual may grow by a factor of up to 1516; an upper bound needs a factor of at most 1'
+        'all parts of it together may multiply the residual by up to 1516, which allows no less than the size of the \
+state does'
         """
         known = self.found is not None and self.limit is not None and math.isfinite(self.found)
         if known and self.name in WITH_NUMBERS:
@@ -257,7 +265,7 @@ class Failed(Value):
     def side(self) -> str:
         """Which bound it is about."""
         if self.of != OURS:
-            return f"theorem {self.of}"
+            return f"upper ({self.paper}: {self.of})" if self.paper else f"theorem {self.of}"
         return (
             "upper"
             if self.name in ("the block contracts", "upper bound below the size of the state")
@@ -271,11 +279,14 @@ INSTEAD = {
     "branch weaker than its skip": "a branch may change the residual as much as its skip carries, so the two may "
     "cancel",
     "attention has a skip around it": "attention has no skip around it, so it may make different tokens equal",
-    "MLP keeps tokens apart": "the slopes of the MLP differ so much between tokens that it may make two of them equal",
-    "norm keeps tokens apart": "tokens may differ in length or mean alone, and a norm removes such differences",
-    "norm weights away from zero": "a norm weight may be zero, which removes a channel",
-    "arithmetic fine enough": "rounding may have moved tokens so far that attention maps and norms are no longer known",
-    "the block contracts": "the residual may grow in the block, so the bound of the layer before gives no useful one",
+    "MLP keeps tokens apart": "the MLP may map two different tokens to the same one",
+    "norm keeps tokens apart": "all that is known allows tokens to differ only in what normalisation removes, such as "
+    "their length",
+    "norm weights away from zero": "a weight of a normalisation may be zero, which removes a channel",
+    "arithmetic fine enough": "the worst-case estimate of rounding (not rounding itself) is too coarse to know "
+    "attention maps or norm scales",
+    "the block contracts": "the parts of the block may enlarge the residual so much that the size of the state is the "
+    "better bound",
     "upper bound below the size of the state": "the bound that follows from the blocks before is no smaller than the "
     "size of the state",
     "no skip connections": "the network has skips",
@@ -306,11 +317,11 @@ INSTEAD = {
 
 WITH_NUMBERS = {
     "attention weaker than its skip": "attention may multiply the residual by up to {found} and its skip multiplies it "
-    "by {limit}; a lower bound needs the skip to be stronger",
+    "by {limit}, so the two may cancel; a lower bound needs attention's factor to be the smaller one",
     "branch weaker than its skip": "a branch may multiply the residual by up to {found} and its skip multiplies it by "
-    "{limit}; a lower bound needs the skip to be stronger",
-    "the block contracts": "the residual may grow by a factor of up to {found}; an upper bound needs a factor of at "
-    "most {limit}",
+    "{limit}, so the two may cancel; a lower bound needs the factor of the branch to be the smaller one",
+    "the block contracts": "all parts of it together may multiply the residual by up to {found}, which allows no "
+    "less than the size of the state does",
     "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
     "size of the state",
     "gamma large enough": "the factor gamma in the theorem would have to be {found} or more, and {limit} was used",
@@ -474,7 +485,7 @@ class Standing(Value):
         if self.collapse_layer is not None:
             said.append(
                 f"Proven: from layer {self.collapse_layer} on the {name} is at most {COLLAPSED:.0%} of the size of the "
-                f"tokens at the same layer; at layer {last} it is {_times(self.upper, 1)}."
+                f"state of the same layer; at layer {last} it is {_times(self.upper, 1)}."
             )
         elif not self.upper_vacuous:
             said.append(f"Proven: at layer {last} the {name} is {_times(self.upper, 1)}.")
@@ -680,8 +691,9 @@ class CertifyFinding(Finding):
         said += [one.words for one in self.apart]
         if self.left_out:
             said.append(
-                "All tokens that the network reads take part, also "
-                f"{count(self.left_out, 'special token')} that scan and ablate do not measure."
+                f"Bounds hold for all tokens that attention reads, also for {count(self.left_out, 'special token')} "
+                "that scan and ablate leave out; numbers of these commands are therefore not comparable with those "
+                "below."
             )
         return tuple(said)
 
@@ -697,7 +709,7 @@ class CertifyFinding(Finding):
             return "An upper bound is proven", "look"
         if one.proven_until:
             return f"Bounds are proven up to layer {one.proven_until}", "unknown"
-        return "Nothing useful is proven", "unknown"
+        return "No useful bound follows from the parts of the network", "unknown"
 
     def document(self, *, explain: bool = False) -> Document:
         """The conclusion, the picture, the bounds of every layer, what failed, what printed bounds are made of.
@@ -707,12 +719,12 @@ class CertifyFinding(Finding):
         title, tone = self.headline
         failed = self._failed()
         picture = (
-            "The residual of the network computed with exact real numbers lies in the band. Gray parts are true but "
-            "not useful: the size of the state alone says as much. The green line is what was measured."
+            "The residual of the network run without rounding lies in the band. Gray parts are true but not useful: "
+            "the size of the state alone says as much. The green line is what was measured."
         )
         meanings = how_to_read(self._meanings())
         return Document(
-            title=f"What is proven of {clipped(self.subject.name, 160)}",
+            title=f"Proven bounds on how far apart tokens are: {clipped(self.subject.name, 150)}",
             command=self.command,
             facts=self._facts(),
             blocks=some(
@@ -737,7 +749,8 @@ class CertifyFinding(Finding):
 
     def chart(self) -> Chart:
         """A panel per definition: the proven band, what was measured, the printed bound dashed, vacuous pieces gray."""
-        return Chart([_panel(name, self._of(name), self._several) for name in self.standings])
+        panels = [_panel(name, self._of(name), self._several) for name in self.standings]
+        return Chart(panels, title=self.picture_title)
 
     @property
     def _several(self) -> bool:
@@ -753,57 +766,70 @@ class CertifyFinding(Finding):
             if self._several
             else []
         )
-        return [*self.subject.facts(self.table), *rule, *several]
+        return [*self.subject.facts(self.table, "float64"), *rule, *several]
 
     def _legend(self) -> list[str]:
         shown = [text_of(cell) for one in self.bounds for cell in _cells(one, [])[1:5]]
         has_printed = any(one.bound is not None for one in self.bounds)
-        said = ["layer: 0 is what enters the first block.", "lower is rounded down, upper is rounded up."]
+        said = ["lower is rounded down, upper is rounded up."]
         said.append(
-            "measured: computed in floating point, with residuals kept apart from the mean so that tiny ones survive."
+            "measured: what a run gives. Mean token and residual are computed apart from each other, so that a small "
+            "residual is not lost in rounding."
         )
         if any(text.startswith("(") for text in shown):
-            said.append("In brackets: true but not useful, no smaller than the size of the state.")
+            said.append("In brackets: true, but not useful.")
         if any(one.lower == -math.inf or one.upper == math.inf for one in self.bounds):
-            said.append(f"{NOTHING}: no such bound follows from weights and attention maps.")
+            said.append(f"{NOTHING}: no such bound was found.")
         if has_printed:
             said.append("printed bound: what the formula of a paper gives.")
         if any(one.bound is not None and not one.bound_proven for one in self.bounds):
             said.append("?: a condition of the paper is not met here, so this number is not proven.")
         if not all(one.resolved for one in self.bounds):
-            said.append("*: measured, but not above its rounding floor (estimated from a perturbed run).")
+            said.append(f"*: {ROUNDING_ALONE} (estimated from a perturbed run).")
         lower, upper = {_lower_by(one) for one in self.bounds}, {one.upper_by for one in self.bounds}
         used = (lower | upper) - {None}
         if used:
             columns = [name for name, found in (("lower by", lower), ("upper by", upper)) if found - {None}]
             said.append(f"{', '.join(columns)}: what gave the bound.")
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
+        if len(self.standings) > 1:
+            said.append("Each table bounds another measure of how far apart tokens are (option definitions).")
         return said
 
     def _meanings(self) -> list[str]:
         """What is bounded, what bounds are made of, and when one is useful."""
         residual = any(one.startswith("residual") for one in self.standings)
         diameter = any(one.startswith("diameter") for one in self.standings)
-        said = (
-            ["Residual: how far tokens are from their mean; 0 means all tokens are equal."]
-            if residual
-            else []
-        )
+        said = ["Layer 0 is what enters the first block; layer l is what leaves block l."]
+        if residual:
+            said.append(
+                "Residual: tokens minus their mean token (not the residual connection, which is called skip here), "
+                "as the norm of that matrix; 0 means that all tokens are equal."
+            )
         if diameter and not residual:
-            said = ["Bounded is the largest distance between two tokens; 0 means all tokens are equal."]
+            said.append(
+                "Bounded is the largest distance between two tokens; 0 means that all tokens are equal."
+            )
         texts = "these texts" if self._several else "this text"
         return [
             *said,
-            f"lower, upper: computed with exact real numbers from these weights on {texts}, the value of a layer lies "
-            "between them. They follow from weights, attention maps, norm scales and MLP slopes, and so explain it.",
-            "Size of the state: a bound on the tokens themselves, rounding included, which limits how far apart they "
-            "can be.",
+            f"lower, upper: if the network with these weights read {texts} without any rounding, the value of each "
+            "layer would lie between them. They follow block by block from its parts: from the weights and, as seen on "
+            f"{texts}, attention maps, norm scales (what normalisation divides tokens by) and MLP slopes (derivatives "
+            "of the activation).",
+            "Size of the state: how far apart the tokens of a layer can be at most, given only the norm of these "
+            "tokens and the worst case of rounding, which grows with every layer.",
             "A bound is useful if it is a lower bound above zero, or an upper bound below the size of the state.",
         ]
 
     def _why_note(self) -> str:
         """What the table of reasons shows."""
         said = "What keeps each bound from being proven or useful, at these layers."
+        sides = {one.side for line in self.bounds for one in line.lacking}
+        if "lower" in sides:
+            said += " More is proven from below where attention and MLPs are weak beside their skips."
+        if "upper" in sides and self.subject.variant != "san":
+            said += " More is proven from above of attention alone (--variant san)."
         named = any(one.of != OURS for line in self.bounds for one in line.lacking)
         theorems = " 'rankscope list theorems' states the theorems of papers by their names."
         papers = [f" {one.words}." for one in dict.fromkeys(self.printed.values())]
@@ -814,7 +840,7 @@ class CertifyFinding(Finding):
         has_bound = printed is not None and any(one.bound is not None for one in lines)
         meaning = sentence(self.definitions[name].partition(": ")[0]) if name in self.definitions else ""
         return Tabular(
-            title=name,
+            title=f"{_capital(NAMES[name])}: {name}",
             note=f"{meaning} Printed bound: {printed.words}."
             if printed is not None and has_bound
             else meaning,
@@ -873,7 +899,7 @@ class CertifyFinding(Finding):
 MEANINGS = (
     (
         "lower, upper",
-        "proven for the network computed with exact real numbers from these weights and inputs",
+        "proven for the network with these weights, run on these inputs without rounding",
     ),
     ("measured", "what was computed; its rounding floor is estimated from a perturbed run"),
     (
@@ -896,21 +922,21 @@ def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
     said = [words for one in standings for words in one.at_last]
     said += [words for one in standings for words in one.on_the_way]
     if not said:
-        said.append("Nothing useful is proven about how far apart the tokens are after the input.")
+        said.append("No useful bound follows from the parts of the network for any layer after layer 0.")
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         for what, (layer, why) in one.ends.items():
             ends.setdefault((what, layer, why), []).append(NAMES[one.definition])
     for (what, layer, why), names in ends.items():
         of = "" if len(names) == len(standings) else f" for the {' and the '.join(names)}"
-        where = f"after layer {layer}" if layer else "after the input"
-        said.append(f"There is no {what}{of} {where}{why}.")
+        said.append(f"There is no {what}{of} after layer {layer}{why}.")
     known = min((one.enclosed_until for one in standings), default=0)
     if known and ends:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
         said.append(
-            f"Another proof bounds the rounding of this run: {where} measured values are within {CLOSE:.0%} of the "
-            "exact ones. It confirms these numbers without explaining them, so it gives no lower or upper bound."
+            f"Separately, the rounding of this run is bounded: {where} measured values are proven to be within "
+            f"{CLOSE:.0%} of those without rounding. This follows the run itself and not the parts of the network, so "
+            "it does not say what keeps tokens apart, and the columns lower and upper leave it out."
         )
     return tuple(said)
 
@@ -923,8 +949,8 @@ def _times(log: float | None, toward: int) -> str:
     """A bound relative to the input's residual."""
     side = "at most" if toward > 0 else "at least"
     if log is None:
-        return "bounded, but not relative to that of the input, which may be zero"
-    return f"{side} {power(log, toward=toward)} times that of the input"
+        return "bounded, but not relative to that of layer 0, which may be zero"
+    return f"{side} {power(log, toward=toward)} times that of layer 0"
 
 
 def _bound_text(log: float, toward: int) -> str:
@@ -951,7 +977,7 @@ REASONS = (
 )
 
 METHODS = {
-    "size of the state": "no residual or distance is larger than the size of the tokens allows",
+    "size of the state": "as explained above",
     "other sizes": "it follows from the bounds of the other norms",
     "every token alike": "the same map acts on every token",
     "sum over heads": "heads are bounded one by one and added",
@@ -991,7 +1017,7 @@ def _cells(line: Bounds, table: Sequence[Bounds]) -> list[Cell | str]:
     """One line of a table. A vacuous number stands in brackets; a printed bound that is not proven ends in ``?``."""
 
     def by(method: str | None, others: Iterable[str | None]) -> str:
-        return "the input itself" if line.layer == 0 and any(others) else method or NOTHING
+        return "known exactly" if line.layer == 0 and any(others) else method or NOTHING
 
     bound = NOTHING
     if line.bound is not None:
@@ -1093,12 +1119,16 @@ def _panel(name: Definition, lines: Sequence[Bounds], several: bool) -> Panel:
             ),
         ]
     return Panel(
-        title=f"{NAMES[name][0].upper()}{NAMES[name][1:]}",
+        title=_capital(NAMES[name]),
         lines=drawn,
         value=name.partition("[")[0],
         inside=ends,
         notes=notes,
     )
+
+
+def _capital(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _ends(lines: Sequence[Bounds]) -> tuple[float, ...]:

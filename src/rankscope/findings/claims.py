@@ -211,14 +211,15 @@ class ClaimsFinding(Finding):
             return ("No claim was run.",)
         if len(self.claims) == 1:
             one = self.claims[0]
-            rather = "as expected" if one.as_expected else f"but was expected to be: {one.expected}"
-            return (f"{one.id} {SAID[one.verdict][0]}, {rather}.",)
+            rather = "as rankscope expects" if one.as_expected else f"but was expected to be: {one.expected}"
+            return (f"{one.id} ({one.title}) {SAID[one.verdict][0]}, {rather}.",)
         found = Counter(one.verdict for one in self.claims)
         kinds = [f"{found[kind]} {SAID[kind][found[kind] > 1]}" for kind in VERDICTS if found[kind]]
         many = count(len(self.claims), "claim")
         if not self.unexpected:
             every = "Both claims" if len(self.claims) == 2 else f"All {many}"
-            return (f"{every} have the expected verdict: {listed(kinds)}.",)
+            same = f"{'both' if len(self.claims) == 2 else 'all'} {SAID[self.claims[0].verdict][1]}"
+            return (f"{every} have the expected verdict: {same if len(found) == 1 else listed(kinds)}.",)
         named = [f"{one.id}: {one.judged}" for one in self.unexpected[:MOST_NAMED]]
         more = len(self.unexpected) - len(named)
         have = "have" if len(self.unexpected) > 1 else "has"

@@ -1,16 +1,29 @@
 """``rankscope collapse``: how fast the tokens of random networks become equal."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from rankscope.charts import Chart, Panel
+from rankscope.charts.specs import WIDTH
 from rankscope.core.words import clipped, count, listed, power, ranges
 from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
+from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import RandomOnly, option
 from rankscope.findings.base import BRACKET_COLUMNS, SPLIT_COLUMNS, Finding, Number, Value
-from rankscope.findings.blocks import LN10, curves, mean_by_layer, on_one_axis, split_curves
+from rankscope.findings.blocks import (
+    LN10,
+    ROUNDING_ALONE,
+    curves,
+    how_to_read,
+    in_words,
+    mean_by_layer,
+    on_one_axis,
+    split_curves,
+)
+from rankscope.findings.subject import LACKS, RESIDUAL_WORDS
 
 Site = Literal["attention", "mlp", "block", "final"]
 SITES: tuple[Site, ...] = get_args(Site)
@@ -50,6 +63,7 @@ class CollapseConfig(RandomOnly):
         ("full",), "Mask rules, see 'rankscope list masks'.", min_length=1, old=("mask",)
     )
     norms: tuple[str, ...] = option(("none",), "none, layer, rms, sphere.", min_length=1, old=("norm",))
+    dims: tuple[int, ...] = option((), "Widths to compare, in place of --dim.")
     measures: tuple[str, ...] = option(
         DEFAULT_MEASURES, "See 'rankscope list measures'.", min_length=1, old=("measure",)
     )
@@ -59,10 +73,39 @@ class CollapseConfig(RandomOnly):
     split: bool = option(False, "Carry the residual itself, far below rounding.")
     no_error: bool = option(False, "With --split: leave out the perturbed run that estimates floors; faster.")
 
-    @field_validator("variants", "masks", "norms", "measures", "sites")
+    @field_validator("variants", "masks", "norms", "dims", "measures", "sites")
     @classmethod
     def _each_once(cls, items: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(items))
+
+    @field_validator("dims", mode="before")
+    @classmethod
+    def _as_numbers(cls, given: Any) -> Any:
+        """A comma list of the command line."""
+        return tuple(given.split(",")) if isinstance(given, str) else given
+
+    @field_validator("dims")
+    @classmethod
+    def _widths_make_sense(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
+        if any(dim < 1 for dim in dims):
+            raise ValueError(f"a network is at least 1 wide, got {min(dims)}")
+        return dims
+
+    @model_validator(mode="after")
+    def _one_way_to_say_the_width(self) -> Self:
+        if self.dims and self.dim is not None and "dim" in self.explicit:
+            raise ConfigError(
+                Option("dims", self.dims),
+                " and ",
+                Option("dim", self.dim),
+                ": name one width, or several, not both",
+            )
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the networks."""
+        return self.dims or (int(self.choice("dim")),)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -115,6 +158,9 @@ class Course(Value):
     definition: str
     """What was measured."""
 
+    dim: int | None = None
+    """Its width, where several are compared."""
+
     layers: int
     """Blocks of the network."""
 
@@ -137,6 +183,7 @@ class Course(Value):
             self.mask,
             "" if self.norm == "none" else f"{self.norm} norm",
             "" if self.site == "block" else self.site,
+            "" if self.dim is None else f"dim {self.dim}",
         ]
         return f"{self.variant} ({', '.join(filter(None, parts))})"
 
@@ -156,13 +203,14 @@ class Course(Value):
     def words(self) -> str:
         """One sentence."""
         if self.start is None or self.end is None or self.layer is None:
-            return f"{self.name}: {self.definition} has no number that is above its floor."
+            return f"{self.name}: the {in_words(self.definition)} cannot be told from rounding at any layer."
         first, last = power(self.start * LN10), power(self.end * LN10)
         if self.layer == 0:
-            return f"{self.name}: {self.definition} is {first} at layer 0 and not above its floor at layer 1."
+            return f"{self.name}: the {in_words(self.definition)} is {first} at layer 0{_lost(1)}."
         way = "falls" if self.end < self.start - LOG10_2 else "goes"
-        then = f", and is not above its floor at layer {self.layer + 1}" if self.sinks else ""
-        return f"{self.name}: {self.definition} {way} from {first} to {last} at layer {self.layer}{then}."
+        then = _lost(self.layer + 1) if self.sinks else ""
+        what = f"{self.name}: the {in_words(self.definition)}"
+        return f"{what} {way} from {first} at layer 0 to {last} at layer {self.layer}{then}."
 
 
 class CollapseFinding(Finding):
@@ -170,7 +218,11 @@ class CollapseFinding(Finding):
 
     command: ClassVar[str] = "collapse"
     shown: ClassVar[tuple[str, ...]] = ("words", "notes")
-    columns: ClassVar[Mapping[str, str]] = BRACKET_COLUMNS | SPLIT_COLUMNS
+    columns: ClassVar[Mapping[str, str]] = {
+        **BRACKET_COLUMNS,
+        **SPLIT_COLUMNS,
+        "dim": "Width of the network, where several are compared.",
+    }
 
     networks: int
     """How many were run."""
@@ -207,8 +259,9 @@ class CollapseFinding(Finding):
             layers = ranges(one.layer for one in fallen if one.layer is not None)
             many = count(len(own), "kind of network", "kinds of network")
             said.append(
-                f"In {len(fallen)} of {many} {first} falls to a thousandth or less, or below its floor, after layer "
-                f"{layers}: {listed([one.name for one in fallen[:MOST_NAMED]])}{_more(fallen)}."
+                f"In {len(fallen)} of {many} the {in_words(first)} falls to a thousandth or less, or so low that it "
+                f"cannot be told from rounding, after layer {layers}: "
+                f"{listed([one.name for one in fallen[:MOST_NAMED]])}{_more(fallen)}."
             )
         last = [one.end for one in kept if one.end is not None]
         if last:
@@ -231,7 +284,7 @@ class CollapseFinding(Finding):
         said = [one.words for one in self.apart]
         if self.split:
             said.append(
-                "Floors are estimated from a perturbed run; they are not bounds."
+                "Rounding floors are estimated from a perturbed run; they are not proven bounds."
                 if self.has_error
                 else "Run without an error estimate: no number of the split pass has a floor or counts as resolved."
             )
@@ -249,8 +302,8 @@ class CollapseFinding(Finding):
         title = {"bad": "All collapse", "look": "Some collapse", "good": "None collapses"}
         means = [mean_by_layer(self.table, definition) for definition in self.definitions]
         legend = (
-            "Mean over seeds, geometric for residuals, ratios and diameters. A star: some seed is not above its floor. "
-            "A dash: no number."
+            "Columns are layers. Numbers are means over seeds, geometric for residuals, ratios and diameters. *: in "
+            f"some seed {ROUNDING_ALONE}. -: no number."
         )
         return Document(
             title="Collapse of random networks",
@@ -258,6 +311,7 @@ class CollapseFinding(Finding):
             facts=[count(self.networks, "network")],
             blocks=some(
                 Verdict(title.get(self.tone, "Nothing was measured"), self.words, self.tone),
+                *how_to_read(self._meanings()),
                 Notes(self.notes) if self.notes else None,
                 Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
                 Section("By layer", means, note=legend),
@@ -265,6 +319,21 @@ class CollapseFinding(Finding):
             definitions=list(self.definitions.items()),
             origin=self.provenance,
         )
+
+    def _meanings(self) -> list[str]:
+        """What a residual and its ratio are, and which parts networks have."""
+        kinds = dict.fromkeys(one.variant.removesuffix("-norm") for one in self.courses)
+        lacks = [f"{kind} {LACKS[kind]}" for kind in kinds if kind in LACKS]
+        return [
+            "Layer 0 is the random input; layer l is what leaves block l.",
+            f"{RESIDUAL_WORDS} Residual ratio: norm of the residual divided by that of the tokens. Both are 0 if all "
+            "tokens are equal.",
+            *(
+                [f"Networks: {listed(lacks)}. In brackets stand the mask (full: none) and the norm."]
+                if lacks
+                else []
+            ),
+        ]
 
     def chart(self) -> Chart:
         """The course of every measure over layers; panels by mask and norm where one would hold too many lines."""
@@ -280,15 +349,32 @@ class CollapseFinding(Finding):
                 draw(
                     self.table.where(mask=mask, norm=norm),
                     definition,
-                    title=f"{_title(definition)}: {mask}, norm {norm}",
+                    title=f"Mask {mask}, {'no norm' if norm == 'none' else f'{norm} norm'}",
                 )
                 for mask, norm in kinds
             ]
-            pictures += on_one_axis(panels)
-        return Chart(pictures)
+            # One row per norm where there are three masks.
+            width = WIDTH * 2 // 3 if len({mask for mask, _ in kinds}) == 3 else WIDTH
+            pictures += [replace(panel, width=width) for panel in on_one_axis(panels)]
+        return Chart(pictures, title=self.picture_title)
+
+    @property
+    def picture_title(self) -> str:
+        """Which kinds of network collapse, as the title of a picture."""
+        own = [one for one in self.courses if one.definition == next(iter(self.definitions), "")]
+        fallen = [one.name for one in own if one.has_collapsed]
+        if not fallen or len(fallen) == len(own):
+            return f"{'All networks' if fallen else 'No network'} collapse{'' if fallen else 's'}"
+        named = f"{listed(fallen[:MOST_NAMED])}{_more(fallen)}"
+        others = "the other does not" if len(own) - len(fallen) == 1 else "the others do not"
+        return f"{named} {'collapses' if len(fallen) == 1 else 'collapse'}; {others}"
 
 
-def _more(courses: Sequence[Course]) -> str:
+def _lost(layer: int) -> str:
+    return f" and cannot be told from rounding at layer {layer}"
+
+
+def _more(courses: Sequence[object]) -> str:
     return "" if len(courses) <= MOST_NAMED else f" and {len(courses) - MOST_NAMED} more"
 
 

@@ -293,12 +293,12 @@ class ForecastValue(Value, title="Forecast"):
             ]
         passing = [one for one in self.own if one.passes is not None]
         rest = [str(one.layers) for one in self.own if one.passes is None]
-        said = "With untrained weights the mean cosine of two tokens is forecast "
+        said = "With untrained weights the mean cosine of two tokens (1: all point the same way) is forecast "
         if not passing:
             return [f"{said}not to pass {limit} at any of the depths {listed(rest)}."]
-        where = listed([f"{one.layers} layers at layer {one.passes}" for one in passing])
-        others = f"; not with {listed(rest, word='or')} layers" if rest else ""
-        return [f"{said}to pass {limit}: with {where}{others}."]
+        where = listed([f"{one.layers} layers (at layer {one.passes})" for one in passing])
+        others = f", but not with {listed(rest, word='or')} layers" if rest else ""
+        return [f"{said}to pass {limit} with {where}{others}."]
 
     @property
     def notes(self) -> list[str]:
@@ -541,7 +541,8 @@ class PredictFinding(Finding):
     def chart(self) -> Chart:
         """The forecast cosine of every depth, dashed at the width that keeps the weights; and proven bounds."""
         pictures = [] if self.forecast is None else [_forecast_panel(self.forecast, self._cosines())]
-        return Chart([*pictures, *([] if self.apriori is None else [_bounds_panel(self.apriori)])])
+        proven = [] if self.apriori is None else [_bounds_panel(self.apriori)]
+        return Chart([*pictures, *proven], title=self.picture_title)
 
     def _facts(self) -> list[str]:
         found = []

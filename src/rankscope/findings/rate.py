@@ -10,6 +10,7 @@ from rankscope.charts import Chart
 from rankscope.core.words import NOTHING, count, listed, number, ranges, sentence
 from rankscope.document import Column, Document, Facts, Figure, Notes, Section, Tabular, Tone, Verdict, some
 from rankscope.findings.asked import ModelOrRandom, option
+from rankscope.findings.atlas import Around
 from rankscope.findings.base import SPLIT_COLUMNS, Finding, Number, Value
 from rankscope.findings.blocks import mean_by_layer, split_curves
 from rankscope.findings.subject import VARIANTS, variant_name
@@ -53,6 +54,10 @@ class RateConfig(ModelOrRandom):
     key entries of standard deviation 0.2/sqrt(dim), so that there is no plateau. The rate is that of the Frobenius
     residual divided by the growth of the common row; the absolute one is rate times value_growth. Of a model, one
     variant is followed on every text alone; all tokens count, special ones too.
+
+    A function of tokens, file.py:function, or a module without blocks is a layer: its two orders and its rate near
+    equal tokens are measured on matrices of tokens x dim, whatever it computes inside. A layer may also be named, and
+    put on a graph.
     """
 
     group = "Rate"
@@ -71,7 +76,25 @@ class RateConfig(ModelOrRandom):
         shown="200, or the model's own",
     )
     max_texts: int | None = option(4, "Texts that are followed.", ge=1)
+    black_box: bool = option(
+        False, "Of a model: the orders and the rate of every block alone, as a function of its tokens."
+    )
+    mixer: str | None = option(
+        None,
+        "A layer by name, see 'rankscope list mixers', or mask: and a mask rule; with a graph, a graph layer.",
+    )
+    graph: str | None = option(
+        None,
+        "Nodes are tokens: karate, petersen, cycle:20, path:20, star:10, barbell:5, hypercube:4, complete:8, "
+        "networkx:NAME, or a file with an edge on every line.",
+    )
+    around: Around = option("bare", "Of a layer, or of blocks as black boxes: what stands around it.")
     no_error: bool = option(False, "Leave out the perturbed run that estimates floors; faster.")
+
+    @property
+    def reads(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (*super().reads, self.graph)
 
     @property
     def draws(self) -> bool:
@@ -387,9 +410,10 @@ class RateFinding(Finding):
         )
         return (
             *([left_out] if self.subject != "random" and self.variant != "transformer" else []),
-            "Floors are estimated from a perturbed run; they are not bounds."
+            "Rounding floors are estimated from a perturbed run; they are not proven bounds."
             if self.has_error
-            else "Run without an error estimate: no number has a floor, and rounding may be behind what is said above.",
+            else "Run without an error estimate: no number has a rounding floor, and rounding may be behind what is "
+            "said above.",
         )
 
     @property
@@ -439,7 +463,8 @@ class RateFinding(Finding):
 
     def chart(self) -> Chart:
         """The residual by layer: the split pass filled, ordinary arithmetic hollow, its floors dotted."""
-        return Chart([split_curves(self.table, DEFINITION, title="Residual over layers")])
+        panel = split_curves(self.table, DEFINITION, title="Residual over layers")
+        return Chart([panel], title=self.picture_title)
 
     def _runs(self) -> Tabular:
         names = (

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from rankscope.core.words import clipped
 from rankscope.findings.base import Value
 
 Kind = Literal[
@@ -34,6 +35,19 @@ _REASONS: dict[HowTexts, str] = {
     "one by one": "pictures and sound lie one after the other",
     "assumed": "assumed, because on these inputs changing other texts or tokens changes no state",
 }
+
+
+SOURCES = {"a list": "", "tensors": "", "Gaussian tokens": ", entries drawn from a Gaussian"}
+"""Where inputs come from, as the end of a line; all others are named as they are."""
+
+
+def source_words(inputs: str | None) -> str:
+    """Where inputs come from, as the end of a line.
+
+    >>> source_words("the bundled sample")
+    ', from the bundled sample'
+    """
+    return "" if inputs is None else SOURCES.get(inputs, f", from {clipped(inputs)}")
 
 
 class TextAxes(Value):
@@ -123,13 +137,13 @@ class TokensRead(Value):
         """Which tokens are measured, in words without a full stop.
 
         >>> TokensRead(read="texts", cut_to=128).rule
-        'padding and special tokens are not measured; texts are cut to 128 tokens'
+        'padding and special tokens are neither measured nor counted; texts are cut to 128 tokens'
         """
         said = ["random tokens, as the model has no tokenizer"] if self.no_tokenizer else []
         match self.read:
             case "texts":
-                left_out = "padding is" if self.special_measured else "padding and special tokens are"
-                said.append(f"{left_out} not measured")
+                both = "padding and special tokens are neither measured nor counted"
+                said.append("padding is not measured" if self.special_measured else both)
                 said += [] if self.cut_to is None else [f"texts are cut to {self.cut_to} tokens"]
             case "ready inputs":
                 known = self.text_axes is not None and self.text_axes.inputs

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import FiniteFloat
 
-from rankscope.core.words import clipped, count, listed, number
+from rankscope.core.words import count, listed, number
 from rankscope.findings.base import Number, Quoted, Value
 from rankscope.findings.blocks import text_lengths
-from rankscope.findings.reading import TokensRead
+from rankscope.findings.reading import TokensRead, source_words
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -21,8 +21,19 @@ VARIANTS = {
 """Which parts a network has, in words."""
 
 
-SOURCES = {"a list": "", "tensors": "", "Gaussian tokens": ", entries drawn from a Gaussian"}
-"""Where inputs come from, as the end of a line; all others are named as they are."""
+LACKS = {
+    "san": "has neither skips nor MLPs",
+    "san+mlp": "has no skips",
+    "san+skip": "has no MLPs",
+    "transformer": "has all parts",
+}
+"""What is left out of a network, as the end of a sentence that begins with its name."""
+
+RESIDUAL_WORDS = (
+    "Token: the vector of one position of a text. Residual: tokens minus their mean token (not the residual "
+    "connection, which is called skip here)."
+)
+"""What is measured, in two sentences that several outputs share."""
 
 
 def variant_name(variant: str) -> str:
@@ -61,15 +72,18 @@ class ProofValue(Value, title="Proof"):
     def words(self) -> str:
         """What was compared with the model, without a full stop."""
         fine = f" (finer differences do not show in {self.dtype})" if self.coarse else ""
-        near = "computes tokens within {} of the model's, relative to their length"
+        near = (
+            "a copy of the model with the same weights is run, part by part; its {} differ from the model's by at "
+            "most {} of their length"
+        )
         if self.whole:
-            most = number(max(self.end_to_end, self.last_state or 0.0), 1)
-            return f"rewritten as a tree of parts, which {near.format(most)}{fine}"
+            return (
+                near.format("output tokens", number(max(self.end_to_end, self.last_state or 0.0), 1)) + fine
+            )
         rest = "whether the model does more to its tokens after the last block could not be seen"
         if self.after:
-            rest = f"the model then applies {', then '.join(self.after)}, which the tree leaves out"
-        blocks = near.format(number(self.end_to_end, 1))
-        return f"its blocks are rewritten as a tree of parts, which {blocks}; {rest}{fine}"
+            rest = f"the model then applies {', then '.join(self.after)}, which the copy leaves out"
+        return f"{near.format('tokens after the last block', number(self.end_to_end, 1))}; {rest}{fine}"
 
 
 class PlaceValue(Value, title="Place"):
@@ -138,14 +152,18 @@ class Subject(TokensRead):
             self.model, " ".join(self.model.split())
         )
 
-    def facts(self, table: "Table") -> list[str]:
-        """What it is and what it read, in a few words each; the rows tell whether texts are of one length."""
+    def facts(self, table: "Table", computed_in: str | None = None) -> list[str]:
+        """What it is and what it read, in a few words each; the rows tell whether texts are of one length.
+
+        ``computed_in`` is the dtype of a command that computes in another one than the model.
+        """
         seeds = f", {count(self.seeds, 'seed')}" if self.seeds > 1 else ""
-        source = SOURCES.get(self.inputs, f", from {clipped(self.inputs)}")
+        own = computed_in in (None, self.dtype)
+        stored = "" if own else f" in {self.dtype}, all numbers"
         return [
-            f"{self.weights} weights, computed in {self.dtype}",
+            f"{self.weights} weights{',' if own else stored} computed in {computed_in or self.dtype}",
             *([self.proof.words] if self.proof else []),
-            f"{text_lengths(table, self.texts, self.tokens)}{seeds}{source}",
+            f"{text_lengths(table, self.texts, self.tokens)}{seeds}{source_words(self.inputs)}",
         ]
 
     @property
@@ -168,7 +186,7 @@ class CutSubject(Subject):
     norm: str
     """The norms that it has."""
 
-    def facts(self, table: "Table") -> list[str]:
+    def facts(self, table: "Table", computed_in: str | None = None) -> list[str]:
         """What it is and what it read, in a few words each."""
-        first, *rest = super().facts(table)
+        first, *rest = super().facts(table, computed_in)
         return [f"{variant_name(self.variant)}, {first}", *rest]

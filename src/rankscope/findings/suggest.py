@@ -22,15 +22,30 @@ MOST_LEVEL = 3
 Kind = Literal["skip-scale", "mask", "placement", "temperature", "branch-scale"]
 
 CHANGES: dict[Kind, str] = {
-    "branch-scale": "what attention and MLP add to their skip is multiplied by this; L is the number of blocks, l the "
-    "number of the block.",
-    "skip-scale": "what skips carry around attention and MLP is multiplied by this.",
-    "mask": "attention reads only some tokens; causal: itself and earlier ones, window:w: those at most w places away.",
-    "temperature": "query-key products are divided by this before the softmax; above 1 attention is flatter.",
-    "placement": "where norms stand; pre: before attention and MLP, post: after the skip is added, sandwich: before "
-    "and after attention and MLP.",
+    "branch-scale": "what attention and MLP add to their skip is multiplied by {}",
+    "skip-scale": "what skips carry around attention and MLP is multiplied by {}",
+    "mask": "every token reads only some tokens",
+    "temperature": "query-key products are divided by {} before the softmax",
+    "placement": "normalisation is moved, with its weights",
 }
-"""What each kind of change does."""
+"""What each kind of change does, as a clause."""
+
+SETTINGS: dict[Kind, str] = {
+    "branch-scale": "L is the number of blocks, l the number of the block.",
+    "skip-scale": "",
+    "mask": "causal: itself and earlier ones; window:w: those at most w places away.",
+    "temperature": "Above 1 attention is flatter.",
+    "placement": "pre: before attention and MLP; post: after the skip is added; sandwich: before and after attention "
+    "and MLP. A norm at the end of the network stays.",
+}
+"""What its settings mean."""
+
+PLACEMENTS = ("pre", "post", "sandwich")
+
+UNTRAINED = (
+    "The weights are not trained again after a change, so nothing is said about accuracy or about networks that are "
+    "trained this way."
+)
 
 Declined = Literal[
     "no skips",
@@ -102,6 +117,12 @@ class Suggestion(Value):
         """Kind and setting, such as ``skip-scale 0.5``."""
         return self.kind if self.setting is None else f"{self.kind} {self.setting}"
 
+    @property
+    def meaning(self) -> str:
+        """What is changed, as a clause."""
+        said = CHANGES[self.kind].format(self.setting)
+        return f"{said}; L is the number of blocks" if "L" in (self.setting or "") else said
+
     def why(self, texts: int, longest: int) -> str:
         """Why there is no gain, without a full stop; empty if there is one."""
         lost = f"in {self.failed_texts} of {count(texts, 'text')}"
@@ -169,12 +190,14 @@ class Suggestions(Value):
             )
         before, after = best.before[self.ranked_by].value, best.after[self.ranked_by].value
         near = [one.name for one in self._level(best)]
-        level = f" (and {listed(near[:MOST_LEVEL])}, which rounding does not tell from it)" if near else ""
+        level = f" and {listed(near[:MOST_LEVEL])}, which rounding does not tell from it," if near else ""
+        known, tried = len(self._known), len(self.what_ifs)
+        which = "with a number" if known < tried else "that was tried" if known == 1 else "that were tried"
         return (
-            f"Of {count(len(self._known), 'change')} that could be compared, {best.name}{level} keeps tokens furthest "
+            f"Of {count(known, 'change')} {which}, {best.name} ({best.meaning}){level} keep{'' if near else 's'} "
+            "tokens furthest "
             f"apart: the {self.name} of the last layer goes from {'at most ' if best.is_bound else ''}{number(before)} "
-            f"to {number(after)}{self._mean_of}. The weights are those of the unchanged network, so nothing is said "
-            "about accuracy."
+            f"to {number(after)}{self._mean_of}. {UNTRAINED}"
         )
 
     @property
@@ -192,8 +215,9 @@ class Suggestions(Value):
         several = ", mean over texts" if self.texts > 1 else ""
         known = self._known
         said = [
-            f"before, after: the {self.name} of the last layer without and with the change; 0 means all tokens equal.",
-            f"gain: ln(after / before){several}; above zero tokens end further apart, below zero closer together.",
+            f"before, after: the {self.name} of the last layer without and with the change.",
+            f"gain: ln(after / before){several}; +0.1 means that tokens end about 10% further apart relative to their "
+            "size, below zero they end closer together.",
         ]
         if any(not one.after[self.ranked_by].resolved or one.is_bound for one in known):
             said.append("<= and >=: rounding hides the number, which is at most or at least this.")
@@ -205,7 +229,20 @@ class Suggestions(Value):
     def meanings(self) -> list[str]:
         """What each kind of change does, those that were tried."""
         kinds = dict.fromkeys(one.kind for one in self.what_ifs)
-        return [f"{kind}: {CHANGES[kind]}" for kind in kinds]
+        said = {
+            kind: f"{kind}: {CHANGES[kind].format('the number given')}. {SETTINGS[kind]}".rstrip()
+            for kind in kinds
+        }
+        if self.placement is not None:
+            said["placement"] += f" The network has {self.placement}."
+        return list(said.values())
+
+    @property
+    def placement(self) -> str | None:
+        """Where the norms of the network stand: the one placement that is no change to it; None where not known."""
+        tried = {one.setting for one in self.what_ifs if one.kind == "placement"}
+        left = [one for one in PLACEMENTS if one not in tried]
+        return left[0] if len(left) == 1 else None
 
     def _level(self, best: Suggestion) -> list[Suggestion]:
         """Other what-ifs whose gain may be as large as the best one."""
@@ -263,7 +300,7 @@ class Suggestions(Value):
             value=f"mean of ln(after / before) of the {self.name}",
             notes=[
                 f"The {self.name} of the last layer is {self.ranked_by}.",
-                "The weights are those of the unchanged network, so nothing is said about accuracy.",
+                UNTRAINED,
             ],
         )
 

@@ -331,7 +331,7 @@ class TrainFinding(Finding):
         return Chart(
             [
                 Panel(
-                    title=f"{found.task}: score by epoch",
+                    title="Score by epoch",
                     lines=scores if last else (),
                     value="score",
                     across="epoch",
@@ -340,13 +340,14 @@ class TrainFinding(Finding):
                     notes=[found.scored],
                 ),
                 Panel(
-                    title=f"{found.task}: loss by epoch",
+                    title="Loss by epoch",
                     lines=[_line("loss", loss, 2, is_log=is_log)] if last else (),
                     value="loss",
                     across="epoch",
                     scale="log" if is_log else "linear",
                 ),
-            ]
+            ],
+            title=self.picture_title,
         )
 
     def save_into(self, folder: str | os.PathLike[str], made_by: str = "") -> tuple[str, ...]:

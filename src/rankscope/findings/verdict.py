@@ -52,6 +52,9 @@ RATIO = "unit residual ratio"
 EQUAL = "0: all tokens equal"
 """The scale of that ratio."""
 
+STEPS = 3
+"""The pace at the end of a curve of ratios is taken over so many of its last layers."""
+
 SHARED_DIRECTION = ("cone", "shared mean")
 """Verdicts of tokens that share a direction; they may come closer with every layer and collapse later."""
 
@@ -64,7 +67,7 @@ class Thresholds(Config):
         gt=0,
         lt=1,
         description="tokens are equal when the residual ratio of unit tokens is at most this (mean cosine 0.99); "
-        "trained models that work stay above 0.5, a random post-norm network passes it at layer 10",
+        "trained models that work stay well above, a random post-norm network passes it within 16 layers",
     )
     fall: float = Field(
         default=3.0,
@@ -105,7 +108,7 @@ class Thresholds(Config):
         default=0.75,
         gt=0,
         lt=1,
-        description="from this mean cosine on tokens share a direction; 8 random pre-norm layers reach 0.63",
+        description="from this mean cosine on tokens share a direction; 8 random pre-norm layers stay below",
     )
     low_rank: float = Field(
         default=0.2,
@@ -124,7 +127,7 @@ class Thresholds(Config):
         gt=0,
         lt=1,
         description="and if centering costs at least this much effective rank: exact groups lose one, a trained "
-        "character model whose letters fall into soft groups loses 0.6",
+        "character model whose letters fall into soft groups loses less",
     )
     coverage: float = Field(
         default=0.2, gt=0, le=1, description="share of layers a confounder must hold to name the whole stack"
@@ -448,7 +451,7 @@ class Hidden(Keyed):
     """A collapse that the residual ratio of the tokens as they are does not show."""
 
     ratio: Number
-    """That ratio, after the last block."""
+    """That ratio, at the last layer."""
 
     massive: Massive | None
     """The massive tokens that make it, if there are any."""
@@ -552,7 +555,7 @@ class StackVerdict(Said):
     def _end(self) -> list[str]:
         """What the last layer shows, where it has numbers."""
         last = self.layers[-1]
-        return [] if last.verdict == "no numbers" else [f"After the last block, {last.words}."]
+        return [] if last.verdict == "no numbers" else [f"At the last layer, {last.words}."]
 
     def _collapsing(self) -> list[str]:
         last = self.layers[-1]
@@ -568,11 +571,13 @@ class StackVerdict(Said):
             if not self.rate_is_bound and self.last_resolved is not None:
                 known = f", {_text(self.last_value)} at layer {self.last_resolved}"
                 until = f" up to layer {self.last_resolved}"
-            end = f"{known} and at most {_text(last.ratio_at_most)} after the last block, where rounding hides it"
+            end = (
+                f"{known} and at most {_text(last.ratio_at_most)} at the last layer, where rounding hides it"
+            )
         else:
             until, end = (
                 "",
-                f" and {_text(last.ratio)} after the last block (mean cosine {_text(last.cosine)})",
+                f" and {_text(last.ratio)} at the last layer (mean cosine {_text(last.cosine)})",
             )
         pace = f"{_text(self.rate)}{' or less' if self.rate_is_bound else ''} per layer"
         said.append(f"{from_to}{end}: a factor {pace}{until} (geometric mean).")
@@ -607,7 +612,7 @@ class StackVerdict(Said):
             return [f"{some} are equal to the precision of {last.arithmetic} at {where}; {unseen}"]
         said = [
             f"Collapsed: tokens are nearly equal at {where}; {unseen}",
-            f"After the last block the {RATIO} is {last.number(UNIT)} ({EQUAL}).",
+            f"At the last layer the {RATIO} is {last.number(UNIT)} ({EQUAL}).",
         ]
         if len(self.layers) == 1:
             said.append(
@@ -618,7 +623,7 @@ class StackVerdict(Said):
 
     def _healthy(self) -> list[str]:
         last, deciding = self.layers[-1], self.deciding
-        said = [f"Healthy: after the last block the {RATIO} is {last.number(UNIT)} ({EQUAL})."]
+        said = [f"Healthy: at the last layer the {RATIO} is {last.number(UNIT)} ({EQUAL})."]
         if self.dip is not None:
             depth = (
                 f"to {_text(self.dip.value)}" if self.dip.value is not None else "below its rounding floor"

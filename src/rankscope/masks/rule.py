@@ -1,19 +1,24 @@
 """What a mask rule is: a small value that says, for any number of tokens, which keys a query may read."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from rankscope.core.registry import Registry
-from rankscope.errors import MaskError, RankscopeError
+from rankscope.core.registry import Declared, Registry, check_fields, is_text, wrongly_declared
+from rankscope.core.words import article
+from rankscope.errors import MaskError, RankscopeError, RegistrationError
 from rankscope.masks.graph import MaskGraph
 from rankscope.masks.patterns import MaskArray, SparseMask, require_keys
 
 if TYPE_CHECKING:
     from rankscope.charts import Chart
+
+T = TypeVar("T")
 
 SHOWN_TOKENS = 16
 """Tokens on which a rule shows itself where none are named."""
@@ -43,19 +48,29 @@ class MaskRule(ABC):
 
     def _array(self, tokens: int) -> MaskArray:
         """The same as a dense array; rules that are dense anyway build it directly."""
-        return self._pattern(tokens).toarray()
+        return self._checked_pattern(tokens).toarray()
+
+    @final
+    def _checked_pattern(self, tokens: int) -> SparseMask:
+        """What ``_pattern`` gives, or an error if that is no boolean CSR matrix of so many tokens."""
+        return _required(self, "_pattern", self._pattern(tokens), csr_array, tokens)
+
+    @final
+    def _checked_array(self, tokens: int) -> MaskArray:
+        """What ``_array`` gives, or an error if that is no boolean array of so many tokens."""
+        return _required(self, "_array", self._array(tokens), np.ndarray, tokens)
 
     @final
     def matrix(self, tokens: int) -> MaskArray:
         """Boolean ``tokens x tokens``: True where the query (row) may read the key (column)."""
-        array = self._array(_at_least_one(tokens, self))
+        array = self._checked_array(_at_least_one(tokens, self))
         require_keys(array.sum(axis=1), self.text)
         return array
 
     @final
     def sparse(self, tokens: int) -> SparseMask:
         """The matrix as boolean CSR, columns sorted; sparse rules never build the dense one."""
-        pattern = self._pattern(_at_least_one(tokens, self))
+        pattern = self._checked_pattern(_at_least_one(tokens, self))
         require_keys(np.diff(pattern.indptr), self.text)
         return pattern
 
@@ -102,6 +117,17 @@ def _at_least_one(tokens: int, rule: MaskRule) -> int:
     return tokens
 
 
+def _required(rule: MaskRule, source: str, found: T, kind: type, tokens: int) -> T:
+    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    if isinstance(found, kind) and shape == (tokens, tokens) and dtype == np.bool_:
+        return found
+    gave = article(type(found).__name__) + ("" if dtype is None else f" of {dtype}, shape {shape}")
+    expected = f"a boolean {kind.__name__} of shape {(tokens, tokens)}, True where query i may read key j"
+    raise RegistrationError(
+        f"mask {rule.text}: {source} gave {gave} for {tokens} tokens, expected {expected}"
+    )
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskUnion(MaskRule):
@@ -122,11 +148,11 @@ class MaskUnion(MaskRule):
         return next((part.only_tokens for part in self.parts if part.only_tokens is not None), None)
 
     def _pattern(self, tokens: int) -> SparseMask:
-        first, *others = (part._pattern(tokens) for part in self.parts)
+        first, *others = (part._checked_pattern(tokens) for part in self.parts)
         return sum(others, start=first)
 
     def _array(self, tokens: int) -> MaskArray:
-        first, *others = (part._array(tokens) for part in self.parts)
+        first, *others = (part._checked_array(tokens) for part in self.parts)
         for other in others:
             first |= other
         return first
@@ -186,9 +212,53 @@ def register(cls: type[R]) -> type[R]:
     def parse(rest: str | None) -> MaskRule:
         return cls(**_read_numbers(cls, rest))
 
+    _check_declared(cls)
     name = name_of(cls.grammar)
     MASKS.register(name, MaskKind(name=name, grammar=cls.grammar, definition=cls.definition, parse=parse))
     return cls
+
+
+_GRAMMAR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(:[A-Za-z]+)*(\[:[A-Za-z]+\])*")
+_OF_RULES: tuple[Declared, ...] = (
+    (
+        "grammar",
+        lambda one: is_text(one) and _GRAMMAR.fullmatch(one),
+        "a name and the letters of its numbers, such as 'window:w' or 'near:w[:seed]'",
+    ),
+    ("definition", is_text, "one line, such as 'query i reads the keys j <= i'"),
+    (
+        "__dataclass_params__",
+        lambda one: getattr(one, "frozen", False),
+        "those of @dataclass(frozen=True, kw_only=True, slots=True), between @register and the class",
+    ),
+    ("__abstractmethods__", lambda one: not one, "none; define what is named"),
+)
+_OF_NUMBERS: tuple[Declared, ...] = (
+    ("type", lambda one: one in (int, "int"), "int"),
+    ("metadata", lambda one: type(one.get("least")) is int, "{'least': 0}, the smallest that makes sense"),
+)
+
+
+def _check_declared(cls: object) -> None:
+    """Raise a ``RegistrationError`` unless a rule has a grammar, a definition, and a field for each of its numbers."""
+    if not (isinstance(cls, type) and issubclass(cls, NamedRule)):
+        raise wrongly_declared(
+            f"mask {getattr(cls, '__name__', cls)}", "it", cls, "a HereditaryRule or NamedRule"
+        )
+    check_fields(f"mask {cls.__name__}", cls, _OF_RULES)
+    what, own, needed = f"mask {cls.grammar!r}", numbers(cls), cls.grammar.partition("[")[0].count(":")
+    if len(own) != len(letters(cls.grammar)):
+        named = [field.name for field in own]
+        raise wrongly_declared(
+            what, "the list of its fields", named, f"one for each of {letters(cls.grammar)}"
+        )
+    for place, field in enumerate(own):
+        check_fields(f"{what}, field {field.name}", field, _OF_NUMBERS)
+        has_default = type(field.default) is int
+        if has_default != (place >= needed):
+            found = None if field.default is MISSING else field.default
+            like = "a whole number, as its letter stands in brackets" if place >= needed else "none"
+            raise wrongly_declared(f"{what}, field {field.name}", "default", found, like)
 
 
 def name_of(grammar: str) -> str:

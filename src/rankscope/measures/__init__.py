@@ -17,6 +17,7 @@ from rankscope.measures.maps import (
 )
 from rankscope.measures.massive import MASSIVE, massive_channels, massive_tokens
 from rankscope.measures.measure import Measure
+from rankscope.measures.neighbours import dirichlet_energy, mean_average_distance
 from rankscope.measures.norms import NORMS, matrix_norm
 from rankscope.measures.panel import PANEL, RANKS, Readings, read_panel
 from rankscope.measures.residuals import residual, residual_bracket, residual_norm, residual_ratio
@@ -49,6 +50,7 @@ __all__ = [
     "checked_map",
     "cosine",
     "diameter",
+    "dirichlet_energy",
     "distance_to_rank_one",
     "dobrushin",
     "doeblin",
@@ -60,6 +62,7 @@ __all__ = [
     "massive_channels",
     "massive_tokens",
     "matrix_norm",
+    "mean_average_distance",
     "numerical_rank",
     "outlier_tokens",
     "participation_ratio",

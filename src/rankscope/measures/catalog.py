@@ -6,8 +6,9 @@ from functools import partial
 from torch import Tensor
 
 from rankscope.core.registry import Registry, unknown_name
-from rankscope.measures import cosines, diameters, maps, massive, shares, spectra, words
+from rankscope.measures import cosines, diameters, maps, massive, neighbours, shares, spectra, words
 from rankscope.measures.centers import CENTERS
+from rankscope.measures.declared import check_measure
 from rankscope.measures.laws import Covers, Law
 from rankscope.measures.measure import Measure
 from rankscope.measures.norms import NORMS
@@ -15,13 +16,15 @@ from rankscope.measures.residual_floors import ratio_floor, residual_floor
 from rankscope.measures.residuals import BRACKETED, is_own_center, residual_norm_of, residual_ratio_of
 from rankscope.measures.unit import on_unit_tokens
 
-MEASURES: Registry[Measure] = Registry("measure")
+MEASURES: Registry[Measure] = Registry("measure", check_measure)
 
 DEFAULTS = {
     "residual": "residual[frobenius,mean]",
     "residual_ratio": "residual_ratio[composite,mean]",
     "diameter": "diameter[l2]",
     "cosine": "cosine[off_diagonal]",
+    "dirichlet_energy": "dirichlet_energy[complete]",
+    "mad": "mad[complete]",
     "effective_rank": "effective_rank[entropy]",
     "stable_rank": "stable_rank[frobenius]",
     "participation_ratio": "participation_ratio[eigenvalues]",
@@ -125,7 +128,7 @@ def _diameters() -> Iterator[Measure]:
             name="diameter",
             definition=f"diameter[{norm}]",
             formula=words.DIAMETER_FORMULAS[norm],
-            meaning=f"the largest distance between two tokens in {norm}",
+            meaning=f"the largest distance between two tokens in the {norm} norm",
             laws=laws | {Law.NOT_NEGATIVE} | ({Law.ROTATION_INVARIANT} if norm == "l2" else set()),
             kind="tokens",
             value_fn=partial(diameters.diameter_of, norm=norm),
@@ -155,6 +158,42 @@ def _cosines() -> Iterator[Measure]:
             covers=Covers.TOKENS,
             rises=True,
         )
+
+
+def _neighbours() -> Iterator[Measure]:
+    """Distances of neighbours on the graphs that every number of tokens has."""
+    both = {Law.BATCH, Law.CHANNEL_ORDER, Law.ZERO_CHANNELS, Law.ROTATION_INVARIANT, Law.NOT_NEGATIVE}
+    for graph in neighbours.GRAPHS:
+        laws = both | {Law.ZERO_AT_CONSENSUS} | ({Law.TOKEN_ORDER} if graph == "complete" else set())
+        for name, more, value, floor, covers in (
+            (
+                "dirichlet_energy",
+                {Law.SHIFT_INVARIANT},
+                neighbours.energy_of,
+                partial(neighbours.energy_floor, graph=graph),
+                Covers.STATE,
+            ),
+            (
+                "mad",
+                {Law.SCALE_INVARIANT, Law.TOKEN_SCALE_INVARIANT},
+                neighbours.distance_of,
+                neighbours.distance_floor,
+                Covers.TOKENS,
+            ),
+        ):
+            formula, meaning = words.NEIGHBOURS[name, graph]
+            yield Measure(
+                name=name,
+                definition=f"{name}[{graph}]",
+                formula=formula,
+                meaning=meaning,
+                laws=frozenset(laws | more),
+                kind="tokens",
+                value_fn=partial(value, graph=graph),
+                floor_fn=floor,
+                covers=covers,
+                ref=words.REFS[name],
+            )
 
 
 def _spectra() -> Iterator[Measure]:
@@ -300,7 +339,7 @@ def _maps() -> Iterator[Measure]:
 
 
 def _register_all() -> None:
-    for group in (_residuals, _diameters, _cosines, _spectra, _shares, _maps):
+    for group in (_residuals, _diameters, _cosines, _neighbours, _spectra, _shares, _maps):
         for measure in group():
             MEASURES.register(measure.definition, measure)
     for measure in list(MEASURES.values()):

@@ -64,13 +64,13 @@ def evaluate_many(
             usable = measure.checked(finite, dtype=dtype)
             low = high = floor = usable.new_zeros(0)
             if usable.shape[0]:
-                value = measure.value_fn(usable)
+                value = measure.values(usable)
                 low, high = value if isinstance(value, Bracket) else (value, value)
                 relative = rounding * (1 + _below_normal(measure, usable, dtype))
                 if apart is not None:
                     seen = PARTED * _parted(measure, usable, apart)
                     relative = torch.where(seen > ENLARGED * relative, seen, relative)
-                floor = measure.floor_fn(usable, relative)
+                floor = measure.floors(usable, relative)
             found.append(_assembled(x.shape[:-2], is_finite, low, high, floor))
     return found
 

@@ -1,6 +1,7 @@
 """A measure: a pure function from token matrices or attention maps to numbers, with its name, laws and floor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.refs import Ref
 from rankscope.core.types import PerMatrix
+from rankscope.core.words import article
+from rankscope.errors import RegistrationError
 from rankscope.measures.brackets import Bracket
 from rankscope.measures.laws import Covers, Law
 from rankscope.measures.maps import checked_map
@@ -49,7 +52,7 @@ class Measure:
 
     def __call__(self, x: Tensor) -> PerMatrix | Bracket:
         """The measure of every matrix."""
-        return self.value_fn(self.checked(x))
+        return self.values(self.checked(x))
 
     def floor(self, x: Tensor, relative: float) -> PerMatrix:
         """How far the measure of ``x`` may be off if rounding left ``relative`` on the state; below it it says nothing.
@@ -57,7 +60,49 @@ class Measure:
         ``covers`` says which errors are meant. No such error moves the measure by more; only a ratio may move up by
         ``(1 + relative) / (1 - relative)`` times as much, see ``ratio_floor``.
         """
-        return self.floor_fn(self.checked(x), relative)
+        return self.floors(self.checked(x), relative)
+
+    def values(self, x: Tensor) -> PerMatrix | Bracket:
+        """The measure of matrices that are ``checked``; an answer of another shape or type is an error."""
+        with self._right_call("value_fn"):
+            found = self.value_fn(x)
+        if self.is_bracket and not isinstance(found, Bracket):
+            gave = article(type(found).__name__)
+            raise RegistrationError(
+                f"measure {self}: value_fn gave {gave}, expected a Bracket: is_bracket is True"
+            )
+        for numbers in (*found,) if self.is_bracket else (found,):
+            self._require_one_each(x, numbers, "value_fn")
+        return found
+
+    def floors(self, x: Tensor, relative: float | Tensor) -> PerMatrix:
+        """The floor of matrices that are ``checked``; an answer of another shape or type is an error."""
+        with self._right_call("floor_fn"):
+            found = self.floor_fn(x, relative)
+        self._require_one_each(x, found, "floor_fn")
+        return found
+
+    @contextmanager
+    def _right_call(self, source: str) -> Iterator[None]:
+        """A function that takes other arguments, or cannot work on tensors, is an error that names the measure."""
+        try:
+            yield
+        except TypeError as error:
+            raise RegistrationError(
+                f"measure {self}: {source} fails: {error}; mend what it takes and does"
+            ) from error
+
+    def _require_one_each(self, x: Tensor, found: object, source: str) -> None:
+        wanted = tuple(x.shape[:-2])
+        if isinstance(found, Tensor) and tuple(found.shape) == wanted and found.dtype == torch.float64:
+            return
+        gave = article(type(found).__name__)
+        if isinstance(found, Tensor):
+            gave = f"{str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}"
+        raise RegistrationError(
+            f"measure {self}: {source} gave {gave} for a batch of shape {tuple(x.shape)}, expected one float64 "
+            f"number per matrix, a tensor of shape {wanted}"
+        )
 
     def __str__(self) -> str:
         return self.definition

@@ -14,12 +14,13 @@ _NORM_FORMULAS = {
 }
 
 _NORM_WORDS = {
-    "l1": "largest column sum (over tokens)",
-    "linf": "largest row sum (over features)",
-    "composite": "composite norm (geometric mean of largest column sum and largest row sum)",
-    "frobenius": "Frobenius norm",
+    "l1": "largest column sum of absolute entries (over tokens)",
+    "linf": "largest row sum of absolute entries (over features)",
+    "composite": "composite norm (geometric mean of the largest column sum and the largest row sum of absolute "
+    "entries)",
+    "frobenius": "Frobenius norm (root of the sum of squares)",
     "spectral": "largest singular value",
-    "max": "largest entry",
+    "max": "largest absolute entry",
 }
 
 _CENTER_FORMULAS = {
@@ -52,6 +53,15 @@ REFS = {
         key="Roy, Vetterli. The effective rank: a measure of effective dimensionality. EUSIPCO 2007",
         where="definition",
     ),
+    "dirichlet_energy": Ref(
+        key="Rusch, Bronstein, Mishra. A survey on oversmoothing in graph neural networks. 2023, arXiv:2303.10993",
+        where="equation 2",
+    ),
+    "mad": Ref(
+        key="Chen et al. Measuring and relieving the over-smoothing problem for graph neural networks from the "
+        "topological view. AAAI 2020, arXiv:1909.03211",
+        where="MAD",
+    ),
 }
 
 DIAMETER_FORMULAS = {
@@ -67,6 +77,25 @@ COSINES = {
     ),
     "absolute": ("Σᵢ≠ⱼ |cos(xᵢ,xⱼ)| / (n(n-1))", "mean absolute cosine between two different tokens"),
     "with_diagonal": ("Σᵢⱼ cos(xᵢ,xⱼ) / n²", "mean cosine over all pairs, each token with itself included"),
+}
+
+NEIGHBOURS = {
+    ("dirichlet_energy", "complete"): (
+        "(1/n) Σᵢⱼ |xᵢ - xⱼ|₂²",
+        "Dirichlet energy: squared distances of a token to all others, added up",
+    ),
+    ("dirichlet_energy", "path"): (
+        "(2/n) Σᵢ |xᵢ₊₁ - xᵢ|₂²",
+        "Dirichlet energy: squared distances of a token to the ones before and after it, added up",
+    ),
+    ("mad", "complete"): (
+        "Σᵢ≠ⱼ (1 - cos(xᵢ,xⱼ)) / (n(n-1))",
+        "MAD: mean cosine distance of a token to all others",
+    ),
+    ("mad", "path"): (
+        "(1/n) Σᵢ mean(1 - cos(xᵢ,xⱼ), |i-j| = 1)",
+        "MAD: mean cosine distance of a token to the ones before and after it",
+    ),
 }
 
 SPECTRA = {

@@ -4,12 +4,31 @@ Axis letters: b batch, h head, i query token, j key token, d e model dim.
 """
 
 from rankscope.network.activations import ACTIVATIONS, Activation
-from rankscope.network.attention import Attention, Values
+from rankscope.network.attention import Attention, SelfAttention, Values
 from rankscope.network.context import Context
 from rankscope.network.cross import CrossAttention
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
+from rankscope.network.gated import GatedAttention
 from rankscope.network.initial import INITS, Init
-from rankscope.network.mixers import Fixed, Mixer, Observed, Softmax, Uniform
+from rankscope.network.mixers import (
+    Differential,
+    Entmax,
+    Fixed,
+    Gaussian,
+    HeadGate,
+    Linear,
+    LinearSums,
+    Linformer,
+    Mixer,
+    Observed,
+    QueryKey,
+    Retention,
+    Sigmoid,
+    SinkSoftmax,
+    Softmax,
+    Uniform,
+    cosine,
+)
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import LayerNorm, Norm, RMSNorm, Sphere
 from rankscope.network.opaque import Opaque
@@ -41,15 +60,30 @@ from rankscope.network.rewrites import (
     with_temperature,
     without_attention_skip,
 )
+from rankscope.network.sequence import SequenceMap
 from rankscope.network.spec import Spec
 from rankscope.network.stages import Stage, stages
 from rankscope.network.surgery import VARIANTS, variant, with_mask, with_skip_scale, without
 from rankscope.network.tree import Network, Trace
+from rankscope.network.value_residual import ValueResidual
 
 PARTS: dict[str, type] = {
     part.__name__: part
     for part in (
         *(Network, Chain, Sum, Skip, Scale, Attention, Softmax, Uniform, Fixed, Observed),
+        *(
+            SinkSoftmax,
+            Sigmoid,
+            Gaussian,
+            Entmax,
+            Differential,
+            Linear,
+            LinearSums,
+            Linformer,
+            Retention,
+            HeadGate,
+        ),
+        *(GatedAttention, ValueResidual, SequenceMap),
         *(CrossAttention, Mlp, LayerNorm, RMSNorm, Sphere, TokenMap, Opaque),
         *(NoPosition, Rotary, Alibi, RelativeBias, TransformerXL, Segments, SeenBias),
         *(SeenOffsets, HeadFactors, Several),
@@ -72,10 +106,18 @@ __all__ = [
     "ClippedBuckets",
     "Context",
     "CrossAttention",
+    "Differential",
+    "Entmax",
     "Fixed",
+    "GatedAttention",
+    "Gaussian",
     "HeadFactors",
+    "HeadGate",
     "Init",
     "LayerNorm",
+    "Linear",
+    "LinearSums",
+    "Linformer",
     "LogBuckets",
     "Mixer",
     "Mlp",
@@ -86,15 +128,21 @@ __all__ = [
     "Opaque",
     "Part",
     "Position",
+    "QueryKey",
     "RMSNorm",
     "RelativeBias",
+    "Retention",
     "Rotary",
     "Scale",
     "SeenBias",
     "SeenDistances",
     "SeenOffsets",
     "Segments",
+    "SelfAttention",
+    "SequenceMap",
     "Several",
+    "Sigmoid",
+    "SinkSoftmax",
     "Skip",
     "Softmax",
     "Spec",
@@ -105,8 +153,10 @@ __all__ = [
     "Trace",
     "TransformerXL",
     "Uniform",
+    "ValueResidual",
     "Values",
     "build",
+    "cosine",
     "gaussian_tokens",
     "generators",
     "mlp_as_activation",

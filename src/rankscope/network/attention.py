@@ -87,8 +87,8 @@ class Values(nn.Module):
         return carried if self.out_bias is None else carried + self.out_bias
 
 
-class Attention(Part):
-    """``sum_h P_h x V_h O_h + 1 b``: the mixer gives the maps P, values hold V, O and the biases."""
+class SelfAttention(Part):
+    """What attention among the tokens shares: a mixer, values, a site. Each kind is a class with rules of its own."""
 
     def __init__(self, mixer: Mixer, values: Values, site: str = "attention") -> None:
         super().__init__()
@@ -102,6 +102,10 @@ class Attention(Part):
 
     def pieces(self) -> tuple[object, ...]:
         return (self.mixer, self.values)
+
+
+class Attention(SelfAttention):
+    """``sum_h P_h x V_h O_h + 1 b``: the mixer gives the maps P, values hold V, O and the biases."""
 
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
         mixed = self.mixer(x, context) @ self.values.project(x)

@@ -12,7 +12,8 @@ from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
 from rankscope.network.attention import Attention, Values
 from rankscope.network.initial import INITS, value_maps
-from rankscope.network.mixers import Softmax
+from rankscope.network.mixers.named import MIXERS
+from rankscope.network.mixers.query_key import Asked
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import LayerNorm, Norm, RMSNorm, Sphere
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum
@@ -134,15 +135,19 @@ def _attention(spec: Spec, generator: torch.Generator) -> Attention:
 
     query, key, value, out = draw(dim, dim), draw(dim, narrow), draw(dim, narrow), draw(dim, dim)
     value, out = value_maps(init.values or spec.values, value, out, init.std)
-    mixer = Softmax(
-        query * (init.std(dim, dim) * init.query_key_gain),
-        key * (init.std(dim, narrow) * init.query_key_gain),
+    asked = Asked(
         heads=spec.heads,
         key_heads=groups,
         rule=parse_mask(spec.mask),
         position=make_position(
             spec.position, HeadShape(heads=spec.heads, head_dim=spec.head_dim, dim=dim), draw
         ),
+    )
+    mixer = MIXERS[spec.mixer].make(
+        query * (init.std(dim, dim) * init.query_key_gain),
+        key * (init.std(dim, narrow) * init.query_key_gain),
+        asked,
+        draw,
     )
     gains = init.inner_gain(spec.layers), init.outer_gain(spec.layers)
     return Attention(mixer, Values(value * gains[0], out * gains[1], heads=spec.heads, value_heads=groups))

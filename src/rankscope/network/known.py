@@ -3,7 +3,22 @@
 from rankscope.core.interpreter import Interpreter
 from rankscope.network.activations import Activation
 from rankscope.network.attention import Values
-from rankscope.network.mixers import Fixed, Softmax, Uniform
+from rankscope.network.mixers import (
+    Differential,
+    Entmax,
+    Fixed,
+    Gaussian,
+    HeadGate,
+    Linear,
+    LinearSums,
+    Linformer,
+    Observed,
+    Retention,
+    Sigmoid,
+    SinkSoftmax,
+    Softmax,
+    Uniform,
+)
 from rankscope.network.norms import LayerNorm, RMSNorm, Sphere
 from rankscope.network.parts import Part, every_part
 from rankscope.network.positions import (
@@ -28,6 +43,14 @@ PIECES = (
     *(SeenOffsets, HeadFactors, Several),
 )
 """What parts are made of; mask rules are not among them, which answer every question by their own matrix."""
+
+
+HELD_MAPS = (
+    *(Observed, Gaussian, Entmax, Linear),
+    *(SinkSoftmax, Sigmoid, Differential, LinearSums, Linformer, Retention, HeadGate),
+)
+"""Mixers whose maps can be run and held by whoever asks for no more of a mixer; rows of the second line do not sum to
+one."""
 
 
 def interpreter(name: str, hint: str = "") -> Interpreter:

@@ -8,12 +8,14 @@ from scipy.sparse import csr_array
 
 from rankscope.masks import Full, MaskGraph, union
 from rankscope.masks.patterns import Indices, SparseMask
-from rankscope.network.attention import Attention
+from rankscope.network.attention import SelfAttention
 from rankscope.network.cross import CrossAttention
 from rankscope.network.mixers import Fixed, Mixer
 from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Part
+from rankscope.network.sequence import SequenceMap
 from rankscope.network.tree import Network
+from rankscope.network.value_residual import ValueResidual
 
 _SHOWN = 4  # components, and runs of tokens in each, that a sentence lists
 
@@ -33,8 +35,10 @@ def mask_note(network: Network, tokens: int) -> str | None:
     mask blocks:2 on 6 tokens:
     2 components read nothing outside themselves (tokens 0-2 | 3-5), so each has a limit of its own, at any depth
     """
-    if any(isinstance(part, CrossAttention) for part in network.modules()):
-        return None  # one memory that all read can bring them to one limit
+    if any(isinstance(part, CrossAttention | ValueResidual) for part in network.modules()):
+        return (
+            None  # one memory that all read can bring them to one limit, one of their own can keep them apart
+        )
     layers = {layer: _mixers(block) for layer, block in enumerate(network.blocks, start=1)}
     layers = {layer: mixers for layer, mixers in layers.items() if mixers}
     graph = None if _mixes_unseen(network) else _together(list(chain(*layers.values())), tokens)
@@ -56,7 +60,7 @@ def reading_graph(what: Part | Network, tokens: int) -> MaskGraph | None:
     of such parts in any order.
 
     >>> from rankscope.masks import parse_mask
-    >>> from rankscope.network import Uniform, Values
+    >>> from rankscope.network import Attention, Uniform, Values
     >>> import torch
     >>> eye = torch.eye(2)
     >>> part = Attention(Uniform(heads=1, rule=parse_mask("causal")), Values(eye, eye, heads=1))
@@ -68,11 +72,11 @@ def reading_graph(what: Part | Network, tokens: int) -> MaskGraph | None:
 
 def _mixes_unseen(what: Part | Network) -> bool:
     """Whether tokens may read each other in a region of which nothing is known."""
-    return any(isinstance(part, Opaque) and not part.tokenwise for part in what.modules())
+    return any(isinstance(part, Opaque | SequenceMap) and not part.tokenwise for part in what.modules())
 
 
 def _mixers(what: Part | Network) -> list[Mixer]:
-    return [part.mixer for part in what.modules() if isinstance(part, Attention)]
+    return [part.mixer for part in what.modules() if isinstance(part, SelfAttention)]
 
 
 def _together(mixers: Sequence[Mixer], tokens: int) -> MaskGraph | None:

@@ -14,9 +14,9 @@ from torch import nn
 
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
-from rankscope.network.attention import Attention
+from rankscope.network.attention import SelfAttention
 from rankscope.network.cross import CrossAttention
-from rankscope.network.mixers import Softmax
+from rankscope.network.mixers import SinkSoftmax, Softmax
 from rankscope.network.mlp import Mlp
 from rankscope.network.parts import Chain, Part, Scale, Skip, leaves, shallow_copy, weight
 from rankscope.network.surgery import (
@@ -57,7 +57,7 @@ def only_in(network: Network, changed: Network, blocks: Collection[int]) -> Netw
 
 
 def with_temperature(network: Network, temperature: float) -> Network:
-    """A copy in which every softmax mixer divides its query-key products by ``temperature``.
+    """A copy in which every softmax mixer, with a sink or without, divides its query-key products by it.
 
     Above one attention is flatter, below one sharper; two temperatures multiply. What positions do to queries and
     keys, and biases made from queries (Transformer-XL), are part of the products; biases added beside them (ALiBi,
@@ -67,7 +67,8 @@ def with_temperature(network: Network, temperature: float) -> Network:
         raise ConfigError(f"a temperature must be a positive number, got {temperature}; 1 changes nothing")
 
     def tempered(part: Part) -> Part:
-        if not (isinstance(part, Attention | CrossAttention) and isinstance(part.mixer, Softmax)):
+        mixes = isinstance(part, SelfAttention | CrossAttention)
+        if not (mixes and isinstance(part.mixer, Softmax | SinkSoftmax)):
             return part
         mixer = shallow_copy(part.mixer)
         mixer.scale = mixer.scale / temperature

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rankscope.core.numerics import broadcast
 from rankscope.errors import ConfigError
-from rankscope.network.attention import Attention
+from rankscope.network.attention import SelfAttention
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
-from rankscope.network.mixers import Fixed, Softmax
+from rankscope.network.mixers import Fixed, QueryKey
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import Norm
 from rankscope.network.parts import Scale, Skip
@@ -76,9 +76,9 @@ def weight_axes(network: Network) -> torch.Size:
     """The axes that weights carry before those of one network."""
     shapes = [torch.Size()]
     for part in network.modules():
-        if isinstance(part, Attention):
+        if isinstance(part, SelfAttention):
             shapes += [part.values.value.shape[:-2], part.values.out.shape[:-2]]
-        elif isinstance(part, Softmax):
+        elif isinstance(part, QueryKey):
             shapes += [part.query.shape[:-2], part.key.shape[:-2]]
         elif isinstance(part, Mlp):
             shapes += [part.up.shape[:-2], part.down.shape[:-2]]

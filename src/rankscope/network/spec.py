@@ -10,6 +10,7 @@ from rankscope.errors import ConfigError
 from rankscope.masks import parse_mask
 from rankscope.network.activations import ACTIVATIONS
 from rankscope.network.initial import INITS
+from rankscope.network.mixers.named import MIXERS
 from rankscope.network.positions.grammar import parse_position
 from rankscope.network.surgery import check_variant
 
@@ -34,6 +35,7 @@ class Spec(Config):
     norm: Literal["none", "layer", "rms", "sphere"] = "none"
     placement: Literal["post", "pre", "sandwich", "parallel"] = "post"
     mask: str = "full"
+    mixer: str = "softmax"
     position: str = "none"
     values: Literal["gaussian", "orthogonal", "identity"] = "gaussian"
     init: str = "paper"
@@ -54,6 +56,8 @@ class Spec(Config):
     def _names_are_known(self) -> "Spec":
         check_variant(self.variant)
         parse_position(self.position)
+        if self.mixer not in MIXERS:
+            raise unknown_name("mixer", self.mixer, MIXERS)
         if self.activation not in ACTIVATIONS:
             raise unknown_name("activation", self.activation, ACTIVATIONS)
         stands_for = INITS[self.init].values

@@ -8,18 +8,20 @@ from torch import Tensor
 
 from rankscope.core.types import TokenMatrix
 from rankscope.errors import NotUnderstood
-from rankscope.network.attention import Attention
+from rankscope.network.attention import Attention, SelfAttention
 from rankscope.network.context import Context
 from rankscope.network.cross import CrossAttention
-from rankscope.network.known import NORMS, check_tree, interpreter
-from rankscope.network.mixers import Observed
+from rankscope.network.gated import GatedAttention
+from rankscope.network.known import HELD_MAPS, NORMS, check_tree, interpreter
 from rankscope.network.mlp import Mlp
 from rankscope.network.opaque import Opaque
 from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, leaves, scaled
+from rankscope.network.sequence import SequenceMap
 from rankscope.network.surgery import is_mlp, makes_sublayer
+from rankscope.network.value_residual import ValueResidual
 
 STAGES = interpreter("stages")
-STAGES.admit(Observed)
+STAGES.admit(*HELD_MAPS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -55,11 +57,12 @@ def kind_of(part: Part) -> str:
     A ``map`` is a token map that is no MLP. A region run as it is, is ``opaque`` wherever it stands: at the site of an
     MLP it may mix tokens.
     """
-    if is_mlp(part) and type(part) is not Opaque:
+    if is_mlp(part) and type(part) not in (Opaque, SequenceMap):
         return "mlp"
     kinds: dict[type, str] = {
         **{Attention: "attention", CrossAttention: "cross", Scale: "scale", Skip: "skip", Sum: "sum"},
-        **{TokenMap: "map", Opaque: "opaque"},
+        **{TokenMap: "map", Opaque: "opaque", SequenceMap: "opaque"},
+        **dict.fromkeys((GatedAttention, ValueResidual), "attention"),
         **dict.fromkeys(NORMS, "norm"),
     }
     if type(part) not in kinds:
@@ -69,7 +72,7 @@ def kind_of(part: Part) -> str:
 
 def stage_name(part: Part) -> str:
     """What the step of a part is called: its site if it has one, otherwise its kind."""
-    if isinstance(part, Attention | CrossAttention | Mlp | TokenMap | Opaque):
+    if isinstance(part, SelfAttention | CrossAttention | Mlp | TokenMap | Opaque | SequenceMap):
         return part.site
     return kind_of(part)
 
@@ -109,6 +112,7 @@ def _sum(part: Sum, x: Tensor, context: Context) -> list[Stage]:
 
 
 @_walk.register(Scale, Attention, CrossAttention, Mlp, TokenMap, Opaque, *NORMS)
+@_walk.register(GatedAttention, ValueResidual, SequenceMap)
 def _leaf(part: Part, x: Tensor, context: Context) -> list[Stage]:
     return [Stage(name=stage_name(part), part=part, state=part(x, context))]
 

@@ -12,18 +12,31 @@ from torch import Tensor
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.masks import MaskRule
-from rankscope.network.attention import Attention
+from rankscope.network.attention import Attention, SelfAttention
 from rankscope.network.cross import CrossAttention
-from rankscope.network.known import NORMS, interpreter
-from rankscope.network.mixers import Observed
+from rankscope.network.gated import GatedAttention
+from rankscope.network.known import HELD_MAPS, NORMS, interpreter
 from rankscope.network.mlp import Mlp
 from rankscope.network.norms import Norm
 from rankscope.network.opaque import Opaque
-from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, TokenMap, children, leaves
+from rankscope.network.parts import (
+    Chain,
+    Part,
+    Scale,
+    Skip,
+    Sum,
+    TokenMap,
+    children,
+    leaves,
+    shallow_copy,
+)
+from rankscope.network.sequence import SequenceMap
 from rankscope.network.tree import Network
+from rankscope.network.value_residual import ValueResidual
 
 SURGERY = interpreter("surgery")
-SURGERY.admit(*(Chain, Sum, Skip, Scale, Attention, Observed, CrossAttention, Mlp, TokenMap, Opaque, *NORMS))
+SURGERY.admit(*(Chain, Sum, Skip, Scale, Attention, CrossAttention, Mlp, TokenMap, Opaque, *NORMS))
+SURGERY.admit(*(GatedAttention, ValueResidual, SequenceMap, *HELD_MAPS))
 
 Rewrite = Callable[[Part], Part]
 """A part rewritten, its children already done."""
@@ -53,13 +66,15 @@ def with_mask(network: Network, rule: MaskRule) -> Network:
     """A copy in which every mixer uses ``rule``; what reads a memory is left alone, which is no token of the text."""
 
     def masked(part: Part) -> Part:
-        if isinstance(part, Opaque) and not part.tokenwise:
+        if isinstance(part, Opaque | SequenceMap) and not part.tokenwise:
             raise ConfigError(
                 f"what mixes tokens in a way that is not known cannot take the mask {rule}: {part.words}"
             )
-        if not isinstance(part, Attention):
+        if not isinstance(part, SelfAttention):
             return part
-        return Attention(part.mixer.with_rule(rule), part.values, part.site)
+        twin = shallow_copy(part)
+        twin.mixer = part.mixer.with_rule(rule)
+        return twin
 
     return rewritten(network, masked)
 
@@ -106,17 +121,18 @@ def _is_mlp_sublayer(part: Part) -> bool:
 
 def makes_sublayer(leaf: Part) -> bool:
     """An attention, an MLP, or a region run as it is, which may be or hold either."""
-    return is_attention(leaf) or is_mlp(leaf) or isinstance(leaf, Opaque)
+    return is_attention(leaf) or is_mlp(leaf) or isinstance(leaf, Opaque | SequenceMap)
 
 
 def is_attention(leaf: Part) -> bool:
     """An attention, to the tokens or to a memory, or an opaque one: a region at the site ``attention``."""
-    return isinstance(leaf, Attention | CrossAttention) or (type(leaf) is Opaque and leaf.site == "attention")
+    is_named = type(leaf) in (Opaque, SequenceMap) and leaf.site == "attention"
+    return is_named or isinstance(leaf, SelfAttention | CrossAttention)
 
 
 def is_mlp(leaf: Part) -> bool:
     """An Mlp, or an unusual one: a TokenMap or an opaque region at the site ``mlp``."""
-    return type(leaf) is Mlp or (type(leaf) in (TokenMap, Opaque) and leaf.site == "mlp")
+    return type(leaf) is Mlp or (type(leaf) in (TokenMap, Opaque, SequenceMap) and leaf.site == "mlp")
 
 
 def _never(part: Part) -> bool:

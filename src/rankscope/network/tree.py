@@ -11,7 +11,7 @@ from rankscope.core.processor import safe_products
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import AttentionMap, TokenMatrix
 from rankscope.errors import ConfigError, ShapeError
-from rankscope.network.attention import Attention
+from rankscope.network.attention import SelfAttention
 from rankscope.network.context import Context
 from rankscope.network.cross import CrossAttention
 from rankscope.network.norms import Norm
@@ -166,7 +166,7 @@ def _tapped(
         site = getattr(part, "site", None)
         if isinstance(part, Part) and site in wanted:
             handles.append(part.register_forward_hook(_Tap(seen, layer, str(site))))
-        if isinstance(part, Attention | CrossAttention) and seen_maps is not None:
+        if isinstance(part, SelfAttention | CrossAttention) and seen_maps is not None:
             handles.append(part.mixer.register_forward_hook(_Tap(seen_maps, layer, part.site)))
     try:
         yield

@@ -301,6 +301,13 @@ _enter(
 )
 _enter("Remark", "untrained-bert-curves")
 
+_enter(
+    "Theorem",
+    "two-orders",
+    title="a layer has two orders of collapse, of the residual and of the directions",
+    command="rankscope rate --layers 16 --heads 1 --dim 4 --tokens 4 --mask full",
+)
+
 
 HEADING = re.compile(r"^### (?P<label>(?:Theorem|Counter-example|Remark) \d+) \((?P<name>[^)]+)\): .*$")
 FACT = re.compile(r"^- (Source|Verdict|Shown by|Bounds): ")

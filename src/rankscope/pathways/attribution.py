@@ -172,7 +172,11 @@ class _Sweep:
             self.heads[Head(place.layer, head, place.name)] = self._nothing()
         for (further, _), gradient in arriving.items():
             pulled = leaf.pulled(gradient)
-            carried = torch.einsum("...hd,...id->...h", leaf.head_biases(), gradient)
+            if leaf.row_sums is None:
+                carried = torch.einsum("...hd,...id->...h", leaf.head_biases(), gradient)
+            else:
+                terms = (leaf.head_biases(), gradient, leaf.row_sums)
+                carried = torch.einsum("...hd,...id,...hi->...h", *terms)
             found = [(length + 1, (value * pulled).sum(dim=(-2, -1))) for (length, _), value in read.items()]
             for length, values in [*found, (1, carried)]:
                 for head in range(leaf.heads):

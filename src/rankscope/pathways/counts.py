@@ -21,14 +21,17 @@ from rankscope.network import (
     Attention,
     Chain,
     CrossAttention,
+    GatedAttention,
     Mlp,
     Network,
     Opaque,
     Part,
     Scale,
+    SequenceMap,
     Skip,
     Sum,
     TokenMap,
+    ValueResidual,
 )
 from rankscope.network.known import NORMS, check_tree
 from rankscope.pathways.path import PATHS
@@ -128,6 +131,7 @@ def _mlp(part: Mlp | TokenMap, mlps: bool) -> Choices:
 
 
 @_choices.register(Scale, CrossAttention, Opaque, *NORMS)
+@_choices.register(GatedAttention, ValueResidual, SequenceMap)
 def _leaf(part: Part, mlps: bool) -> Choices:
     return ONE_WAY
 

@@ -14,15 +14,18 @@ from rankscope.network import (
     Chain,
     Context,
     CrossAttention,
+    GatedAttention,
     Mlp,
     Network,
     Norm,
     Opaque,
     Part,
     Scale,
+    SequenceMap,
     Skip,
     Sum,
     TokenMap,
+    ValueResidual,
 )
 from rankscope.network.known import NORMS, check_tree
 from rankscope.network.parts import leaves
@@ -141,8 +144,8 @@ def freeze(
         dtype: float64 or float32.
         mlps: ``"through"``: paths cross MLPs, their gates held; ``"source"``: the output of an MLP is a source, and no
             path crosses one. A token map, of which nothing is known inside, can only be a source. Whatever is asked for
-            MLPs, a region run as it is and attention to a memory are sources: neither is linear in the stream even with
-            everything held, and no path crosses them.
+            MLPs, regions run as they are, attention to a memory or to values of the first layer and gated attention are
+            sources, and no path crosses them.
         final_norm: whether the output is taken after the final norm, as ``network(x)`` is, or before it.
         keep: boolean ``*batch tokens``: the tokens of which norms, residuals and shares speak; None: all but padding.
     """
@@ -346,7 +349,14 @@ def _opaque(part: Opaque, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
 
 
 @_freeze.register
-def _cross(part: CrossAttention, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
+def _sequence(part: SequenceMap, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
+    return _spring(f"{part.site} ({part.words})", part(x, how.context), (0, 0))
+
+
+@_freeze.register(CrossAttention, GatedAttention, ValueResidual)
+def _cross(
+    part: CrossAttention | GatedAttention | ValueResidual, x: Tensor, how: _Freezing
+) -> tuple[Frozen, Tensor]:
     return _spring(part.site, part(x, how.context), (0, 0))
 
 

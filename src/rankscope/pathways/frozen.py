@@ -184,7 +184,7 @@ class FrozenAttention(Leaf):
     """``sum_h P_h Y V_h O_h`` with the maps P held. Value biases pass their head; the output bias passes none.
 
     Args:
-        maps: ``*batch heads tokens tokens``.
+        maps: ``*batch heads tokens tokens``; their rows may sum to anything.
         site: number of the attention part in the network, in order of execution.
     """
 
@@ -193,6 +193,7 @@ class FrozenAttention(Leaf):
     def __init__(self, part: Attention, maps: Tensor, site: int) -> None:
         values = part.values
         self.maps, self.site = maps, site
+        self.row_sums = None if part.mixer.rows_sum_to_one else maps.sum(dim=-1)
         self.heads, self.value_heads = values.heads, values.value_heads
         self.value, self.out = values.value, values.out
         self.value_bias, self.out_bias = values.value_bias, values.out_bias
@@ -240,11 +241,14 @@ class FrozenAttention(Leaf):
         return split_heads(affine(g, self.out.mT, None), self.heads)
 
     def carried(self, heads: Sequence[int]) -> Tensor:
-        """What the value biases of some heads put out together; a map leaves equal rows as they are."""
-        return _rows(self.head_biases()[..., list(heads), :].sum(dim=-2), self.maps[..., 0, :, :])
+        """What the value biases of some heads put out together; a map multiplies equal rows by the sums of its own."""
+        biases = self.head_biases()[..., list(heads), :]
+        if self.row_sums is None:
+            return _rows(biases.sum(dim=-2), self.maps[..., 0, :, :])
+        return torch.einsum("...hi,...hd->...id", self.row_sums[..., list(heads), :], biases)
 
     def head_biases(self) -> Tensor:
-        """What the value bias of each head puts out in every token, ``*seeds heads dim``."""
+        """What the value bias of each head puts out where a row of its map sums to one, ``*seeds heads dim``."""
         if self.value_bias is None:
             return self.out.new_zeros(*self.out.shape[:-2], self.heads, self.out.shape[-1])
         biases = repeat_groups(split_heads(row(self.value_bias), self.value_heads), self.heads)

@@ -28,14 +28,17 @@ from rankscope.network import (
     Chain,
     Context,
     CrossAttention,
+    GatedAttention,
     Mlp,
     Network,
     Opaque,
     Part,
     Scale,
+    SequenceMap,
     Skip,
     Sum,
     TokenMap,
+    ValueResidual,
     without,
 )
 from rankscope.network.known import NORMS
@@ -163,7 +166,7 @@ def _check_official(network: Network) -> None:
     """Raise where the published code has nothing to follow: it knows attention, norms and MLPs alone."""
     for block in network.blocks:
         for leaf in leaves(block):
-            if isinstance(leaf, CrossAttention | Opaque):
+            if isinstance(leaf, CrossAttention | Opaque | GatedAttention | ValueResidual | SequenceMap):
                 raise NotUnderstood(leaf, "paths", "the published code has no such part; use mode='isolated'")
 
 
@@ -246,6 +249,7 @@ def _attention(part: Attention, y: Tensor, heads: Heads, context: Context) -> Te
 
 
 @_along.register(Mlp, CrossAttention, Scale, TokenMap, Opaque, *NORMS)
+@_along.register(GatedAttention, ValueResidual, SequenceMap)
 def _leaf(part: Part, y: Tensor, heads: Heads, context: Context) -> Tensor | None:
     return part(y, context)
 

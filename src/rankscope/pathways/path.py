@@ -5,12 +5,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.errors import ConfigError
-from rankscope.network import Attention, CrossAttention, Network, Observed, Opaque, Part
-from rankscope.network.known import check_tree, interpreter
+from rankscope.network import (
+    Attention,
+    CrossAttention,
+    GatedAttention,
+    Network,
+    Opaque,
+    Part,
+    SequenceMap,
+    ValueResidual,
+)
+from rankscope.network.known import HELD_MAPS, check_tree, interpreter
 from rankscope.network.parts import leaves
 
 PATHS = interpreter("paths")
-PATHS.admit(Observed)  # held maps are all that paths ask of a mixer
+PATHS.admit(*HELD_MAPS)  # held maps are all that paths ask of a mixer, whatever their rows sum to
 
 SKIP = None
 """A path passes by the heads of a site."""
@@ -102,14 +111,19 @@ class Uncrossed:
 
 
 def uncrossed(network: Network) -> list[Uncrossed]:
-    """Regions run as they are and attention to a memory, in order of execution."""
+    """Regions run as they are, attention to a memory and gated attention, in order of execution."""
     found = []
     for layer, block in enumerate(network.blocks, start=1):
         for leaf in leaves(block):
-            if isinstance(leaf, Opaque):
-                found.append(Uncrossed(layer=layer, site=leaf.site, what=leaf.what, where=leaf.where))
+            if isinstance(leaf, Opaque | SequenceMap):
+                found.append(Uncrossed(layer=layer, site=leaf.site, what=leaf.what, where=leaf.where or None))
             elif isinstance(leaf, CrossAttention):
                 found.append(Uncrossed(layer=layer, site=leaf.site, what="attention to a memory", where=None))
+            elif isinstance(leaf, GatedAttention):
+                found.append(Uncrossed(layer=layer, site=leaf.site, what="gated attention", where=None))
+            elif isinstance(leaf, ValueResidual):
+                what = "attention with values of the first layer"
+                found.append(Uncrossed(layer=layer, site=leaf.site, what=what, where=None))
     return found
 
 

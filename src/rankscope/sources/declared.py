@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, NotTranslated, RankscopeError
 from rankscope.masks import MaskRule
-from rankscope.network import Attention, Context, Part, Position, Rotary, Softmax
+from rankscope.network import Attention, Context, Part, Position, QueryKey, Rotary
 from rankscope.sources.family import Tree
 from rankscope.sources.place import Place
 from rankscope.sources.recognise.position_rules import SINGLE
@@ -51,7 +51,7 @@ class Declared:
         beyond = self.tree.beyond
         for attention in part.modules():
             mixer = attention.mixer if isinstance(attention, Attention) else None
-            if not isinstance(mixer, Softmax):
+            if not isinstance(mixer, QueryKey):
                 continue
             with suppress(RankscopeError):  # what was read is there all the same
                 if beyond.rule is not None and _is_same_mask(mixer.rule, rule := beyond.rule(place), tokens):
@@ -70,7 +70,7 @@ def with_own_angles(part: Part, model: nn.Module, tokens: int) -> None:
     mixers = [
         (one, one.position)
         for one in part.modules()
-        if isinstance(one, Softmax) and isinstance(one.position, Rotary)
+        if isinstance(one, QueryKey) and isinstance(one.position, Rotary)
     ]
     gains = [
         float(gain)
@@ -101,7 +101,7 @@ def _is_same_mask(read: MaskRule, told: MaskRule, tokens: int) -> bool:
     return bool((read.matrix(tokens) == told.matrix(tokens)).all())
 
 
-def _is_same_position(mixer: Softmax, told: Position, tokens: int) -> bool:
+def _is_same_position(mixer: QueryKey, told: Position, tokens: int) -> bool:
     """Whether logits of random queries and keys are the same with either rule, but for a number per row."""
     drawn = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, mixer.heads, tokens, mixer.head_dim, generator=drawn, dtype=torch.float64)

@@ -16,7 +16,7 @@ from rankscope.sources.paths import expand, is_inside, join, resolve
 from rankscope.sources.program_layout import stack_by_program
 from rankscope.sources.roles import children, is_callable
 from rankscope.sources.runs import Entry, Run, entries_of, find_runs
-from rankscope.sources.stream_layout import BY_RUN, layout_by_run, running_sites
+from rankscope.sources.stream_layout import BY_RUN, layout_by_run, running_sites, stack_of_like_layers
 from rankscope.sources.structure import (
     BY_STRUCTURE,
     BY_USER,
@@ -54,7 +54,10 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
         ran = None if batch is None else layout_by_run(model, batch)
         if ran is not None:
             return running_sites(model, ran, batch)
-        stack = None if batch is None else stack_by_program(model, batch)
+        # Recurrent and graph layers are small, and activations may stand between them: they are looked for last.
+        stack = None
+        if batch is not None:
+            stack = stack_by_program(model, batch) or stack_of_like_layers(model, batch)
         if stack is None:
             raise
         return Layout(family=BY_RUN, stacks=(stack,))

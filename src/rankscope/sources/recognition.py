@@ -29,10 +29,10 @@ from rankscope.network import (
     Network,
     Norm,
     Part,
+    QueryKey,
     Rotary,
     SeenBias,
     SeenOffsets,
-    Softmax,
     TransformerXL,
 )
 from rankscope.network.foreign import Foreign
@@ -165,7 +165,7 @@ def _only_lengths(part: nn.Module) -> Iterator[int]:
         yield int(part.table.shape[-1])
     elif isinstance(part, SeenOffsets) and part.is_exact:
         yield part.tokens
-    elif isinstance(part, Softmax) and isinstance(part.rule, ExplicitMask):
+    elif isinstance(part, QueryKey) and isinstance(part.rule, ExplicitMask):
         yield part.rule.size
 
 

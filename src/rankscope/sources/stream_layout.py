@@ -42,9 +42,9 @@ class _Print:
     sample: Tensor
 
     @classmethod
-    def of(cls, value: object) -> "_Print | None":
+    def of(cls, value: object, axes: int = 3) -> "_Print | None":
         found = first_tensor(value)
-        if found is None or found.ndim < 3:
+        if found is None or found.ndim < axes:
             return None
         flat = found.detach().reshape(-1)
         return cls(found.shape, float(flat.double().sum()), flat[:: max(len(flat) // _SAMPLE, 1)].clone())
@@ -127,20 +127,21 @@ def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layo
     return replace(layout, stacks=stacks)
 
 
-def _events(model: nn.Module, batch: Batch) -> list[_Event]:
+def _events(model: nn.Module, batch: Batch, axes: int = 3) -> list[_Event]:
+    """Every call of a module; ``axes`` is the least number of axes of a state."""
     events: list[_Event] = []
     stack: list[_Event] = []
 
     def enter(path: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            event = _Event(path, module, stack[-1] if stack else None, _Print.of((args, kwargs)))
+            event = _Event(path, module, stack[-1] if stack else None, _Print.of((args, kwargs), axes))
             events.append(event)
             stack.append(event)
 
         return hook
 
     def leave(_: nn.Module, __: object, output: object) -> None:
-        stack.pop().left = _Print.of(output)
+        stack.pop().left = _Print.of(output, axes)
 
     hooks = [
         (module, enter(path), leave)
@@ -350,6 +351,85 @@ def _of_sublayers(events: list[_Event]) -> Stack | None:
             holder=owner.path,
         )
     return None
+
+
+def stack_of_like_layers(model: nn.Module, batch: Batch) -> Stack | None:
+    """The stack of layers of one class that one module calls in turn and that each mix tokens.
+
+    A state may have two axes: nodes of one graph and their features. Layers with a skip around them are no blocks: what
+    they leave is not the state.
+    """
+    events, calls = _events(model, batch, axes=2), dict[tuple[int, type], list[_Event]]()
+    for event in events:
+        if _keeps_shape(event):
+            calls.setdefault((id(event.owner), type(event.module)), []).append(event)
+    several = [found for found in calls.values() if len({event.path for event in found}) > 1]
+    for chain in sorted(several, key=_weight, reverse=True):
+        if any(_is_added(event, events) for event in chain):
+            continue
+        modules = {event.path: event.module for event in chain}
+        if all(found := _which_mix(model, batch, modules).values()) and len(found) == len(modules):
+            blocks = tuple(modules)
+            return Stack(
+                name="blocks",
+                blocks=blocks,
+                calls=len(chain),
+                attention=("",) * len(blocks),
+                mlp=("",) * len(blocks),
+                final_norm=_norm_after(chain[-1], events),
+            )
+    return None
+
+
+def _keeps_shape(event: _Event) -> bool:
+    """Whether a layer of the width of its state was called, which is no convolution over a grid and no norm."""
+    state, module = event.entered, event.module
+    if (
+        state is None
+        or event.left is None
+        or state.shape != event.left.shape
+        or is_norm(leaf(event.path), module)
+    ):
+        return False
+    if any(isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d) for part in module.modules()):
+        return False
+    return any(weight.ndim == 2 and state.shape[-1] in weight.shape for weight in module.parameters())
+
+
+def _which_mix(model: nn.Module, batch: Batch, modules: dict[str, nn.Module]) -> dict[str, bool]:
+    """Of every layer that ran, whether the second half of its tokens depends on the first half."""
+    found = dict[str, bool]()
+
+    def leave(path: str) -> Callable[[nn.Module, Any, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            given = first_tensor((args, kwargs))
+            if given is None or path in found:
+                return
+            half = given.shape[-2] // 2
+            moved = given.detach().clone()
+            moved[..., :half, :] += 1.0
+            again = [
+                first_tensor(module.forward(*_with(args, given, one), **_with(kwargs, given, one)))
+                for one in (given, moved)
+            ]
+            ends = [one[..., half:, :] for one in again if one is not None]
+            found[path] = len(ends) == 2 and half > 0 and not torch.equal(*ends)
+
+        return hook
+
+    with ExitStack() as undo:
+        for path, module in modules.items():
+            undo.callback(module.register_forward_hook(leave(path), with_kwargs=True).remove)
+        undo.enter_context(torch.no_grad())
+        _ran(model, batch, [])
+    return found
+
+
+def _with(arguments: Any, old: Tensor, new: Tensor) -> Any:
+    """Arguments of a call with one tensor in the place of another."""
+    if isinstance(arguments, dict):
+        return {name: new if one is old else one for name, one in arguments.items()}
+    return tuple(new if one is old else one for one in arguments)
 
 
 def _mixes(event: _Event) -> bool:

@@ -10,7 +10,6 @@ from rankscope.errors import RankscopeError
 from rankscope.findings.tree import Branch, TreeBlock, TreeLimits, TreeValue
 from rankscope.masks import Full
 from rankscope.network import (
-    Attention,
     Chain,
     CrossAttention,
     Mlp,
@@ -21,7 +20,10 @@ from rankscope.network import (
     Part,
     Position,
     Scale,
+    SelfAttention,
+    SequenceMap,
     Several,
+    SinkSoftmax,
     Skip,
     Softmax,
     Sum,
@@ -131,8 +133,8 @@ def part_words(part: Part) -> str:
             return "Sum"
         case Norm():
             return f"{type(part).__name__}, eps {in_digits(part.eps)}"
-        case Attention():
-            return f"Attention: {_mixer_words(part.mixer)}"
+        case SelfAttention():
+            return f"{type(part).__name__}: {_mixer_words(part.mixer)}"
         case CrossAttention():
             return f"CrossAttention: {_mixer_words(part.mixer)}"
         case Mlp():
@@ -146,8 +148,8 @@ def part_words(part: Part) -> str:
                 return f"TokenMap: {part.what} at {part.where}, each token by itself"
             inner = part.module.module if isinstance(part.module, Called) else part.module
             return f"TokenMap: {type(inner).__name__}, each token by itself"
-        case Opaque():
-            return f"Opaque: {part.words}"
+        case Opaque() | SequenceMap():
+            return f"{type(part).__name__}: {part.words}"
     return type(part).__name__
 
 
@@ -160,12 +162,13 @@ def _position_words(position: Position) -> list[str]:
 def _mixer_words(mixer: Any) -> str:
     if isinstance(mixer, Observed):
         return f"maps as they ran, rule unknown: {mixer.words}"
-    if not isinstance(mixer, Softmax):
+    if not isinstance(mixer, Softmax | SinkSoftmax):
         return f"{type(mixer).__name__}, {mixer.heads} heads"
     keys = "" if mixer.key_heads == mixer.heads else f" ({mixer.key_heads} of keys)"
     words = [f"{mixer.heads} head{'s' * (mixer.heads > 1)}{keys}"]
     words += [] if mixer.rule == Full() else [str(mixer.rule)]
     words += _position_words(mixer.position)
     words += [] if mixer.query_norm is None else ["query and key norms"]
+    words += ["a learned sink"] if isinstance(mixer, SinkSoftmax) else []
     words += [] if mixer.softcap is None else [f"soft-cap {in_digits(mixer.softcap)}"]
     return ", ".join([*words, f"scale {in_digits(mixer.scale, 4)}"])

@@ -30,6 +30,7 @@ from rankscope.network import (
     NoPosition,
     Norm,
     Part,
+    QueryKey,
     RelativeBias,
     Scale,
     Softmax,
@@ -116,10 +117,11 @@ def _if_logits_vanish(
 
 
 def _has_bare_logits(network: Network) -> bool:
-    """Whether softmax attention reads tokens that no norm has brought to a fixed size."""
+    """Whether queries are made of tokens that no norm has brought to a fixed size."""
     held = [leaf for block in network.blocks for leaf in leaves(block)]
     mixers = [leaf.mixer for leaf in held if isinstance(leaf, Attention)]
-    bare = any(isinstance(mixer, Softmax) and mixer.query_norm is None for mixer in mixers)
+    asking = [inner for mixer in mixers for inner in mixer.modules() if isinstance(inner, QueryKey)]
+    bare = any(mixer.query_norm is None for mixer in asking)
     return bare and not any(isinstance(leaf, Norm) for leaf in held)
 
 

@@ -11,13 +11,13 @@ that equal it (several equal sinks) are then exactly zero, and a large common ro
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rankscope.core.numerics import broadcast
-from rankscope.network import Alibi, Context, Norm, Rotary, Softmax
+from rankscope.network import Alibi, Context, Gaussian, Norm, QueryKey, Rotary
 from rankscope.network.heads import repeat_groups, split_heads
 from rankscope.network.parts import affine
 from rankscope.network.positions.base import distances
@@ -76,7 +76,7 @@ class _Bias:
     factor: Tensor | None  # *seeds heads 1 1
 
     @classmethod
-    def of_rule(cls, mixer: Softmax, query: Tensor, context: Context) -> "_Bias | None":
+    def of_rule(cls, mixer: QueryKey, query: Tensor, context: Context) -> "_Bias | None":
         if isinstance(mixer.position, Alibi):
             apart = -distances(query, context).abs().to(query.dtype)
             apart = apart if apart.ndim > 2 else apart.unsqueeze(0)
@@ -94,7 +94,7 @@ class _Bias:
 
 
 def split_logits(
-    mixer: Softmax, state: Split, context: Context, keys: Tensor | None, allowed: Tensor | None
+    mixer: QueryKey, state: Split, context: Context, keys: Tensor | None, allowed: Tensor | None
 ) -> Iterator[SplitLogits]:
     """The logits of ``mixer``, group of heads by group of heads.
 
@@ -104,6 +104,9 @@ def split_logits(
     for heads in head_groups(state, mixer.heads):
         own = None if bias is None else bias.of(heads)
         logits = _logits(sides.of(heads), own, mixer.softcap, state, keys, allowed)
+        if isinstance(mixer, Gaussian):
+            nearer = _nearness(sides.key[..., heads, :, :], sides.keys[..., heads, :, :], state, mixer.scale)
+            logits = replace(logits, shared=logits.shared + state.scale.unsqueeze(-3) * nearer)
         state.disturb(logits.shared)
         if bias is not None:  # which the disturbance of queries and keys does not reach
             state.disturb(logits.rest)
@@ -119,13 +122,13 @@ def head_groups(state: Split, heads: int) -> Iterator[slice]:
 
 
 def _sides(
-    mixer: Softmax, state: Split, context: Context, keys: Tensor | None
+    mixer: QueryKey, state: Split, context: Context, keys: Tensor | None
 ) -> tuple[_Sides, _Bias | None]:
     """Queries and keys of all heads, and what the position rule adds to their products."""
-    query, queries = _projected(
+    query, queries = projected(
         mixer.query, mixer.query_bias, mixer.heads, mixer.query_norm, mixer.normed, state
     )
-    key, offered = _projected(mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer.normed, state)
+    key, offered = projected(mixer.key, mixer.key_bias, mixer.key_heads, mixer.key_norm, mixer.normed, state)
     key, offered = (repeat_groups(one, mixer.heads) * mixer.scale for one in (key, offered))
     log_scale, scale = state.log_scale, state.scale.unsqueeze(-3)
     first = first_row(queries, state)
@@ -141,6 +144,8 @@ def _sides(
         bias = _Bias.of_rule(mixer, query + scale * queries, context)
     # The key that the shared query reads most, among those that all may read.
     products = query @ offered.mT
+    if isinstance(mixer, Gaussian):
+        products = products + _nearness(key, offered, state, mixer.scale)
     peak = (products if keys is None else products.masked_fill(~keys, -torch.inf)).argmax(dim=-1)
     most = row_at(offered, peak)
     key, offered = key + scale * most, offered - most
@@ -148,6 +153,39 @@ def _sides(
     for numbers in (query, queries, key, offered):
         state.disturb(numbers)
     return _Sides(query=query, queries=queries, key=key, keys=offered, log_scale=log_scale), bias
+
+
+def _nearness(key: Tensor, offered: Tensor, state: Split, scale: float) -> Tensor:
+    """What the lengths of keys add to the logits of a Gaussian, over the scale s of the state: ``*batch heads 1 j``.
+
+    With ``k + s b_j`` the keys, ``- c/2 (|k + s b_j|^2 - |k|^2) = - c s (k . b_j + s |b_j|^2 / 2)``, the same for all
+    queries. Key and ``offered`` come multiplied by c, the factor on the products.
+    """
+    own = (key * offered).sum(dim=-1) + state.scale.unsqueeze(-3).squeeze(-1) / 2 * offered.square().sum(
+        dim=-1
+    )
+    return -own.unsqueeze(-2) / scale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Levels:
+    """The logit that each query gives the key that is read most: ``level + exp(log_scale) change``.
+
+    ``level`` is that of the first query, ``*batch heads 1 1``; ``change`` is ``*batch heads tokens 1``.
+    """
+
+    level: Tensor
+    change: Tensor
+    log_scale: Tensor
+
+
+def split_levels(mixer: QueryKey, state: Split, context: Context, keys: Tensor | None) -> Levels:
+    """What ``split_logits`` leaves out, a number per query, of a mixer without positions and soft-cap."""
+    sides, _ = _sides(mixer, state, context, keys)
+    level, change = sides.query @ sides.key.mT, sides.queries @ sides.key.mT
+    for numbers in (level, change):
+        state.disturb(numbers)
+    return Levels(level=level, change=change, log_scale=sides.log_scale)
 
 
 def row_at(x: Tensor, place: Tensor) -> Tensor:
@@ -164,7 +202,7 @@ def first_row(x: Tensor, state: Split) -> Tensor:
     return row_at(x, state.is_token.long().argmax(dim=-1)[..., None, None])
 
 
-def _projected(
+def projected(
     weight: Tensor, bias: Tensor | None, heads: int, norm: Norm | None, normed: str, state: Split
 ) -> tuple[Tensor, Tensor]:
     """Queries or keys at the common row, ``*batch heads 1 width``, and their change per token divided by the scale."""

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.network import Context, Fixed, Mixer, Softmax, Uniform
+from rankscope.network import Context, Fixed, Gaussian, Mixer, Softmax, Uniform
 from rankscope.network.known import interpreter
 from rankscope.network.masking import allowed_keys
 from rankscope.split.logits import SplitLogits, head_groups, row_at, split_logits
 from rankscope.split.quotients import expm1_ratio, log1p_ratio
-from rankscope.split.state import Split, power
+from rankscope.split.state import Split, aligned, power
 
 HELD = 0.5
 """The shared row is subtracted where every query gives more than this to keys that all may read."""
@@ -34,6 +34,32 @@ DEEP = -300.0
 
 NEGLIGIBLE = 2.0**-55
 """Below this ``expm1(v) = v`` to the last digit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """A factor per head and query, ``row + exp(log_scale) change``.
+
+    Args:
+        row: ``*batch heads 1 1``.
+        change: ``*batch heads tokens 1``.
+        log_scale: ``*batch heads``; minus infinity where all queries have the same factor.
+    """
+
+    row: Tensor
+    change: Tensor
+    log_scale: Tensor
+
+    def times(self, other: "Gate") -> "Gate":
+        """``(a + s b) (c + t d) = a c + s b (c + t d) + t a d``, brought to the larger scale."""
+        log_scale, weights = aligned(torch.stack([self.log_scale, other.log_scale]), dim=0)
+        own, others = (one[..., None, None] for one in weights)
+        change = own * self.change * other.factors() + others * self.row * other.change
+        return Gate(row=self.row * other.row, change=change, log_scale=log_scale)
+
+    def factors(self) -> Tensor:
+        """The factors themselves, ``*batch heads tokens 1``."""
+        return self.row + power(self.log_scale)[..., None, None] * self.change
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +75,16 @@ class SplitMaps:
         rest: ``*batch heads tokens tokens``, of order one; arbitrary at ``peak``.
         log_scale: ``*batch heads``.
         peak: ``*batch heads 1 1``, the key whose entries follow from the others.
+        total: ``*seeds heads 1 1``, what every row sums to, the shared one too; None for one.
+        gate: what the rows of each query are multiplied with, which then sum to it times the total; None for one.
     """
 
     shared: Tensor
     rest: Tensor
     log_scale: Tensor
     peak: Tensor
+    total: Tensor | None = None
+    gate: Gate | None = None
 
     def apply(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """``shared @ values`` and ``rest @ values``, for values ``*batch heads tokens width``."""
@@ -96,15 +126,15 @@ def _uniform(mixer: Uniform, state: Split, context: Context) -> Iterator[SplitMa
         )
 
 
-@split_maps.register
-def _softmax(mixer: Softmax, state: Split, context: Context) -> Iterator[SplitMaps]:
-    read = _readable(mixer, state, context)
+@split_maps.register(Softmax, Gaussian)
+def _softmax(mixer: Softmax | Gaussian, state: Split, context: Context) -> Iterator[SplitMaps]:
+    read = readable(mixer, state, context)
     for logits in split_logits(mixer, state, context, read.keys, read.allowed):
-        yield _from_logits(logits, read)
+        yield from_logits(logits, read)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Readable:
+class Readable:
     """Which keys queries may read; None stands for all, and for nothing in ``others``.
 
     Args:
@@ -120,10 +150,11 @@ class _Readable:
     is_query: Tensor | None = None
 
 
-def _readable(mixer: Mixer, state: Split, context: Context) -> _Readable:
+def readable(mixer: Mixer, state: Split, context: Context) -> Readable:
+    """Which keys the queries of a mixer may read, all of them and each by itself."""
     allowed = allowed_keys(mixer.rule, state.residual.shape[-2], context, state.residual.device)
     if allowed is None:
-        return _Readable()
+        return Readable()
     is_token = state.is_token
     read = allowed if is_token is None else allowed | ~is_token[..., None, :, None]
     keys = read.all(dim=-2, keepdim=True)
@@ -133,7 +164,7 @@ def _readable(mixer: Mixer, state: Split, context: Context) -> _Readable:
     others = allowed & ~keys
     if is_token is not None:
         others = others & is_token[..., None, :, None]
-    return _Readable(
+    return Readable(
         keys=keys,
         others=others if bool(others.any()) else None,
         allowed=allowed,
@@ -141,7 +172,7 @@ def _readable(mixer: Mixer, state: Split, context: Context) -> _Readable:
     )
 
 
-def _from_logits(logits: SplitLogits, read: _Readable) -> SplitMaps:
+def from_logits(logits: SplitLogits, read: Readable) -> SplitMaps:
     """The formula of this file's head, every term divided by the largest scale that occurs."""
     logits = _at_peak(logits, read.keys)
     size = power(logits.log_scale)[..., None, None]
@@ -202,7 +233,7 @@ def _shared(
     q = log_q.exp()
     v_hat = v_hat if keys is None else v_hat.masked_fill(~keys, 0.0)
     v = size * v_hat
-    m_hat = _tilted(q, log_q, v_hat, v, size).sum(dim=-1, keepdim=True)
+    m_hat = tilted(q, log_q, v_hat, v, size).sum(dim=-1, keepdim=True)
     log_t = None if leak is None else torch.logsumexp(leak, dim=-1, keepdim=True)
     if log_t is not None:
         m_hat = m_hat + (log_t - log_size[..., None, None]).exp()
@@ -220,12 +251,12 @@ def _shared(
     shift = _deep_shift(log_q, w, size * c_hat, log_size, peak, keys, leak, far)
     log_scale = log_size
     if shift is None:
-        rest = _tilted(q, log_q, w_hat, w, size)
+        rest = tilted(q, log_q, w_hat, w, size)
     else:
         log_scale = log_size + shift[..., 0, 0]
         # In these units the entry at the peak, which is not needed, would be beyond the floats.
         raised = (log_q - shift).scatter(-1, peak, -torch.inf)
-        rest = _tilted(raised.exp(), raised, w_hat, w, size)
+        rest = tilted(raised.exp(), raised, w_hat, w, size)
     if leak is not None:
         exponent = leak - size * c_hat - log_size[..., None, None]
         rest = rest + (exponent if shift is None else exponent - shift).exp()
@@ -283,7 +314,7 @@ def _first_keys(mixer: Mixer, state: Split, context: Context) -> tuple[Tensor, T
     return first, ((allowed == first) | ~is_token).all(dim=-2, keepdim=True).all(dim=-1, keepdim=True)
 
 
-def _tilted(q: Tensor, log_q: Tensor, v_hat: Tensor, v: Tensor, size: Tensor) -> Tensor:
+def tilted(q: Tensor, log_q: Tensor, v_hat: Tensor, v: Tensor, size: Tensor) -> Tensor:
     """``q expm1(v) / size``; where v exceeds one the two terms are far apart, and apart they cannot overflow."""
     least, most = v.aminmax()
     if max(-float(least), float(most)) < NEGLIGIBLE:

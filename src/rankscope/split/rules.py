@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+import rankscope.split.gated_maps
+import rankscope.split.linear_maps  # noqa: F401 - registers the rules of its mixers, as the one above does
 from rankscope.network import Attention, Chain, Context, Mlp, Norm, Part, Scale, Skip, Sum
 from rankscope.network.heads import join_heads, repeat_groups, split_heads
 from rankscope.network.known import NORMS
@@ -143,6 +145,8 @@ def _in_tail(part: Mlp, state: Split, out: Split, at: Tensor, change: Tensor) ->
 def _attention(part: Attention, state: Split, context: Context) -> Split:
     held = part.values
     change = repeat_groups(split_heads(state.residual @ held.value, held.value_heads), held.heads)
+    if not part.mixer.rows_sum_to_one:
+        return _with_direct(part, state, _weighed(part, change, state, context), context)
     first, logs, mixed, moved = 0, list[Tensor](), list[Tensor](), list[Tensor]()
     for maps in split_maps(part.mixer, state, context):
         own = change[..., first : first + maps.rest.shape[-3], :, :]
@@ -166,6 +170,43 @@ def _attention(part: Attention, state: Split, context: Context) -> Split:
     common = (row + state.scale * (join_heads(torch.cat(moved, dim=-3)) @ held.out)).squeeze(-2)
     out = state.moved(common, rest, state.log_scale + log_scale)
     return _with_direct(part, state, out, context)
+
+
+def _weighed(part: Attention, change: Tensor, state: Split, context: Context) -> Split:
+    """The same for maps ``diag(r) Q`` with rows of Q summing to a number t of their head.
+
+    With V the values, ``1 v + s C``: ``Q V = 1 y + Q' C s`` with ``y = t v + s q C`` and Q' the rest of Q, so that
+    ``diag(r) Q V = 1 r_0 y + (r - r_0) y + diag(r) Q' C s``. The two last terms have scales of their own.
+    """
+    held = part.values
+    row = row_through(state, state.common.unsqueeze(-2), held.value, held.value_bias)
+    state.disturb(row)
+    row = repeat_groups(split_heads(row, held.value_heads), held.heads)
+    first, logs, mixed, rows = 0, list[Tensor](), list[Tensor](), list[Tensor]()
+    for maps in split_maps(part.mixer, state, context):
+        heads = slice(first, first + maps.rest.shape[-3])
+        first = heads.stop
+        moved, rest = maps.apply(change[..., heads, :, :])
+        own = row[..., heads, :, :]
+        y = (own if maps.total is None else maps.total * own) + state.scale.unsqueeze(-3) * moved
+        log_scale = state.log_scale.unsqueeze(-1) + maps.log_scale
+        if maps.gate is not None:
+            gate = maps.gate
+            log_scale, (ours, theirs) = aligned(torch.stack([log_scale, gate.log_scale]), dim=0)
+            rest = ours[..., None, None] * gate.factors() * rest + theirs[..., None, None] * gate.change * y
+            y = gate.row * y
+        logs.append(log_scale)
+        mixed.append(rest)
+        rows.append(y)
+    log_scale, weights = aligned(torch.cat(logs, dim=-1), dim=-1)
+    each = weights[..., None, None] * torch.cat(mixed, dim=-3)
+    if bool((weights == 0).any()):
+        each = torch.where(weights[..., None, None] > 0, each, 0.0)
+    state.disturb(each)
+    common = torch.cat(rows, dim=-3)
+    state.disturb(common)
+    common = row_through(state, join_heads(common), held.out, held.out_bias).squeeze(-2)
+    return state.moved(common, join_heads(each) @ held.out, log_scale)
 
 
 def _with_direct(part: Part, state: Split, out: Split, context: Context) -> Split:

@@ -335,7 +335,7 @@ def _on_text(theorem: Theorem, facts: Facts) -> OnText:
         failing=((), *(_failing(theorem, theorem.assumptions(_up_to(facts, layer))) for layer in layers)),
         printed=Printed(
             name=theorem.name,
-            authors=AUTHORS.get(theorem.ref.key, theorem.ref.key),
+            authors=_authors(theorem),
             where=theorem.ref.where,
             gamma=theorem.gamma,
         ),
@@ -353,7 +353,15 @@ def _up_to(facts: Facts, layer: int) -> Facts:
 
 
 def _failing(theorem: Theorem, assumptions: Sequence[Assumption]) -> tuple[Failed, ...]:
-    return tuple(failed_assumption(theorem.name, one) for one in assumptions if not _holds(one))
+    return tuple(
+        failed_assumption(theorem.name, one, paper=f"{theorem.ref.where} of {_authors(theorem)}")
+        for one in assumptions
+        if not _holds(one)
+    )
+
+
+def _authors(theorem: Theorem) -> str:
+    return AUTHORS.get(theorem.ref.key, theorem.ref.key)
 
 
 def _holds(one: Assumption) -> bool:
@@ -361,10 +369,10 @@ def _holds(one: Assumption) -> bool:
     return bool(torch.as_tensor(one.holds).all())
 
 
-def failed_assumption(of: str, one: Assumption) -> Failed:
+def failed_assumption(of: str, one: Assumption, *, paper: str | None = None) -> Failed:
     """The assumption as a typed value; a number that is NaN is none."""
     found, limit = (None if math.isnan(float(value)) else float(value) for value in (one.value, one.limit))
-    return Failed(of=of, name=one.name, found=found, limit=limit, relation=one.relation)
+    return Failed(of=of, name=one.name, found=found, limit=limit, relation=one.relation, paper=paper)
 
 
 # --------------------------------------------------------------------------------------------------------- one text

@@ -37,8 +37,9 @@ def collapse(
     config = _check_config(CollapseConfig.from_call(config, **fields))
     rows, measure = RowBuilder(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
+    cells *= len(config.widths)
     done = 0
-    with torch.no_grad(), threads_for(config.choice("tokens") * config.choice("dim")):
+    with torch.no_grad(), threads_for(config.choice("tokens") * max(config.widths)):
         for about, network, batch in _networks(config):
             measure(rows, config, about, network, batch)
             done += len(batch.seeds)
@@ -85,8 +86,8 @@ def _check_config(config: CollapseConfig) -> CollapseConfig:
             "measures": tuple(dict.fromkeys(measure.definition for measure in measures)),
         }
     )
-    for norm, name in product(full.norms, full.variants):
-        spec_of(full, norm, name)
+    for dim, norm, name in product(full.widths, full.norms, full.variants):
+        spec_of(full, norm, name, dim=dim)
     for mask in full.masks:
         parse_mask(mask).matrix(full.choice("tokens"))
     try:
@@ -96,16 +97,17 @@ def _check_config(config: CollapseConfig) -> CollapseConfig:
     return full
 
 
-def spec_of(config: CollapseConfig, norm: str, name: str = "transformer") -> Spec:
-    """The network of one norm and variant."""
-    shared = ("layers", "heads", "dim", "placement", "position", "values", "init")
-    return Spec.of(norm=norm, variant=name, **{field: config.choice(field) for field in shared})
+def spec_of(config: CollapseConfig, norm: str, name: str = "transformer", *, dim: int | None = None) -> Spec:
+    """The network of one norm and variant, of the width of the configuration unless another is named."""
+    shared = ("layers", "heads", "placement", "position", "values", "init")
+    width = config.choice("dim") if dim is None else dim
+    return Spec.of(norm=norm, variant=name, dim=width, **{field: config.choice(field) for field in shared})
 
 
 def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]]:
     """Every cell of the product, for every chunk of seeds: what it is, its network, its seeds and tokens."""
-    for norm in config.norms:
-        spec, dtype = spec_of(config, norm), dtype_named(config.dtype)
+    for dim, norm in product(config.widths, config.norms):
+        spec, dtype = spec_of(config, norm, dim=dim), dtype_named(config.dtype)
         for batch in batches(
             spec, tokens=config.choice("tokens"), seeds=config.seeds, dtype=dtype, device=config.device
         ):
@@ -114,6 +116,7 @@ def _networks(config: CollapseConfig) -> Iterator[tuple[Columns, Network, Seeds]
                 about: Columns = {
                     **{"model": "random", "variant": name, "mask": mask, "norm": norm},
                     "seed": list(batch.seeds),
+                    **({"dim": dim} if config.dims else {}),
                 }
                 yield about, network, batch
 
@@ -184,8 +187,9 @@ def traced_states(trace: Trace, sites: Sequence[str]) -> Iterator[tuple[int, str
 
 def _courses(table: Table, layers: int) -> Iterator[Course]:
     """What became of every measure in every kind of network."""
-    keys = ["variant", "mask", "norm", "site", "definition"]
-    for key, rows in layer_summary(table).group_by(keys, maintain_order=True):
+    by = ["dim"] if "dim" in table.frame.columns else []
+    keys = ["variant", "mask", "norm", "site", "definition", *by]
+    for key, rows in layer_summary(table, by=by).group_by(keys, maintain_order=True):
         ordered = rows.sort("layer")
         # The last layer up to which every seed is above its floor: what comes after it is not known.
         known = ordered.filter((pl.col("share_resolved") < 1.0).cum_sum() == 0)

@@ -9,7 +9,6 @@ from rankscope.findings import asked
 from rankscope.findings.asked import OWN
 from rankscope.masks import parse_mask
 from rankscope.network import (
-    Attention,
     LayerNorm,
     Network,
     Norm,
@@ -17,6 +16,8 @@ from rankscope.network import (
     Opaque,
     Part,
     RMSNorm,
+    SelfAttention,
+    SequenceMap,
     Skip,
     Sphere,
     variant,
@@ -114,9 +115,9 @@ def mask_text(network: Network) -> str:
 
 
 def _rule_text(leaf: Part) -> str | None:
-    if isinstance(leaf, Opaque):
+    if isinstance(leaf, Opaque | SequenceMap):
         return None if leaf.tokenwise else "unknown"
-    if not isinstance(leaf, Attention):
+    if not isinstance(leaf, SelfAttention):
         return None
     return "unknown" if isinstance(leaf.mixer, Observed) else leaf.mixer.rule.text
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from rankscope.core.numerics import threads_for
+from rankscope.errors import ConfigError, Option
+from rankscope.findings.layers import LayersFinding
 from rankscope.findings.rate import DEFINITION, FitValue, PredictionValue, RateConfig, RateFinding, RateRun
 from rankscope.masks import parse_mask
 from rankscope.measures import evaluate, find_measure
@@ -22,6 +24,8 @@ from rankscope.split.fit import nothing
 from rankscope.split.floors import SAFETY
 from rankscope.studies.cuts import one_cut
 from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.layers import GivenLayer, layer_in, rate_of_blocks, rate_of_layer
+from rankscope.studies.named_layers import named_layer
 from rankscope.studies.rows import RowBuilder, definitions
 from rankscope.studies.subjects import Source, subjects
 
@@ -71,14 +75,25 @@ def rate(
     config: RateConfig | None = None,
     advance: Advance | None = None,
     **fields: Any,
-) -> RateFinding:
+) -> RateFinding | LayersFinding:
     """The residual of every layer, its order and its rate, measured and predicted.
 
     Of the random network that a ``RateConfig`` or its fields describe, ``rs.rate(layers=100, mask="window:2")``; or of
-    one cut of a model, a tree or a recording (``san`` if no variant is named), ``rs.rate(model, texts)``.
+    one cut of a model, a tree or a recording (``san`` if no variant is named), ``rs.rate(model, texts)``. Of a layer, a
+    function of tokens, a module without blocks or one that is named (``rs.rate(mixer="gat", graph="karate")``), and of
+    every block of a model with ``black_box=True``: its facts near consensus.
     """
     given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    layer = _asked_layer(model, model if isinstance(model, RateConfig) else config, **fields)
+    if layer is not None:
+        return rate_of_layer(*layer)
     config, source, given = resolve_call(RateConfig, model, config, given, **fields)
+    if config.black_box:
+        return rate_of_blocks(source, config, given, advance)
+    if "around" in config.explicit:
+        raise ConfigError(
+            Option("around", config.around), " is for a layer, or for blocks with ", Option("black_box", True)
+        )
     rows, runs, depth, name, variant = RowBuilder(), list[RateRun](), 0, "random", ""
     total = len(config.seeds) if source is None else None
     for one in _random(config) if source is None else _cuts_of_model(source, config, given):
@@ -115,6 +130,27 @@ def rate(
         has_error=not config.no_error,
         table=rows.table(config, command="rate", seeds=config.seeds),
     )
+
+
+def _asked_layer(
+    model: object, asked: RateConfig | None, **fields: Any
+) -> tuple[GivenLayer, RateConfig] | None:
+    """The layer that is asked for, given or named, with its configuration; None where it is a network or a model."""
+    if asked is None:
+        said = {name for name, value in fields.items() if value}
+        named, wanted = None, {name: fields.get(name) for name in ("mixer", "graph")}
+    elif isinstance(asked, RateConfig):
+        said, named, wanted = set(asked.explicit), asked.model, {"mixer": asked.mixer, "graph": asked.graph}
+    else:
+        return None  # not a configuration of this verb, as will be said
+    source = model if model is not None and model is not asked else named
+    layer = layer_in(source, has_blocks=bool({"black_box", "blocks", "stack"} & said))
+    if layer is None and not any(wanted.values()):
+        return None
+    config = RateConfig.from_call(asked, **fields)
+    if any(wanted.values()):
+        layer = named_layer(config, layer, has_model=source is not None)
+    return None if layer is None else (layer, config)
 
 
 def _random(config: RateConfig) -> Iterator[RateSubject]:

@@ -23,12 +23,13 @@ from rankscope.findings.suggest import RANKED_BY, Declined, Kind, MeasuredReadin
 from rankscope.masks import MaskRule, parse_mask
 from rankscope.measures import evaluate, evaluate_padded, find_measure
 from rankscope.network import (
-    Attention,
     Context,
     CrossAttention,
     Fixed,
     Network,
     Norm,
+    SelfAttention,
+    SinkSoftmax,
     Skip,
     Softmax,
     with_mask,
@@ -99,7 +100,7 @@ def _skip_scales(network: Network) -> Iterator[WhatIf]:
 
 
 def _masks(network: Network, tokens: int) -> Iterator[WhatIf]:
-    mixers = [part.mixer for part in network.blocks.modules() if isinstance(part, Attention)]
+    mixers = [part.mixer for part in network.blocks.modules() if isinstance(part, SelfAttention)]
     rules = {mixer.rule for mixer in mixers}
     unknown = next((part for part in network.blocks.modules() if _mixes_unseen(part)), None)
     if unknown is not None:
@@ -162,8 +163,8 @@ def _first_odd_block(network: Network) -> int | None:
 
 def _temperatures(network: Network) -> Iterator[WhatIf]:
     held = network.blocks.modules()
-    mixers = [part.mixer for part in held if isinstance(part, Attention | CrossAttention)]
-    if not any(isinstance(mixer, Softmax) for mixer in mixers):
+    mixers = [part.mixer for part in held if isinstance(part, SelfAttention | CrossAttention)]
+    if not any(isinstance(mixer, Softmax | SinkSoftmax) for mixer in mixers):
         yield WhatIf(kind="temperature", declined="no softmax")
         return
     for temperature in TEMPERATURES:

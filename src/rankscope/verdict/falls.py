@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rankscope.findings.verdict import Thresholds
+from rankscope.findings.verdict import STEPS, Thresholds
 
 COLLAPSING, COLLAPSED, UNDECIDED = "collapsing", "collapsed", "undecided"
 NOT_COLLAPSING, NO_STATES = "not collapsing", "no numbers"
 
 EQUAL = (COLLAPSING, COLLAPSED)
 """Verdicts that say that tokens become or are equal."""
-
-STEPS = 3
-"""The pace at the end of a curve is taken over so many of its last steps."""
 
 STILL = math.log10(0.97)
 """A step that keeps more of the ratio than this is not a fall: the random pre-norm network keeps .98 at layer 8."""

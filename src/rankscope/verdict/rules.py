@@ -137,9 +137,10 @@ def _is_flat(facts: Sequence[PanelFacts], points: Sequence[RatioPoint], limits: 
 
     Then they are not distinct tokens with a large row in common. Of one state alone a tenth of ``collapsed`` is enough.
     """
-    # Distinct tokens around a large common row fill their directions as random ones do: their centered effective rank
-    # is most of what tokens and width allow. Tokens that a network made equal keep the few directions that decay
-    # slowest. Half of what is possible separates the two.
+    # Distinct tokens around a large common row fill their directions as random ones do: the centered effective rank of
+    # Gaussian tokens is 0.8 or more of what tokens and width allow. Tokens that attention made equal keep the few
+    # directions that decay slowest: 0.2 of it for random attention alone, just below half with MLPs. Skips without MLPs
+    # keep 0.8 while tokens become equal, so of their last states alone this rule cannot tell.
     rank, most = facts[-1][CENTERED_RANK], points[-1].log10_most
     if len(facts) == 1 and most is not None and most < math.log10(limits.collapsed / 10):
         return True
@@ -226,8 +227,8 @@ def few_directions(one: PanelFacts, limits: Thresholds) -> dict[str, bool | None
 
     Of n tokens in k groups of one size, orthogonal to each other, a pair is in the same group (cosine 1) with
     probability (n/k - 1) / (n - 1), about 1/k, and has cosine 0 otherwise: cosine times rank is about 1. The mean of
-    the k directions is taken out by centering, which leaves k - 1. ``rank - 1`` is compared as well because a large
-    common row alone makes one direction.
+    the k directions is taken out by centering, which leaves k - 1. Both ``rank - 1`` and the centered rank must be few:
+    a large common row alone makes the rank nearly 1, and leaves the centered one as it is.
     """
     rank, centered, cosine = one[RANK], one[CENTERED_RANK], one.cosine
     if RANK not in one.numbers:

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     return save(bert(seed=1, initializer_range=0.4), path, tokenizer=word_tokenizer())
 
 
-PARTS = "What each part does to the residual ratio"
+PARTS = "What each part does to the residual ratio (Frobenius norm) of"
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def test_the_page_says_what_was_cut_and_found(folder):
     assert lines[:3] == [
         "Ablation of tiny-bert",
         "stored weights, computed in float32",
-        "no attention mask (every token reads all), LayerNorm",
+        "no attention mask: every token reads all tokens; normalisation: LayerNorm",
     ]
     assert re.fullmatch(
-        r"rewritten as a tree of parts, which computes tokens within \de-\d of the model's, .*", lines[3]
+        r"a copy of the model with the same weights .* by at most \de-\d of their length", lines[3]
     )
     assert lines[4:7] == [
         "2 texts of 4.5 tokens on average",
-        "padding and special tokens are not measured; texts are cut to 40 tokens",
+        "padding and special tokens are neither measured nor counted; texts are cut to 40 tokens",
         "",
     ]
     first = 7
@@ -72,9 +72,9 @@ def test_the_page_says_what_was_cut_and_found(folder):
         "Attention with skips (san+skip",
         "The full model (transformer",
     ]
-    table = lines[lines.index("residual_ratio[composite,mean]") :]
-    assert table[2].split() == ["variant", "0", "1", "2"]
-    assert [line.split()[0] for line in table[4:8]] == ["san", "san+mlp", "san+skip", "transformer"]
+    table = lines[lines.index("Residual ratio (composite norm): residual_ratio[composite,mean]") :]
+    assert table[1].split() == ["variant", "0", "1", "2"]
+    assert [line.split()[0] for line in table[3:7]] == ["san", "san+mlp", "san+skip", "transformer"]
 
 
 def test_untrained_weights_need_a_config_only(bare):
@@ -129,7 +129,7 @@ def test_the_page_shows_blame_and_suggestions(folder, tmp_path):
     good(folder, "--text", "the cat sat", "--blame", "--suggest", "--output", tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
     assert "Attention alone (san)" in text
-    assert "lowers ln of the residual ratio" in text or "lost in rounding" in text
+    assert "lowers it most" in text
     assert "What if: changes to" in text
     assert "<script" not in text
     assert Reader(text).handlers == []
@@ -140,7 +140,9 @@ def test_blame_and_suggestions_stand_below_the_table(folder):
         folder, "--text", "the cat sat", "--blame", "--suggest", "--measures", "residual_ratio"
     ).stdout
     full = "the full model (transformer)"
-    assert text.index(f"\n{PARTS}: {full}\n") < text.index(f"\nWhat if: changes to {full}, best first\n")
+    assert text.index(f"\n{PARTS} {full}\n") < text.index(
+        f"\nWhat if: changes to {full}, the largest gain first\n"
+    )
     assert re.search(r"^block +attention +skip +norm +mlp +sum$", text, flags=re.MULTILINE)
     assert re.search(r"^skip-scale 0.5 ", text, flags=re.MULTILINE)
 
@@ -150,10 +152,10 @@ def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path)
     options += ("--only-blocks", "2", "--masks", "causal")
     text = good(*options).stdout
     named = "the full model (transformer), mask causal, changed in block 2"
-    assert f"\n{PARTS}: {named}\n" in text
-    assert f"\nWhat if: changes to {named}, best first\n" in text
+    assert f"\n{PARTS} {named}\n" in text
+    assert f"\nWhat if: changes to {named}, the largest gain first\n" in text
     good(*options, "--output", tmp_path / "out.html")
-    assert f"{PARTS}: {named}" in (tmp_path / "out.html").read_text()
+    assert f"{PARTS} {named}" in (tmp_path / "out.html").read_text()
 
 
 def test_random_networks_in_place_of_a_model():

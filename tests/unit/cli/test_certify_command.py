@@ -63,16 +63,21 @@ def test_json_is_the_finding_of_the_library(tmp_path):
 def test_the_conclusion_comes_first_then_bounds_and_what_failed():
     text = good(*RANDOM, "--explain").stdout
     about = (
-        "What is proven of a random network\nattention alone (san), random weights, computed in float64\n"
+        "Proven bounds on how far apart tokens are: a random network\nattention alone (san), random weights, "
+        "computed in float64\n"
         "1 text of 6 tokens, entries drawn from a Gaussian\n"
     )
     assert text.startswith(f"{about}\nProven: ")
     assert text.split("\n\n")[2].startswith("How to read this\n")
     for name in (F, "diameter[l2]"):
-        assert re.search(rf"^{re.escape(name)}", text, re.M)
+        assert re.search(rf": {re.escape(name)}$", text, re.M)
     assert "Printed bound: dong-2.3: Dong, Cordonnier, Loukas" in text
     assert re.search(r"^layer +lower +measured +upper", text, re.M)
-    assert re.search(r"^1-3 +theorem dong-2.3 +attention logits differ too much within a row$", text, re.M)
+    assert re.search(
+        r"^1-3 +upper \(Theorem 2.3 of Dong.*: dong-2.3\) +attention logits differ too much within a row$",
+        text,
+        re.M,
+    )
     assert "What printed bounds are made of" in text
     assert "Not met first: logits below 1.256 (found " in text
     assert "What printed bounds" not in good(*RANDOM).stdout
@@ -98,7 +103,7 @@ def test_a_model_on_texts_with_files_a_picture_and_a_report(folder, tmp_path):
     assert "tiny-bert" in page
     text = good(*asked, "--definitions", "l2").stdout
     assert "bounds hold for every text; the measured number is the geometric mean over texts" in text
-    assert "also 4 special tokens that scan and ablate do not measure" in text
+    assert "also for 4 special tokens that scan and ablate leave out" in text
 
 
 def test_texts_as_lines_of_csv():
@@ -145,6 +150,7 @@ def test_a_bound_whose_number_was_lost_exits_with_3(monkeypatch):
         ((*RANDOM, "--plot", "a.pdf"), "known formats: .svg"),
         ((*RANDOM, "--sede", 3), "No such option"),
         ((*RANDOM, "--format", "parquet"), "parquet is a binary format"),
+        ((*RANDOM, "--explain", "--format", "json"), "--explain has no effect on json"),
     ],
 )
 def test_wrong_input_is_one_line(arguments, words):

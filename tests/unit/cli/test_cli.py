@@ -84,7 +84,7 @@ def test_csv_and_table_and_files(tmp_path: Path) -> None:
     assert len(rows) == 8
     text = run(*SMALL).stdout
     assert "residual_ratio[composite,mean]" in text
-    assert "Mean over seeds, geometric for residuals" in text
+    assert "means over seeds, geometric for residuals" in text
     for name in ("t.json", "t.csv", "t.parquet"):
         result = run(*SMALL, "--output", str(tmp_path / name))
         assert result.exit_code == 0

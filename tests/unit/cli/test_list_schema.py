@@ -34,7 +34,7 @@ def test_it_is_written_to_a_file(tmp_path) -> None:
     [
         (
             ("schema",),
-            "'rankscope list schema NAME', with one of: ablate, certify, claims, collapse, compare",
+            "'rankscope list schema NAME', with one of: ablate, atlas, certify, claims, collapse, compare",
         ),
         (("schema", "colapse"), "unknown result 'colapse'; did you mean 'collapse'?"),
         (("schema", "compare", "--format", "csv"), "a schema is JSON, not csv"),

@@ -120,12 +120,12 @@ def test_a_model_on_a_text_with_everything_asked_for(folder):
     assert told["pairs"][0]["first"]["layer"] <= told["pairs"][0]["second"]["layer"]
     text = good(folder, *asked, "--seconds", 5).stdout
     for heading in (
-        "What all paths of a length add",
+        "What all paths of one length add together.",
         "Shares by length and number of MLPs",
-        "What all paths through a head add",
+        "What all paths through a head add together.",
         "Single paths from the input, largest norm first",
         "What all paths through two heads add",
-        "What all paths from a source add",
+        "By source",
         "Residual ratio of a single path",
         "Change of the output when this many heads are removed",
     ):

@@ -22,7 +22,7 @@ def test_a_config_at_several_depths_is_a_table() -> None:
     assert "equal parameters" in result.stdout
     assert "Mean cosine after layer" in result.stdout
     conclusion = result.stdout.partition("Forecast")[0]
-    assert "forecast to pass 0.9: with 32 layers at layer 32; not with 2 layers." in conclusion
+    assert "forecast to pass 0.9 with 32 layers (at layer 32), but not with 2 layers." in conclusion
 
 
 def test_json_has_rows_and_fields() -> None:

@@ -53,9 +53,9 @@ def test_the_verdict_comes_first(folder):
     assert result.exit_code == 0, result.output
     title, said, words, *_ = result.stdout.split("\n\n")
     assert title.startswith("Scan of tiny-bert\n")
-    assert words.startswith("How to read this\nUnit residual ratio: ")
+    assert words.startswith("How to read this\nToken: ")
     assert re.match(r"(Healthy: |Not collapsing: (cone|clusters|shared mean|dead directions) )", said)
-    assert "\nresidual ratio: how far tokens are from their mean, divided by their size" in result.stdout
+    assert "\nresidual ratio: the same ratio of the tokens as they are" in result.stdout
 
 
 def test_the_tree_is_told(folder):

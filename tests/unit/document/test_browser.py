@@ -5,6 +5,8 @@ import shutil
 import pytest
 
 from kit import scan_tables
+from rankscope.document import Column, Document, Tabular
+from rankscope.document.html import to_html
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="reports are opened in a browser through playwright, which is not installed"
@@ -175,7 +177,7 @@ def test_cells_of_maps_show_their_note(browser, files):
         assert words[0] == "layer 2, head 7"
         large = page.locator(".broad svg").first  # too many cells for boards: the browser shows the title
         title = large.locator("rect title").nth(3 * 12 + 1).text_content()
-        assert title.startswith("layer 3, unit tokens: residual ratio, Frobenius, unit tokens: 0.")
+        assert title.startswith("layer 3, unit tokens: unit residual ratio: 0.")
 
 
 def test_the_page_reads_in_gray_and_in_the_dark(browser, files):
@@ -193,3 +195,20 @@ def test_the_page_reads_in_gray_and_in_the_dark(browser, files):
         with Visit(browser, files["collapsing"], **SIZES[name]) as page:
             for selector in ("body", ".verdict h2", ".verdict p", ".note"):
                 assert page.evaluate(contrast, selector) >= 4.5, (name, selector)
+
+
+def test_sentences_of_a_table_fit_a_phone(browser, tmp_path):
+    """Beside each other, two columns of sentences would be wider than the screen: there every cell has its own line."""
+    rows = [["agrees", "what was said " * 12, "what was measured " * 12]] * 2
+    columns = [Column("verdict"), Column("said", "words"), Column("measured", "words")]
+    table = Tabular(columns=columns, rows=rows)
+    path = tmp_path / "table.html"
+    path.write_text(to_html(Document(title="Sentences", command="claims", blocks=[table])), encoding="utf-8")
+    inner = (
+        "(() => {const box = document.querySelector('.wide'); return box.scrollWidth - box.clientWidth})()"
+    )
+    first = "getComputedStyle(document.querySelector('td'), '::before').content"
+    for options, label in ((PHONE, '"verdict"'), ({}, "none")):
+        with Visit(browser, path.as_uri(), **options) as page:
+            assert page.evaluate(inner) == 0
+            assert page.evaluate(first) == label

@@ -140,7 +140,7 @@ def test_numbers_that_are_all_lost_are_said_and_drawn() -> None:
     found = ablate(network(2), inputs=equal, variants=["san", "transformer"], blame=True, suggest=True)
     assert found.tone in ("unknown", "bad")
     assert found.blame.kinds is None
-    assert "in every text some step is not above its rounding floor" in found.blame.words
+    assert "in every text some step cannot be told from rounding" in found.blame.words
     assert found.suggest.best is None or found.suggest.best.gain is not None
     assert "There is no number to draw" in found.to_html()
     hot = Network([Chain([Scale(1e200), Skip(Scale(1e200))]) for _ in range(3)])
@@ -157,9 +157,9 @@ def test_numbers_that_are_all_lost_are_said_and_drawn() -> None:
 def test_the_words_of_a_network_without_kinds() -> None:
     x = torch.randn(1, 4, 4, dtype=torch.float64)
     found = sum_changes(blame(Network([Chain(())]), x), Headline.unchanged())
-    assert (
-        found.words
-        == "Over 1 block, no part lowers ln of the residual ratio (Frobenius norm) and no part raises it."
+    assert found.words == (
+        "The only block of the full model (transformer) multiplies the residual ratio (Frobenius norm) by 1. No part "
+        "lowers it; no part raises it."
     )
     assert re.search("There is no number to draw", str(_svg(found.panel())))
 

@@ -78,7 +78,7 @@ def test_what_is_not_above_its_floor_is_marked_everywhere():
     assert [row["resolved"] for row in found.table.to_json()["rows"]] == [True, True, False, True, True]
     text = str(found)
     assert re.findall(r"^(\d) +\S+ +\S+\*", text, re.M) == ["2"]
-    assert "*: measured, but not above its rounding floor" in text
+    assert "*: not above its rounding floor" in text
     (panel,) = found.chart().pictures
     measured = next(line for line in panel.lines if line.name.startswith("measured"))
     assert [point.hollow for point in measured.points] == [False, False, True, False, False]
@@ -146,7 +146,7 @@ def test_zero_has_no_place_and_is_told():
     found = made.finding_from(zero, definitions=(F,), printed={})
     assert "zero, which has no place on this axis: the upper bound of layers 0-2" in str(found.chart().svg())
     assert found.headline[0] == "Collapse is proven"
-    assert found.words == ("Proven: at layer 2 all tokens are equal: the residual (Frobenius) is zero.",)
+    assert found.words == ("Proven: at layer 2 all tokens are equal: the residual (Frobenius norm) is zero.",)
 
 
 @pytest.mark.parametrize("layers", [1, 300])

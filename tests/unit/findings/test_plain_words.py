@@ -57,12 +57,12 @@ def test_texts_of_one_length_are_not_averaged() -> None:
     assert any(one == "3 texts of 12 tokens" for one in cut.subject.facts(cut.table))
 
 
-def test_a_saving_is_named_where_there_is_one() -> None:
-    fields = {"paths": 3, "relative_error": 1e-15, "dtype": "float64", "end": "output", "block_passes": 6}
-    few = Identity.model_construct(**fields, block_passes_by_enumeration=3)
-    assert "pass" not in few.words
-    many = Identity.model_construct(**fields, block_passes_by_enumeration=300)
-    assert "took 6 passes through a block; one path after the other would take 300 passes." in many.words
+def test_an_error_stands_beside_what_rounding_alone_could_cause() -> None:
+    fields = {"paths": 3, "relative_error": 1e-15, "dtype": "float64", "end": "output", "allowed": 1e-10}
+    assert Identity.model_construct(**fields).words == (
+        "What all paths add is the output, up to a relative error of 1e-15 (Frobenius norm); rounding alone could "
+        "cause 1e-10."
+    )
 
 
 def test_errors_read_as_sentences() -> None:

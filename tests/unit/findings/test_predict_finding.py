@@ -150,7 +150,7 @@ def test_nothing_proven_is_a_picture_and_a_page_that_say_so() -> None:
         ([depth(4), depth(8)], "forecast not to pass 0.9 at any of the depths 4 and 8."),
         (
             [depth(4), depth(8), depth(32, passes=20)],
-            "pass 0.9: with 32 layers at layer 20; not with 4 or 8 layers.",
+            "pass 0.9 with 32 layers (at layer 20), but not with 4 or 8 layers.",
         ),
     ],
 )

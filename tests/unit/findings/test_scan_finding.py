@@ -190,10 +190,8 @@ def test_the_star_means_not_above_the_floor_in_every_text_everywhere():
 
 def test_definitions_are_named_where_ratios_are_shown():
     text = str(scan_tables.healthy(2))
-    assert (
-        "\nresidual ratio: how far tokens are from their mean, divided by their size, both as Frobenius norms"
-        in text
-    )
+    assert "\nresidual ratio: the same ratio of the tokens as they are" in text
+    assert "divided by that of the tokens (Frobenius norms)" in text
     head = next(line for line in text.splitlines() if line.startswith("layer  "))
     assert re.split("  +", head)[:3] == ["layer", "residual ratio", "unit residual ratio"]
 
@@ -267,8 +265,8 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased its blocks were found by structure computed in float32 124M",
-        "Healthy After the last block the unit residual ratio is", "The numbers that say so, layer", "How to read this",
+        "rankscope scan Scan of bert-base-uncased its layers were found by structure computed in float32 124M",
+        "Healthy At the last layer the unit residual ratio is", "The numbers that say so, layer", "How to read this",
         "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
         "Definitions", "Made with", "Made by rankscope scan a-model",
@@ -285,7 +283,7 @@ def test_a_collapse_says_where_it_starts_and_how_fast():
     words = Reader(text).words
     assert 'class="verdict bad"' in text
     for said in (
-        "starts at layer 3", "residual ratio, Frobenius, unit tokens, per layer × 0.45",  # noqa: RUF001 - times
+        "starts at layer 3", "unit residual ratio, per layer × 0.45",  # noqa: RUF001 - times
         "layers 0-2: healthy, layers 3-16: collapsing", "The numbers that say so, layer 3",
     ):  # fmt: skip
         assert said in words
@@ -297,8 +295,8 @@ def test_every_stack_has_its_verdict():
     assert "encoder Healthy" in words
     assert "decoder Collapsing" in words
     assert [panel.title for panel in found.chart().pictures] == [
-        "t5-small: encoder: Residual ratio, Frobenius",
-        "t5-small: decoder: Residual ratio, Frobenius",
+        "t5-small: encoder: Residual ratio",
+        "t5-small: decoder: Residual ratio",
     ]
     assert found.chart().pictures[1].marks == [(3.0, "starts at layer 3")]
 
@@ -352,7 +350,7 @@ def test_deep_and_shallow_models_give_pages_of_a_bounded_size(layers):
     text = found.to_html()
     assert "Verdict by layer" in text
     assert len(text) < 250_000 + 25_000 * layers
-    assert str(found).count("\n") < layers + 30
+    assert str(found).count("\n") < layers + 35
 
 
 def test_sixty_heads_and_names_of_two_hundred_letters():
@@ -384,14 +382,14 @@ def test_the_notebook_shows_the_verdict_and_the_curve():
     assert read.open == []
     assert read.of("script") == []
     assert "Collapsing" in read.words
-    assert "Residual ratio, Frobenius" in read.words
+    assert "Residual ratio" in read.words
 
 
 def test_counts_in_a_few_letters():
     found = scan_tables.healthy(2)
     assert found.scan.facts(found.table) == [
-        "its blocks were found by structure", "computed in float32", "124M parameters",
-        "8 texts of 48 tokens on average", "padding and special tokens are not measured",
+        "its layers were found by structure", "computed in float32", "124M parameters",
+        "8 texts of 48 tokens on average", "padding and special tokens are neither measured nor counted",
     ]  # fmt: skip
     assert (in_thousands(999), in_thousands(3_400_000_000)) == ("999", "3.4B")
 
@@ -427,7 +425,7 @@ def test_a_zero_stands_at_its_floor_and_is_hollow():
 
 def test_the_final_norm_stands_apart_without_a_stroke_to_it():
     found = headline(scan_tables.healthy(4).summary)
-    line = next(one for one in found.lines if one.name == "raw")
+    line = next(one for one in found.lines if one.name == "tokens as they are")
     assert [point.x for point in line.points if point.y is not None] == [0, 1, 2, 3, 4, 5.5]
     assert line.points[-2].y is None  # what breaks the line
     assert found.places == [(5.5, FINAL)]
@@ -436,9 +434,9 @@ def test_the_final_norm_stands_apart_without_a_stroke_to_it():
 def test_variants_that_say_the_same_are_mentioned_and_not_drawn():
     panels = {one.title: one for one in site_panels(scan_tables.healthy(4).summary)}
     assert "Cosine, unit tokens" not in panels
-    assert "On unit tokens: the same numbers." in panels["Cosine"].notes
-    assert any("everywhere" in note for note in panels["Token share"].notes)
-    assert [line.name for line in panels["Effective rank"].lines] == ["raw", "centered"]
+    assert "On unit tokens: the same numbers." in panels["Mean cosine"].notes
+    assert any("everywhere" in note for note in panels["Largest token"].notes)
+    assert [line.name for line in panels["Effective rank"].lines] == ["tokens as they are", "centered"]
 
 
 def test_measures_beyond_sixteen_start_another_map():
@@ -465,7 +463,7 @@ def test_dark_is_toward_collapse(values, measure):
 
 
 def test_labels():
-    assert full_label("residual_ratio[frobenius,mean,unit]") == "residual ratio, Frobenius, unit tokens"
+    assert full_label("residual_ratio[frobenius,mean,unit]") == "unit residual ratio"
     assert full_label("no brackets") == "no brackets"
 
 

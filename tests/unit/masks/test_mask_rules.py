@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.cli.list import EXAMPLES
 from rankscope.errors import MaskError
 from rankscope.masks import (
     MASKS,
@@ -97,14 +98,8 @@ def test_hereditary_rules_and_no_others_keep_their_leading_corner(text):
 
 
 def test_which_rules_are_hereditary():
-    kinds = {kind.name: kind for kind in MASKS.values()}
-    numbers = {"dilated": "2:3", "longformer": "1:2", "bigbird": "1:2:1", "full": None, "causal": None}
-    hereditary = {
-        name
-        for name, kind in kinds.items()
-        if name != "file" and kind.parse(numbers.get(name, "2")).hereditary
-    }
-    assert hereditary == set(kinds) - {"bigbird", "blocks", "file"}
+    hereditary = {text.partition(":")[0] for text in EXAMPLES if parse_mask(text).hereditary}
+    assert hereditary == set(MASKS) - {"bigbird", "blocks", "file"}
     assert not parse_mask("causal+blocks:2").hereditary
     assert parse_mask("causal+prefix:2").hereditary
 

@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from rankscope.bounds.forecast_spec import outline_of
 from rankscope.errors import ConfigError, MaskError, UnknownNameError
 from rankscope.network import (
     Alibi,
     Chain,
     Network,
+    QueryKey,
     Scale,
     Skip,
     Spec,
@@ -18,7 +20,9 @@ from rankscope.network import (
     build,
     gaussian_tokens,
     generators,
+    stack,
 )
+from rankscope.network.mixers.named import MIXERS
 
 SMALL = {"layers": 3, "heads": 4, "dim": 16, "variant": "transformer"}
 
@@ -189,3 +193,40 @@ def test_weights_and_tokens_of_a_seed_are_independent_and_repeatable(seed: int) 
 def test_tokens_need_a_size() -> None:
     with pytest.raises(ConfigError, match="tokens=0"):
         gaussian_tokens(0, 4, generator=torch.Generator())
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_random_networks_have_the_mixer_that_was_asked_for(name: str) -> None:
+    spec = Spec(layers=2, heads=2, dim=8, key_heads=1, mask="causal", mixer=name)
+    nets = [build(spec, torch.Generator().manual_seed(seed)) for seed in range(2)]
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    states = stack(nets).states(x)[-1]
+    for seed, net in enumerate(nets):
+        torch.testing.assert_close(states[seed], net.states(x[seed])[-1], rtol=1e-12, atol=1e-12)
+        upper = net.trace(x[seed], maps=True).maps[1, "attention"].triu(1)
+        assert not upper.any(), "the mask of the spec is laid"
+
+
+def test_mixers_of_a_seed_share_their_draws() -> None:
+    """The first layer's queries are those of softmax, whatever is made of them."""
+    made = {
+        name: build(Spec(layers=1, heads=2, dim=8, mixer=name), torch.Generator().manual_seed(0))
+        for name in MIXERS
+    }
+    query = made["softmax"].blocks[0].mixer.query
+    for net in made.values():
+        held = [one.query for one in net.modules() if isinstance(one, QueryKey)]
+        assert all(torch.equal(one, query) for one in held[:1])
+        assert torch.equal(net.blocks[0].values.out, made["softmax"].blocks[0].values.out)
+
+
+def test_a_mixer_that_does_not_exist_or_does_not_fit_is_one_line() -> None:
+    with pytest.raises(UnknownNameError, match="unknown mixer 'softmx'; did you mean 'softmax'"):
+        Spec(layers=1, heads=1, dim=8, mixer="softmx")
+    spec = Spec(layers=1, heads=1, dim=8, mixer="linear", position="alibi")
+    with pytest.raises(ConfigError, match="linear attention has no logits"):
+        build(spec, torch.Generator().manual_seed(0))
+    with pytest.raises(
+        ConfigError, match="mixer='sigmoid': the covariance of tokens is known behind softmax"
+    ):
+        outline_of(Spec(layers=1, heads=1, dim=8, mixer="sigmoid"), tokens=4)

@@ -3,6 +3,7 @@
 A scale, a mask, an eps or heads that differ are planted in trees by the laws of translations.
 """
 
+import os
 from contextlib import AbstractContextManager
 
 import pytest
@@ -15,6 +16,7 @@ from rankscope.errors import NotTranslated
 from rankscope.sources.translation import Translation
 
 CASES = ENCODERS | DECODERS
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 
 
 def changes() -> dict[str, AbstractContextManager[None]]:
@@ -27,13 +29,19 @@ def changes() -> dict[str, AbstractContextManager[None]]:
     }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_tree_of_a_model_is_refused_by_the_model_changed(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param(name, change, id=f"{name}, {change}")
+        for place, name in enumerate(CASES)
+        # every kind changed in one way, and the ways in turn; the soak has all
+        for change in (list(changes()) if SOAK else [list(changes())[place % len(changes())]])
+    ],
+)
+def test_the_tree_of_a_model_is_refused_by_the_model_changed(name: str, change: str) -> None:
     found: Translation = CASES[name].translation(torch.float64)
-    batch = CASES[name].batch(torch.float64)
-    for change in changes().values():
-        with change, pytest.raises(NotTranslated):
-            found.proven_on(batch)
+    with changes()[change], pytest.raises(NotTranslated):
+        found.proven_on(CASES[name].batch(torch.float64))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit", "torch-post"])

@@ -201,17 +201,15 @@ def test_paths_do_not_call_a_sum_the_output_where_the_model_goes_on() -> None:
     found = paths(left_out, inputs={"src": x}, top=0)
     identity = found.identity
     assert (identity.end, identity.after) == ("after the last block", ("norm (LookalikeRMSNorm)",))
-    second, third = found.words[1:3]
+    second, third = [one for one in found.words[1:4] if not one.startswith("Long paths")][:2]
     assert "What all paths add is the state after the last block, up to a relative error" in second
     assert third == (
-        "The model then applies norm (LookalikeRMSNorm), which the tree leaves out: below, output means the state "
+        "The model then applies norm (LookalikeRMSNorm), which the copy leaves out: below, output means the state "
         "after the last block."
     )
     assert "add up to the state after the last block" in found.to_html()
     ablated = ablate(left_out, inputs={"src": x}, variants=("san",))
-    said = (
-        "relative to their length; the model then applies norm (LookalikeRMSNorm), which the tree leaves out"
-    )
+    said = "of their length; the model then applies norm (LookalikeRMSNorm), which the copy leaves out"
     wanted = said.replace("(", "[(]").replace(")", "[)]")
     assert re.search(wanted, str(ablated))
     assert re.search(wanted, html.unescape(ablated.to_html()))

@@ -445,9 +445,10 @@ def test_what_is_no_model_is_named_with_what_to_give(verb: Any) -> None:
     def build() -> Gpt:
         return Gpt()
 
+    no_model = "the function build is no model; pass the module itself"
     for wrong, words in (
         (Gpt, "Gpt is a class, not a model; make one and pass it"),
-        (build, "the function build is no model; pass the module itself"),
+        (build, "build takes no tokens; a layer is a function of a tensor" if verb is rs.rate else no_model),
         (Gpt().state_dict(), "a state dict holds weights and not the model"),
         (3, "an int is no model"),
     ):

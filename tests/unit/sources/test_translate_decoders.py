@@ -12,7 +12,7 @@ from kit.translation_decoders import CASES, rope
 from kit.translations import Case, Side, Texts
 from rankscope.errors import NotTranslated
 from rankscope.masks import Causal, CausalWindow, Full, MaskRule, Window
-from rankscope.network import Attention, Mlp, NoPosition, Rotary, Softmax
+from rankscope.network import Attention, Mlp, NoPosition, Rotary, SinkSoftmax, Softmax, TokenMap
 from rankscope.sources import Translation, translate
 
 LLAMA = {
@@ -105,18 +105,18 @@ def test_code_that_knows_no_float64_is_refused_by_its_line() -> None:
     ],
 )
 def test_masks_of_layers(name: str, rules: list[MaskRule]) -> None:
-    assert [mixer.rule for mixer in mixers(CASES[name].translation(torch.float32))] == rules
+    assert [mixer.rule for mixer in mixers(CASES[name].translation(torch.float64))] == rules
 
 
 @pytest.mark.parametrize("name", ["smollm3", "exaone4", "cohere2"])
 def test_layers_without_positions(name: str) -> None:
-    first, second = (mixer.position for mixer in mixers(CASES[name].translation(torch.float32)))
+    first, second = (mixer.position for mixer in mixers(CASES[name].translation(torch.float64)))
     assert isinstance(first, Rotary)
     assert isinstance(second, NoPosition)
 
 
 def test_each_kind_of_layer_has_its_rotary_table() -> None:
-    local, full = (mixer.position for mixer in mixers(CASES["gemma3-two-tables"].translation(torch.float32)))
+    local, full = (mixer.position for mixer in mixers(CASES["gemma3-two-tables"].translation(torch.float64)))
     assert isinstance(local, Rotary)
     assert isinstance(full, Rotary)
     pairs = torch.arange(6, dtype=torch.float64) / 6
@@ -126,14 +126,24 @@ def test_each_kind_of_layer_has_its_rotary_table() -> None:
 
 
 def test_a_soft_cap_that_a_model_does_not_use_is_not_in_the_tree() -> None:
-    assert [mixer.softcap for mixer in mixers(CASES["gemma2"].translation(torch.float32))] == [2.0, 2.0]
-    assert [mixer.softcap for mixer in mixers(CASES["gemma3"].translation(torch.float32))] == [None, None]
+    assert [mixer.softcap for mixer in mixers(CASES["gemma2"].translation(torch.float64))] == [2.0, 2.0]
+    assert [mixer.softcap for mixer in mixers(CASES["gemma3"].translation(torch.float64))] == [None, None]
 
 
 def test_one_norm_for_both_sublayers_is_one_part() -> None:
-    block = next(iter(CASES["cohere"].translation(torch.float32).network.blocks))
+    block = next(iter(CASES["cohere"].translation(torch.float64).network.blocks))
     attention, mlp = block.inner.parts
     assert attention.parts[0] is mlp.parts[0]
+
+
+def test_sinks_of_gpt_oss_are_those_of_the_model() -> None:
+    translation = CASES["gpt-oss"].translation(torch.float32)
+    found = [part.mixer for part in translation.network.modules() if isinstance(part, Attention)]
+    assert [type(mixer) for mixer in found] == [SinkSoftmax, SinkSoftmax]
+    assert [mixer.rule for mixer in found] == [CausalWindow(width=4), Causal()]
+    for mixer, block in zip(found, translation.model.layers, strict=True):
+        assert mixer.sinks.data_ptr() == block.self_attn.sinks.data_ptr()
+    assert sum(isinstance(part, TokenMap) for part in translation.network.modules()) == 2
 
 
 # refusals
@@ -143,11 +153,6 @@ def test_one_norm_for_both_sublayers_is_one_part() -> None:
     ("config", "settings", "reason"),
     [
         ("LlamaConfig", rope("dynamic", factor=4.0), "the kind 'dynamic' change with the length"),
-        (
-            "GptOssConfig",
-            {"num_local_experts": 4, "head_dim": 8},
-            "gpt_oss has attention sinks.*do not sum to one",
-        ),
     ],
 )
 def test_what_the_tree_has_no_words_for_is_refused_by_name(
@@ -175,6 +180,6 @@ def test_falcons_are_read_in_all_their_forms(settings: dict[str, object]) -> Non
 
 
 def test_squared_relu_is_an_activation_of_the_tree() -> None:
-    translation = CASES["arcee"].translation(torch.float32)
+    translation = CASES["arcee"].translation(torch.float64)
     mlps = [part for part in translation.network.modules() if isinstance(part, Mlp)]
     assert {part.activation.name for part in mlps} == {"relu2"}

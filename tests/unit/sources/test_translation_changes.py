@@ -112,7 +112,7 @@ def test_experts_follow_changes_in_place() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_no_parameter_of_the_tree_is_one_of_the_models(name: str) -> None:
     """They share numbers, and neither flags nor gradients."""
-    translation = CASES[name].translation(torch.float32)
+    translation = CASES[name].translation(torch.float64)
     held = {id(parameter) for parameter in translation.model.parameters()}
     assert not any(id(parameter) in held for parameter in translation.network.parameters())
     assert not any(parameter.requires_grad for parameter in translation.network.parameters())

@@ -68,7 +68,7 @@ def test_pure_attention_cubes_its_residual_for_every_seed() -> None:
 def test_a_thousand_layers_of_a_linear_network() -> None:
     spec = Spec(layers=1000, heads=2, dim=16, mask="causal", values="orthogonal", init="small")
     (batch,) = batches(spec, tokens=12, seeds=[0])
-    last = split_states(batch.network, batch.x)[-1]
+    last = split_states(batch.network, batch.x, error=False)[-1]
     # the factor is 1/2 per layer in the end; transients cost a few dozen layers
     assert -1000 * math.log(2) < float(last.log_scale) < -900 * math.log(2)
 

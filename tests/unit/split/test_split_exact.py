@@ -36,7 +36,7 @@ GRID = list(
     itertools.product([1, 3], ["none", "pre", "post", "rms"], [0.0, 1.0, 0.3], list(MLPS), list(PLACES))
 )
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
-MOST = 60 if SOAK else 30
+MOST = 60 if SOAK else 20
 CASES = GRID if SOAK else GRID[::23]  # 23 is coprime to the size of every factor, so every setting is met
 
 

@@ -9,7 +9,7 @@ import torch
 
 from kit.checkpoint_folders import bert, bert_config, word_tokenizer
 from kit.read_once import read_once
-from rankscope.findings.ablate import AblateConfig, headline_name
+from rankscope.findings.ablate import AblateConfig
 from rankscope.network import Context, Network, Scale, Spec, build, gaussian_tokens, generators
 from rankscope.sources import load_model
 from rankscope.studies.ablate import _measure_split, ablate
@@ -95,7 +95,7 @@ def test_blame_adds_up_to_the_change_of_the_model(tiny):
     for sample, change in total.rows():
         curve = states.filter(sample=sample).sort("layer")["value"].log().to_list()
         assert change == pytest.approx(curve[-1] - curve[0], abs=1e-5)  # both are read off float32 states
-    assert found.blame.words.startswith("Over 3 blocks (mean of 3 texts)")
+    assert found.blame.words.startswith("The 3 blocks of ")
     assert found.blame.words in found.words
     assert sum(found.blame.kinds.values()) == pytest.approx(total["value"].mean(), abs=1e-5)
     assert "blame[residual_ratio[frobenius,mean]]" in found.definitions
@@ -105,7 +105,7 @@ def test_suggestions_start_from_the_model_as_it_is_on_all_texts(tiny):
     found = ablate(tiny, TEXTS, variants=["san", "transformer"], suggest=True, batch_size=2)
     section = found.suggest
     assert (section.texts, section.left_out) == (3, 0)
-    assert headline_name(section.network) == "the full model (transformer)"
+    assert section.network.name == "the full model (transformer)"
     assert "(geometric mean of 3 texts)" in section.words
     gains = [one.gain for one in section.what_ifs if one.gain is not None]
     assert gains == sorted(gains, reverse=True)
@@ -138,11 +138,11 @@ def test_blame_leaves_texts_out_that_are_not_known_throughout():
     found = ablate(network, inputs=x, variants=["transformer"], measures=[name], blame=True)
     section = found.blame
     assert (section.texts, section.all_texts) == (1, 2)
-    assert headline_name(section.network) == "the full model (transformer)"
+    assert section.network.name == "the full model (transformer)"
     curve = found.table.where(measure="residual_ratio").frame.filter(sample=0).sort("layer")["value"].log()
     assert section.total == pytest.approx(curve[-1] - curve[0], abs=1e-12)
     assert math.fsum(section.kinds.values()) == section.total
-    assert "mean of 1 of 2 texts" in section.words
+    assert "geometric mean over 1 of 2 texts" in section.words
 
 
 def change_of(found):
@@ -174,7 +174,7 @@ def test_blame_and_what_ifs_are_of_the_network_of_the_headline(tiny, options, na
     found = ablate(tiny, TEXTS, measures=ratios, blame=True, suggest=True, **asked)
     name = {"san": "attention alone (san)", "transformer": "the full model (transformer)"}[key[0]]
     for network in (found.blame.network, found.suggest.network):
-        assert headline_name(network) == name + named
+        assert network.name == name + named
         assert (network.variant, network.mask) == key
     assert found.blame.total == pytest.approx(change_of(found)[key], abs=1e-5)
     what_ifs = {one.name: one for one in found.suggest.what_ifs}
@@ -190,7 +190,7 @@ def test_blame_and_what_ifs_are_of_the_network_of_the_headline(tiny, options, na
 def test_a_random_network_has_its_own_mask():
     spec = Spec(layers=3, heads=2, dim=16, variant="transformer")
     found = ablate(spec, tokens=8, variants=["transformer"], masks=["causal"], blame=True, suggest=True)
-    assert headline_name(found.blame.network) == "the full model (transformer), mask causal"
+    assert found.blame.network.name == "the full model (transformer), mask causal"
     masked = ablate(
         spec,
         tokens=8,
@@ -232,7 +232,7 @@ def test_nothing_is_ranked_where_a_channel_or_massive_tokens_make_the_norm(kind,
     assert not section.decided_for
     assert not section.decided_against
     assert section.is_dominated
-    assert "nothing is ranked" in section.words
+    assert "no part is named" in section.words
     assert section.total is not None  # the changes themselves stay
 
 
@@ -248,7 +248,7 @@ def test_without_an_error_estimate_nobody_is_named():
         False,
     )
     assert unsure.blame.floors is unsure.blame.most_for is unsure.blame.most_against is None
-    assert unsure.blame.words == "Over 3 blocks, nothing is ranked: no rounding floor was estimated."
+    assert unsure.blame.words.endswith("no part is named: no rounding floor was estimated.")
     rows = unsure.table.where(measure="blame").frame
     assert not rows["resolved"].any()
     assert rows["floor"].is_null().all()

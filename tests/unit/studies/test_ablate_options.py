@@ -79,16 +79,19 @@ def told(curves, floor=1e-6, **more):
 @pytest.mark.parametrize(
     ("texts", "floor", "words"),
     [
-        ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: its residual ratio is 0.4 at layer 2"),
+        ([[0.9, 0.5, 0.4]], 1e-6, "does not collapse: its residual ratio (composite norm) is 0.4 at layer 2"),
         (
             [[0.9, 0.5, 0.01]],
             1e-6,
-            "collapses: its residual ratio is 0.01 at layer 2. From layer 0 to layer 2 it falls by a factor 0.11 per",
+            "collapses: its residual ratio (composite norm) is 0.01 at layer 2. From layer 0 to layer 2 every layer "
+            "multiplies it by 0.11 on average.",
         ),
         (
             [[0.98, 0.65, 0.5, 0.39, 0.23, 0.17, 0.11]],
             1e-6,
-            "is collapsing: its residual ratio is 0.11 at layer 6. From layer 0 to layer 6 it falls by",
+            "is collapsing: its residual ratio (composite norm) is 0.11 at layer 6. From layer 0 to layer 6 every "
+            "layer "
+            "multiplies it by",
         ),
         (
             [[0.9, 0.02, 0.5, 0.8]],
@@ -98,26 +101,32 @@ def told(curves, floor=1e-6, **more):
         (
             [[0.9, 0.05, 1e-7]],
             1e-6,
-            "collapses: its residual ratio is 0.05 at layer 1 and not above its rounding floor from layer 2 on.",
+            "collapses: its residual ratio (composite norm) is 0.05 at layer 1; from layer 2 on it "
+            "cannot be told from rounding.",
         ),
         (
             [[0.9, 0.8, 1e-7]],
             1e-6,
-            "its residual ratio is 0.8 at layer 1 and not above its rounding floor from",
+            "its residual ratio (composite norm) is 0.8 at layer 1; from layer 2 on it cannot be told from rounding",
         ),
         (
             [[0.9, 0.05, 1e-7], [0.9, 0.05, 1e-2]],
             1e-6,
-            "0.05 at layer 1 (geometric mean over 2 inputs) and in some texts not above its rounding floor from",
+            "0.05 at layer 1 (geometric mean over 2 texts); from layer 2 on it cannot be told from rounding in some "
+            "texts",
         ),
         (
             [[0.9, 0.8, 0.2]],
             0.3,
-            "cannot be judged because of rounding: its residual ratio is 0.8 at layer 1",
+            "cannot be judged because of rounding: its residual ratio (composite norm) is 0.8 at layer 1",
         ),
         ([[0.09, 0.08, 0.05]], 1e-6, "does not collapse"),
         ([[1e-7, 1e-7]], 1e-6, "has equal tokens at every layer, as far as rounding shows"),
-        ([[0.2, 0.2]], 0.3, "gives no residual ratio above its rounding floor. Run it in float32 to decide."),
+        (
+            [[0.2, 0.2]],
+            0.3,
+            "gives no residual ratio (composite norm) above its rounding floor. Run it in float32 to decide.",
+        ),
     ],
 )
 def test_the_finding_rests_on_resolved_numbers(texts, floor, words):
@@ -182,7 +191,7 @@ def test_a_slow_fall_is_never_a_factor_of_one():
     curve = [0.9 * 0.996**layer for layer in range(700)]
     found = told({"transformer": [curve]})
     assert found.cuts[0].verdict == "collapsing"
-    assert "by a factor 0.996 per layer" in found.words[1]
+    assert "multiplies it by 0.996 on average" in found.words[1]
 
 
 def test_many_cuts_are_a_table_and_not_a_wall_of_sentences():
@@ -213,9 +222,9 @@ def test_both_passes_print_the_same_mean_under_its_name():
     for found in (plain, split):
         cut = found.cuts[0]
         assert math.log(cut.value) == pytest.approx(geometric, abs=1e-9)
-        assert f"{cut.value:.2g} at layer 3 (geometric mean over 4 inputs)" in found.words[1]
+        assert f"{cut.value:.2g} at layer 3 (geometric mean over 4 texts)" in found.words[1]
         assert pivot(found.table.where(definition=RATIO))["3"].to_list() == [number(math.exp(geometric), 2)]
-        assert "geometric for residuals, ratios and diameters" in str(found)
+        assert "Numbers are geometric means over all seeds." in str(found)
 
 
 def test_the_finding_without_a_ratio_is_empty():

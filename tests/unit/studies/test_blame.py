@@ -194,7 +194,7 @@ def test_equal_tokens_and_zero_states_are_null(split: bool) -> None:
     assert [change.resolved for change in found.changes] == [(False,), (False,)]
     assert found.totals == (None,)
     assert (
-        "in every text some step is not above its rounding floor"
+        "in every text some step cannot be told from rounding"
         in sum_changes(found, Headline.unchanged()).words
     )
     vanished = blame(Network([Scale(0.0), attention(draw)]), draw(4, DIM), split=split)

@@ -76,10 +76,11 @@ def test_kinds_add_up_to_the_total_whatever_is_unresolved() -> None:
 def test_texts_that_are_left_out_are_told() -> None:
     whole = sums(MIXED)
     assert whole.words.startswith(
-        "Over 2 blocks (mean of 1 of 3 texts; in the others some step is not above its rounding floor, below which the "
-        "split pass can go), attention lowers ln of the residual ratio (Frobenius norm) most (-2"
+        "The 2 blocks of the full model (transformer) multiply the residual ratio (Frobenius norm) by 0.253 (geometric "
+        "mean over 1 of 3 texts; in the others some step cannot be told from rounding; --split carries the residual "
+        "below it). Attention lowers it most, by a factor of 0.135"
     )
-    assert "the split pass" not in sums(replace(MIXED, split=True)).words
+    assert "--split" not in sums(replace(MIXED, split=True)).words
     assert [column.name for column in whole.tabular().columns] == [
         *("block", "attention", "skip", "sum", "texts")
     ]
@@ -97,8 +98,8 @@ def test_without_a_text_that_is_known_throughout_the_total_is_null() -> None:
     )
     assert (found.total, found.kinds, found.floors, found.texts) == (None, None, None, 0)
     assert found.words == (
-        "Over 2 blocks, nothing is ranked: in every text some step is not above its rounding floor, below which the "
-        "split pass can go."
+        "In the 2 blocks of the full model (transformer) no part is named: in every text some step cannot be told from "
+        "rounding; --split carries the residual below it."
     )
     assert [part.total for part in found.blocks] == [-1.0, 2.0]
     assert cells(found) == [
@@ -146,8 +147,8 @@ def test_errors_of_a_sum_add_up() -> None:
     unsure = found_of(*(replace(one, floors=(0.02,)) for one in small))
     assert named(unsure) == (None, None)
     assert unsure.words.endswith(
-        "which part lowers ln of the residual ratio (Frobenius norm) most is lost in rounding and which part raises it "
-        "most is lost in rounding."
+        "Which part lowers it most cannot be told from rounding; which part raises it most cannot be told from "
+        "rounding."
     )
 
 
@@ -163,7 +164,7 @@ def test_of_two_that_rounding_does_not_tell_apart_neither_is_named() -> None:
     near, far = (change([size], kind="mlp", stage=2, floors=(0.1,)) for size in (-0.85, -0.75))
     assert named(found_of(first, near)) == (None, None)
     assert not found_of(first, near).decided_for
-    assert "lost in rounding" in found_of(first, near).words
+    assert "cannot be told from rounding" in found_of(first, near).words
     assert named(found_of(first, far)) == ("attention", None)
 
 
@@ -196,8 +197,11 @@ def test_the_block_is_named_where_it_stands_out() -> None:
     found = found_of(*pulls, change([0.75], block=3, stage=2, kind="skip", name="skip"))
     assert (found.block_for, found.block_against) == (2, 3)
     assert found.words == (
-        "Over 3 blocks, attention lowers ln of the residual ratio (Frobenius norm) most (-3.5, of which -2 in block 2) "
-        "and adding the skip raises it most (+0.75, of which +0.75 in block 3)."
+        "The 3 blocks of the full model (transformer) multiply the residual ratio (Frobenius norm) by 0.0639. "
+        "Attention "
+        "lowers it most, by a factor of 0.0302 in all and of 0.135 in block 2 alone; adding the skip raises it most, "
+        "by "
+        "a factor of 2.12 in all and of 2.12 in block 3 alone."
     )
 
 
@@ -227,12 +231,12 @@ def test_scales_and_idle_blocks_change_nothing() -> None:
     whole = sums(found)
     assert (
         whole.words_of(1)
-        == "In block 1, no part lowers ln of the residual ratio (Frobenius norm) and no part raises it."
+        == "Block 1 multiplies the residual ratio (Frobenius norm) by 1. No part lowers it; no part raises it."
     )
     assert (whole.blocks[0].kinds, whole.blocks[0].total) == ({}, 0.0)
     scaled = sums(blame(Network([Scale(0.3)]), draw(5, DIM)))
     assert named(scaled) == (None, None)  # a rounding error is nobody's fault
-    assert "no part lowers ln of the residual ratio (Frobenius norm) and no part raises it" in scaled.words
+    assert "No part lowers it; no part raises it." in scaled.words
 
 
 def test_who_does_most_in_words_in_total_and_by_block() -> None:
@@ -241,11 +245,15 @@ def test_who_does_most_in_words_in_total_and_by_block() -> None:
     kinds = found.kinds
     assert named(found) == (min(kinds, key=kinds.get), max(kinds, key=kinds.get)) == ("attention", "skip")
     assert found.words.startswith(
-        "Over 3 blocks (mean of 2 texts), attention lowers ln of the residual ratio (Frobenius norm) most "
-        f"({kinds['attention']:+.3g}, of which "
+        "The 3 blocks of the full model (transformer) multiply the residual ratio (Frobenius norm) by "
+        f"{math.exp(found.total):.3g} (geometric mean over 2 texts). Attention lowers it most, by a factor of "
+        f"{math.exp(kinds['attention']):.3g} in all and of "
     )
-    assert f"adding the skip raises it most ({kinds['skip']:+.3g}, of which " in found.words
-    assert found.words_of(2).startswith("In block 2 (mean of 2 texts), attention lowers ln of")
+    assert (
+        f"adding the skip raises it most, by a factor of {math.exp(kinds['skip']):.3g} in all and"
+        in found.words
+    )
+    assert found.words_of(2).startswith("Block 2 multiplies the residual ratio (Frobenius norm) by ")
     assert math.fsum(kinds.values()) == found.total
     assert found.total == pytest.approx(math.fsum(walked.totals) / 2, abs=1e-12)
     for kind, value in kinds.items():

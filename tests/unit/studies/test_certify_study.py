@@ -239,7 +239,7 @@ def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     found = certify(folder, texts)
     assert set(found.table.frame["sample"].to_list()) == {0, 1}
     assert found.left_out == 4
-    assert any("also 4 special tokens that scan and ablate do not measure" in note for note in found.notes)
+    assert any("also for 4 special tokens that scan and ablate leave out" in note for note in found.notes)
     alone = certify(folder, texts[1:])
     # Every text is embedded alone, so that the others change no bit of its certificate.
     assert found.provenance["config"]["batch_size"] == 1
@@ -278,7 +278,7 @@ def test_equal_tokens_have_a_certificate_of_zero_that_is_told_from_nothing():
     enclosed = frame.drop_nulls("enclosed_upper_is_zero")
     assert enclosed.height > 0
     assert (enclosed["enclosed_upper"].is_null() == enclosed["enclosed_upper_is_zero"]).all()
-    assert "Proven: at layer 3 all tokens are equal: the residual (Frobenius) is zero." in found.words
+    assert "Proven: at layer 3 all tokens are equal: the residual (Frobenius norm) is zero." in found.words
     whole = json.loads(found.to_json())
     assert {one["upper"] for one in whole["bounds"]} == {"zero"}
     assert {one["lower"] for one in whole["bounds"]} == {"nothing"}
@@ -327,36 +327,38 @@ def standings_of(certificate):
         (
             made.collapsing(),
             [
-                "Proven: from layer 2 on the residual (Frobenius) is at most 1% of the size of the tokens at the same "
-                "layer; at layer 4 it is at most 1.08e-31 times that of the input.",
-                "There is no lower bound after the input: in block 1, this is needed and not shown to hold: "
+                "Proven: from layer 2 on the residual (Frobenius norm) is at most 1% of the size of the state of the "
+                "same layer; at layer 4 it is at most 1.08e-31 times that of layer 0.",
+                "There is no lower bound after layer 0: in block 1, this is needed and not shown to hold: "
                 f"{made.LOST} (found inf, limit 1).",
             ],
         ),
         (
             made.standing_still(),
             [
-                "Proven: at layer 4 the residual (Frobenius) is at least 0.301 times that of the input.",
-                "Proven: at layer 1, the last layer with a useful upper bound, the residual (Frobenius) is at most "
-                "1.65 times that of the input.",
+                "Proven: at layer 4 the residual (Frobenius norm) is at least 0.301 times that of layer 0.",
+                "Proven: at layer 1, the last layer with a useful upper bound, the residual (Frobenius norm) is at "
+                "most "
+                "1.65 times that of layer 0.",
             ],
         ),
         (
             made.lost_midway(),
             [
-                "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius) is at least 0.301 "
-                "times that of the input.",
+                "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius norm) is at "
+                "least 0.301 "
+                "times that of layer 0.",
                 "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below "
                 "its skip (found 1.7, limit 1).",
-                "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up "
-                "to 2.5; an upper bound needs a factor of at most 1.",
+                "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
+                "residual by up to 2.5, which allows no less than the size of the state does.",
             ],
         ),
         (
             made.collapsing(layers=1),
             [
-                "Proven: at layer 1 the residual (Frobenius) is at most 0.138 times that of the input.",
-                "There is no lower bound after the input: in block 1, this is needed and not shown to hold: "
+                "Proven: at layer 1 the residual (Frobenius norm) is at most 0.138 times that of layer 0.",
+                "There is no lower bound after layer 0: in block 1, this is needed and not shown to hold: "
                 f"{made.LOST} (found inf, limit 1).",
             ],
         ),
@@ -418,14 +420,15 @@ def test_a_branch_as_strong_as_its_skip_shows_it():
 def test_over_texts_the_weakest_statement_counts():
     words = made.FINDINGS["texts"]().words
     assert words[0] == (
-        "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius) is at least 0.301 times "
-        "that of the input."
+        "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius norm) is at least 0.301 "
+        "times "
+        "that of layer 0."
     )
     assert words[-2:] == (
         "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
         "skip (found 1.7, limit 1).",
-        "There is no useful upper bound after the input: in block 1, the residual may grow by a factor of up to 2.5; "
-        "an upper bound needs a factor of at most 1.",
+        "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
+        "residual by up to 2.5, which allows no less than the size of the state does.",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2
@@ -456,7 +459,9 @@ def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
     found = standing_of([lines])
     assert found.enclosed_until == 1
     assert not standing_of([[*lines[:2], lines[2]]]).resolved
-    assert "up to layer 1 measured values are within 1% of the exact ones" in sentences([found])[-1]
+    assert (
+        "up to layer 1 measured values are proven to be within 1% of those without" in sentences([found])[-1]
+    )
     away = [replace(line, measured=line.measured + 0.1) for line in lines]
     assert standing_of([away]).enclosed_until == 0
 

@@ -1,6 +1,9 @@
 """Rates that are known, and rates that are predicted, against rates that are measured."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import flint
@@ -13,6 +16,7 @@ from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.network import Attention, Network, Softmax, Spec, Values, build, gaussian_tokens, generators
 from rankscope.split import Prediction, fit_logs, log_measure, predict_rate, split_states
+from rankscope.split.fit import Fit
 from rankscope.studies.rate import fit_run, rate
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
@@ -29,17 +33,17 @@ def said(found: RateFinding) -> str:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"mask": "causal", "tokens": 5}, 0.5),
         ({"mask": "causal", "tokens": 30, "heads": 4}, 0.5),
         ({"mask": "window:1", "tokens": 10}, 0.96261),
-        ({"mask": "window:2", "tokens": 10}, 0.87857),
         ({"mask": "prefix:2+causal", "tokens": 12}, 1 / 3),
         ({"mask": "causal-window:1", "tokens": 12, "layers": 200}, 0.5),
         ({"mask": "causal", "position": "alibi:0.5", "tokens": 12, "layers": 200}, 0.62246),
         ({"mask": "causal", "values": "gaussian", "tokens": 12}, 0.5),
         *(
             [
+                ({"mask": "causal", "tokens": 5}, 0.5),
                 ({"mask": "causal", "tokens": 12}, 0.5),
+                ({"mask": "window:2", "tokens": 10}, 0.87857),
                 ({"mask": "window:1", "tokens": 12}, 0.974559),
                 ({"mask": "causal-window:3", "tokens": 12}, 0.5),
             ]
@@ -71,7 +75,7 @@ def test_rates_with_one_map_for_all_heads(fields: dict[str, object], expected: f
     ],
 )
 def test_rates_that_are_followed(fields: dict[str, object], method: str) -> None:
-    found = fit(**{"layers": 120} | fields)
+    found = fit(**{"layers": 120 if SOAK else 70} | fields)
     assert found.method == method
     assert found.regime == "linear"
     # the two runs see the same weights but not the same residual: four standard errors of either
@@ -235,7 +239,8 @@ def sweep(count: int, seed: int) -> list[tuple[float, FitValue, FitValue]]:
     drawn, found = np.random.default_rng(seed), []
     while len(found) < count:
         mask, slope = str(drawn.choice(MASKS)), float(drawn.choice(SLOPES))
-        tokens, layers = int(drawn.choice([4, 6, 8, 12, 16, 24])), int(drawn.choice([40, 80, 160, 250]))
+        tokens = int(drawn.choice([4, 6, 8, 12, 16, 24]))
+        layers = int(drawn.choice([40, 80, 160, 250] if SOAK else [40, 80]))
         if mask == "full" and slope == 0.0:
             continue
         truth = exact_slem(mask, slope, tokens)
@@ -261,23 +266,71 @@ def sweep(count: int, seed: int) -> list[tuple[float, FitValue, FitValue]]:
     return found
 
 
-def test_the_truth_lies_within_two_and_four_standard_errors() -> None:
-    """Within two in at least 90% of the rates, within four in 99%; and enough runs have a rate at all.
+def check_errors(fits: Sequence[tuple[float, Fit | FitValue]], *, least: float) -> None:
+    """Raise unless the truth lies within two standard errors in 90% of the rates, within four in 99% of them.
 
-    The prediction is the truth here, and may take a rate away. So the same is asked of fits that do not know it.
+    ``least`` is the share of runs that must have a rate at all.
     """
-    found = sweep(320 if SOAK else 24, seed=12)
+    given = [(truth, fit) for truth, fit in fits if fit.rate is not None]
+    away = np.array([abs(fit.rate - truth) / (fit.uncertainty + 1e-12) for truth, fit in given])
+    counts = (
+        f"{len(given)} rates of {len(fits)} runs, {(away <= 2).sum()} within 2, {(away <= 4).sum()} within 4"
+    )
+    assert all(fit.declined is None for _, fit in given)
+    assert all(fit.declined and fit.uncertainty is None for _, fit in fits if fit.rate is None)
+    assert len(given) > least * len(fits), counts
+    assert (away <= 2).mean() >= 0.9, counts
+    assert (away <= 4).mean() >= 0.99, counts
+
+
+def test_the_truth_lies_within_two_and_four_standard_errors() -> None:
+    """The prediction is the truth here, and may take a rate away. So the same is asked of fits that do not know it."""
+    found = sweep(320 if SOAK else 10, seed=12)
     for fits in ([(truth, fit) for truth, fit, _ in found], [(truth, blind) for truth, _, blind in found]):
-        given = [(truth, fit) for truth, fit in fits if fit.rate is not None]
-        assert all(fit.declined is None for _, fit in given)
-        assert all(
-            fit.declined and fit.why(0) and fit.uncertainty is None for _, fit in fits if fit.rate is None
-        )
-        away = np.array([abs(fit.rate - truth) / (fit.uncertainty + 1e-12) for truth, fit in given])
-        counts = f"{len(given)} rates of {len(fits)} runs, {(away <= 2).sum()} within 2, {(away <= 4).sum()} within 4"
-        assert len(given) > 0.6 * len(fits), counts
-        assert (away <= 2).mean() >= 0.9, counts
-        assert (away <= 4).mean() >= 0.99, counts
+        check_errors(
+            fits, least=0.6 if SOAK else 0.4
+        )  # few layers of the short sweep leave more of them open
+        assert all(fit.why(0) for _, fit in fits if fit.rate is None)
+
+
+def steps_of_one_map(mask: str, slope: float, tokens: int, layers: int, seed: int) -> tuple[Any, Any]:
+    """Logs of residual and common row of random tokens that one map is applied to again and again, in plain numpy.
+
+    ``P (1 c + r) = 1 c + P r``: the residual is followed by itself, at size one, and never lost in the common row.
+    """
+    place = np.arange(tokens)
+    weights = np.where(parse_mask(mask).matrix(tokens), np.exp(-slope * np.abs(place[:, None] - place)), 0.0)
+    step = weights / weights.sum(axis=1, keepdims=True)
+    x = np.random.default_rng(seed).normal(size=(tokens, 8))
+    common, size, residuals, commons = x.mean(axis=0), 0.0, [], []
+    x = x - common
+    for _ in range(layers + 1):
+        length = np.linalg.norm(x)
+        x, size = x / length, size + np.log(length)
+        residuals.append(size)
+        commons.append(np.log(np.linalg.norm(common)))
+        x = step @ x
+        mean = x.mean(axis=0)
+        x, common = x - mean, common + np.exp(size) * mean
+    return np.array(residuals), np.array(commons)
+
+
+def test_standard_errors_of_fits_alone_hold_in_hundreds_of_runs() -> None:
+    """Without networks there are enough runs to tell an error that is five times too small: two in a hundred do it."""
+    fits = []
+    for number, (mask, slope, tokens) in enumerate(product(MASKS, SLOPES, (4, 6, 8, 12))):
+        truth = 0.0 if mask == "full" and slope == 0.0 else exact_slem(mask, slope, tokens)
+        if 1e-6 < truth < 1 - 1e-9:
+            for layers in (40, 80, 160, 250) if SOAK else (40, 160):
+                fits.append((truth, fit_logs(*steps_of_one_map(mask, slope, tokens, layers, seed=number))))
+    assert len(fits) > 300
+    check_errors(fits, least=0.6)
+    with pytest.raises(AssertionError, match="within 4"):
+        check_errors([(truth, _surer(fit, 0.2)) for truth, fit in fits], least=0.6)
+
+
+def _surer(fit: Fit, factor: float) -> Fit:
+    return fit if fit.uncertainty is None else replace(fit, uncertainty=factor * fit.uncertainty)
 
 
 @pytest.mark.parametrize("tokens", [4, 8])

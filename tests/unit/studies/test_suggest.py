@@ -96,14 +96,14 @@ def test_the_largest_gain_comes_first_and_is_told_in_one_sentence() -> None:
     words = found.words
     before, after = best.before[RANKED_BY].value, best.after[RANKED_BY].value
     assert words.startswith(
-        f"Of {len(gains)} changes that could be compared, {best.name} keeps tokens furthest apart: the unit residual "
-        "ratio of the last layer goes from "
+        f"Of {len(gains)} changes that were tried, {best.name} ({best.meaning}) keeps tokens furthest apart: the unit "
+        "residual ratio of the last layer goes from "
     )
     assert f"from {before:.3g} to {after:.3g} (geometric mean of 2 texts)." in words
     alone = suggest(network(), X[0])
     assert f"to {alone.what_ifs[0].after[RANKED_BY].value:.3g}." in alone.words
-    assert "The weights are those of the unchanged network" in words
-    assert words.endswith("nothing is said about accuracy.")
+    assert "The weights are not trained again after a change" in words
+    assert words.endswith("about networks that are trained this way.")
 
 
 def test_a_massive_token_does_not_decide() -> None:

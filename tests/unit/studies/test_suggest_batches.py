@@ -141,8 +141,8 @@ def test_gains_that_rounding_may_make_name_nothing_and_ties_are_said() -> None:
     level = [best.model_copy(update={"floor": 0.1}), second.model_copy(update={"gain": best.gain - 0.05})]
     tied = given.model_copy(update={"what_ifs": tuple(level)})
     assert tied.words.startswith(
-        f"Of 2 changes that could be compared, {best.name} (and {second.name}, which rounding does not tell from "
-        "it) keeps"
+        f"Of 2 changes that were tried, {best.name} ({best.meaning}) and {second.name}, which rounding does not tell "
+        "from it, keep tokens"
     )
     lost = given.model_copy(update={"what_ifs": (best.model_copy(update={"floor": best.gain + 1e-3}),)})
     assert lost.words.startswith("No change that was tried keeps the tokens of the last layer further apart")

@@ -238,7 +238,7 @@ def test_a_layer_that_is_not_finite_is_said_first(bad):
     assert found["verdict"] == "no numbers"
     assert found["stacks"][0]["decides"] == 3
     assert found["words"].startswith(
-        "No numbers: layer 3 holds NaN or infinity. After the last block, the unit residual ratio is"
+        "No numbers: layer 3 holds NaN or infinity. At the last layer, the unit residual ratio is"
     )
     assert [one["verdict"] for one in found["stacks"][0]["layers"]].count("healthy") == 6
 

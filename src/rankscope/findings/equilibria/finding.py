@@ -561,7 +561,7 @@ class EquilibriaFinding(Finding):
         """Paths of tokens, multipliers, singular values, where starts end."""
         from rankscope.findings.equilibria import pictures
 
-        return Chart(pictures.all_of(self))
+        return Chart(pictures.all_of(self), title=self.picture_title)
 
     def _endings(self) -> Tabular:
         from rankscope.results.statistics import wilson

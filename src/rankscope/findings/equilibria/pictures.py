@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rankscope.charts import Bar, Bars, Line, Panel, Picture, Plane, PlaneLine, Point, Spot, Square
 from rankscope.charts.colors import BLIND_SAFE, viridis
-from rankscope.core.words import clipped, count, number, percent, power, ranges
+from rankscope.core.words import count, number, percent, power
 from rankscope.findings.blocks import LN10, even
 from rankscope.findings.equilibria.finding import EquilibriaFinding
 from rankscope.findings.equilibria.values import ComponentValue, EquilibriumValue, Trajectories
@@ -34,7 +34,7 @@ NEUTRAL = 1e-6
 
 KINDS: tuple[tuple[str, int], ...] = (
     ("shrinks", 0),
-    ("may be of length one, within its error", 4),
+    ("length one within its error", 4),
     ("grows", 1),
 )
 """What a multiplier does to a small change, with its color."""
@@ -137,11 +137,8 @@ def _multiplier_square(finding: EquilibriaFinding, at: int, known: list[complex]
 
 
 def _largest_words(components: Sequence[ComponentValue]) -> str:
-    shown = [
-        f"{number(one.largest_multiplier, 4)} (token {clipped(ranges(one.tokens), 12)})"
-        for one in components[:4]
-    ]
-    return f"largest {', '.join(shown)}{', ...' if len(components) > 4 else ''}"
+    shown = [number(one.largest_multiplier, 4) for one in components[:4]]
+    return f"largest by token: {', '.join(shown)}{', ...' if len(components) > 4 else ''}"
 
 
 def complex_words(value: complex) -> str:

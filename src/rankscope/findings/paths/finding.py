@@ -46,6 +46,9 @@ ENOUGH = 0.9
 MANY = 10**15
 """From this many paths on, how many some of them are is said in percent."""
 
+MORE_ALIKE = 0.1
+"""From this difference of mean cosines on, words say that long paths bring tokens together."""
+
 CANCELS = 2.0
 """From this ratio of the sum of norms to the norm of the sum on, words speak of cancellation."""
 
@@ -200,6 +203,7 @@ class PathsFinding(Finding):
         other = self.elsewhere
         said = [
             self._conclusion(),
+            self._alike(),
             self.identity.words if self.identity.holds else "",
             self.identity.end_words,
             uncrossed_words(self.uncrossed),
@@ -217,7 +221,7 @@ class PathsFinding(Finding):
             return (
                 f"The paths do not add up: their sum differs from {identity.name} by "
                 f"{identity.error}, more than the {number(identity.allowed, 1)} that rounding "
-                "explains, so no share can be trusted."
+                "alone could cause, so no share can be trusted."
             )
         if not having:
             return identity.words
@@ -237,9 +241,10 @@ class PathsFinding(Finding):
             return "No length carries a share of the output that is above rounding."
         largest = max(known, key=lambda one: abs(one.share or 0.0))
         sign = "" if (largest.share or 0.0) >= 0 else " of either sign"
+        biases = ", those that start at biases included" if self._has_later else ""
         said = (
-            f"Length {largest.length} carries the largest share{sign} of the output's residual, "
-            f"{percent(largest.share)}; {self._part(largest.paths)} this length"
+            f"Paths through {_heads(largest.length)} carry the largest share{sign} of the output's residual, "
+            f"{percent(largest.share)}{biases}; {self._part(largest.paths)} of this kind"
         )
         reached, paths = 0.0, 0
         for one in known:
@@ -247,17 +252,30 @@ class PathsFinding(Finding):
             if reached >= ENOUGH:
                 if one.length in (largest.length, known[-1].length):
                     break
-                few = f"{self._part(paths)} such a length"
-                return f"{said}. Lengths up to {one.length} together carry {percent(reached)}; {few}."
+                few = f"{self._part(paths)} of this kind"
+                upto = f"Paths through at most {_heads(one.length)} carry {percent(reached)}"
+                return f"{said}. {upto}; {few}."
         return f"{said}."
+
+    def _alike(self) -> str:
+        """Whether the tokens of what long paths add are more alike than those of short ones; empty if they are not."""
+        known = [one for one in self.spectrum if one.paths and one.cosine is not None and one.resolved]
+        if len(known) < 2 or not self.identity.holds:
+            return ""
+        first, last = known[0], known[-1]
+        if (last.cosine or 0.0) - (first.cosine or 0.0) < MORE_ALIKE:
+            return ""
+        return (
+            "Long paths bring tokens together: the mean cosine between two tokens of what paths add rises from "
+            f"{number(first.cosine)} at length {first.length} to {number(last.cosine)} at length {last.length}. A "
+            "network of long paths alone, as one without skips is, would be nearer to collapse."
+        )
 
     def _part(self, paths: int) -> str:
         """How many of all paths some are, in numbers that can be read, as the start of a clause."""
         total = self.identity.paths
-        many = f"{whole(paths)} of {whole(total)} paths from the input {'has' if paths == 1 else 'have'}"
-        return (
-            many if total < MANY else f"{part_of(paths, total)} of {whole(total)} paths from the input have"
-        )
+        many = f"{whole(paths)} of {whole(total)} paths from the input {'is' if paths == 1 else 'are'}"
+        return many if total < MANY else f"{part_of(paths, total)} of {whole(total)} paths from the input are"
 
     def _cancellation(self) -> str:
         ratio = self.spectrum[-1].cancellation_ratio if self.spectrum else None
@@ -270,7 +288,7 @@ class PathsFinding(Finding):
         """The strongest single path, and how sure the list is."""
         if self.search is None or not self.top:
             return ""
-        where = "" if self.identity.texts == 1 else " (of the first text)"
+        where = "" if self.identity.texts == 1 else " in the first text"
         if not self.search.ranked:
             return (
                 f"No single path from the input is the strongest{where}: the {self.search.score}s of all "
@@ -315,9 +333,9 @@ class PathsFinding(Finding):
             title=f"Paths through {clipped(self.subject.name, 160)}",
             command=self.command,
             facts=[
-                *self.subject.facts(self.table),
+                *self.subject.facts(self.table, self.identity.dtype),
                 self.subject.rule,
-                f"{heads}; paths, and the output they are compared with, are computed in {self.identity.dtype}",
+                heads,
             ],
             blocks=some(
                 Verdict(self.title, self.words, self.tone),
@@ -338,24 +356,35 @@ class PathsFinding(Finding):
 
     def _meanings(self) -> list[str]:
         """What a path, its length and a share are, and what the sum over paths rests on."""
-        held = "Attention maps, norm scales and MLP gates are held at their values on the text"
-        if self.identity.mlps == "source":
-            held = (
-                "Attention maps and norm scales are held at their values on the text, and paths begin at MLPs"
-            )
-        one_way = (
-            "" if self.identity.mlps == "source" else " Ways through an MLP and around it count as one path."
+        through = self.identity.mlps != "source"
+        scales = "attention maps, norm scales (what normalisation divides tokens by)"
+        held = (
+            f"{scales} and MLP gates (of every hidden unit, what comes out divided by what goes in) are held"
         )
+        if not through:
+            held = f"{scales.replace(', norm', ' and norm')} are held"
+        one_way = " Ways through an MLP and around it count as one path." if through else ""
+        begin = "" if through else " Paths also begin at what MLPs put out."
         later = (
-            "The share of a length also holds paths that start later, at biases." if self._has_later else ""
+            "A path may also start at a bias, and counts for its length. A bias is the same for all tokens, but norm "
+            f"scales{' and gates' if through else ''} differ between tokens, so what becomes of it has a residual."
         )
         return [
-            "Path: one way through the network, which at every attention takes one head, or the skip around it where "
-            f"there is one. Its length is the number of heads on it.{one_way}",
-            f"{held}; the network is then linear up to biases, so that what all paths add is the output.",
-            "Residual of the output: its tokens minus their mean. Share: the part of this residual that paths add, "
-            "measured along it (projection divided by size).",
-            f"Shares of all lengths sum to 100%; a negative one points against the output. {later}".rstrip(),
+            "Path: one way from the input (what enters the first layer) to the output. In every layer it goes through "
+            "one attention head, or around attention where there is a skip. Its length is the number of heads on it."
+            f"{one_way}",
+            "Residual of the output: its tokens minus their mean token (not the residual connection, which is called "
+            "skip here). It is zero if all tokens are equal.",
+            "Share of some paths: their residual, projected on the residual of the output, divided by the size of the "
+            "latter. Shares of all lengths sum to 100%; a negative one points against the output.",
+            f"To tell paths apart, {held} at their values on the text. The network is then linear up to biases, so its "
+            f"output is the sum of what all paths add.{begin}",
+            *([later] if self._has_later and through else []),
+            *(
+                ["Numbers are means over texts, unless they are said to be of the first text."]
+                if self.identity.texts > 1
+                else []
+            ),
             *(
                 f"{one.name} is head {one.head} of layer {one.layer}; layers count from 1, heads from 0."
                 for one in self.heads[-1:]
@@ -363,24 +392,25 @@ class PathsFinding(Finding):
         ]
 
     def _sections(self) -> Iterator[Section]:
-        first = "" if self.identity.texts == 1 else " Of the first text."
+        first = "" if self.identity.texts == 1 else " Numbers are those of the first text."
         by_mlps = [page.mlps_table(self.mlps)] if self.mlps else []
         yield _section(
-            "Lengths",
-            "",
+            "By length",
+            "What all paths of one length add together.",
             self._length_pictures(),
             [legend(LENGTHS), page.lengths_table(self.spectrum), *by_mlps],
         )
         if self.heads:
-            yield _section("Heads", HEADS, self._head_pictures(), [page.heads_table(self.heads)])
+            yield _section("By head", HEADS, self._head_pictures(), [page.heads_table(self.heads)])
         if self.search is not None and self.top:
-            sure = f"The list is {self.search.sure(len(self.top))}.{first} norm, residual, share: of this path alone."
-            yield _section("Strongest paths", sure, [], [page.top_table(self.top, self.search, self.sites)])
+            sure = f"The list is {self.search.sure(len(self.top))}.{first} {page.RANKED.format(self.search.score)}"
+            title = f"Single paths from the input, largest {self.search.score} first"
+            yield _section(title, sure, [], [page.top_table(self.top, self.sites)])
         if self.pairs:
             yield _section("Pairs of heads", PAIRS, self._pair_pictures(), [page.pairs_table(self.pairs)])
         elif self.pairs is not None:
             yield _section("Pairs of heads", PAIRS, [], [Notes(["No head comes after another."])])
-        yield _section("Sources", SOURCES if self._has_later else ONE_SOURCE, [], self._source_tables())
+        yield _section("By source", self._source_note(), [], self._source_tables())
         if self.samples:
             table = page.samples_table(self.samples, self.gaps)
             yield _section("Sampled paths", SAMPLES + first, [page.samples_panel(self.samples)], [table])
@@ -397,7 +427,8 @@ class PathsFinding(Finding):
                 *self._pair_pictures(),
                 *([page.samples_panel(self.samples)] if self.samples else []),
                 *([page.pruning_panel(self.pruning)] if self.pruning is not None else []),
-            ]
+            ],
+            title=self.picture_title,
         )
 
     def _length_pictures(self) -> list[Picture]:
@@ -408,6 +439,13 @@ class PathsFinding(Finding):
 
     def _pair_pictures(self) -> list[Picture]:
         return [page.pairs_grid(self.pairs)] if self.pairs else []
+
+    def _source_note(self) -> str:
+        """Where paths start, and what the names of these places mean."""
+        if not self._has_later:
+            return ONE_SOURCE
+        known = [BIASES[one] for one in dict.fromkeys(one.source for one in self.sources) if one in BIASES]
+        return f"{SOURCES} {' '.join(known)}".rstrip()
 
     def _source_tables(self) -> list[Tabular]:
         kinds = len({one.source for one in self.sources})
@@ -422,26 +460,25 @@ class PathsFinding(Finding):
         longest = max((one.length for one in self.spectrum if one.paths), default=0)
         return [
             ("paths from the input", whole(identity.paths)),
-            ("mean length of these paths", f"{number(identity.mean_length)} of at most {longest}"),
-            ("sum of length x share over all lengths", number(sum(carried) if carried else None)),
-            (
-                "relative error of the sum over all paths",
-                f"{identity.error} (rounding explains up to {number(identity.allowed, 1)})",
-            ),
+            ("their mean length, each counted once", f"{number(identity.mean_length)} of at most {longest}"),
+            ("mean length, lengths weighted by share", number(sum(carried) if carried else None)),
         ]
 
 
 LENGTHS = (
     "paths: how many paths from the input have this length.",
     "share: of the residual of the output, as explained above.",
-    "norm: Frobenius norm of what all paths of this length add. residual: the same after subtracting its mean token.",
-    "token cosine: mean cosine between two tokens of what they add; 1 means they point the same way.",
-    "cosine to output: between what they add and the output, both minus their mean token.",
-    "cancellation: the norms of this and all shorter lengths, summed, divided by the norm of their sum; 1 means none.",
+    "norm: Frobenius norm (root of the sum of squares) of what these paths add. residual: the same after its mean "
+    "token is subtracted.",
+    "token cosine: mean cosine between two tokens of what these paths add; 1 means that they point the same way.",
+    "cosine to output: between what these paths add and the output, both without their mean token.",
+    "cancellation: the norms of this and all shorter lengths, summed, divided by the norm of their sum; 1 means that "
+    "nothing cancels.",
 )
 HEADS = (
-    "What all paths through a head add, with everything held as above: without the head the output would lack it. A "
-    "path through several heads counts for each, so shares do not sum to 100%. Columns are as above."
+    "What all paths through a head add together. The output would lack it without the head if attention maps, norm "
+    "scales and gates stayed as they are, which they do not when a head is really removed. A path through several "
+    "heads counts for each, so shares do not sum to 100%. Columns are as above."
 )
 PAIRS = (
     "What all paths through both heads of a pair add, for the pairs with the largest shares of either sign."
@@ -450,12 +487,29 @@ SOURCES = (
     "Where paths start: at the input, or later at a bias. Shares of all sources sum to 100%. Biases of one kind in one "
     "layer count as one place. norm, residual: of what all paths from there add."
 )
+BIASES = {
+    "value bias": "value bias: of the values of all heads.",
+    "output bias": "output bias: of the projection after the heads.",
+    "mlp bias": "mlp bias: of both matrices of the MLP.",
+    "norm bias": "norm bias: of all normalisation of the layer.",
+}
+"""What the names of sources mean."""
+
 ONE_SOURCE = "All paths start at the input. norm, residual: of what all of them add."
 SAMPLES = (
     "Single paths drawn at random. frozen: what the path adds, as above; isolated: the network run again with nothing "
     "but the path; official: the same as the code published with the paper does it."
 )
 PRUNING = "Heads are removed in the order in which each method takes them to matter least."
+
+
+def _heads(many: int) -> str:
+    """How many heads a path goes through, in words.
+
+    >>> _heads(0), _heads(1), _heads(3)
+    ('no head', 'one head', '3 heads')
+    """
+    return {0: "no head", 1: "one head"}.get(many, f"{many} heads")
 
 
 def _section(title: str, note: str, pictures: Sequence[Picture], tables: Sequence[Block]) -> Section:

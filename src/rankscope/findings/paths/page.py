@@ -8,6 +8,7 @@ from rankscope.charts import Grid, Line, Panel, Point
 from rankscope.charts import GridCell as Square
 from rankscope.core.words import NOTHING, count, listed, number, percent, whole
 from rankscope.document import Cell, Column, Section, Tabular, text_of
+from rankscope.findings.blocks import ROUNDING_ALONE
 from rankscope.findings.paths.values import (
     HeadPlace,
     HeadTerm,
@@ -16,7 +17,6 @@ from rankscope.findings.paths.values import (
     Pair,
     PruningValue,
     Sampled,
-    SearchValue,
     SiteValue,
     SourceTerm,
     Term,
@@ -33,7 +33,7 @@ def marks(sections: Iterable[Section]) -> list[str]:
     """What a star and a dash mean, those that stand in some table."""
     tables = [block for one in sections for block in one.blocks if isinstance(block, Tabular)]
     cells = [text_of(cell) for one in tables for row in one.shown().rows for cell in row]
-    said = [f"{MARK}: not above its rounding floor, so the number may be rounding alone."]
+    said = [f"{MARK}: {ROUNDING_ALONE}."]
     said = said if any(cell.endswith(MARK) for cell in cells) else []
     return [*said, *([f"{NOTHING}: not defined, or not computed."] if NOTHING in cells else [])]
 
@@ -116,9 +116,7 @@ def lengths_table(spectrum: Sequence[Length]) -> Tabular:
         ]
         for one in sorted(shown, key=lambda one: one.length)
     ]
-    return Tabular(
-        columns=[Column(name) for name in names], rows=rows, title="What all paths of a length add", note=note
-    )
+    return Tabular(columns=[Column(name) for name in names], rows=rows, note=note)
 
 
 def mlps_table(entries: Sequence[LengthAndMlps]) -> Tabular:
@@ -228,7 +226,7 @@ def heads_table(heads: Sequence[HeadTerm]) -> Tabular:
         ]
         for one in shown
     ]
-    return Tabular(columns=columns, rows=rows, title="What all paths through a head add", note=note)
+    return Tabular(columns=columns, rows=rows, note=note)
 
 
 def heads_grid(heads: Sequence[HeadTerm], sites: Sequence[SiteValue]) -> Grid:
@@ -312,7 +310,11 @@ def _shade(share: float, largest: float, has_negative: bool) -> float:
 # --------------------------------------------------------------------------------------------------- single paths
 
 
-def top_table(paths: Sequence[TopPath], search: SearchValue, sites: Sequence[SiteValue]) -> Tabular:
+RANKED = "Ranked by {} (option score), which can be bounded before a path is complete. Columns are as above."
+"""Why single paths are ranked by another number than heads."""
+
+
+def top_table(paths: Sequence[TopPath], sites: Sequence[SiteValue]) -> Tabular:
     """One row per path of the list."""
     rows: Rows = [
         [
@@ -329,9 +331,7 @@ def top_table(paths: Sequence[TopPath], search: SearchValue, sites: Sequence[Sit
         *(Column(name) for name in ("rank", "length", "norm", "residual", "share")),
         Column("goes through", "words"),
     ]
-    return Tabular(
-        columns=columns, rows=rows, title=f"Single paths from the input, largest {search.score} first"
-    )
+    return Tabular(columns=columns, rows=rows)
 
 
 def samples_table(samples: Sequence[Sampled], gaps: Sequence[Sampled]) -> Tabular:
@@ -442,7 +442,7 @@ def sources_table(sources: Sequence[SourceTerm]) -> Tabular:
         ]
         for one in shown
     ]
-    return Tabular(columns=columns, rows=rows, title="What all paths from a source add", note=note)
+    return Tabular(columns=columns, rows=rows, title="One by one", note=note)
 
 
 def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
@@ -464,7 +464,7 @@ def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
         for kind, (places, share, floor) in sorted(sums.items(), key=lambda item: -abs(item[1][1]))
     ]
     columns = [Column("source", "name"), Column("places"), Column("share")]
-    return Tabular(columns=columns, rows=rows, title="Sources by kind, summed over layers")
+    return Tabular(columns=columns, rows=rows, title="Summed over layers")
 
 
 def pruning_table(pruning: PruningValue) -> Tabular:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import FiniteFloat, model_validator
 
-from rankscope.core.words import clipped, count, listed, number, percent, power, ranges, whole
+from rankscope.core.words import clipped, listed, number, percent, power, ranges
 from rankscope.findings.base import Number, Value
 
 Dtype = Literal["float64", "float32"]
@@ -219,17 +219,12 @@ class Identity(Value):
 
     @property
     def words(self) -> str:
-        """How far the sum is from the network, and what it took."""
+        """How far the sum is from the network."""
         if not self.paths:
             return f"No path leads from the input to {self.name}."
-        said = f"What all paths add is {self.name}, up to a relative error of {self.error} (Frobenius norm)."
-        one_by_one = self.block_passes_by_enumeration
-        if self.block_passes >= one_by_one:  # of so few paths there is nothing to save
-            return said
-        passes = count(self.block_passes, "pass", "passes")
         return (
-            f"{said} The sum took {passes} through a block; one path after the other would take {whole(one_by_one)} "
-            "passes."
+            f"What all paths add is {self.name}, up to a relative error of {self.error} (Frobenius norm); rounding "
+            f"alone could cause {number(self.allowed, 1)}."
         )
 
     @property
@@ -247,7 +242,7 @@ class Identity(Value):
         if self.end == "before the final norm":
             rest = "The final norm was left out"
         elif self.after:
-            rest = f"The model then applies {', then '.join(self.after)}, which the tree leaves out"
+            rest = f"The model then applies {', then '.join(self.after)}, which the copy leaves out"
         else:
             rest = "Whether the model does more to its tokens after that could not be seen"
         return f"{rest}: below, output means {self.name}."
@@ -369,15 +364,21 @@ class SearchValue(Value, title="Search"):
         """What a proof of the list would cost at least; empty where more time does not help.
 
         >>> SearchValue.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
-        'The search stopped after 3 seconds; a proof needs at least 10 seconds (option seconds).'
+        'The search stopped after 3 seconds; to prove that no other path belongs on the list takes 10 seconds or more \
+(option seconds).'
         """
         if not self.waiting:
             return ""
         stopped = f"The search stopped after {count_seconds(self.seconds)}"
         if self.seconds_more is None:
-            return f"{stopped}; a proof needs more time (option seconds)."
+            return (
+                f"{stopped}; to prove that no other path belongs on the list takes longer (option seconds)."
+            )
         needed = max(math.ceil(self.seconds + self.seconds_more), math.ceil(self.seconds) + 1)
-        return f"{stopped}; a proof needs at least {count_seconds(needed)} (option seconds)."
+        return (
+            f"{stopped}; to prove that no other path belongs on the list takes {count_seconds(needed)} or more (option "
+            "seconds)."
+        )
 
 
 class Pair(Value):
@@ -536,15 +537,18 @@ class Elsewhere(Value):
         """The three shares in a sentence; what is rounding is called that."""
         one, cancels = self.largest, abs(self.share) <= self.floor
         rest = (
-            "those that start later cancel each other up to rounding"
+            "those that start at biases cancel each other up to rounding"
             if cancels
-            else f"those that start later together {percent(self.share)}"
+            else f"those that start at biases together {percent(self.share)}"
         )
-        against = " (others have the opposite sign)" if cancels or abs(one.share) > abs(self.share) else ""
+        against = (
+            ", as positive and negative shares nearly cancel"
+            if not cancels and abs(one.share) > abs(self.share)
+            else ""
+        )
         return (
-            f"Paths that start at the input carry {percent(self.input)} of the output's residual, {rest}. Of the "
-            f"latter, those from the {one.source} of layer {one.layer} carry the largest share above rounding: "
-            f"{percent(one.share)}{against}."
+            f"Paths that start at the input carry {percent(self.input)} of the output's residual, {rest}{against}. The "
+            f"largest share of a single bias is that of the {one.source} of layer {one.layer}, {percent(one.share)}."
         )
 
 
@@ -597,12 +601,12 @@ def heads_words(heads: Sequence[HeadTerm]) -> str:
     largest = sorted(known, key=lambda one: -abs(one.share or 0.0))[:3]
     sign = "" if all((one.share or 0.0) >= 0 for one in largest) else ", of either sign"
     named = listed([f"{one.name} ({percent(one.share)})" for one in largest])
-    several = (
-        f"largest shares of all paths through one head{sign}"
-        if len(largest) > 1
-        else "only head with a share above rounding"
+    if len(largest) == 1:
+        return f"The only head whose paths carry a share above rounding is {named}."
+    return (
+        f"The heads whose paths together carry the largest shares{sign}: {named}. A path through several heads counts "
+        "for each of them."
     )
-    return f"The {several}: {named}. A path through several heads counts for each of them."
 
 
 def row_name(layer: int, site: str) -> str:

@@ -41,9 +41,12 @@ from rankscope.errors import ConfigError, Option, options
 from rankscope.findings.asked import A, Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import how_to_read, text_lengths
-from rankscope.findings.reading import TokensRead
+from rankscope.findings.reading import TokensRead, source_words
 from rankscope.findings.scan.entries import (
+    ABOVE_FLOOR,
+    FINAL,
     NOT_RESOLVED,
+    SHORT,
     STAR,
     Entry,
     full_label,
@@ -54,8 +57,9 @@ from rankscope.findings.scan.entries import (
     site_panels,
     stacks_of,
 )
+from rankscope.findings.subject import RESIDUAL_WORDS
 from rankscope.findings.tree import BLANKS, TreeValue
-from rankscope.findings.verdict import RAW, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
+from rankscope.findings.verdict import RAW, STEPS, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -75,29 +79,24 @@ COLUMNS = (
 )
 """What a terminal shows of every block; everything else is in the other formats."""
 
-SHORT = {
-    RAW: "residual ratio",
-    UNIT: "unit residual ratio",
-    "cosine[off_diagonal]": "mean cosine",
-    "token_share[largest]": "largest token",
-    "channel_share[largest]": "largest channel",
-    "effective_rank[entropy]": "effective rank",
-    "effective_rank[entropy,centered]": "centered rank",
-}
-"""Heads of these columns."""
-
 MEANINGS = {
-    RAW: "how far tokens are from their mean, divided by their size, both as Frobenius norms (root of the sum of "
-    "squares).",
-    UNIT: "the same after every token is scaled to length one, so that long tokens count no more than short ones.",
-    "cosine[off_diagonal]": "mean over all pairs of different tokens; 1: all tokens point the same way.",
-    "token_share[largest]": "the part of the sum of squares of all entries that lies in the largest token; at most 1.",
-    "channel_share[largest]": "the same for the largest channel (one coordinate of all tokens).",
+    RAW: "the same ratio of the tokens as they are, so that long tokens count more: the root of the sum of squares of "
+    "the residual, divided by that of the tokens (Frobenius norms).",
+    UNIT: "as explained above.",
+    "cosine[off_diagonal]": "the mean over all pairs of different tokens; 1 means that all tokens point the same way.",
+    "token_share[largest]": "the share of the sum of squares of all entries that the largest token holds; 1/n if all n "
+    "tokens are equally long, near 1 if one token dominates.",
+    "channel_share[largest]": "the same share of the largest channel (one coordinate of all tokens); near 1 if one "
+    "channel dominates.",
     "effective_rank[entropy]": "how many directions tokens use: exp of the entropy of the singular values, scaled to "
     "sum one; {most}.",
-    "effective_rank[entropy,centered]": "the effective rank of the tokens minus their mean.",
+    "effective_rank[entropy,centered]": "the effective rank of the residual. It may be larger, because without the "
+    "direction that all tokens share the others weigh more evenly.",
 }
 """What stands in these columns."""
+
+NEXT = "Next: 'rankscope ablate MODEL --blame --suggest' says which parts keep tokens apart and which do not."
+"""What a reader may want to ask after a scan."""
 
 NUMBERS_SHOWN = 8
 """Numbers of the deciding layer that stand beside its curve."""
@@ -348,13 +347,14 @@ class ScannedModel(ScanSubject, title="Scanned"):
     def facts(self, table: "Table") -> list[str]:
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         is_family = self.read != "hidden states" and not self.family.startswith(("found by", "named by"))
-        family = f"{'model family: ' if is_family else ''}{clipped(self.family)}"
+        family = f"{'layers are found as in the model family ' if is_family else ''}{clipped(self.family)}"
         if self.family.startswith(("found by", "named by")):
-            family = f"its blocks were {clipped(self.family)}"
+            family = f"its layers were {clipped(self.family)}"
         found = [family, f"computed in {self.dtype}"]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
-        return [*found, text_lengths(table, self.texts, self.tokens), self.rule]
+        texts = f"{text_lengths(table, self.texts, self.tokens)}{source_words(self.inputs)}"
+        return [*found, texts, self.rule]
 
 
 class GradientsOf(Value):
@@ -510,6 +510,7 @@ class ScanFinding(Finding):
         texts = max((entry.texts for entry in self.summary), default=0)
         band = ", band from the smallest to the largest" if texts > 1 else ""
         heads = [block for one in views.values() for block in one.heads()]
+        has_final = any(entry.site == FINAL for entry in self.summary)
         meanings = how_to_read(self._meanings())
         return Document(
             title=f"Scan of {clipped(self.scan.model, 160)}",
@@ -523,9 +524,10 @@ class ScanFinding(Finding):
                 Section(
                     "Curves by layer",
                     [block for one in views.values() for block in one.curves()],
-                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 is what enters the first block. The line "
-                    "block is the state after each block, attention and mlp are what those parts add, final is the "
-                    "state after the final norm. Hover, tap, or use the tab key to read values.",
+                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 is what enters the first layer. The line "
+                    "block is the state after each layer, attention and mlp are what those parts add"
+                    f"{', final is the state after the final norm' if has_final else ''}. Hover, tap, or use the tab "
+                    "key to read values.",
                     only="html",
                 ),
                 Section(
@@ -550,6 +552,7 @@ class ScanFinding(Finding):
                     [
                         Notes(self._columns(texts)),
                         *(block for one in views.values() for block in one.means()),
+                        *([] if self.scan.read == "hidden states" else [Notes([NEXT])]),
                     ],
                     only="text",
                 ),
@@ -568,11 +571,20 @@ class ScanFinding(Finding):
 
     def _meanings(self) -> list[str]:
         """The ratio that the verdict is about, and from where on tokens count as equal."""
-        limit = number(self.verdict.thresholds.collapsed)
+        limits = self.verdict.thresholds
+        few = f"{number(limits.collapsed)} or less"
         return [
-            "Unit residual ratio: scale every token to length one, then divide how far tokens are from their mean by "
-            "their size. It is 0 if all tokens are equal and 1 if their mean is zero.",
-            f"Collapse: this ratio falls with depth towards {limit} or less (docs/verdict.md has the whole rule).",
+            RESIDUAL_WORDS,
+            "Unit residual ratio: scale every token to (Euclidean) length one, then take the distance of each from "
+            "their mean (root mean square over tokens). It is 0 if all tokens are equal and 1 if their mean is zero.",
+            f"Collapsing: (1) the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier "
+            f"layer, and (2) it is {few} (or the mean cosine is {number(limits.offset_cosine)} or more), or the last "
+            f"{STEPS} layers all lower it and at their pace it would be {few} at twice the depth. Tokens or channels "
+            "that are far larger than all others are left out for this.",
+            "Healthy: not collapsing, and no other verdict fits: massive token or channel (a few hold most of the sum "
+            "of squares), shared mean (one vector in all tokens outweighs their differences), clusters (a few groups "
+            "of nearly equal tokens), cone (tokens point nearly the same way) or dead directions (most are unused). "
+            "'rankscope list thresholds' prints the limits of all verdicts.",
         ]
 
     def _columns(self, texts: int) -> list[str]:
@@ -587,18 +599,18 @@ class ScanFinding(Finding):
         most = (
             f"at most {number(ranks.pop())} here"
             if len(ranks) == 1 and texts == 1
-            else "at most the number of tokens and the width"
+            else "at most the number of tokens or the width, whichever is smaller"
         )
-        said = ["layer: 0 is what enters the first block, l is the state after block l."]
+        said = ["layer: 0 is what enters the first layer, l is what leaves layer l."]
         said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
         said.append(
-            "verdict: what these numbers show at that layer; 'rankscope list thresholds' has the limits, "
-            "docs/verdict.md all verdicts."
+            "verdict: collapsing from the layer on where the fall begins; otherwise what the numbers of this layer "
+            "alone show."
         )
-        if texts > 1:
-            said.append(f"Numbers are means over {count(texts, 'text')}.")
-        if any(not one.is_resolved and one.mean is not None for one in here):
-            said.append(f"{STAR}: {NOT_RESOLVED}.")
+        means = f"Numbers are means over {count(texts, 'text')}. " if texts > 1 else ""
+        hidden = any(not one.is_resolved and one.mean is not None for one in here)
+        floors = f"{STAR}: {NOT_RESOLVED}." if hidden else f"All of them are {ABOVE_FLOOR}."
+        said.append(f"{means}{floors}")
         if any(one.mean is None for one in here):
             said.append(f"{NOTHING}: no number (NaN, infinity or 0/0).")
         return said

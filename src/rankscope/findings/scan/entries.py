@@ -20,15 +20,34 @@ SITES = ("block", "attention", "mlp", FINAL)
 STAR = "*"
 """Stands behind a mean that is not above its rounding floor in every text; everywhere the same."""
 
-NOT_RESOLVED = "in some text the number is not above its rounding floor and may be rounding alone"
+NOT_RESOLVED = (
+    "in some text the number is not above its rounding floor, which is what rounding alone could have made it"
+)
+ABOVE_FLOOR = "above their rounding floors, which are what rounding alone could have made them"
 
 VARIANTS = ("centered", "unit")
 """Tags that say what was done to the tokens before measuring; they stand last in a definition."""
 
+SHORT = {
+    "residual_ratio[frobenius,mean]": "residual ratio",
+    "residual_ratio[frobenius,mean,unit]": "unit residual ratio",
+    "cosine[off_diagonal]": "mean cosine",
+    "token_share[largest]": "largest token",
+    "channel_share[largest]": "largest channel",
+    "effective_rank[entropy]": "effective rank",
+    "effective_rank[entropy,centered]": "centered rank",
+}
+"""Names of what a terminal shows of every layer; sentences, columns and pictures use the same."""
+
 USUAL = frozenset({"mean", "off_diagonal", "largest", "entropy", "map"})
 """Tags of the default panel that a short label need not repeat."""
 
-VARIANT_WORDS = {"": "raw", "unit": "unit tokens", "centered": "centered", "centered,unit": "centered, unit"}
+VARIANT_WORDS = {
+    "": "tokens as they are",
+    "unit": "unit tokens",
+    "centered": "centered",
+    "centered,unit": "centered, unit",
+}
 
 HEADLINES = ("residual_ratio[frobenius,mean]", "residual_ratio[composite,mean]")
 """The headline is the first of these that was measured. In the Frobenius norm the ratio never exceeds one."""
@@ -157,9 +176,11 @@ def parted(definition: str) -> tuple[str, str]:
 def label(base: str) -> str:
     """A definition in words, without the tags of the default panel.
 
-    >>> label("residual_ratio[composite,mean]"), label("cosine[absolute]")
-    ('residual ratio, composite', 'cosine, absolute')
+    >>> label("residual_ratio[composite,mean]"), label("cosine[off_diagonal]")
+    ('residual ratio, composite', 'mean cosine')
     """
+    if base in SHORT:
+        return SHORT[base]
     name, bracket, rest = base.partition("[")
     if not bracket or not rest.endswith("]"):
         return clipped(base)
@@ -177,6 +198,8 @@ def full_label(definition: str) -> str:
     >>> full_label("residual_ratio[composite,mean,unit]")
     'residual ratio, composite, unit tokens'
     """
+    if definition in SHORT:
+        return SHORT[definition]
     base, variant = parted(definition)
     return label(base) + (f", {VARIANT_WORDS.get(variant, variant)}" if variant else "")
 
@@ -357,7 +380,7 @@ def _floors(entries: Sequence[Entry], is_log: bool, last: int) -> list[Point]:
 
 
 def _notes(definition: str, entries: Sequence[Entry], is_log: bool, has_floor: bool) -> list[str]:
-    notes = [clipped(definition)] if definition else []
+    notes = [f"definition: {clipped(definition)}"] if definition else []
     if any(not entry.is_resolved and entry.mean is not None for entry in entries):
         notes.append(f"Hollow: {NOT_RESOLVED}.")
     floors = [entry.floor for entry in entries if entry.floor]

@@ -1,7 +1,7 @@
-"""What all mixers share: they turn tokens into one row-stochastic map per head."""
+"""What all mixers share: they turn tokens into one map per head."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,24 @@ from rankscope.network.parts import shallow_copy
 
 
 class Mixer(nn.Module, ABC):
-    """Tokens and context in, maps ``*batch heads tokens tokens`` out; rows are queries and sum to one."""
+    """Tokens and context in, maps ``*batch heads tokens tokens`` out; rows are queries.
+
+    Rows of most mixers sum to one. Questions whose mathematics needs that know those mixers and refuse others by name.
+    """
 
     heads: int
     rule: MaskRule
+    rows_sum_to_one: ClassVar[bool] = True
 
     def with_rule(self, rule: MaskRule) -> "Mixer":
         """The same mixer, sharing its weights, with another mask rule."""
         twin = shallow_copy(self)
         twin.rule = rule
         return twin
+
+    def refused(self) -> str:
+        """Said where an interpreter has no rule for it."""
+        return "" if self.rows_sum_to_one else "rows of its maps do not sum to one, which the answer rests on"
 
     @abstractmethod
     def forward(self, x: TokenMatrix, context: Context) -> AttentionMap: ...

@@ -11,6 +11,7 @@ from rankscope.papers.claims import apriori as apriori
 from rankscope.papers.claims import blocks as blocks
 from rankscope.papers.claims import masked as masked
 from rankscope.papers.claims import layer_norms as layer_norms
+from rankscope.papers.claims import other_layers as other_layers
 from rankscope.papers.claims import figures as figures
 
 # isort: on

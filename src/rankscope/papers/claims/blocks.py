@@ -107,7 +107,7 @@ def skip_keeps(seed: int) -> ClaimOutcome:
     expected="false",
     source=dong("Section 3.3"),
 )
-def layernorm_role(seed: int) -> ClaimOutcome:
+def layernorm_role() -> ClaimOutcome:
     e = 1e-3
     x = torch.tensor([[1.0, 1.0 + e], [1.0, 1.0 - e]], dtype=torch.float64)
     before, after = (

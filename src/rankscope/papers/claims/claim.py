@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import TypeVar
 
 from rankscope.core.refs import PAPERS, Ref
 from rankscope.core.registry import Registry
@@ -86,6 +88,7 @@ class Claim:
         source: the statement of a paper, or ``rankscope`` for a result of our own.
         expected: the verdict that a proof or a counter-example gives it.
         check: computes the finding from a seed.
+        is_random: whether the seed changes anything; a counter-example with fixed entries draws nothing.
     """
 
     id: str
@@ -94,6 +97,7 @@ class Claim:
     source: Ref
     expected: Verdict
     check: Callable[[int], ClaimOutcome]
+    is_random: bool = True
 
     @property
     def citation(self) -> str:
@@ -103,16 +107,28 @@ class Claim:
 
 CLAIMS: Registry[Claim] = Registry("claim")
 
+Check = TypeVar("Check", bound=Callable[..., ClaimOutcome])
+
 
 def claim(
     id: str, *, title: str, statement: str, expected: Verdict, source: Ref = OURS
-) -> Callable[[Callable[[int], ClaimOutcome]], Callable[[int], ClaimOutcome]]:
-    """Register the decorated function as the check of a claim."""
+) -> Callable[[Check], Check]:
+    """Register the decorated function as the check of a claim. One that draws nothing takes no seed."""
 
-    def register(check: Callable[[int], ClaimOutcome]) -> Callable[[int], ClaimOutcome]:
+    def register(check: Check) -> Check:
+        is_random = bool(signature(check).parameters)
+        seeded = check if is_random else lambda seed: check()
         CLAIMS.register(
             id,
-            Claim(id=id, title=title, statement=statement, source=source, expected=expected, check=check),
+            Claim(
+                id=id,
+                title=title,
+                statement=statement,
+                source=source,
+                expected=expected,
+                check=seeded,
+                is_random=is_random,
+            ),
         )
         return check
 

@@ -106,7 +106,7 @@ def _of_signs(p: Tensor) -> float:
     statement="r_inf(P X) <= tau(P) r_inf(X), with r_inf the residual in the largest row sum.",
     expected="false",
 )
-def dobrushin_linf(seed: int) -> ClaimOutcome:
+def dobrushin_linf() -> ClaimOutcome:
     eye = torch.eye(3, dtype=torch.float64)
     x = 3 * torch.cat([eye, -eye])
     signs = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
@@ -150,7 +150,7 @@ def _stretch(norm: str, n: int = 8, t: float = 0.25) -> tuple[float, float]:
     statement="r_1(P X) <= tau(P) r_1(X), with r_1 the residual in the largest column sum.",
     expected="false",
 )
-def dobrushin_l1(seed: int) -> ClaimOutcome:
+def dobrushin_l1() -> ClaimOutcome:
     ratio, tau = _stretch("l1")
     return is_false(
         "Eight tokens 1, -1, 0, ..., 0; half of the rows of P are (5/8, 3/8, 0, ...), half (3/8, 5/8, 0, ...): four "
@@ -166,7 +166,7 @@ def dobrushin_l1(seed: int) -> ClaimOutcome:
     statement="r_F(P X) <= tau(P) r_F(X).",
     expected="false",
 )
-def dobrushin_frobenius(seed: int) -> ClaimOutcome:
+def dobrushin_frobenius() -> ClaimOutcome:
     ratio, tau = _stretch("frobenius")
     return is_false(
         "Eight tokens 1, -1, 0, ..., 0; half of the rows of P are (5/8, 3/8, 0, ...), half (3/8, 5/8, 0, ...): twice "

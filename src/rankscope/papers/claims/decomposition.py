@@ -106,7 +106,7 @@ def path_count(seed: int) -> ClaimOutcome:
         "on skip connections, as often summarized", differs="the paper speaks of usefulness, not of numbers"
     ),
 )
-def short_paths(seed: int) -> ClaimOutcome:
+def short_paths() -> ClaimOutcome:
     bert = ARCHITECTURES["BERT-base/ViT-B"].lengths()
     return is_false(
         "12 layers of 12 heads, as BERT-base: nearly all paths pass 10 to 12 heads.",

@@ -155,7 +155,7 @@ def _without_norm(layers: int = 100) -> float:
     "does not change.",
     expected="holds",
 )
-def equilibria(seed: int) -> ClaimOutcome:
+def equilibria() -> ClaimOutcome:
     n, d, w = 6, 4, 10.0
     found = [every_rank(Causal(), n, d, rank, shear=w) for rank in range(1, d + 1)]
     moved = max(float((one.system().step(one.tokens) - one.tokens).abs().max()) for one in found)

@@ -68,7 +68,7 @@ def _several_heads_ratio(dim: int, logit: float = 1e-3) -> float:
     expected="false",
     source=dong("Theorem 2.3"),
 )
-def several_heads(seed: int) -> ClaimOutcome:
+def several_heads() -> ClaimOutcome:
     part, x = _two_heads(256, 1e-3), _two_tokens(256)
     off = _excess(Network([part]), x, THEOREMS["dong-2.3"]) / _several_heads_ratio(256) - 1
     return is_false(
@@ -90,7 +90,7 @@ def several_heads(seed: int) -> ClaimOutcome:
     expected="false",
     source=dong("appendix, proof of Theorem 2.3"),
 )
-def composite_over_heads(seed: int) -> ClaimOutcome:
+def composite_over_heads() -> ClaimOutcome:
     part, x = _two_heads(256, 1e-3), _two_tokens(256)
     trace = Network([part]).trace(x, maps=True)
     maps = residual_norm(trace.maps[1, "attention"], norm="composite", center="mean")
@@ -114,7 +114,7 @@ def composite_over_heads(seed: int) -> ClaimOutcome:
     expected="false",
     source=dong("Theorem 2.2", differs="not the authors' text"),
 )
-def row_sums(seed: int) -> ClaimOutcome:
+def row_sums() -> ClaimOutcome:
     dim, theorem = 256, THEOREMS["dong-2.2-winf"]
     ones, first = torch.ones(dim, 1, dtype=torch.float64), torch.zeros(1, dim, dtype=torch.float64)
     first[0, 0] = 1.0
@@ -137,7 +137,7 @@ def row_sums(seed: int) -> ClaimOutcome:
     expected="false",
     source=dong("appendix, skip connections", differs="as reported, not checked against the authors' text"),
 )
-def skip_upper(seed: int) -> ClaimOutcome:
+def skip_upper() -> ClaimOutcome:
     dim, theorem = 1024, THEOREMS["dong-skip"]
     first = torch.zeros(dim, 1, dtype=torch.float64)
     first[0] = 1.0
@@ -165,7 +165,7 @@ def _excess(network: Network, x: Tensor, theorem: Theorem) -> float:
     expected="not checkable",
     source=dong("Theorems 2.2 and 2.3, second arXiv version"),
 )
-def gamma_of_version_2(seed: int) -> ClaimOutcome:
+def gamma_of_version_2() -> ClaimOutcome:
     needed = {2 * m + 1: family_ratio(m) for m in (400, 8000, 100_000)}
     return not_checkable(
         "The formula of gamma is not known to us; gamma is a parameter wherever the bound is computed. "
@@ -186,7 +186,7 @@ def gamma_of_version_2(seed: int) -> ClaimOutcome:
     expected="holds",
     source=dong("after Theorem 2.3"),
 )
-def right_side_shrinks(seed: int) -> ClaimOutcome:
+def right_side_shrinks() -> ClaimOutcome:
     log_base = torch.linspace(-5, 5, 41, dtype=torch.float64)[:, None]
     log_start = torch.linspace(-4.03, 4.03, 63, dtype=torch.float64)[None, :]
     curve = torch.stack([dong_log_bound(log_base, log_start + 0 * log_base, layer) for layer in range(6)])
@@ -206,7 +206,7 @@ def right_side_shrinks(seed: int) -> ClaimOutcome:
     expected="false",
     source=dong("after Theorem 2.3", differs="the text adds that residuals must be small"),
 )
-def small_base(seed: int) -> ClaimOutcome:
+def small_base() -> ClaimOutcome:
     eye = torch.eye(64, dtype=torch.float64)
     part = Attention(Softmax(eye, eye, heads=1), Values(eye, eye, heads=1))
     base = 4 * float(matrix_norm(eye, norm="l1") * matrix_norm(eye, norm="composite")) / 8

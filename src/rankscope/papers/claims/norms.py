@@ -27,7 +27,7 @@ SHAPES = ((2, 1), (3, 2), (5, 3), (8, 8), (12, 4))
     expected="false",
     source=dong("definition of the composite norm"),
 )
-def composite_triangle(seed: int) -> ClaimOutcome:
+def composite_triangle() -> ClaimOutcome:
     a, b = torch.zeros(50, 50, dtype=torch.float64), torch.zeros(50, 50, dtype=torch.float64)
     a[:, 0], b[0, :] = 1.0, 1.0
     whole, parts = (
@@ -105,7 +105,7 @@ def mean_factor(seed: int) -> ClaimOutcome:
         differs="true where the norm does not tell tokens apart",
     ),
 )
-def mean_any_norm(seed: int) -> ClaimOutcome:
+def mean_any_norm() -> ClaimOutcome:
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     weights = torch.tensor([[100.0], [1.0]], dtype=torch.float64)
     from_mean = float((weights * (x - center_row(x, center="mean"))).abs().sum())

@@ -80,7 +80,7 @@ def _over_common(e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     expected="false",
     source=dong("appendix, proof of Theorem 2.2", differs="as quoted by public notes on version 2"),
 )
-def proof_step(seed: int) -> ClaimOutcome:
+def proof_step() -> ClaimOutcome:
     r = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     e = 0.3 * r @ r.mT
     left = float(residual_norm(torch.softmax(e, dim=-1) @ r, norm="composite", center="mean"))
@@ -152,7 +152,7 @@ def _draw_networks(
     expected="false",
     source=dong("Theorem 2.2"),
 )
-def one_head_any_logits(seed: int) -> ClaimOutcome:
+def one_head_any_logits() -> ClaimOutcome:
     exact, closed = _family_by_softmax(400), family_ratio(400)
     large = family_ratio(8000)
     return is_false(

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from rankscope.core.numerics import threads_for
+from rankscope.core.words import listed
 from rankscope.findings.claims import CheckedClaim, ClaimsConfig, ClaimsFinding, ComparedValue, Detail
+from rankscope.findings.ways import refuse_idle
 from rankscope.papers.claims.claim import CLAIMS, Claim, ClaimOutcome, ComparedNumber, Value
 from rankscope.results import Table, provenance
 from rankscope.studies.rows import run_id
@@ -26,7 +28,7 @@ def claims(
 ) -> ClaimsFinding:
     """One row per claim: the figure that decides it, what it is compared with, and the verdict.
 
-    Give a ``ClaimsConfig``, its fields, or names alone: ``rs.claims("proof-step", seed=1)``. Without names all claims
+    Give a ``ClaimsConfig``, its fields, or names alone: ``rs.claims("path-sum", seed=1)``. Without names all claims
     are run. Besides the fixed columns a row has ``claim``, ``verdict``, ``expected``, ``as_expected``, ``relation`` and
     ``limit`` (the figure stands so to that), ``means`` (what the figure is), ``title`` and ``source``.
     """
@@ -34,6 +36,9 @@ def claims(
         named = {} if config is None else {"claims": config}
         config = ClaimsConfig.of(**named, **fields)
     chosen, found = [CLAIMS[name] for name in dict.fromkeys(config.claims or CLAIMS)], list[CheckedClaim]()
+    if not any(claim.is_random for claim in chosen):
+        others = ("name a claim that is tried on random draws, such as path-sum",)
+        refuse_idle(config, ("seed",), f"on {listed([claim.id for claim in chosen])}", instead=others)
     for done, claim in enumerate(chosen):
         if advance is not None:
             advance(done, len(chosen), claim.id)
@@ -44,7 +49,7 @@ def claims(
 def check_claims(names: Sequence[str] = (), *, seed: int = 0) -> ClaimsFinding:
     """The former name of ``claims``."""
     warnings.warn("check_claims is called claims now", DeprecationWarning, stacklevel=2)
-    return claims(names, seed=seed)
+    return claims(names, seed=seed) if seed else claims(names)
 
 
 def run_claim(claim: Claim, seed: int = 0) -> ClaimOutcome:

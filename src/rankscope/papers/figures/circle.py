@@ -713,9 +713,9 @@ register(
         ),
         question="Do two tokens merge when one layer is repeated, and what keeps them apart?",
         durations={
-            "fast": "about 15 seconds",
-            "usual": "about 3 minutes",
-            "full": "about 10 minutes (extrapolated)",
+            "fast": "seconds",
+            "usual": "minutes",
+            "full": "minutes",
         },
         sizes={
             "fast": CircleFigureConfig(

@@ -592,7 +592,7 @@ register(
             differs="own study beside it: identity values, softmax(beta X X^T), plateaus before the collapse",
         ),
         question="How many clusters do tokens on the sphere form, and how long do they last before all are one?",
-        durations={"fast": "about 5 s", "usual": "about 20 s", "full": "about 15 minutes (estimated)"},
+        durations={"fast": "seconds", "usual": "seconds", "full": "tens of minutes"},
         sizes={
             "fast": ClusterConfig(size="fast", tokens=16, dims=(2,), betas=(1.0, 4.0, 16.0, 32.0), starts=4),
             "usual": ClusterConfig(size="usual"),
@@ -609,5 +609,6 @@ register(
         points=points,
         chart=chart,
         notes=notes,
+        draws="seed",
     )
 )

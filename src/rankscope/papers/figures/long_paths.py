@@ -631,9 +631,9 @@ register(
         ),
         question="Do long paths fail because nothing asks for them, or in principle?",
         durations={
-            "fast": "about 15 seconds",
-            "usual": "about 8 minutes",
-            "full": "about 20 minutes (extrapolated)",
+            "fast": "seconds",
+            "usual": "minutes",
+            "full": "tens of minutes",
         },
         sizes={
             "fast": LongPathsConfig(

@@ -459,7 +459,7 @@ register(
             differs="a small trained network beside it, where paths are weighed",
         ),
         question="Are most paths short, or is it only that short paths matter most?",
-        durations={"fast": "about 1 second", "usual": "about 2 seconds", "full": "about 2 seconds"},
+        durations={"fast": "seconds", "usual": "seconds", "full": "seconds"},
         sizes={
             "fast": PathLengthConfig(size="fast", texts=60),
             "usual": PathLengthConfig(size="usual", texts=200),
@@ -470,5 +470,6 @@ register(
         points=points,
         chart=chart,
         notes=notes,
+        draws="nothing",
     )
 )

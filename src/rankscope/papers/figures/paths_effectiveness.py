@@ -616,9 +616,9 @@ def _declare(
 _declare(
     "memorize",
     {
-        "fast": "about 1 minute",
-        "usual": "about 5 minutes (extrapolated)",
-        "full": "hours (extrapolated)",
+        "fast": "a minute",
+        "usual": "minutes",
+        "full": "hours",
     },
     _sizes(
         "memorize",
@@ -634,9 +634,9 @@ _declare(
 _declare(
     "sort",
     {
-        "fast": "about 20 seconds",
-        "usual": "about 3 minutes",
-        "full": "about 10 minutes (extrapolated)",
+        "fast": "seconds",
+        "usual": "minutes",
+        "full": "minutes",
     },
     _sizes(
         "sort",
@@ -650,9 +650,9 @@ _declare(
 _declare(
     "hull",
     {
-        "fast": "about 30 seconds",
-        "usual": "about 10 minutes (extrapolated)",
-        "full": "about 1 hour (extrapolated)",
+        "fast": "seconds",
+        "usual": "minutes",
+        "full": "an hour",
     },
     _sizes(
         "hull",

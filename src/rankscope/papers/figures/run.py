@@ -11,7 +11,8 @@ from polars.exceptions import PolarsError
 
 from rankscope.charts import Chart
 from rankscope.charts.chart import need_png
-from rankscope.errors import FileError
+from rankscope.core.registry import wrongly_declared
+from rankscope.errors import ConfigError, FileError, Option, RegistrationError
 from rankscope.findings.base import UNREADABLE, Value, one_line
 from rankscope.findings.reproduce import (
     FigureDeclaration,
@@ -20,9 +21,10 @@ from rankscope.findings.reproduce import (
     ReproduceFinding,
     Size,
 )
+from rankscope.findings.ways import refuse_idle
 from rankscope.papers.figures.figure import FIGURES, Advance, Figure, Job
-from rankscope.papers.figures.store import Store
 from rankscope.results import Table
+from rankscope.results.store import Store
 
 
 def reproduce(
@@ -44,16 +46,48 @@ def reproduce(
         named = {} if config is None else {"figure": config}
         config = ReproduceConfig.of(**named, **fields)
     figure = FIGURES[config.figure]
+    _refuse_unused_seeds(figure, config)
     if folder is not None:
         need_png()  # a missing extra names itself now
     store = Store(None if folder is None else Path(folder) / f".{figure.name}.unfinished")
     with store.hold():
         job = Job(size=config.size, seeds=config.seeds, advance=advance, store=store)
-        found = finding_of(figure, config.size, *figure.make(job))
+        table, value = figure.make(job)
+        _check_said(figure, table, value)
+        found = finding_of(figure, config.size, table, value)
         if folder is not None:
             (save or (lambda one: one.save_into(folder)))(found)
         store.clear()
     return found
+
+
+def _refuse_unused_seeds(figure: "Figure[Any, Any]", config: ReproduceConfig) -> None:
+    """Raise if seeds were given that would change nothing."""
+    if figure.draws == "nothing":
+        others = ("name a figure of random networks, such as wu-masks",)
+        refuse_idle(config, ("seed", "seeds"), f"on {figure.name}", instead=others)
+    if figure.draws == "seed" and len(config.seeds) > 1:
+        raise ConfigError(
+            Option("seeds", len(config.seeds)),
+            f": one seed draws all starts of {figure.name}; choose it with ",
+            Option("seed", config.seeds[-1]),
+        )
+
+
+def _check_said(figure: "Figure[Any, Any]", table: Table, found: Value) -> None:
+    """Raise if the figure cannot say, draw or store what it has just found: then its declaration is wrong."""
+    what = f"figure {figure.name!r}"
+    try:
+        points, _ = figure.said(found)
+        drawn = figure.chart(found, table)
+        figure.found.model_validate(found.model_dump(mode="json"))
+    except (PolarsError, *UNREADABLE) as error:
+        told = f"{type(error).__name__}: {one_line(error)}"
+        raise RegistrationError(f"{what} cannot say, draw or store what it found: {told}") from error
+    if not points:
+        raise wrongly_declared(what, "what points gives", points, "at least one Statement")
+    if not isinstance(drawn, Chart):
+        raise wrongly_declared(what, "what chart gives", drawn, "a Chart")
 
 
 def finding_of(figure: "Figure[Any, Any]", size: Size, table: Table, found: Value) -> ReproduceFinding:
@@ -71,7 +105,7 @@ def declaration_of(finding: ReproduceFinding) -> FigureDeclaration:
     figure = FIGURES[finding.figure.name]
     with _readable(figure.name, "data"):
         found = figure.read(finding)
-        points, notes = tuple(figure.points(found)), tuple(figure.notes(found))
+        points, notes = figure.said(found)
 
     def chart() -> Chart:
         with _readable(figure.name, "rows"):

@@ -398,9 +398,9 @@ register(
         ),
         question="Is it better to be wide or to be deep, when short paths do the work?",
         durations={
-            "fast": "about 10 seconds",
-            "usual": "about 6 minutes (extrapolated)",
-            "full": "about 70 minutes (extrapolated)",
+            "fast": "seconds",
+            "usual": "minutes",
+            "full": "an hour",
         },
         sizes={
             "fast": WidthDepthConfig(

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rankscope.charts import Chart, Grid, GridCell
@@ -49,7 +50,7 @@ class WuCounterexampleConfig(FigureConfig):
     """A grid of systems, each with random starts; the first seed draws them."""
 
     figure: Literal["wu-counterexample"] = "wu-counterexample"
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, max_length=1)
     alphas: tuple[float, ...]
     shears: tuple[float, ...]
     starts: int
@@ -430,9 +431,9 @@ register(
         ),
         question="For which weights does the norm keep rank 2, and from how many starts?",
         durations={
-            "fast": "about 2 seconds",
-            "usual": "about 1 minute",
-            "full": "about 15 minutes (extrapolated)",
+            "fast": "seconds",
+            "usual": "a minute",
+            "full": "tens of minutes",
         },
         sizes={
             "fast": WuCounterexampleConfig(
@@ -463,5 +464,6 @@ register(
         points=points,
         chart=chart,
         notes=notes,
+        draws="seed",
     )
 )

@@ -20,6 +20,9 @@ PANEL_NOTES = (
 )
 """How to read the panels of these figures."""
 
+FAR_ABOVE = 3.0
+"""Decades. A floor that lies deeper below every number is left out: the panel would be empty paper above it."""
+
 
 def depth_panel(
     frame: pl.DataFrame,
@@ -45,9 +48,9 @@ def depth_panel(
             at = int(str(layer))
             band = (median_of if by_median else mean_of)(rows["log10_value"].to_list())
             split.append(_point(at, band, name, is_ratio=definition == RATIO))
-            seen = rows.filter(pl.col("float_value") > 0)["float_value"].log10().to_list()
-            if seen:
-                level = median_of(seen).median if by_median else mean_of(seen).mean
+            positive = rows.filter(pl.col("float_value") > 0)["float_value"].log10().to_list()
+            if positive:
+                level = median_of(positive).median if by_median else mean_of(positive).mean
                 said = f"{name} in float32: {power(level * LN10)}"
                 single.append(Point(at, level, said, hollow=True))
         lines.append(Line(name="", points=single, style="none", color=place))
@@ -55,14 +58,15 @@ def depth_panel(
     floor = frame.filter((pl.col("layer") > 0) & (pl.col("float_floor") > 0)).group_by("layer")
     highest = floor.agg(pl.col("float_floor").log10().max()).sort("layer")
     shaded = [Point(int(layer), log) for layer, log in highest.iter_rows()]
-    if shaded:
+    seen = [point.y for line in lines for point in line.points if point.y is not None]
+    if shaded and min(seen) < FAR_ABOVE + max(point.y for point in shaded if point.y is not None):
         lines.insert(0, Line(name="", points=shaded, style="dotted", color=-1, dots=False, shade=True))
     ends = [point.y for line in lines for point in line.points if point.y is not None]
     return Panel(
         title=title,
         lines=lines,
         value=NAMES[definition],
-        inside=(max(deepest, min(ends)), max(ends)),
+        inside=(max(deepest, min(-1.0, *ends)), max(ends)),
         along="log",
     )
 

@@ -443,9 +443,9 @@ register(
         ),
         question="Are tokens full rank but anisotropic, or collapsed?",
         durations={
-            "fast": "about 3 seconds",
-            "usual": "about 1 minute",
-            "full": "about 6 minutes, up to 11 GB (extrapolated)",
+            "fast": "seconds",
+            "usual": "a minute",
+            "full": "minutes, about 10 GB of memory",
         },
         sizes={
             "fast": WuGeometryConfig(size="fast", layers=24, dim=12, tokens=12, seeds=tuple(range(6))),

@@ -697,9 +697,9 @@ register(
         ),
         question="Do masks slow collapse, and does a norm alone stop it at random weights?",
         durations={
-            "fast": "about 8 seconds",
-            "usual": "about 80 seconds",
-            "full": "about 6 minutes, up to 11 GB",
+            "fast": "seconds",
+            "usual": "a minute",
+            "full": "minutes, about 10 GB of memory",
         },
         sizes={
             "fast": WuMasksConfig(

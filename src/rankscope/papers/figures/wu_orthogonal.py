@@ -351,9 +351,9 @@ register(
         ),
         question="Do tokens on the unit sphere collapse if the value maps are orthogonal, and how fast must they?",
         durations={
-            "fast": "about 3 seconds",
-            "usual": "about 20 seconds",
-            "full": "about 10 minutes (estimated)",
+            "fast": "seconds",
+            "usual": "seconds",
+            "full": "minutes",
         },
         sizes={
             "fast": OrthogonalConfig(
@@ -372,5 +372,6 @@ register(
         points=points,
         chart=chart,
         notes=notes,
+        draws="seed",
     )
 )

@@ -9,7 +9,7 @@ import polars as pl
 from rankscope.charts import Chart
 from rankscope.core.refs import Ref
 from rankscope.core.words import count as count_of
-from rankscope.core.words import number
+from rankscope.core.words import listed, number
 from rankscope.findings.base import Value
 from rankscope.papers.figures.figure import Figure, Job, Statement, all_or_none, register
 from rankscope.papers.figures.stacks import (
@@ -267,7 +267,7 @@ def chart(found: WuTemperatureFound, table: Table) -> Chart:
     setting = found.setting
     frame = table.frame.filter(pl.col("definition") == RATIO)
     names = [(term, f"d_QK = {term}") for term in setting.temperatures]
-    slowed = [one.is_slowed for by_mask in found.slowing.values() for one in by_mask.values()]
+    slowed = [mask for mask in setting.masks if all(own[mask].is_slowed for own in found.slowing.values())]
     panels = [
         depth_panel(
             frame.filter((pl.col("mask") == mask) & (pl.col("norm") == norm)),
@@ -282,9 +282,14 @@ def chart(found: WuTemperatureFound, table: Table) -> Chart:
     ]
     return Chart(
         panels,
-        title="Sharper attention collapses later"
-        if all(slowed)
-        else "Three temperatures of attention and how fast they collapse",
+        title="Sharper attention slows the first layer, "
+        + (
+            "under every mask"
+            if len(slowed) == len(setting.masks)
+            else f"for certain under: {listed(slowed)}"
+        )
+        if slowed
+        else "Sharper attention slows the first layer under no mask for certain",
         notes=[
             f"mu(X) / ||X||_F of stacks of width {setting.dim} with {setting.tokens} tokens, one head; logits divided "
             f"by sqrt(d_QK); medians of {frame['seed'].n_unique()} seeds with their 95% interval (all seeds where "
@@ -305,9 +310,9 @@ register(
         ),
         question="Does sharper attention slow collapse, and for which masks?",
         durations={
-            "fast": "about 3 seconds",
-            "usual": "about 90 seconds",
-            "full": "about 6 minutes, up to 11 GB (extrapolated)",
+            "fast": "seconds",
+            "usual": "a minute",
+            "full": "minutes, about 10 GB of memory",
         },
         sizes={
             "fast": WuTemperatureConfig(size="fast", layers=24, dim=12, tokens=12, seeds=tuple(range(6))),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankscope.errors import RankscopeError
 from rankscope.masks import Full
-from rankscope.network import Attention, Context, CrossAttention, NoPosition, Norm, Part, Softmax
+from rankscope.network import Attention, Context, CrossAttention, NoPosition, Norm, Part, QueryKey, Softmax
 from rankscope.sources.operations.graph import Node
 from rankscope.sources.operations.region import Known, Note, Region, Unread
 from rankscope.sources.recognise.combinations import EXACT
@@ -130,6 +130,8 @@ class _Reading:
             )
             if bool(((value_place >= 0) & (key_place >= 0) & (value_place != key_place)).any()):
                 raise Unread("a map mixes values of other tokens than its keys", one.node)
+            if self.mixing.loses_keys and bool(((value_place < 0) & (key_place >= 0)).any()):
+                raise Unread("the maps lose keys before they mix the values", one.node)
         if query_state is None or key_state is None:
             raise Unread("queries, keys or values do not depend on the states", self.where)
         if key_state is not value_state:
@@ -168,6 +170,7 @@ class _Reading:
 
         self.added = by_key(groups.added, -torch.inf)  # n h i j
         self.capped, self.factor = by_key(groups.capped, 0.0), by_key(groups.factor, torch.nan)
+        self.sink = self._read_sink(groups.sink[group])
         softcaps = {logits.softcap for logits in every.values()}
         if len(softcaps) != 1:
             raise Unread("heads have different soft-caps", self.where)
@@ -185,6 +188,24 @@ class _Reading:
             self.query = self._moved(self.query, asked, query_state)
         if offered is not None and offered is not key_state:
             self.key = self._moved(self.key, offered, key_state)
+
+    def _read_sink(self, sink: Tensor) -> Tensor | None:
+        """The logit of a sink for every head, from n i h; None where no head has one."""
+        if not bool((sink > -torch.inf).any()):
+            return None
+        if self.memory is not None:
+            raise Unread("attention to a memory has a sink", self.where)
+        first = sink[:1, :1]
+        if not bool(first.isfinite().all()) or bool(((sink - first).abs() > EXACT * (1 + first.abs())).any()):
+            raise Unread("the sink of attention differs from token to token", self.where)
+        return self._held(first[0, 0])
+
+    def _held(self, sink: Tensor) -> Tensor:
+        """The parameter or buffer that these numbers are, where there is one; the numbers themselves otherwise."""
+        above = self.region.graph.above([one.logits for one in self.mixing.maps])
+        named = (node for node in above if node.name and node.shape.numel() == len(sink))
+        same = [node for node in named if torch.equal(node.value.flatten().double(), sink)]
+        return min(same, key=lambda node: node.id).value.flatten() if same else sink
 
     def _moved(self, heads: Heads, made_of: Node, state: Node) -> Heads:
         """Queries or keys of ``state`` plus a constant, as those of the state: what maps make of the constant is added.
@@ -252,12 +273,13 @@ class _Reading:
             position=fit_bias(behind[order], allowed),
             rule=mask.rules[0],
             softcap=self.softcap,
+            sinks=self.sink,
             order=order,
             maps=self.operands.maps,
             own=own,
         )
         values = self.mixing.values(order, own)
-        if self.memory is None:
+        if not isinstance(mixer, Softmax) or self.memory is None:
             return Attention(mixer, values)
         norm = None if self.memory_norm is None else owned(self.memory_norm, own)
         return CrossAttention(mixer, values, memory_norm=norm)
@@ -312,7 +334,7 @@ class _Reading:
             return False
         mixer = part.mixer
         return (
-            isinstance(mixer, Softmax)
+            isinstance(mixer, QueryKey)
             and float(mixer.logits(x, context).abs().max()) > -float(masked.max()) / 4
         )
 

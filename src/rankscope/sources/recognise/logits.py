@@ -40,6 +40,7 @@ class Logits:
     Args:
         query_row: g; ``key_row`` is g s, with -1 for entries that no key stands behind.
         entry: the row g * s of every flat element of the map.
+        sink: g, the logit of the one entry that is a constant and no key; minus infinity where there is none.
     """
 
     queries: Rows
@@ -51,6 +52,7 @@ class Logits:
     factor: Tensor
     softcap: float | None
     entry: Tensor
+    sink: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,8 +181,11 @@ def _rows_of_map(
 
     place, over = laid(number), laid(added)
     valid = (place >= 1) & (place <= count) & (place == place.round())
-    if bool((~valid & (over > LOW)).any()):
+    constant = ~valid & (over > LOW)
+    if bool((constant.sum(-1) > 1).any()):
         raise Unread("softmax also runs over keys that are constants, not tokens", one.node)
+    sink = torch.where(constant, over, -torch.inf).amax(-1)
+    over = over.masked_fill(constant, -torch.inf)
     index = torch.where(valid, place, 1.0).long() - 1
     sides = [torch.where(valid, of[index], -1) for of in (row, column)]
     for side, rows in ((left, sides[0]), (right, sides[1])):
@@ -195,7 +200,7 @@ def _rows_of_map(
     for queries, keys, query_row, key_row in turned:
         held = _one_query(queries, query_row)
         if held is not None and _all_keys(keys, key_row):
-            return Logits(queries, keys, held, key_row, over, inner, laid(factor), softcap, back)
+            return Logits(queries, keys, held, key_row, over, inner, laid(factor), softcap, back, sink)
     raise Unread(f"softmax over axis {one.axis}, which is not that of the keys", one.node)
 
 
@@ -223,10 +228,12 @@ class Groups:
 
     Args:
         query_place: g; ``key_place`` is g s, with -1 where there is no key; ``key_row`` counts over all maps.
+        sink: g, minus infinity where there is none.
     """
 
     query_place: Tensor
     query_row: Tensor
+    sink: Tensor
     key_place: Tensor
     key_row: Tensor
     added: Tensor
@@ -239,7 +246,7 @@ class Groups:
     def of(cls, every: list[Logits]) -> "Groups":
         most = max(one.key_row.shape[1] for one in every)
         query_start = key_start = 0
-        columns: dict[str, list[Tensor]] = {name: [] for name in cls.__slots__[:7]}
+        columns: dict[str, list[Tensor]] = {name: [] for name in cls.__slots__[:8]}
         for one in every:
 
             def wide(value: Tensor, empty: float, like: Tensor = one.key_row) -> Tensor:
@@ -250,6 +257,7 @@ class Groups:
             has_key = one.key_row >= 0
             columns["query_place"].append(one.queries.places[one.query_row])
             columns["query_row"].append(one.query_row + query_start)
+            columns["sink"].append(one.sink)
             columns["key_place"].append(wide(at_places(one.keys.places, one.key_row), -1))
             columns["key_row"].append(wide(torch.where(has_key, one.key_row + key_start, -1), -1))
             columns["added"].append(wide(one.added, -torch.inf))

@@ -189,6 +189,7 @@ class Mixing:
         value_place: per map g s; text and token of the value that an entry weighs, -1 where it weighs none.
         group_of: rows of the output map's input, h; the softmax row that each head takes there.
         state: what the values are made of.
+        loses_keys: whether a map has one entry more than it weighs values: a sink, or a key that is dropped.
     """
 
     def __init__(self, operands: Operands, end: Node, mixes: list[Mix]) -> None:
@@ -196,6 +197,7 @@ class Mixing:
         self.where = mixes[0].map.node
         self.maps = list(dict.fromkeys(mix.map for mix in mixes))
         self.entries = {one: entries_of(one) for one in self.maps}
+        self.loses_keys = False
         self.starts, start = dict[Map, int](), 0
         for one in self.maps:
             self.starts[one] = start
@@ -231,8 +233,11 @@ class Mixing:
             raise Unread(
                 f"softmax over axis {mix.map.axis}, but the next product sums over another axis", mix.map.node
             )
-        if item.shape[-1] != size or bool((item.sort(-1).values != torch.arange(size)).any()):
+        order = item.sort(-1).values
+        lost = size - item.shape[-1]
+        if lost not in (0, 1) or bool((order[..., 1:] == order[..., :-1]).any()):
             raise Unread("the maps lose or repeat keys before they mix the values", product.node)
+        self.loses_keys |= lost > 0
         operand = self.operands.read(values, "values")
         place, column = operand.places[value_places], operand.columns[value_places]  # l d s
         factor, constant = operand.factors[value_places], operand.offset[value_places]

@@ -21,7 +21,7 @@ def observed(mixing: Mixing, why: Unread, own: Own) -> Known:
     """The part with recorded maps; raises ``why`` where the maps read something else, or tokens are not in place."""
     operands, state = mixing.operands, mixing.state
     region, places = operands.region, operands.places(state)
-    if any(_reads_else(mixing, one.node) for one in mixing.maps) or places.tokens < 2:
+    if any(_reads_else(mixing, one.node) for one in mixing.maps) or places.tokens < 2 or mixing.loses_keys:
         raise why
     if _reads_texts(mixing, places.texts):
         raise why

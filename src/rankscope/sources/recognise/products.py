@@ -124,7 +124,8 @@ def maps(region: Region, live: set[Node]) -> Iterator[Map]:
 
 def _map(node: Node) -> Map | None:
     if node.kind in _SOFTMAX:
-        return Map(node, node.args[0], node.args[1] % node.value.ndim)
+        axis = node.args[1] % node.value.ndim
+        return Map(node, _shifted(node.args[0], axis), axis)
     if node.kind == "exp":
         inner = node.args[0]
         if inner.kind in _LOG_SOFTMAX:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rankscope.masks import MaskRule
-from rankscope.network import HeadFactors, NoPosition, Position, SeenOffsets, Several, Softmax
+from rankscope.network import HeadFactors, NoPosition, Position, SeenOffsets, Several, SinkSoftmax, Softmax
+from rankscope.network.mixers.query_key import Asked
 from rankscope.network.norms import Norm
 from rankscope.sources.operations.region import Linear, Unread
 from rankscope.sources.recognise.combinations import EXACT
@@ -55,11 +56,15 @@ def softmax_mixer(
     position: Position,
     rule: MaskRule,
     softcap: float | None,
+    sinks: Tensor | None,
     order: Tensor,
     maps: Sequence[Linear],
     own: Own,
-) -> tuple[Softmax, bool]:
-    """The mixer, and whether its angles come from a table in float32; ``factor`` (h) multiplies the products."""
+) -> tuple[Softmax | SinkSoftmax, bool]:
+    """The mixer, and whether its angles come from a table in float32; ``factor`` (h) multiplies the products.
+
+    ``sinks`` (h) are the logits of what is beside the keys of each head; None where nothing is.
+    """
     is_single = False
     rules = list[Position]()
     offsets: tuple[Tensor, Tensor] | None = None
@@ -108,9 +113,7 @@ def softmax_mixer(
         rules.append(SeenOffsets(*(own(one[:, order].transpose(0, 1).contiguous()) for one in tables)))
     rules += [] if isinstance(position, NoPosition) else [position]
     query_map, query_bias, key_map, key_bias, per_head = _held(sides[0], sides[1], own)
-    mixer = Softmax(
-        query_map,
-        key_map,
+    settings = Asked(
         heads=len(sides[0].columns),
         key_heads=len(sides[1].columns),
         query_bias=query_bias,
@@ -124,7 +127,12 @@ def softmax_mixer(
         softcap=softcap,
         per_head=per_head,
     )
-    return mixer, is_single
+    in_order = torch.equal(order, torch.arange(len(order)))
+    if sinks is None:
+        return Softmax(query_map, key_map, **settings), is_single
+    return SinkSoftmax(
+        query_map, key_map, **settings, sinks=own(sinks if in_order else sinks[order])
+    ), is_single
 
 
 def _held(

@@ -20,6 +20,7 @@ from rankscope.network import (
     Observed,
     Part,
     Rotary,
+    SinkSoftmax,
     Softmax,
 )
 from rankscope.sources.operations import Region
@@ -312,9 +313,21 @@ class Longer(Attending):
         return super().logits(q, k) * place.log1p()[:, None]
 
 
-class Sinking(Attending):
+class TwoSinks(Attending):
     def maps(self, logits: Tensor) -> Tensor:
-        return F.pad(logits, (1, 0)).softmax(-1)[..., 1:]
+        return F.pad(logits, (1, 1)).softmax(-1)[..., 1:-1]
+
+
+class SinkByPlace(Attending):
+    def maps(self, logits: Tensor) -> Tensor:
+        level = torch.arange(logits.shape[-2], dtype=logits.dtype)[:, None].expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, level], -1).softmax(-1)[..., :-1]
+
+
+class LosingKeys(Attending):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        return self.joined(self.logits(q, k).softmax(-1)[..., 1:] @ v[..., 1:, :])
 
 
 class Masking(Attending):
@@ -346,7 +359,9 @@ REFUSED: dict[type[Attending], str] = {
     Talking: "after softmax",
     Gated: "passes `sigmoid`",
     Dropping: "`dropout`",
-    Sinking: "lose or repeat keys",
+    TwoSinks: "lose or repeat keys",
+    SinkByPlace: "the sink of attention differs from token to token",
+    LosingKeys: "lose keys before they mix",
     Mixing: "depend on the other texts",
 }
 STRANGE: dict[type[Attending], str] = {
@@ -356,6 +371,42 @@ STRANGE: dict[type[Attending], str] = {
     Whole: "`_to_copy`",
     Swapped: "values of other tokens than its keys",
 }
+
+
+SINKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "zero": lambda a, s: F.pad(a, (1, 0)).softmax(-1)[..., 1:],
+    "learned": lambda a, s: torch.cat([a, s.expand(*a.shape[:-1], 1)], -1).softmax(-1)[..., :-1],
+    "before the keys": lambda a, s: torch.cat([s.expand(*a.shape[:-1], 1), a], -1).softmax(-1)[..., 1:],
+    "of a causal mask": lambda a, s: torch.cat(
+        [_causal(a, -torch.inf), s.expand(*a.shape[:-1], 1)], -1
+    ).softmax(-1)[..., :-1],
+    "largest taken out": lambda a, s: _less_largest(torch.cat([a, s.expand(*a.shape[:-1], 1)], -1)),
+}
+
+
+def _less_largest(logits: Tensor) -> Tensor:
+    return (logits - logits.max(dim=-1, keepdim=True).values).softmax(-1)[..., :-1]
+
+
+@pytest.mark.parametrize("spelling", SINKS)
+def test_a_sink_beside_the_keys_is_read(spelling: str) -> None:
+    class Block(Attending):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sinks = nn.Parameter(torch.empty(HEADS, 1, 1))
+
+        def maps(self, logits: Tensor) -> Tensor:
+            return SINKS[spelling](logits, self.sinks)
+
+    block = drawn(Block())
+    (part,) = parts(region := read(block, states()))
+    assert not region.notes
+    assert isinstance(part, Attention)
+    assert isinstance(part.mixer, SinkSoftmax)
+    wanted = torch.zeros(HEADS).double() if spelling == "zero" else block.sinks.flatten()
+    torch.testing.assert_close(part.mixer.sinks.data, wanted.data)
+    other = states(texts=3, tokens=9, seed=5)
+    assert_same(part(other, Context()), block(other))
 
 
 def assert_told(region: Region, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Finished pieces of a long figure, kept in a folder so that a run that was killed goes on where it was."""
+"""Finished pieces of long work, kept in a folder so that a run that was killed goes on where it was."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ V = TypeVar("V", bound=BaseModel)
 
 
 class Store:
-    """What a figure has already found, by key and question; without a folder it remembers nothing.
+    """What long work has already found, by key and question; without a folder it remembers nothing.
 
     A piece is one JSON file, written in one step, in a folder that is named by its key and by digests of what was
     asked and of the versions of rankscope and the libraries: pieces of other questions stay beside it. One that is
@@ -53,7 +53,7 @@ class Store:
 
         with suppress(ValidationError):
             return kind.model_validate(self.remember(key, asked, made))
-        self._forget(key, asked)
+        self.forget(key, asked)
         return kind.model_validate(self.remember(key, asked, made))
 
     def remember(self, key: str, asked: Mapping[str, JsonValue], make: Callable[[], Any]) -> Any:
@@ -96,12 +96,13 @@ class Store:
         self._used |= {place, *self.path.glob(f"{own}-*")}
         return place
 
-    def _forget(self, key: str, asked: Mapping[str, JsonValue]) -> None:
+    def forget(self, key: str, asked: Mapping[str, JsonValue]) -> None:
+        """Remove one piece, so that it is made again."""
         if (place := self.folder(key, asked)) is not None:
             (place / "result.json").unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what this figure used, as it is done; pieces of other questions stay."""
+        """Remove what this work used, as it is done; pieces of other questions stay."""
         if self.path is None:
             return
         for place in self._used:

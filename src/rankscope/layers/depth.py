@@ -1,0 +1,122 @@
+"""Does a layer make tokens equal over depth? Many copies of it, with the residual brought back to one size after each.
+
+A residual that falls by a factor per layer is below the rounding of any dtype after a few layers. So only its logarithm
+is kept: the small perturbation is measured after every layer and stretched again to the size it had (as one does for a
+Lyapunov exponent). The sum of logarithms has no floor.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankscope.findings.atlas import Consensus
+from rankscope.layers.layer import Layer
+from rankscope.layers.orders import Draw, residual_ratio
+
+LAYERS, LAST = 400, 100
+"""Layers that are followed, and the last of them, over which the slope is read."""
+
+PLAIN_LAYERS = 200
+"""Layers that are followed where equal tokens do not stay equal."""
+
+LOST = 0.1
+"""A residual ratio above this after one layer is no small perturbation any more."""
+
+SLOW = 1e-3
+"""The slope over the last layers may be off by this much."""
+
+STEADY = 1e-4
+"""A factor per layer above one minus this is no fall."""
+
+EQUAL = 1e-6
+"""Residual ratio below which tokens count as equal, of layers that do not keep equal tokens equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The factor per layer, where there is one, and whether tokens become equal."""
+
+    fall: float | None
+    collapses: bool | None
+
+
+def over_depth(
+    layer: Layer,
+    draw: Draw,
+    consensus: Consensus,
+    from_token: int = 0,
+    *,
+    rate: float | None = None,
+    seed: int = 0,
+) -> Depth:
+    """What many copies of the layer do, each followed by one and the same random orthogonal value map.
+
+    ``rate`` is what the derivative says: where it is one, a slope just below one has not come to its end yet.
+    """
+    turn = orthogonal(layer.dim, seed)
+    turned = replace(layer, then=lambda y: y @ turn)
+    if consensus == "none":
+        return _plainly(turned, draw, from_token)
+    found = _by_small_perturbations(turned, draw, consensus)
+    if found.fall is not None and rate is not None and rate > 1 - STEADY and abs(found.fall - rate) <= SLOW:
+        return replace(found, collapses=False)
+    return found
+
+
+def orthogonal(dim: int, seed: int) -> Tensor:
+    """A random orthogonal matrix."""
+    drawn = torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+    q, r = torch.linalg.qr(drawn)
+    made: Tensor = q * r.diagonal().sign()
+    return made
+
+
+def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus) -> Depth:
+    small = layer.roundoff**0.4
+    size = math.sqrt(layer.tokens * layer.dim)
+    base, residual = _base_and_residual(draw.equal, consensus)[0], draw.r - draw.r.mean(dim=0)
+    logs, floor = list[float](), float(draw.noise.norm())
+    for _ in range(LAYERS):
+        x = base / base.norm() * size + small * size * residual / residual.norm()
+        with torch.no_grad():
+            y = layer(x)
+        if not bool(y.isfinite().all()):
+            return Depth(None, None)
+        base, residual = _base_and_residual(y, consensus)
+        if float(base.norm()) <= 100 * floor:  # nothing is common: the residual is all there is
+            return Depth(None, float(residual.norm()) <= 100 * floor)
+        if float(residual.norm()) > LOST * float(base.norm()):  # at this row equal tokens do not stay equal
+            return _plainly(layer, draw, 0)
+        if float(residual.norm()) <= floor:  # one layer has cubed it, or made it zero
+            return Depth(0.0, True)
+        logs.append(math.log(float(residual.norm()) / float(base.norm()) / small))
+    total = np.cumsum(logs)[-LAST:]
+    fall = math.exp(float(np.polyfit(np.arange(LAST), total, 1)[0]))
+    return Depth(fall, fall < 1 - STEADY)
+
+
+def _base_and_residual(y: Tensor, consensus: Consensus) -> tuple[Tensor, Tensor]:
+    """The common rows and the rest; of directions the nearest tokens of one direction, and the rest."""
+    if consensus == "kept":
+        base = y.mean(dim=0).expand_as(y)
+    else:
+        left, values, right = torch.linalg.svd(y, full_matrices=False)
+        base = torch.outer(values[0] * left[:, 0], right[0])
+    return base, y - base
+
+
+def _plainly(layer: Layer, draw: Draw, from_token: int) -> Depth:
+    x, size = draw.near(1.0), math.sqrt(layer.tokens * layer.dim)
+    for _ in range(PLAIN_LAYERS):
+        with torch.no_grad():
+            y = layer(x)
+        length = float(y.norm())
+        if not math.isfinite(length):
+            return Depth(None, None)
+        if length <= 100 * float(draw.noise.norm()):
+            return Depth(None, None)
+        x = y / length * size
+    return Depth(None, residual_ratio(x[from_token:], draw.noise[from_token:]).value < EQUAL)

@@ -1,0 +1,261 @@
+"""A layer as its facts see it: a deterministic function of token matrices, whose arithmetic has a known floor."""
+
+import copy
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.numerics import computed_in
+from rankscope.core.words import article, count
+from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, is_out_of_memory
+from rankscope.findings.atlas import AROUND, Around
+
+Mixer = Callable[[Tensor], Tensor]
+"""A function of a token matrix, ``tokens dim``, that gives another one of the same shape."""
+
+DIFFERENCES = 6
+"""Order of the differences that tell rounding from the function: a step of 1e-6 leaves 1e-36 of anything smooth."""
+
+STEP = 1e-6
+"""Step of these differences: some units in the last place of float32, and small for every smooth layer."""
+
+SAFETY = 4.0
+"""How much larger floors are than the rounding that was seen at one place."""
+
+REPEATS = 1e-6
+"""Two calls on the same tokens may differ by this much: parallel sums are not always added in the same order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layer:
+    """A checked layer. It takes and gives float64; ``dtype`` is what it computes in.
+
+    Args:
+        raw: the callable itself, without what stands around it.
+        batched: whether it wants a batch of one text, ``1 tokens dim``.
+        then: what follows on it, after ``around``.
+    """
+
+    raw: Callable[[Tensor], Any]
+    tokens: int
+    dim: int
+    dtype: torch.dtype
+    batched: bool
+    around: Around
+    name: str
+    then: Mixer | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The layer's output, which is finite; derivatives pass through."""
+        given = x.to(self.dtype)
+        out = _tensor_of(self.raw(given[None] if self.batched else given))
+        out = (out[0] if self.batched else out).double()
+        out = wrapped(x, out, self.around)
+        return out if self.then is None else self.then(out)
+
+    def at(self, x: Tensor) -> Tensor:
+        """The layer's output without derivatives; an error where it is not finite."""
+        with torch.no_grad():
+            out = self(x.clone())
+        if not bool(out.isfinite().all()):
+            raise ModelError(
+                f"{self.name} gives NaN or infinity for tokens of ordinary size; a layer needs finite outputs near "
+                "equal tokens"
+            )
+        return out
+
+    @property
+    def roundoff(self) -> float:
+        """Spacing of the numbers that the layer computes with."""
+        return float(torch.finfo(self.dtype).eps)
+
+
+def wrapped(x: Tensor, out: Tensor, around: Around) -> Tensor:
+    """The output with what stands around the layer: x + out, norm(out), norm(x + out), or the output alone."""
+    out = x + out if "skip" in around else out
+    return token_norm(out) if "norm" in around else out
+
+
+def token_norm(x: Tensor) -> Tensor:
+    """Every token without its mean, divided by its standard deviation; a constant token becomes zero.
+
+    A LayerNorm without gain, bias and epsilon: an epsilon would keep apart tokens that differ in length alone.
+    """
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    # Rounding of the mean leaves a constant token with a variance of (eps |x|)^2: that is no direction.
+    least = (4 * torch.finfo(x.dtype).eps * x.detach().abs().amax(dim=-1, keepdim=True)).square()
+    constant = variance.detach() <= least
+    return torch.where(constant, torch.zeros_like(x), centred / torch.where(constant, 1.0, variance).sqrt())
+
+
+def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare", name: str = "") -> Layer:
+    """The layer, after calls that show that it is one: right shape, same output every time, finite numbers.
+
+    A module is copied to float64 and set to evaluation. What computes in float32, whatever it is given, is found from
+    its outputs, and its floors are those of float32.
+    """
+    if tokens < 2:
+        raise ConfigError(
+            Option("tokens", tokens), ": tokens are equal or not only from two on; give 2 or more"
+        )
+    if dim < 1:
+        raise ConfigError(Option("dim", dim), ": give 1 or more")
+    if around not in AROUND:
+        raise ConfigError(Option("around", around), f": expected one of {', '.join(AROUND)}")
+    if not callable(mixer):
+        raise ConfigError(
+            f"{article(type(mixer).__name__)} is no layer; give a function of a tensor, tokens x dim"
+        )
+    name = name or getattr(mixer, "__name__", "") or type(mixer).__name__
+    _check_arguments(mixer, name)
+    x = torch.randn(tokens, dim, generator=torch.Generator().manual_seed(tokens + dim), dtype=torch.float64)
+    raw, dtype, batched = _first_call(mixer, x, name)
+    layer = Layer(raw=raw, tokens=tokens, dim=dim, dtype=dtype, batched=batched, around=around, name=name)
+    _check_repeats(layer, x)
+    return layer
+
+
+def _check_arguments(mixer: Any, name: str) -> None:
+    """An error where the callable needs more than the tokens, or takes nothing."""
+    try:
+        parameters = inspect.signature(
+            mixer.forward if isinstance(mixer, nn.Module) else mixer
+        ).parameters.values()
+    except (ValueError, TypeError):
+        return  # built-in functions do not say
+    named = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    needed = [
+        one.name
+        for one in parameters
+        if one.default is inspect.Parameter.empty and one.kind in named | {inspect.Parameter.KEYWORD_ONLY}
+    ]
+    takes = any(one.kind in named | {inspect.Parameter.VAR_POSITIONAL} for one in parameters)
+    if len(needed) > 1:
+        raise ConfigError(
+            f"{name} needs {count(len(needed), 'argument')} ({', '.join(needed)}), and a layer is a function of its "
+            "tokens alone; fix the others first, as in lambda x: layer(x, memory)"
+        )
+    if not takes:
+        raise ConfigError(f"{name} takes no tokens; a layer is a function of a tensor, tokens x dim")
+
+
+def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], Any], torch.dtype, bool]:
+    """The callable to use, the dtype it computes in, and whether it wants a batch: the first way that works."""
+    failed = list[str]()
+    for dtype in (torch.float64, torch.float32):
+        raw = _module_in(mixer, dtype) if isinstance(mixer, nn.Module) else mixer
+        for batched in (False, True):
+            given = x.to(dtype)
+            try:
+                with torch.no_grad():
+                    out = _tensor_of(raw(given[None].clone() if batched else given.clone()))
+            except RankscopeError as error:
+                failed.append(str(error))
+                continue
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                failed.append(f"{type(error).__name__}: {_first_line(error)}")
+                continue
+            wanted = (1, *x.shape) if batched else tuple(x.shape)
+            if tuple(out.shape) != wanted:
+                failed.append(f"shape {_shape(wanted)} becomes {_shape(out.shape)}")
+                continue
+            if not out.is_floating_point():
+                failed.append(f"its output has the dtype {str(out.dtype).removeprefix('torch.')}")
+                continue
+            return raw, _computes_in(out, dtype), batched
+    raise ModelError(
+        f"{name} is no map of {_shape(x.shape)} tokens to tokens of the same shape: {failed[0]}; a layer takes a "
+        "tensor of tokens x dim and gives one"
+    )
+
+
+def _module_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of a module in that dtype, at rest."""
+    return copy.deepcopy(module).to(dtype).eval()
+
+
+def _computes_in(out: Tensor, given: torch.dtype) -> torch.dtype:
+    """The coarsest dtype that holds all outputs, where they fill it: what the layer computed in."""
+    found = computed_in([out.double()], given)
+    return found if found in (torch.float32, torch.float64) else torch.float32
+
+
+def _check_repeats(layer: Layer, x: Tensor) -> None:
+    """An error where a second call gives something else: it draws random numbers, or remembers earlier calls."""
+    with _same_randomness():
+        first = layer.at(x)
+    second, other = layer.at(x), layer.at(-0.5 * x.flip(0))
+    with _same_randomness():
+        again = layer.at(x)
+    size = max(float(first.norm()), float(other.norm()), 1e-300)
+    if float((first - again).norm()) > REPEATS * size:
+        raise ModelError(
+            f"{layer.name} gives another output when it is called again on the same tokens: it keeps a state, or draws "
+            "random numbers of its own; give a function of the tokens alone"
+        )
+    if float((first - second).norm()) > REPEATS * size:
+        raise ModelError(
+            f"{layer.name} is random: two calls on the same tokens differ; fix its seed, or set it to evaluation"
+        )
+
+
+@contextmanager
+def _same_randomness() -> Iterator[None]:
+    """Random numbers of torch, numpy and Python are the same inside every such block, and go on as before after it."""
+    before, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(of_numpy)
+
+
+def noise(layer: Layer, x: Tensor, direction: Tensor) -> Tensor:
+    """Rounding of every token of the layer's output near x, as a length per token.
+
+    On points x + k h D a smooth function is a polynomial of low degree, and differences of order m leave rounding
+    alone: of independent errors of variance v they have the variance v (2m)! / (m!)^2 (Moré and Wild, Estimating
+    computational noise, SIAM J. Sci. Comput. 33, 2011). What is computed without any error, such as a permutation,
+    still has the spacing of its numbers.
+    """
+    points = torch.stack([layer.at(x + step * STEP * direction) for step in range(2 * DIFFERENCES)])
+    size = points[0].norm(dim=-1)
+    rough = torch.diff(points, n=DIFFERENCES, dim=0).square().mean(dim=0)
+    variance = rough * math.factorial(DIFFERENCES) ** 2 / math.factorial(2 * DIFFERENCES)
+    return torch.maximum(SAFETY * variance.sum(dim=-1).sqrt(), layer.roundoff * size)
+
+
+def _tensor_of(out: Any) -> Tensor:
+    """The tensor of an output: itself, an array, or the first entry of a tuple or of an output object."""
+    if isinstance(out, np.ndarray):
+        out = torch.from_numpy(out)
+    if isinstance(out, Tensor):
+        return out
+    if isinstance(out, tuple | list) and out and isinstance(out[0], Tensor):
+        return out[0]
+    if isinstance(out, dict) and out:
+        return _tensor_of(next(iter(out.values())))
+    raise ModelError(f"it gives {article(type(out).__name__)}, expected a tensor")
+
+
+def _shape(shape: Any) -> str:
+    return " x ".join(map(str, shape)) or "()"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

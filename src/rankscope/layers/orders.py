@@ -1,0 +1,267 @@
+"""What a layer makes of equal and of nearly equal tokens: consensus, the two orders of collapse, kinks."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from rankscope.findings.atlas import Consensus
+from rankscope.layers.layer import Layer, noise
+
+DRAWS = 3
+
+LARGEST, SMALLEST, PER_DECADE = 0.1, 1e-8, 2
+"""Scales of the residual that are tried."""
+
+RESOLVED = 100.0
+"""A value counts where it is this many times its floor."""
+
+AGREE = 0.01
+"""Two slopes agree if they differ by at most this, times the order where that is above one."""
+
+STEEPEST = 12.0
+"""A steeper fall at the edge of what is resolved is no power law: below a kink all tokens are equal."""
+
+HALVINGS = 14
+"""Bisections of the place of a kink."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """A common row x, a perturbation R, and the rounding of every token of the layer's output near them."""
+
+    x: Tensor
+    r: Tensor
+    noise: Tensor
+    outputs: dict[float, Tensor] = field(default_factory=dict)
+
+    def output(self, layer: Layer, scale: float) -> Tensor:
+        """f(1 x + s R), computed once."""
+        if scale not in self.outputs:
+            self.outputs[scale] = layer.at(self.near(scale))
+        return self.outputs[scale]
+
+    def near(self, scale: float) -> Tensor:
+        """1 x + s R."""
+        return self.x + scale * self.r
+
+    @property
+    def equal(self) -> Tensor:
+        """1 x."""
+        return self.x.expand_as(self.r).clone()
+
+
+def draws(layer: Layer, seed: int) -> tuple[Draw, ...]:
+    """Three draws of x and R with Gaussian entries."""
+    generator = torch.Generator().manual_seed(seed)
+    found = list[Draw]()
+    for _ in range(DRAWS):
+        x = torch.randn(layer.dim, dtype=torch.float64, generator=generator)
+        r = torch.randn(layer.tokens, layer.dim, dtype=torch.float64, generator=generator)
+        found.append(Draw(x, r, noise(layer, x + LARGEST * r, r)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number and the floor below which it says nothing."""
+
+    value: float
+    floor: float
+
+    @property
+    def is_known(self) -> bool:
+        return self.value > RESOLVED * self.floor
+
+    @property
+    def known(self) -> float:
+        """The number, or zero where it is nothing but rounding."""
+        return self.value if self.is_known else 0.0
+
+
+def residual_ratio(y: Tensor, off: Tensor) -> Size:
+    """Distance from the mean row over the norm; ``off`` is the rounding of every token. All-zero tokens are equal."""
+    size, floor = float(y.norm()), float(off.norm())
+    if size <= RESOLVED * floor:  # nothing but rounding
+        return Size(0.0, 1.0 if size else 0.0)
+    return Size(float((y - y.mean(dim=0)).norm()) / size, floor / size)
+
+
+def unit_residual_ratio(y: Tensor, off: Tensor) -> Size | None:
+    """The same of tokens at unit length; None where a token has length zero, and so no direction."""
+    lengths = y.norm(dim=-1)
+    if bool((lengths <= RESOLVED * off).any()):
+        return None
+    return residual_ratio(y / lengths[:, None], off / lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What one draw of equal tokens becomes."""
+
+    raw: Size
+    unit: Size | None
+
+    @property
+    def consensus(self) -> Consensus:
+        """Whether tokens, or their directions, are equal up to rounding. Zero tokens are equal."""
+        if not self.raw.is_known:
+            return "kept"
+        return "directions" if self.unit is not None and not self.unit.is_known else "none"
+
+
+def gap_of(layer: Layer, draw: Draw, from_token: int = 0) -> Gap:
+    """What equal tokens become, from some token on."""
+    y, off = layer.at(draw.equal)[from_token:], draw.noise[from_token:]
+    return Gap(residual_ratio(y, off), unit_residual_ratio(y, off))
+
+
+def state_starts_at_zero(layer: Layer, draw: Draw, gap: Gap) -> bool:
+    """Whether the layer reads earlier tokens alone and brings equal tokens nearer to each other from left to right.
+
+    That is what a recurrent layer does: its state starts at zero and tends to what equal tokens sustain.
+    """
+    half = layer.tokens // 2
+    if layer.tokens < 4 or gap_of(layer, draw, half).raw.value >= gap.raw.value:
+        return False
+    before, changed = layer.at(draw.equal), draw.equal
+    changed[0] += draw.r[0]
+    moved = (layer.at(changed) - before)[1:].norm()
+    if float(moved) <= RESOLVED * float(draw.noise[1:].norm()):
+        return False  # tokens are not mixed: there is no state
+    for first in {1, half, layer.tokens - 1}:
+        changed = draw.equal
+        changed[first:] += draw.r[first:]
+        moved = (layer.at(changed) - before)[:first].norm()
+        if float(moved) > RESOLVED * float(draw.noise[:first].norm()):
+            return False
+    return True
+
+
+Sizes = Callable[[float], Size | None]
+"""Some residual ratio at a signed scale; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The order of one draw, and the scales at which it was read."""
+
+    order: float | None
+    low: float = math.nan
+    high: float = math.nan
+
+
+def scales_down(largest: float = LARGEST, per_decade: int = PER_DECADE) -> list[float]:
+    """Scales from the largest to the smallest."""
+    steps = round(per_decade * math.log10(largest / SMALLEST))
+    return [largest * 10 ** (-step / per_decade) for step in range(steps + 1)]
+
+
+def read_order(sizes: Sizes, kink: float | None) -> Reading:
+    """The exponent of a residual ratio as its scale falls, from the smallest scales that are resolved.
+
+    Both signs of the scale are taken and their geometric mean is read: next to the leading term c s^p stands a term
+    of relative size s whose sign follows that of s, so that it cancels and slopes are off by s^2 alone.
+    """
+    symmetric = _symmetric(sizes)
+    known = list[tuple[float, float]]()  # scale and value, the largest first
+    lost = None
+    for scale in scales_down():
+        size = symmetric(scale)
+        if size is None:
+            return Reading(None)
+        if not size.is_known:
+            lost = scale
+            break
+        known.append((scale, size.value))
+    if not known:
+        return Reading(math.inf)
+    below = [pair for pair in known if kink is None or pair[0] < kink]
+    for pairs in (below, known):
+        if found := _last_agreement(pairs):
+            return found
+    if lost is None:
+        return Reading(None)
+    # The value leaves what is resolved within a few scales: a high order, or a kink below which it is zero.
+    edge = _bisected(symmetric, lost, known[-1][0])
+    top = max(known[0][0], 3 * edge)
+    fine = [edge * (top / edge) ** (step / 12) for step in range(12, -1, -1)]
+    pairs = [(at, size.value) for at in fine if (size := symmetric(at)) is not None and size.value > 0]
+    steep = [slope for _, _, slope in _slopes(pairs)][-1:]
+    if steep and steep[0] > STEEPEST:
+        return Reading(math.inf, 0.0, edge)
+    return _last_agreement(pairs, 5 * AGREE) or Reading(None)
+
+
+def _symmetric(sizes: Sizes) -> Sizes:
+    def mean(scale: float) -> Size | None:
+        both = [sizes(scale), sizes(-scale)]
+        known = [one for one in both if one is not None]
+        if len(known) < 2:
+            return None
+        return Size(math.sqrt(known[0].value * known[1].value), max(one.floor for one in known))
+
+    return mean
+
+
+def _slopes(pairs: list[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """Smaller scale, larger scale and the slope between them, for neighbours."""
+    return [
+        (below, above, math.log(high / low) / math.log(above / below))
+        for (above, high), (below, low) in pairwise(pairs)
+    ]
+
+
+def _last_agreement(pairs: list[tuple[float, float]], within: float = AGREE) -> Reading | None:
+    """The slope at the smallest scales where two neighbouring slopes agree."""
+    slopes = _slopes(pairs)
+    for upper, lower in reversed(list(pairwise(slopes))):
+        if abs(upper[2] - lower[2]) <= within * max(1.0, abs(lower[2])):
+            return Reading(lower[2], lower[0], upper[1])
+    return None
+
+
+def _bisected(sizes: Sizes, lost: float, known: float) -> float:
+    """The smallest scale at which the value is still resolved."""
+    for _ in range(30):
+        middle = math.sqrt(lost * known)
+        size = sizes(middle)
+        lost, known = (lost, middle) if size is not None and size.is_known else (middle, known)
+    return known
+
+
+def kink_of(layer: Layer, draw: Draw) -> float | None:
+    """The smallest scale in (0, 0.1] at which the layer has a kink or a jump on the way s -> f(1 x + s R), if any.
+
+    Second differences over an interval fall by 4 whenever it is halved where the layer is smooth, by 2 at a kink and
+    not at all at a jump. So the half with the larger one is taken again and again; a kink is there if the differences
+    fell by less than 3 per halving. Then the same is done below it.
+    """
+    found, top = None, LARGEST
+    for _ in range(8):
+        place = _kink_in(layer, draw, 0.0, top)
+        if place is None or place <= SMALLEST:
+            break
+        found, top = place, place * (1 - 2.0 ** (1 - HALVINGS))
+    return found
+
+
+def _kink_in(layer: Layer, draw: Draw, low: float, high: float) -> float | None:
+    floor = 8 * RESOLVED * float(draw.noise.norm())
+    left, middle, right = (layer.at(draw.near(s)) for s in (low, (low + high) / 2, high))
+    first = before = float((left - 2 * middle + right).norm())
+    for halving in range(1, HALVINGS + 1):
+        centre, quarter = (low + high) / 2, (high - low) / 4
+        lower, upper = layer.at(draw.near(centre - quarter)), layer.at(draw.near(centre + quarter))
+        of_lower = float((left - 2 * lower + middle).norm())
+        of_upper = float((middle - 2 * upper + right).norm())
+        if of_lower >= of_upper:
+            high, right, middle, before = centre, middle, lower, of_lower
+        else:
+            low, left, middle, before = centre, middle, upper, of_upper
+        if before <= floor or before < first * 3.0**-halving / 3:
+            return None
+    return low if before > first * 3.0**-HALVINGS else None

@@ -1,0 +1,74 @@
+"""The engine on rows of the atlas: the published orders, rates and falls."""
+
+import math
+import os
+
+import pytest
+import torch
+
+from kit.layer_claims import ORDERS, RATES
+from rankscope.layers.facts import layer_facts
+from rankscope.layers.find import find_layer
+
+SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
+FEW = (
+    "softmax",
+    "causal",
+    "off-by-one",
+    "linformer",
+    "value-residual",
+    "retention-unnormalised",
+    "gat@complete",
+)
+FEW_RATES = ("retention", "mask:prefix:5+causal", "mask:longformer:2:1", "mask:dilated:2:2", "gat@karate")
+
+
+def facts_of(name, tokens, dim, *, depth):
+    kind = find_layer(name)
+    count = kind.tokens or tokens
+    generator = torch.Generator().manual_seed(0)
+    return layer_facts(kind.make(count, dim, generator), tokens=count, dim=dim, depth=depth)
+
+
+@pytest.mark.parametrize("name", ORDERS if SOAK else FEW)
+def test_orders(name):
+    found = facts_of(name, 16, 8, depth=False)
+    residual, direction = ORDERS[name]
+    assert found.consensus == ("directions" if residual is None else "kept")
+    for value, expected in ((found.residual_order, residual), (found.direction_order, direction)):
+        if expected is None or math.isinf(expected):
+            assert value == expected
+        else:
+            assert value == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("name", RATES if SOAK else FEW_RATES)
+def test_rates_and_falls(name):
+    found = facts_of(name, 64, 4, depth=True)
+    assert found.rate == pytest.approx(RATES[name], abs=1e-6)
+    assert found.fall == pytest.approx(RATES[name], abs=1e-3)
+
+
+def test_a_symmetric_layer_on_an_irregular_graph_has_two_rates():
+    found = facts_of("gcn@karate", 34, 4, depth=False)
+    assert found.consensus == "directions"
+    assert found.rate == pytest.approx(0.896142, abs=1e-6)
+    assert found.rate_normed == pytest.approx(0.939342, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fourier", "token-mlp"])
+def test_no_consensus_is_no_order(name):
+    found = facts_of(name, 16, 8, depth=False)
+    assert found.consensus == "none"
+    assert found.residual_order is None
+    assert found.rate is None
+
+
+@pytest.mark.parametrize("name", ["gru", "mamba", "rwkv"] if SOAK else ["rwkv"])
+def test_recurrent_layers_are_read_from_the_middle(name):
+    found = facts_of(name, 64, 4, depth=False)
+    assert found.consensus == "none"
+    assert found.consensus_gap > 0.01
+    assert found.from_token == 32
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert 0 < found.rate < 1

@@ -1,0 +1,286 @@
+"""The facts of layers whose facts are known on paper, of hostile ones, and of what is no layer."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import RankscopeError
+from rankscope.findings.atlas import LayerFacts
+from rankscope.layers.facts import layer_facts
+from rankscope.layers.layer import checked_layer
+
+TOKENS, DIM = 6, 4
+
+
+def facts(layer, tokens: int = TOKENS, dim: int = DIM, **more) -> LayerFacts:
+    return layer_facts(layer, tokens=tokens, dim=dim, **more)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def rows(matrix: Tensor) -> Tensor:
+    return matrix / matrix.sum(dim=-1, keepdim=True)
+
+
+def mixing(p: Tensor, w: Tensor | None = None):
+    return (lambda x: p @ x) if w is None else (lambda x: p @ x @ w)
+
+
+W = normal(DIM, DIM, seed=7) / 2
+CAUSAL = rows(torch.ones(TOKENS, TOKENS, dtype=torch.float64).tril())
+
+
+# rates
+
+
+def window(reach: int) -> Tensor:
+    return rows(torch.ones(TOKENS, TOKENS, dtype=torch.float64).tril().triu(-reach))
+
+
+SHIFT = torch.eye(TOKENS, dtype=torch.float64).roll(-1, 1)
+
+RATES = {
+    "causal": (CAUSAL, 0.5),
+    "causal with decay": (rows(CAUSAL * 0.9 ** torch.arange(TOKENS).flip(0)), None),
+    "window, whose eigenvalues coincide": (window(1), 0.5),
+    "reads the token before: nilpotent": (SHIFT.T - SHIFT.T[:, -1:] * SHIFT.T[:1] * 0, 1.0),
+    "rotates tokens": (SHIFT, 1.0),
+    "two groups": (torch.kron(torch.eye(2), torch.full((3, 3), 1 / 3)).double(), 1.0),
+    "cycle": (
+        rows(torch.eye(TOKENS).double() + SHIFT + SHIFT.T),
+        (1 + 2 * math.cos(2 * math.pi / TOKENS)) / 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("values", [None, W], ids=["values 1", "values W"])
+def test_the_rate_of_a_linear_layer_is_the_second_eigenvalue_of_its_map(
+    name: str, values: Tensor | None
+) -> None:
+    p, expected = RATES[name]
+    if expected is None:
+        expected = float(torch.linalg.eigvals(p).abs().sort().values[-2])
+    found = facts(mixing(p, values), depth=False)
+    assert (found.consensus, found.consensus_gap) == ("kept", 0.0)
+    assert found.residual_order == pytest.approx(1, abs=1e-3)
+    assert found.rate == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_nilpotent_map_has_the_rate_zero_exactly() -> None:
+    p = torch.zeros(TOKENS, TOKENS, dtype=torch.float64)
+    p[0, 0] = 1
+    p[range(1, TOKENS), range(TOKENS - 1)] = 1
+    found = facts(mixing(p, W))
+    assert (found.rate, found.fall, found.collapses) == (0.0, 0.0, True)
+
+
+def test_the_measured_fall_is_the_rate() -> None:
+    found = facts(mixing(CAUSAL, W))
+    assert found.fall == pytest.approx(0.5, abs=1e-3)
+    assert found.collapses is True
+    assert (found.slem, found.rank_cap) == (pytest.approx(0.5, abs=1e-9), TOKENS)
+    assert found.entropy == pytest.approx(sum(math.log(i) for i in range(1, TOKENS + 1)) / TOKENS)
+    assert found.dobrushin == pytest.approx(1 - 1 / TOKENS)
+
+
+def test_a_symmetric_star_keeps_directions_alone_and_has_two_rates() -> None:
+    """Star with 9 leaves: D^-1/2 A D^-1/2 has the eigenvalues 1, 1/2, ..., -2/5; its rows divided by their sums have
+    a second eigenvalue of their own, found here from the matrix."""
+    a = torch.eye(10, dtype=torch.float64)
+    a[0], a[:, 0] = 1, 1
+    half = a.sum(dim=1).rsqrt()
+    p = half[:, None] * a * half
+    found = facts(mixing(p, W), tokens=10)
+    assert (found.consensus, found.residual_order) == ("directions", None)
+    assert found.direction_order == pytest.approx(1, abs=1e-3)
+    assert found.rate == pytest.approx(0.5, abs=1e-9)
+    expected = float(torch.linalg.eigvals(rows(p)).abs().sort().values[-2])
+    assert found.rate_normed == pytest.approx(expected, abs=1e-9)
+    assert found.fall == pytest.approx(0.5, abs=1e-3)
+    assert found.consensus_gap > 0.1
+    assert found.consensus_gap_unit == 0.0
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e8])
+def test_the_size_of_a_layer_does_not_matter(size: float) -> None:
+    found = facts(mixing(size * CAUSAL, W), depth=False)
+    assert (found.consensus, found.rate) == ("kept", pytest.approx(0.5, abs=1e-9))
+
+
+@pytest.mark.parametrize(("tokens", "dim"), [(2, 1), (9, 1), (2, 8)])
+def test_narrow_and_short_token_matrices(tokens: int, dim: int) -> None:
+    p = rows(torch.ones(tokens, tokens, dtype=torch.float64).tril())
+    found = facts(mixing(p), tokens=tokens, dim=dim)
+    assert found.rate == pytest.approx(0.5, abs=1e-9)
+    assert found.direction_order == (math.inf if dim == 1 else pytest.approx(1, abs=1e-2))
+
+
+def test_around() -> None:
+    """With a skip, eigenvalues m of P become (1 + m) over 2; a norm changes no direction."""
+    skip = facts(mixing(CAUSAL), around="skip")
+    assert skip.rate == pytest.approx(0.75, abs=1e-9)
+    assert facts(mixing(CAUSAL), around="norm", depth=False).consensus == "kept"
+    ends = {
+        around: facts(mixing(torch.eye(TOKENS).double()), around=around).collapses
+        for around in ("bare", "skip")
+    }
+    assert ends == {"bare": False, "skip": False}
+
+
+# orders
+
+
+def test_orders_of_layers_that_are_equal_after_one_layer_or_never() -> None:
+    mean = facts(lambda x: x.mean(dim=0).expand_as(x) @ W)
+    assert (mean.residual_order, mean.direction_order, mean.rate) == (math.inf, math.inf, None)
+    assert mean.collapses is True
+    assert json.loads(mean.model_dump_json())["residual_order"] == "exact"
+    zero = facts(lambda x: 0 * x)
+    assert (zero.consensus, zero.residual_order, zero.direction_order) == ("kept", math.inf, None)
+    same = facts(lambda x: x)
+    assert (same.rate, same.collapses, same.rate_at) == (pytest.approx(1), False, "fixed point")
+    fixed = facts(lambda x: normal(TOKENS, DIM, seed=3) + 0 * x)
+    assert (fixed.consensus, fixed.residual_order, fixed.rate) == ("none", None, None)
+    apart = facts(lambda x: x - x.mean(dim=0))
+    assert apart.residual_order == pytest.approx(0, abs=1e-6)
+    assert apart.collapses is False
+
+
+@pytest.mark.parametrize("power", [2, 5, 9])
+def test_high_orders_are_no_kinks(power: int) -> None:
+    found = facts(lambda x: x.mean(dim=0) @ W + (x - x.mean(dim=0)) ** power, depth=False)
+    assert found.residual_order == pytest.approx(power, abs=0.02)
+
+
+def test_same_direction_includes_the_sign_and_a_zero_token_has_none() -> None:
+    signs = torch.ones(TOKENS, 1, dtype=torch.float64)
+    signs[1] = -1
+    assert facts(lambda x: signs * x, depth=False).consensus == "none"
+    signs[1] = 0
+    found = facts(lambda x: signs * x, depth=False)
+    assert (found.consensus, found.consensus_gap_unit) == ("none", None)
+
+
+def test_a_layer_that_is_equal_within_one_linear_piece_has_its_kink_found() -> None:
+    """GAT on a complete graph: one linear piece of LeakyReLU makes all rows of the map equal."""
+    a, b = normal(DIM, seed=1), normal(DIM, seed=2)
+
+    def gat(x: Tensor) -> Tensor:
+        scores = nn.functional.leaky_relu((x @ a)[:, None] + (x @ b)[None], 0.2)
+        return scores.softmax(dim=-1) @ x
+
+    found = facts(gat)
+    assert (found.residual_order, found.direction_order) == (math.inf, math.inf)
+
+    def kinked(x: Tensor) -> Tensor:  # the same piece ends at a residual of 0.01 of the first entry
+        far = (x[:, :1] - x[:, :1].mean(dim=0)).abs()
+        return x.mean(dim=0) + torch.relu(far - 0.01)
+
+    found = facts(kinked)
+    assert found.residual_order == math.inf
+    assert found.kink is not None
+    assert 0.001 < found.kink < 0.1
+
+
+def test_no_derivative_at_consensus_means_no_rate() -> None:
+    found = facts(lambda x: 0.5 * x + 0.5 * x.amax(dim=0))
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert found.rate is None
+    assert found.collapses is True
+
+
+# what layers are like
+
+
+def test_a_layer_in_float32_has_the_floors_of_float32() -> None:
+    weights = W.float()
+
+    def single(x: Tensor) -> Tensor:
+        return CAUSAL.float() @ x.float() @ weights
+
+    found = facts(single)
+    assert (found.precision, found.consensus, found.consensus_gap) == ("float32", "kept", 0.0)
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert found.rate == pytest.approx(0.5, abs=1e-5)
+    hidden = facts(lambda x: single(x).double(), depth=False)
+    assert (hidden.precision, hidden.consensus) == ("float32", "kept")
+
+
+def test_a_layer_that_leaves_torch_is_differentiated_by_differences() -> None:
+    found = facts(lambda x: torch.from_numpy(CAUSAL.numpy() @ x.detach().numpy()), depth=False)
+    assert found.rate == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_recurrent_layer_is_read_from_the_middle_on() -> None:
+    decays = torch.linspace(0.2, 0.6, DIM, dtype=torch.float64)
+
+    def recurrent(x: Tensor) -> Tensor:
+        state, out = torch.zeros_like(x[0]), []
+        for token in x:
+            state = decays * state + token
+            out.append(state)
+        return torch.stack(out)
+
+    found = facts(recurrent, tokens=12)
+    assert (found.consensus, found.from_token) == ("none", 6)
+    assert found.consensus_gap > 0.05
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    # Each entry passes itself on with 1, equal tokens with about 1 / (1 - decay): the largest is 1 over 1 / 0.4.
+    assert found.rate == pytest.approx(0.4, abs=0.01)
+
+
+def test_modules_come_as_they_are() -> None:
+    torch.manual_seed(0)
+    found = facts(nn.Sequential(nn.Linear(DIM, DIM), nn.Dropout(0.5)), depth=False)
+    assert (found.precision, found.rate) == ("float64", pytest.approx(1, abs=1e-9))
+    assert facts(nn.GRU(DIM, DIM), depth=False).from_token == TOKENS // 2
+
+    def batched(x: Tensor) -> Tensor:
+        texts, _, _ = x.shape
+        return CAUSAL.expand(texts, -1, -1) @ x
+
+    assert facts(batched, depth=False).rate == pytest.approx(0.5, abs=1e-9)
+
+
+# what is no layer
+
+counter = [0]
+
+
+def counting(x: Tensor) -> Tensor:
+    counter[0] += 1
+    return x * counter[0]
+
+
+NO_LAYERS = {
+    "pools": (lambda x: x.mean(dim=0), "6 x 4 becomes 4"),
+    "is random": (lambda x: x + torch.randn_like(x), "is random"),
+    "keeps state": (counting, "keeps a state"),
+    "gives NaN": (lambda x: x * math.nan, "NaN"),
+    "needs a memory": (lambda x, memory: x + memory, "needs 2 arguments (x, memory)"),
+    "takes nothing": (lambda: 0, "takes no tokens"),
+    "is a text": (lambda x: "text", "a str"),
+    "is complex": (torch.fft.fft, "complex"),
+    "is a number": (3, "no layer"),
+    "reads ids": (nn.Embedding(5, DIM), "no map"),
+}
+
+
+@pytest.mark.parametrize("name", NO_LAYERS)
+def test_what_is_no_layer_is_told_in_one_line(name: str) -> None:
+    layer, words = NO_LAYERS[name]
+    with pytest.raises(RankscopeError) as raised:
+        checked_layer(layer, tokens=TOKENS, dim=DIM)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_token_is_refused() -> None:
+    with pytest.raises(RankscopeError, match="tokens=1"):
+        facts(lambda x: x, tokens=1)
