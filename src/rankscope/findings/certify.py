@@ -248,8 +248,8 @@ class Failed(Value):
         >>> Failed(of="wu-masked", name="no skip connections").fact
         'the network has skips'
         >>> Failed(of="certificate", name="the block contracts", found=1516.0, limit=1.0).fact
-        'all parts of it together may multiply the residual by up to 1516, which allows no less than the size of the \
-state does'
+        'all parts of it together may multiply the residual by up to 1516, which limits it less than the norm of the \
+tokens themselves does'
         """
         known = self.found is not None and self.limit is not None and math.isfinite(self.found)
         if known and self.name in WITH_NUMBERS:
@@ -320,8 +320,8 @@ WITH_NUMBERS = {
     "by {limit}, so the two may cancel; a lower bound needs attention's factor to be the smaller one",
     "branch weaker than its skip": "a branch may multiply the residual by up to {found} and its skip multiplies it by "
     "{limit}, so the two may cancel; a lower bound needs the factor of the branch to be the smaller one",
-    "the block contracts": "all parts of it together may multiply the residual by up to {found}, which allows no "
-    "less than the size of the state does",
+    "the block contracts": "all parts of it together may multiply the residual by up to {found}, which limits it "
+    "less than the norm of the tokens themselves does",
     "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
     "size of the state",
     "gamma large enough": "the factor gamma in the theorem would have to be {found} or more, and {limit} was used",
@@ -762,7 +762,10 @@ class CertifyFinding(Finding):
     def _facts(self) -> list[str]:
         rule = [] if self.subject.text_axes is None else [self.subject.rule]
         several = (
-            ["bounds hold for every text; the measured number is the geometric mean over texts"]
+            [
+                f"lower is the smallest and upper the largest bound over these {len(self.certificate)} texts; measured "
+                "is their geometric mean"
+            ]
             if self._several
             else []
         )
@@ -793,7 +796,10 @@ class CertifyFinding(Finding):
             said.append(f"{', '.join(columns)}: what gave the bound.")
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
         if len(self.standings) > 1:
-            said.append("Each table bounds another measure of how far apart tokens are (option definitions).")
+            said.append(
+                "Each table bounds another measure of how far apart tokens are ; the option "
+                "definitions chooses them."
+            )
         return said
 
     def _meanings(self) -> list[str]:
@@ -935,8 +941,9 @@ def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
         said.append(
             f"Separately, the rounding of this run is bounded: {where} measured values are proven to be within "
-            f"{CLOSE:.0%} of those without rounding. This follows the run itself and not the parts of the network, so "
-            "it does not say what keeps tokens apart, and the columns lower and upper leave it out."
+            f"{CLOSE:.0%} of those without rounding. That bound adds up the rounding errors of the run. It confirms "
+            "what was measured, but does not explain it by weights and attention, so the columns lower and upper do "
+            "not use it."
         )
     return tuple(said)
 
@@ -1017,7 +1024,7 @@ def _cells(line: Bounds, table: Sequence[Bounds]) -> list[Cell | str]:
     """One line of a table. A vacuous number stands in brackets; a printed bound that is not proven ends in ``?``."""
 
     def by(method: str | None, others: Iterable[str | None]) -> str:
-        return "known exactly" if line.layer == 0 and any(others) else method or NOTHING
+        return "the input" if line.layer == 0 and any(others) else method or NOTHING
 
     bound = NOTHING
     if line.bound is not None:

@@ -351,7 +351,7 @@ def standings_of(certificate):
                 "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below "
                 "its skip (found 1.7, limit 1).",
                 "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
-                "residual by up to 2.5, which allows no less than the size of the state does.",
+                "residual by up to 2.5, which limits it less than the norm of the tokens themselves does.",
             ],
         ),
         (
@@ -428,7 +428,7 @@ def test_over_texts_the_weakest_statement_counts():
         "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
         "skip (found 1.7, limit 1).",
         "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
-        "residual by up to 2.5, which allows no less than the size of the state does.",
+        "residual by up to 2.5, which limits it less than the norm of the tokens themselves does.",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2

@@ -366,7 +366,9 @@ class PathsFinding(Finding):
         one_way = " Ways through an MLP and around it count as one path." if through else ""
         begin = "" if through else " Paths also begin at what MLPs put out."
         later = (
-            "A path may also start at a bias, and counts for its length. A bias is the same for all tokens, but norm "
+            "Paths may also start at a bias. Their length is the number of heads that they pass from there on, the "
+            "head of a value bias included; what they add is in the row of that length, and only the column paths "
+            "leaves them out. A bias is the same for all tokens, but norm "
             f"scales{' and gates' if through else ''} differ between tokens, so what becomes of it has a residual."
         )
         return [

@@ -310,7 +310,7 @@ def _shade(share: float, largest: float, has_negative: bool) -> float:
 # --------------------------------------------------------------------------------------------------- single paths
 
 
-RANKED = "Ranked by {} (option score), which can be bounded before a path is complete. Columns are as above."
+RANKED = "Ranked by {}; the option score chooses another ranking. Columns are as above."
 """Why single paths are ranked by another number than heads."""
 
 

@@ -581,9 +581,13 @@ class ScanFinding(Finding):
             f"layer, and (2) it is {few} (or the mean cosine is {number(limits.offset_cosine)} or more), or the last "
             f"{STEPS} layers all lower it and at their pace it would be {few} at twice the depth. Tokens or channels "
             "that are far larger than all others are left out for this.",
-            "Healthy: not collapsing, and no other verdict fits: massive token or channel (a few hold most of the sum "
-            "of squares), shared mean (one vector in all tokens outweighs their differences), clusters (a few groups "
-            "of nearly equal tokens), cone (tokens point nearly the same way) or dead directions (most are unused). "
+            f"Collapsed: the ratio is {few} in every layer measured, so no fall is seen, and the residual uses "
+            "few directions.",
+            "Healthy: neither of these, and no other verdict fits: massive token or channel (a few hold most of the "
+            f"sum of squares), shared mean (mean cosine of {number(limits.offset_cosine)} or more without a fall: one "
+            "vector is in all tokens and outweighs their differences), cone (mean cosine from "
+            f"{number(limits.cone_cosine)} up to that), clusters (a few groups of nearly equal tokens) or dead "
+            "directions (tokens use few directions). "
             "'rankscope list thresholds' prints the limits of all verdicts.",
         ]
 
