@@ -286,22 +286,24 @@ class AtlasFinding(Finding):
         if len(self.mixers) <= MOST_SENTENCES:
             return tuple(f"{one.title}: {one.words}" for one in self.mixers)
         kinds = {
-            "raise differences to a power above one or leave none": [
+            "raising differences to a power above one, or leaving none": [
                 one for one in own if one.consensus == "kept" and (speed_of(one) == 0.0)
             ],
-            "shrink them by a factor": [
+            "shrinking them by a factor": [
                 one for one in own if one.consensus == "kept" and 0 < (speed_of(one) or 0) < KEPT
             ],
-            "leave some of them as they are": [
+            "leaving some of them as they are": [
                 one for one in own if one.consensus == "kept" and (speed_of(one) or 0) >= KEPT
             ],
-            "keep only the direction of equal tokens": [one for one in own if one.consensus == "directions"],
-            "make equal tokens different": [one for one in own if one.consensus == "none"],
+            "keeping only the direction of equal tokens": [
+                one for one in own if one.consensus == "directions"
+            ],
+            "making equal tokens different": [one for one in own if one.consensus == "none"],
         }
         what = {"bare": "layers", "skip": "layers with a skip", "norm": "layers with a norm"}
         said = [
-            f"Of {len(own)} {what.get(first, 'layers with skip and norm')}, "
-            + listed([f"{len(some_)} {kind}" for kind, some_ in kinds.items() if some_])
+            f"{len(own)} {what.get(first, 'layers with skip and norm')}: "
+            + "; ".join(f"{len(some_)} {kind}" for kind, some_ in kinds.items() if some_)
             + "."
         ]
         return (*said, *self._over_depth)
@@ -482,7 +484,7 @@ def _cell(one: MixerFacts | None) -> GridCell:
 
 
 def _tabular(mixers: Sequence[MixerFacts]) -> Tabular:
-    words = ("consensus", "over depth", "in words")
+    numbers = ("residual", "direction", "rate", "normed")
     heads = (
         "layer",
         "around",
@@ -495,7 +497,9 @@ def _tabular(mixers: Sequence[MixerFacts]) -> Tabular:
         "in words",
     )
     columns = [
-        Column(head, "words" if head in words else "name" if head in heads[:2] else "number", optional=True)
+        Column(
+            head, "number" if head in numbers else "words" if head == "in words" else "name", optional=True
+        )
         for head in heads
     ]
     return Tabular(columns=columns, rows=[_row(one) for one in mixers])

@@ -140,7 +140,7 @@ class LayersFinding(Finding):
         words = ("consensus", "collapses")
         columns = [Column("block", "number")]
         columns += [
-            Column(one.replace("_", " "), "words" if one in words else "number", optional=True)
+            Column(one.replace("_", " "), "name" if one in words else "number", optional=True)
             for one in names
         ]
         return Tabular(
