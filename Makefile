@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install upgrade demo test papers docs pictures site dist snapshots lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test slow papers docs pictures site dist snapshots lint format bench families soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,8 +56,11 @@ lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## lint, then all tests but those of the papers
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --ignore tests/papers
+test: lint ## lint, then all tests but the slow ones and those of the papers
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow" --ignore tests/papers
+
+slow: $(STAMP) ## the tests that take seconds each: large masks, hundreds of runs, real checkpoints, code in the docs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m slow --ignore tests/papers
 
 papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers

@@ -28,6 +28,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_code_in_the_pages_runs_and_prints_what_stands_below_it() -> None:
     """One process for all pages: a page may register parts, and starting one costs seconds."""
     done = subprocess.run(  # noqa: S603

@@ -49,6 +49,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_recipes_run_and_keep_their_promises() -> None:
     """A process of its own, because registries are for good."""
     done = subprocess.run(  # noqa: S603

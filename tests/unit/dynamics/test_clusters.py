@@ -179,6 +179,7 @@ def test_the_whole_way_of_random_starts_against_a_walk() -> None:
     assert leapt == pytest.approx(walked, rel=0.04, abs=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [30.0, 100.0, 200.0])
 def test_lives_beyond_any_walk_against_the_integral_and_the_law(beta: float) -> None:
     angle, sizes = 2.0, (3, 2)

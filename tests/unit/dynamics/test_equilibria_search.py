@@ -81,6 +81,7 @@ def test_every_start_is_counted_once_and_limits_are_what_iteration_shows(two_tok
     assert np.abs(x - limits.numpy()).max() < 1e-3  # token 0 is 1 / (3 steps) away, token 1 follows
 
 
+@pytest.mark.slow
 def test_the_shift_keeps_rank_two_for_a_few_starts():
     """W = 1 + 10 S, n = 6, d = 4: most starts collapse, a few end at rank 2 with token 0 at the last axis."""
     shift = torch.eye(4, dtype=F64) + 10 * torch.diag(torch.ones(3, dtype=F64), 1)

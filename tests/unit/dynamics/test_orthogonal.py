@@ -163,6 +163,7 @@ def test_overlaps_against_loops() -> None:
         assert float(eps) <= float(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_200_of_200_starts_collapse_and_no_step_breaks_the_bound(mask: str) -> None:
     draw = Draw.of(parse_mask(mask), starts=200, tokens=12, dim=4, generator=torch.Generator().manual_seed(0))

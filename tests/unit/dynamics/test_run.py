@@ -140,6 +140,7 @@ def test_opposite_blocks_that_creep_to_rest_are_no_shape_at_rest():
     assert done.endings == (Ending.PLATEAU,)
 
 
+@pytest.mark.slow
 def test_a_slow_approach_is_a_plateau_and_can_be_followed_further():
     system = uniform("causal", shear(2, 3.0))
     x = torch.tensor([[0.1, 0.995], [-0.4, -0.9]], dtype=torch.float64)

@@ -122,6 +122,7 @@ def test_blame_is_drawn_as_it_stands_in_the_table() -> None:
     assert [point.y for point in lines["together"].points] == [block.total for block in found.blocks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 300])
 def test_any_depth_has_a_page_and_a_picture(layers: int) -> None:
     x = torch.randn(1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

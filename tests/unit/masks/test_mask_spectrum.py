@@ -346,6 +346,7 @@ def test_only_row_stochastic_maps_have_a_slem(matrix, message):
         slem_of(matrix)
 
 
+@pytest.mark.slow
 def test_an_eigenvalue_lost_to_rounding_is_refused():
     """Reading far back and a little ahead: eigenvalues of this map move by more than 1e-4 under rounding."""
     with pytest.raises(

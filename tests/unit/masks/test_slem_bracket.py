@@ -53,6 +53,7 @@ def pool(count, largest, symmetric):
 NILPOTENT = [[1, 1, 1, 0, 1], [0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 0, 1, 1]]
 
 
+@pytest.mark.slow
 def test_every_small_mask_is_exact_whatever_its_multiple_eigenvalues():
     """A float solver misses multiple eigenvalues by 1e-6 and more, and refuses the last of these masks."""
     for mask, exact in [
@@ -100,6 +101,7 @@ def without_fractions(monkeypatch):
     monkeypatch.setattr(spectrum, "EXACT_TOKENS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["discs", "squaring", "inertia", "overlap"])
 def test_every_method_for_large_masks_holds_what_it_certifies(method, monkeypatch, without_fractions):
     if method == "squaring":
@@ -117,6 +119,7 @@ def test_every_method_for_large_masks_holds_what_it_certifies(method, monkeypatc
     assert np.median(widths) < {"discs": 1e-11, "squaring": 1e-4, "inertia": 1e-9, "overlap": 0.9}[method]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "tokens"), [("window:2", 27), ("bigbird:1:0:2", 26), ("longformer:1:2", 28), ("strided:5", 26)]
 )
@@ -156,6 +159,7 @@ def test_one_is_certain_where_parts_stay_apart_and_zero_where_all_read_the_same(
     assert ExplicitMask(ring).graph(30).slem_bracket() == (1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_number_too_uncertain_to_give_still_has_a_bracket():
     rule = parse_mask("window:3+causal-window:64")
     low, high = rule.graph(400).slem_bracket()

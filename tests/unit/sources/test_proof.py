@@ -88,6 +88,7 @@ def chaotic(kind: str) -> tuple[Translation, PlainRun, Context]:
 each_chaotic = pytest.mark.parametrize("kind", BUILD)
 
 
+@pytest.mark.slow
 @each_chaotic
 def test_a_correct_tree_of_a_chaotic_network_is_accepted(kind: str) -> None:
     proof = chaotic(kind)[0].proof
@@ -118,6 +119,7 @@ def test_a_final_norm_and_an_order_of_blocks_are_refused_in_a_chaotic_network(ki
         )
 
 
+@pytest.mark.slow
 def test_nothing_beyond_chaos_is_accepted() -> None:
     """Then rounding alone is so much that even a correct tree cannot be told from a wrong one end to end."""
     with pytest.raises(

@@ -31,6 +31,7 @@ def translated(name: str) -> Translation:
     return translate(shortened(loaded(name).model, KINDS[name][1]), first_texts(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checkpoints(*KINDS))
 def test_float32(name: str) -> None:
     translation = translated(name)
@@ -41,6 +42,7 @@ def test_float32(name: str) -> None:
 LARGE = set() if SOAK else {"smollm2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checkpoints(*(name for name in KINDS if name not in LARGE)))
 def test_float64(name: str) -> None:
     batch, model = first_texts(name), copy.deepcopy(loaded(name).model).double()

@@ -65,6 +65,7 @@ def last_states(case: Case, translation: Translation) -> tuple[Tensor, Tensor]:
 # changes in place
 
 
+@pytest.mark.slow
 @each
 def test_a_step_of_an_optimizer_changes_the_tree_as_it_does_the_model(name: str) -> None:
     with own_translation(name) as (case, translation):

@@ -56,6 +56,7 @@ def without_torchvision(monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed: pip install 'rankscope[timm]'")
 def test_a_torchvision_that_does_not_fit_is_not_missed(wheel, tmp_path):
     """Every look-up finds such a wheel, and importing it fails half way through. transformers fails with it as well."""

@@ -45,6 +45,7 @@ def compared(network: Network, seed: int) -> list[tuple[float, float, float, boo
     return found
 
 
+@pytest.mark.slow
 def test_a_second_run_covers_what_the_usual_floor_does_not() -> None:
     drawn = product((2.0, 4.0), ("san+skip", "transformer"), SEEDS)
     rows = [row for scale, variant, seed in drawn for row in compared(sharp(seed, scale, variant), seed)]

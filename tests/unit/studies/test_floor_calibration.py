@@ -31,6 +31,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "dtype"), CASES)
 def test_what_is_resolved_is_right_to_ten_percent(shape: dict[str, int], dtype: str) -> None:
     layers = min(shape["layers"], DEEP_ENOUGH[dtype])

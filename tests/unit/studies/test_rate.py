@@ -283,6 +283,7 @@ def check_errors(fits: Sequence[tuple[float, Fit | FitValue]], *, least: float) 
     assert (away <= 4).mean() >= 0.99, counts
 
 
+@pytest.mark.slow
 def test_the_truth_lies_within_two_and_four_standard_errors() -> None:
     """The prediction is the truth here, and may take a rate away. So the same is asked of fits that do not know it."""
     found = sweep(320 if SOAK else 10, seed=12)
@@ -315,6 +316,7 @@ def steps_of_one_map(mask: str, slope: float, tokens: int, layers: int, seed: in
     return np.array(residuals), np.array(commons)
 
 
+@pytest.mark.slow
 def test_standard_errors_of_fits_alone_hold_in_hundreds_of_runs() -> None:
     """Without networks there are enough runs to tell an error that is five times too small: two in a hundred do it."""
     fits = []

@@ -34,6 +34,7 @@ def small():
     return scan(MODELS["llama"].model(), random_tokens="3x9", seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_real_checkpoints_get_the_verdict_written_down_for_them(name):
     found = scan(loaded(name), max_texts=2, batch_size=2)
