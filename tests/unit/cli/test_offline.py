@@ -59,7 +59,9 @@ def test_one_that_is_there_is_used(tmp_path: Path, opened: list[Any]) -> None:
 
 
 def test_without_it_the_network_is_asked(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client of the Hub waits before it tries again
+    monkeypatch.setattr(
+        "time.sleep", lambda seconds: None
+    )  # the client of the Hub waits before it tries again
     result = CliRunner().invoke(app, ["scan", "org/nothing"])
     assert result.exit_code == 2
     assert "--offline" not in result.stderr
