@@ -287,8 +287,8 @@ class Cause(Value):
                 )
             case "same-direction":
                 return (
-                    f"{where} writes the same row for all tokens that is already there (cosine {number(n.cosine, 2)}; "
-                    "chance 0)"
+                    f"{where} writes the same row, the one that all tokens share already (cosine {number(n.cosine, 2)} "
+                    "with it; chance 0)"
                 )
             case "no-skip":
                 part = "" if self.site == "block" else f" around its {_site(self.site)}"

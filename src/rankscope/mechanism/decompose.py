@@ -128,12 +128,43 @@ class Decomposition:
         return sum((value for (group, _, _), value in self.rows.items() if group == name), none)
 
 
+class _Shrunk:
+    """By how much each cause has shrunk the stream so far, and what it has been given of the design; stacked."""
+
+    def __init__(self) -> None:
+        self.places: dict[Key, int] = {}
+        self.by: Tensor | None = None
+        self.given: Tensor | None = None
+
+    def add(self, key: Key, by: Tensor) -> None:
+        if self.by is None or self.given is None:
+            self.by, self.given = by.new_zeros(0, *by.shape), by.new_zeros(0, *by.shape)
+        if key not in self.places:
+            self.places[key] = len(self.places)
+            self.by = torch.cat([self.by, by.unsqueeze(0)])
+            self.given = torch.cat([self.given, torch.zeros_like(by).unsqueeze(0)])
+        else:
+            self.by[self.places[key]] += by
+
+    def share_out(self, value: Tensor) -> Tensor:
+        """A value shared by what has shrunk the stream; returned is what is left where nothing has."""
+        if self.by is None or self.given is None:
+            return value
+        total = self.by.sum(dim=0)
+        some = total > 1e-12
+        self.given += torch.where(some, value / torch.where(some, total, 1.0), 0.0) * self.by
+        return torch.where(some, 0.0, value)
+
+    def rows(self) -> dict[Key, Tensor]:
+        return {} if self.given is None else {key: self.given[place] for key, place in self.places.items()}
+
+
 @dataclass(kw_only=True)
 class _Books:
     """What is kept while the stream is followed."""
 
     rows: dict[Key, Tensor] = field(default_factory=dict)
-    shrunk: dict[Key, Tensor] = field(default_factory=dict)
+    shrunk: "_Shrunk" = field(default_factory=lambda: _Shrunk())
     sums: list[SumNumbers] = field(default_factory=list)
     norms: list[NormNumbers] = field(default_factory=list)
     seen: list[Tensor] = field(default_factory=list)
@@ -144,8 +175,7 @@ class _Books:
 
     def shrink(self, group: Group, block: int, site: str, by: Tensor) -> None:
         """By how much the stream is shorter than the free one, as a logarithm; what enlarges it does not count."""
-        key, by = (group, block, site), by.clamp(min=0.0)
-        self.shrunk[key] = self.shrunk[key] + by if key in self.shrunk else by
+        self.shrunk.add((group, block, site), by.clamp(min=0.0))
 
 
 def decompose(steps: Iterable[Move], entering: Split, blocks: int, *, is_split: bool = False) -> Decomposition:
@@ -171,6 +201,8 @@ def decompose(steps: Iterable[Move], entering: Split, blocks: int, *, is_split: 
                 books.enter("skip-scale", move.block, "block", last - before)
                 by = 0.5 * (log_energy(move.x) - log_energy(move.y))
                 books.shrink("skip-scale", move.block, "block", by)
+    for (group, number, site), value in books.shrunk.rows().items():
+        books.enter(group, number, site, value)
     total = sum(books.rows.values(), torch.zeros_like(first))
     seen = torch.stack([first, *books.seen])
     return Decomposition(
@@ -219,11 +251,7 @@ def _added(
 
 def _share_out(books: _Books, move: Added, design: Tensor, scale: Tensor) -> None:
     """What becomes of the skip, by what has shrunk the stream up to here."""
-    total = sum(books.shrunk.values(), torch.zeros_like(design))
-    some = total > 1e-12
-    for (group, block, site), by in books.shrunk.items():
-        books.enter(group, block, site, torch.where(some, design * by / torch.where(some, total, 1.0), 0.0))
-    left = torch.where(some, 0.0, design)
+    left = books.shrunk.share_out(design)
     wide = scale.abs() > 1e-12  # a skip that carries more than its input
     books.enter("skip-scale", move.block, move.site, torch.where(wide, left, 0.0))
     books.enter("norm-rescale", move.block, move.site, torch.where(wide, 0.0, left))

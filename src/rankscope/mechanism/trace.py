@@ -1,7 +1,7 @@
 """The stream of a network, step by step: norms and scales on it, and sums of a skip with the pieces of a branch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from rankscope.network import Chain, Context, Network, Norm, Part, Scale, Skip, 
 from rankscope.network.known import check_tree
 from rankscope.network.seeds import weight_axes
 from rankscope.network.surgery import is_attention, is_mlp
-from rankscope.network.parts import leaves
+from rankscope.network.parts import leaves, scaled
 from rankscope.split.run import in_float64
 from rankscope.split.state import Split, split_tokens
 
@@ -93,8 +93,15 @@ def moves(
     state, is_normed = start(network, x, context, is_split=is_split), False
     for number, block in enumerate(network.blocks, start=1):
         for part in flat(in_float64(block)):
-            after = walker.run(part, state)
             before = measured(state, keep)
+            is_plain = isinstance(part, Norm) or type(part) is Scale
+            if is_plain or is_split:
+                after = walker.run(part, state)
+            if not is_plain:
+                scales, inner = through(part)
+                written = branch(inner, Flow(state=state), walker)
+                if not is_split:  # the branch has run already
+                    after = _joined(state, scales, written.state)
             reached = measured(after, keep)
             if isinstance(part, Norm):
                 bare = reached
@@ -105,8 +112,6 @@ def moves(
             elif type(part) is Scale:
                 yield Scaled(block=number, x=before, y=reached)
             else:
-                scales, inner = through(part)
-                written = branch(inner, Flow(state=state), walker)
                 own = [by_channel(before, one) for one in scales]
                 brought = plus(own) if own else None
                 yield Added(
@@ -161,9 +166,17 @@ def site_of(part: Part) -> str:
     return found[0] if len(found) == 1 else "block"
 
 
-def _shifted(state: Split, by: Tensor) -> Split:
-    from dataclasses import replace
+def _joined(state: Split, scales: list[float | Tensor], written: Split) -> Split:
+    """What leaves a sum, from what entered it and what its branch wrote; added in the order in which the tree does."""
+    x = state.tokens()
+    total = written.tokens()
+    for scale in scales:
+        is_one = isinstance(scale, float) and scale == 1.0
+        total = total + (x if is_one else scaled(x, scale))
+    return of_tokens(total, state.is_token)
 
+
+def _shifted(state: Split, by: Tensor) -> Split:
     direct = None if state.direct is None else state.direct + by.unsqueeze(-2)
     return replace(state, common=state.common + by, direct=direct)
 
