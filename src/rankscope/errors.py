@@ -166,6 +166,22 @@ class NotUnderstood(RankscopeError):  # noqa: N818 - named in the design, reads 
         self.part, self.interpreter = part, interpreter
 
 
+class LawBroken(RankscopeError, AssertionError):  # noqa: N818 - reads as a sentence
+    """A model breaks a wiring law: which law, in which block, on which line, by how much."""
+
+    def __init__(
+        self,
+        law: str,
+        message: str,
+        *,
+        block: int | None = None,
+        line: str | None = None,
+        number: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.law, self.block, self.line, self.number = law, block, line, number
+
+
 class RankscopeWarning(UserWarning):
     """Base of the warnings below."""
 

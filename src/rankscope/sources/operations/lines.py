@@ -15,23 +15,26 @@ _MADE_UP = ("<frozen", "<__array_function__", "<attrs", "<decorator", "<@")
 """Names of files that Python or a decorator invents; ``<string>`` and ``<ipython-input-3>`` are the user's."""
 
 
-def line_now(top: CodeType) -> Line | None:
+def line_now(top: CodeType, *, skip: int = 0) -> Line | None:
     """The line that is running, looked for up to the frame of ``top``; None where all of them are libraries'.
+
+    ``skip`` leaves out so many frames below it: those of a hook that asks.
 
     Lines of model libraries (transformers, timm) count: they are where the reader has to look. Lines of torch's own
     modules do not; for those the path of the module is what helps.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1 + skip)
     while frame is not None and frame.f_code is not top:
         file = frame.f_code.co_filename
-        if not _is_library(file):
+        if not is_library(file):
             return Line(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
         frame = frame.f_back
     return None
 
 
 @cache
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a file belongs to torch, einops, the standard library or our own recorder."""
     if file.startswith("<"):
         return file.startswith(_MADE_UP)
     path = Path(file)

@@ -1,0 +1,157 @@
+"""No layer is a copy of another one: copies get the same gradients as long as nothing tells them apart."""
+
+import re
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.findings.laws import LawResult
+from rankscope.sources.family import Stack
+from rankscope.wiring.culprits import declared_line, is_own_code
+from rankscope.wiring.law import law, result
+from rankscope.wiring.subject import Subject
+
+_AVERAGES = re.compile(r"ema|momentum|target|average|shadow|moving", re.IGNORECASE)
+_PAIRS = re.compile(r"teacher|student|online", re.IGNORECASE)
+_SHARES = re.compile(r"shar|tie|tying|recur|univers|loop|albert", re.IGNORECASE)
+
+
+@law("clones")
+def clones(subject: Subject) -> LawResult:
+    """Blocks with equal weights, one block that is listed several times, two models with equal weights in one."""
+    listed = _listed_again(subject)
+    if listed is not None:
+        return listed
+    pair = _equal_models(subject.model)
+    if pair is not None:
+        return pair
+    found = [one for stack in subject.stacks for one in [_equal_blocks(subject, stack)] if one is not None]
+    broken = next((one for one in found if one.state == "broken"), None)
+    if broken is not None:
+        return broken
+    if found:
+        return found[0]
+    if any(stack.calls > len(stack.blocks) and stack.program is None for stack in subject.stacks):
+        return result("clones", "meant", "shared layers")
+    if not any(len(stack.blocks) > 1 for stack in subject.stacks):
+        return result("clones", "not checked", "one block" if subject.stacks else "no blocks")
+    return result("clones", "holds")
+
+
+def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:
+    modules = [(path, subject.model.get_submodule(path)) for path in stack.blocks]
+    for place, (path, module) in enumerate(modules):
+        for before, (_, other) in enumerate(modules[:place]):
+            if _are_equal(module, other):
+                if _is_one_memory(module, other):
+                    return result("clones", "meant", "shared layers", block=place + 1, site=path)
+                return result(
+                    "clones",
+                    "broken",
+                    "equal layers",
+                    block=place + 1,
+                    site=path,
+                    line=declared_line(subject.model, path),
+                    what=str(before + 1),
+                    number=0.0,
+                )
+    return None
+
+
+def _matrices(module: nn.Module) -> dict[str, Tensor]:
+    return {name: one.detach() for name, one in module.named_parameters(remove_duplicate=False) if one.ndim > 1}
+
+
+def _are_equal(first: nn.Module, second: nn.Module) -> bool:
+    """Whether all matrices of two modules are equal, and some of them are not constant."""
+    if type(first) is not type(second):
+        return False
+    one, two = _matrices(first), _matrices(second)
+    if not one or list(one) != list(two) or any(one[name].shape != two[name].shape for name in one):
+        return False
+    if any(value.is_meta for value in (*one.values(), *two.values())):
+        return False
+    is_drawn = any(bool((value != value.flatten()[0]).any()) for value in one.values())
+    return is_drawn and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def _is_one_memory(first: nn.Module, second: nn.Module) -> bool:
+    one, two = _matrices(first), _matrices(second)
+    return all(one[name].data_ptr() == two[name].data_ptr() for name in one)
+
+
+def _listed_again(subject: Subject) -> LawResult | None:
+    """One block that stands in a list several times, in a model that does not speak of sharing."""
+    blocks = {id(subject.model.get_submodule(path)) for stack in subject.stacks for path in stack.blocks}
+    for path, holder in subject.model.named_modules():
+        if not isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
+            continue
+        entries = [(name, one) for name, one in holder._modules.items() if one is not None]
+        seen: dict[int, int] = {}
+        for place, (name, one) in enumerate(entries):
+            if id(one) not in blocks or not _matrices(one):
+                continue
+            if id(one) in seen:
+                owner = subject.model.get_submodule(path.rpartition(".")[0]) if path else holder
+                if not is_own_code(owner) or _speaks_of_sharing(owner) or _speaks_of_sharing(subject.model):
+                    return result("clones", "meant", "shared layers", block=place + 1, site=path)
+                return result(
+                    "clones",
+                    "broken",
+                    "one layer",
+                    block=place + 1,
+                    site=f"{path}.{name}" if path else name,
+                    line=declared_line(subject.model, path) if path else None,
+                    what=str(seen[id(one)] + 1),
+                    number=0.0,
+                )
+            seen[id(one)] = place
+    return None
+
+
+def _speaks_of_sharing(module: nn.Module) -> bool:
+    names = [type(module).__name__, *vars(module)]
+    config = getattr(module, "config", None)
+    names += list(vars(config)) if hasattr(config, "__dict__") else []
+    return any(_SHARES.search(name) for name in names)
+
+
+def _equal_models(model: nn.Module) -> LawResult | None:
+    """Two parts of one module with equal weights that are models themselves."""
+    for path, holder in model.named_modules():
+        if isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
+            continue
+        parts = [(name, one) for name, one in holder._modules.items() if one is not None]
+        for place, (name, one) in enumerate(parts):
+            for other_name, other in parts[:place]:
+                names = f"{other_name} and {name}"
+                is_pair = bool(_PAIRS.search(name) or _PAIRS.search(other_name))
+                is_same = one is other
+                if is_same and not is_pair:
+                    continue
+                if not is_same and not (_is_a_model(one) and _are_equal(one, other)):
+                    continue
+                if not is_same and _is_one_memory(one, other) and not is_pair:
+                    continue
+                site = f"{path}.{name}" if path else name
+                is_average = bool(_AVERAGES.search(name) or _AVERAGES.search(other_name))
+                if is_average and not is_same:
+                    return result("clones", "meant", "moving average", site=site, what=names)
+                return result(
+                    "clones",
+                    "broken",
+                    "equal models",
+                    site=site,
+                    line=declared_line(model, site),
+                    what=names,
+                    number=0.0,
+                )
+    return None
+
+
+def _is_a_model(module: nn.Module) -> bool:
+    """Whether a part holds a list of parts with matrices of their own, as stacks of blocks do."""
+    return any(
+        isinstance(one, nn.ModuleList | nn.Sequential) and sum(bool(_matrices(part)) for part in one) >= 1
+        for one in module.modules()
+    )

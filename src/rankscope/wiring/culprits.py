@@ -1,0 +1,245 @@
+"""The operation of a block that is the first to break a law, and the line of the user's own code where it stands."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.sources.operations import Line, Node, Region
+from rankscope.sources.operations.influence import differs
+from rankscope.sources.operations.lines import is_library
+from rankscope.wiring.piece import SOFTMAX, Piece
+
+MASKED = -1e4
+"""A logit this small belongs to a key that is not read."""
+
+
+def first_meeting(piece: Piece, first: Tensor, second: Tensor) -> Node | None:
+    """The first operation with an element that two texts move."""
+    region = piece.region
+    if region is None:
+        return None
+    nodes = _floating(region.order)
+    before = piece.values(piece.state, nodes)
+    one, two = (piece.values(piece.noise(where, seed=seed), nodes) for where, seed in ((first, 3), (second, 4)))
+    for node in nodes:
+        if bool((differs(before[node], one[node]) & differs(before[node], two[node])).any()):
+            return node
+    return None
+
+
+def first_leak(piece: Piece, where: Tensor, forbidden: Tensor, text_axis: int) -> Node | None:
+    """The first operation after which rows move that must not.
+
+    Logits hold all pairs of tokens, before a mask as after: what counts is what comes out of a softmax, so operations
+    whose only way to the output leads through one are left out. Which axis of a value holds the rows is told by its
+    size; where several have it, a value is at fault only if it is along each.
+
+    Args:
+        where: the tokens that move, in a shape that expands to that of the state.
+        forbidden: true at the tokens, ``texts tokens``, that must not move.
+    """
+    region = piece.region
+    if region is None:
+        return None
+    nodes = [node for node in _floating(region.order) if node in _outside_softmax(region)]
+    before = piece.values(piece.state, nodes)
+    after = piece.values(piece.noise(where), nodes)
+    texts, tokens = forbidden.shape
+    for node in nodes:
+        moved = differs(before[node], after[node])
+        rows = list(_row_views(moved, texts, tokens, text_axis))
+        if rows and all(bool((one & forbidden).any()) for one in rows):
+            return node
+    return None
+
+
+def _row_views(moved: Tensor, texts: int, tokens: int, text_axis: int) -> Iterator[Tensor]:
+    """What moved, by text and token, for every way in which rows may lie in a value: ``texts tokens``."""
+    shape = moved.shape
+    for axis, size in enumerate(shape):
+        if size == texts * tokens and texts > 1:
+            flat = _over(moved, {axis})
+            yield flat.reshape(texts, tokens) if text_axis == 0 else flat.reshape(tokens, texts).mT
+    for axis, size in enumerate(shape):
+        if size != tokens:
+            continue
+        others = [one for one, many in enumerate(shape) if one != axis and many % texts == 0 and many >= texts]
+        if texts == 1:
+            yield _over(moved, {axis}).reshape(1, tokens)
+            continue
+        # texts lie along an axis of their own, or before the heads of one
+        first = next((one for one in others if shape[one] == texts or one < axis), None)
+        if first is None:
+            yield _over(moved, {axis}).expand(texts, tokens)
+            continue
+        pair = moved.movedim((first, axis), (0, 1))
+        yield pair.reshape(texts, -1, tokens, *pair.shape[2:]).flatten(3).any(-1).any(1) if pair.ndim > 2 else (
+            pair.reshape(texts, -1, tokens).any(1)
+        )
+
+
+def _over(moved: Tensor, keep: set[int]) -> Tensor:
+    rest = [axis for axis in range(moved.ndim) if axis not in keep]
+    return moved.any(dim=rest) if rest else moved
+
+
+def _outside_softmax(region: Region) -> set[Node]:
+    found, waiting = set[Node](), [region.target]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node.kind not in SOFTMAX and node not in region.roots:
+            waiting += [leaf for leaf in node.inputs() if region.depends(leaf)]
+    return found
+
+
+def _floating(nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if node.value.is_floating_point()]
+
+
+def mask_of(region: Region, softmax: Node) -> tuple[Node, Node] | None:
+    """The operation that masks the logits of a softmax, and the constant that it masks them with; None without one."""
+    waiting, seen = list(softmax.inputs()), set[Node]()
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen or not region.depends(node) or node in region.roots:
+            continue
+        seen.add(node)
+        for leaf in node.inputs():
+            if not region.depends(leaf) and _is_mask(node, leaf):
+                return node, leaf
+        if node.kind not in ("matmul", "bmm", "mm", "linear", "baddbmm"):
+            waiting += node.inputs()
+    return None
+
+
+def _is_mask(node: Node, leaf: Node) -> bool:
+    value = leaf.value
+    if value.ndim < 2 or value.shape[-1] < 2:
+        return False
+    if node.kind in ("masked_fill", "where"):
+        return value.dtype == torch.bool
+    if node.kind in ("add", "sub"):
+        return value.is_floating_point() and bool((value.abs() >= -MASKED).any())
+    return False
+
+
+def mask_line(piece: Piece, masks: tuple[Node, Node], model: nn.Module) -> Line | None:
+    """The line to look at where a mask is wrong: where it is made, if that is known, else where it is used."""
+    used, constant = masks
+    graph = piece.graph
+    if graph is None:
+        return used.line
+    above = sorted(graph.above((constant,)), key=lambda node: node.id)
+    made = [node for node in above if node.kind in ("tril", "triu", "tril_indices", "ge", "le", "gt", "lt")]
+    held = [node for node in above if node.op is None and node.name and node.name not in graph.inputs]
+    for node in held:
+        if node.value.ndim >= 2 and not _is_lower(node.value, constant.value.shape[-1]):
+            line = declared_line(piece.module, node.name)
+            if line is not None:
+                return line
+    return next((node.line for node in made if node.line is not None), used.line)
+
+
+def _is_lower(value: Tensor, tokens: int) -> bool:
+    """Whether a table says that every token reads itself and what is before it, in one of the usual spellings."""
+    if min(value.shape[-2:]) < tokens:
+        return True
+    corner = value.reshape(-1, *value.shape[-2:])[0, :tokens, :tokens].double()
+    below = torch.ones(tokens, tokens, dtype=torch.bool, device=corner.device).tril()
+    reads = [corner != 0, corner == 0, corner > MASKED]
+    return any(torch.equal(one, below) for one in reads)
+
+
+# lines that declare
+
+
+def declared_line(model: nn.Module, path: str) -> Line | None:
+    """The line of the user's own code that makes a parameter, buffer or module, found in the source of its owner.
+
+    Of what a library makes, the line of the first owner further out that is no library's.
+    """
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        owner = _resolved(model, parts[: end - 1])
+        if owner is None:
+            continue
+        line = _assigned(type(owner), parts[end - 1])
+        if line is not None:
+            return line
+    return None
+
+
+def _resolved(model: nn.Module, parts: list[str]) -> nn.Module | None:
+    found: object = model
+    for part in parts:
+        found = getattr(found, "_modules", {}).get(part)
+    return found if isinstance(found, nn.Module) else None
+
+
+def _assigned(kind: type, name: str) -> Line | None:
+    for base in kind.__mro__:
+        try:
+            file = inspect.getsourcefile(base) or ""
+            if base in (nn.Module, object) or not file or is_library(file):
+                continue
+            source, start = inspect.getsourcelines(base)
+        except (OSError, TypeError):
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent("".join(source)))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if _assigns(node, name):
+                place = node.lineno  # type: ignore[attr-defined]  # statements and calls have one
+                return Line(file, start + place - 1, source[place - 1].strip())
+    return None
+
+
+def _assigns(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(
+            isinstance(part, ast.Attribute)
+            and part.attr == name
+            and isinstance(part.value, ast.Name)
+            and part.value.id == "self"
+            for target in targets
+            for part in ast.walk(target)
+        )
+    if isinstance(node, ast.Call):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return (
+            called in ("register_buffer", "register_parameter", "add_module", "register_module")
+            and bool(node.args)
+            and isinstance(node.args[0], ast.Constant)
+            and node.args[0].value == name
+        )
+    # parts of a ModuleDict are named by keys
+    return isinstance(node, ast.Dict) and any(
+        isinstance(key, ast.Constant) and key.value == name for key in node.keys
+    )
+
+
+def is_own_code(model: nn.Module) -> bool:
+    """Whether the class of a model is the user's own, and not of an installed library."""
+    try:
+        file = inspect.getsourcefile(type(model)) or ""
+    except (OSError, TypeError):
+        return True
+    return not is_library(file) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def node_line(piece: Piece, node: Node | None) -> Line | None:
+    """The line of an operation; where all of it is a library's, the one that calls the block."""
+    if node is not None and node.line is not None:
+        return node.line
+    return piece.place.line

@@ -1,0 +1,111 @@
+"""Gradients of a fixed random direction of everything that a model returns: what has none does not reach the output."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import is_out_of_memory
+from rankscope.sources.arguments import tensors_in
+from rankscope.sources.live import run_batch
+from rankscope.sources.roles import block_width
+from rankscope.sources.taps import entering, first_tensor
+from rankscope.wiring.subject import MOST_BACKWARDS, Subject, at_rest
+
+WORDS = "a random direction of all that the model returns"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slopes:
+    """Gradients of one run.
+
+    Args:
+        parameters: by name; None where there is none.
+        roots: of what enters each stack, ``last`` of what leaves it.
+        called: paths of the modules that ran.
+    """
+
+    parameters: Mapping[str, Tensor | None]
+    roots: Mapping[str, Tensor]
+    last: Mapping[str, Tensor]
+    called: frozenset[str]
+
+
+_KEPT = "_slopes"
+
+
+def slopes_of(subject: Subject) -> Slopes | None:
+    """The gradients, computed once; None where the model has no gradients to give."""
+    kept: dict[str, Any] = subject.__dict__
+    if _KEPT not in kept:
+        kept[_KEPT] = _slopes(subject)
+    found: Slopes | None = kept[_KEPT]
+    return found
+
+
+def _slopes(subject: Subject) -> Slopes | None:
+    model = subject.model
+    weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    if not weights or subject.backwards >= MOST_BACKWARDS:
+        return None
+    roots: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    called: set[str] = set()
+
+    def enter(stack: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            state = entering(args, kwargs, block_width(module))
+            if state is not None and state.requires_grad:
+                roots.setdefault(stack, state)
+
+        return hook
+
+    def leave(stack: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: object, output: object) -> None:
+            state = first_tensor(output)
+            if state is not None and state.requires_grad:
+                last[stack] = state
+
+        return hook
+
+    def seen(path: str) -> Callable[..., None]:
+        return lambda *_: called.add(path)
+
+    with ExitStack() as undo:
+        for stack in subject.stacks:
+            for path in dict.fromkeys(stack.called):
+                module = model.get_submodule(path)
+                undo.callback(module.register_forward_pre_hook(enter(stack.name), with_kwargs=True).remove)
+                undo.callback(module.register_forward_hook(leave(stack.name)).remove)
+        for path, module in model.named_modules(remove_duplicate=False):
+            undo.callback(module.register_forward_pre_hook(seen(path)).remove)
+        undo.enter_context(at_rest(model))
+        undo.enter_context(torch.enable_grad())
+        try:
+            output = run_batch(model, subject.batch)
+            wanted = [one for one in tensors_in(output) if one.is_floating_point() and one.requires_grad]
+            if not wanted:
+                return Slopes(dict.fromkeys(weights), {}, {}, frozenset(called))
+            loss = sum((direction(one, place) for place, one in enumerate(wanted)), torch.zeros(()))
+            subject.backwards += 1
+            asked = [*weights.values(), *roots.values(), *last.values()]
+            found = torch.autograd.grad(loss, asked, allow_unused=True)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+    names = len(weights)
+    slopes = dict(zip(weights, found[:names], strict=True))
+    states = found[names:]
+    entered = {name: one for name, one in zip(roots, states, strict=False) if one is not None}
+    left = {name: one for name, one in zip(last, states[len(roots) :], strict=False) if one is not None}
+    return Slopes(slopes, entered, left, frozenset(called))
+
+
+def direction(value: Tensor, seed: int) -> Tensor:
+    """``<G, X> / sqrt(entries)`` with G standard normal; a quadratic form would be constant behind a norm."""
+    drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (drawn.to(value.device) * value.double()).sum().cpu() / value.numel() ** 0.5

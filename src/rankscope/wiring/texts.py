@@ -1,0 +1,144 @@
+"""Texts of a batch do not read each other."""
+
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_flatten_with_path
+
+from rankscope.errors import is_out_of_memory
+from rankscope.findings.laws import LawResult
+from rankscope.sources.operations import Line, Region, captured
+from rankscope.sources.operations.captured import left_as_found
+from rankscope.sources.operations.influence import differs as differs_exactly
+from rankscope.sources.operations.watch import leaf_name
+from rankscope.wiring.culprits import first_meeting, node_line
+from rankscope.wiring.law import law, result
+from rankscope.wiring.piece import Piece
+from rankscope.wiring.subject import Subject, differs, other_slice
+
+EXPERTS = re.compile(r"moe|expert|router|switch|sparse.?mlp", re.IGNORECASE)
+
+
+@law("batch")
+def batch(subject: Subject) -> LawResult:
+    """Two texts are moved, one after the other: nothing may depend on both."""
+    if not subject.base.is_finite:
+        return result("batch", "not checked", "output not finite")
+    if subject.texts < 2:
+        return result("batch", "not checked", "one text")
+    for stack in subject.stacks:
+        axis = subject.text_axes[stack.name]
+        for piece in subject.stack_of(stack.name):
+            if piece.is_usable and piece.mixes(axis):
+                return _broken(subject, piece, axis)
+    return _outside(subject)
+
+
+def _broken(subject: Subject, piece: Piece, axis: int) -> LawResult:
+    first, second = (piece.slice_at(axis, place) for place in (0, 1))
+    moved, number = first, effect(piece, first, axis, 1)
+    if _has_experts(piece.module):
+        return result("batch", "meant", "expert capacity", block=piece.place.number, site=piece.place.path)
+    node = first_meeting(piece, moved, second)
+    return result(
+        "batch",
+        "broken",
+        "texts meet",
+        block=piece.place.block_of(node),
+        site=site_of(piece, None if node is None else node.path),
+        line=node_line(piece, node),
+        number=number,
+        floor=0.0,
+    )
+
+
+def effect(piece: Piece, where: Tensor, axis: int, place: int) -> float | None:
+    """How far a slice of what leaves moves, relative to its rows, if another part of what enters does."""
+    after = piece.run(piece.noise(where))
+    if piece.base is None or after is None or after.shape != piece.base.shape:
+        return None
+    before, after = (one.double().select(axis, place) for one in (piece.base, after))
+    size = before.norm(dim=-1).amax()
+    return float((before - after).norm(dim=-1).amax() / size) if size else None
+
+
+def site_of(piece: Piece, inner: str | None) -> str:
+    """The path of a module in the model, from its path in the block."""
+    return ".".join(part for part in (piece.place.path, inner or "") if part)
+
+
+def _has_experts(module: nn.Module) -> bool:
+    return any(EXPERTS.search(type(one).__name__) or EXPERTS.search(name) for name, one in module.named_modules())
+
+
+def _outside(subject: Subject) -> LawResult:
+    """What happens before the first block and after the last: elements that two texts move."""
+    axis = subject.input_axis if subject.token_inputs else 0
+    one, two = (subject.with_moved_slice(axis, place) for place in (0, 1))
+    if one is None or two is None:
+        return _holds(subject)
+    base, clearly = subject.base, subject.clearly
+    pairs = [(base.roots[name], one.roots.get(name), two.roots.get(name)) for name in base.roots]
+    pairs += list(zip(base.outputs, one.outputs, two.outputs, strict=False))
+    for before, first, second in pairs:
+        if first is None or second is None or not before.shape == first.shape == second.shape:
+            continue
+        both = differs(before, first, clearly) & differs(before, second, clearly)
+        if bool(both.any()) and before.ndim > 0 and before.shape[0] > 1:
+            if _has_experts(subject.model):
+                return result("batch", "meant", "expert capacity")
+            number = float(((before - first).abs() * both).amax() / before.abs().amax())
+            found = first_outside(subject, axis)
+            return result(
+                "batch",
+                "broken",
+                "texts meet",
+                site=found[0],
+                line=found[1],
+                number=number,
+                floor=clearly,
+            )
+    return _holds(subject)
+
+
+def _holds(subject: Subject) -> LawResult:
+    if subject.was_training and any(isinstance(one, _BatchNorm) for one in subject.model.modules()):
+        return result("batch", "meant", "batch norm")
+    return result("batch", "holds", number=0.0, floor=subject.clearly)
+
+
+def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
+    """The first operation of the whole model that two texts move: its module and its line."""
+    inputs = subject.batch.inputs
+    args, kwargs = subject.batch.arguments()
+    leaves, _ = tree_flatten_with_path((args, kwargs))
+    names = {name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]}
+    subject.count_part(4.0)
+    try:
+        graph = captured(subject.model, args, kwargs).graph
+        roots = {name: graph.inputs[leaf] for name, leaf in names.items() if leaf in graph.inputs}
+        outputs = [one for one in graph.outputs if one.value.is_floating_point()]
+        if not roots or not outputs:
+            return "", None
+        values = []
+        for place in (None, 0, 1):
+            region = Region(graph, tuple(roots.values()), outputs[0])
+            given = {
+                node: node.value if place is None else other_slice(node.value, axis, place)
+                for node in roots.values()
+            }
+            with left_as_found():
+                torch.manual_seed(0)
+                values.append(region.replays(tuple(region.order), given))
+        for node in region.order:
+            before, one, two = (value[node] for value in values)
+            if before.is_floating_point() and bool(
+                (differs_exactly(before, one) & differs_exactly(before, two)).any()
+            ):
+                return node.path, node.line
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+    return "", None
