@@ -361,8 +361,8 @@ class Price(Value):
     def sentence(self) -> str:
         """The price in words."""
         return (
-            f"Its price: tokens more than {self.farthest} places away are no longer read directly ({percent(self.lost)} "
-            f"of the pairs), and more than {self.reach} places away not at all."
+            f"Its price: tokens more than {self.farthest} places away are no longer read directly "
+            f"({percent(self.lost)} of the pairs), and more than {self.reach} places away not at all."
         )
 
 
