@@ -26,6 +26,9 @@ LEAST_RATIO = 0.1
 LEAST_RECOVERY = 0.25
 """Share of the fall that a remedy has to give back: the same convention that makes a share of the fall a cause."""
 
+FALL = 3.0
+"""A fall by this factor is one worth telling, as in the verdict of scan."""
+
 Kind = Literal[
     "placement",
     "branch-scale",
@@ -139,8 +142,8 @@ class Probe(Value):
     """Rounding alone may leave so much of the ratio."""
 
     coherence: Number = None
-    """Length of the sum of what the first step adds to the common row of every sublayer, over the sum of the lengths:
-    1 where all of them are pushed the same way. Null where sublayers could not be read."""
+    """Length of the sum of what the first step adds to the common row of every sublayer, each reading what it read
+    before, over the sum of the lengths: 1 where all of them are pushed the same way. Null where that is not known."""
 
     chance: Number = None
     """What it would be for directions that have nothing to do with each other: one over the root of their number."""
@@ -183,6 +186,16 @@ class Probe(Value):
         if not self.stuck:
             if self.before <= LEAST_RATIO:
                 return f"The start is collapsed ({before}), but {steps} the unit residual ratio is {after}."
+            if self.before >= FALL * self.after or min(self.ratios) <= LEAST_RATIO:
+                lowest = (
+                    f", {self._shown(min(self.ratios))} at the lowest"
+                    if min(self.ratios) < self.after
+                    else ""
+                )
+                return (
+                    f"The start is sound ({before}), but {steps} the unit residual ratio is {after}{lowest}: close to "
+                    f"the {number(LEAST_RATIO)} at which a model is stuck{self._pushed('; ')}."
+                )
             return (
                 f"The first steps do not collapse it: the unit residual ratio is {before} at the start and {after} "
                 f"{steps}."
@@ -191,19 +204,18 @@ class Probe(Value):
             return (
                 f"The start is collapsed (unit residual ratio {before}) and stays so: {steps} it is {after}."
             )
-        return f"The start is sound ({before}), but {steps} the unit residual ratio is {after}{self._pushed}."
+        return f"The start is sound ({before}), but {steps} the unit residual ratio is {after}{self._pushed(': ')}."
 
     def _shown(self, ratio: float) -> str:
         return number(ratio) if ratio > self.floor else f"at most {number(self.floor)}, the rounding floor"
 
-    @property
-    def _pushed(self) -> str:
+    def _pushed(self, link: str) -> str:
         """That sublayers are pushed the same way, where they are: at least twice as much as by chance."""
         if self.coherence is None or self.chance is None or self.coherence < 2 * self.chance:
             return ""
         return (
-            f": all {self.sublayers} sublayers are pushed the same way ({number(self.coherence, 2)} coherent; chance "
-            f"{number(self.chance, 2)})"
+            f"{link}all {self.sublayers} sublayers are pushed the same way ({number(self.coherence, 2)} coherent; "
+            f"chance {number(self.chance, 2)})"
         )
 
 
