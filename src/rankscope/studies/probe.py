@@ -331,18 +331,21 @@ def ratio_of(look: Look, *, layer: int, dtype: torch.dtype) -> tuple[float, floa
     return float(most.clamp(min=1e-300).log().mean().exp()), float(floor.clamp(min=1e-300).log().mean().exp())
 
 
-def run_probe(trainee: Trainee, *, lr: float = LR, steps: int = STEPS) -> Probe:
-    """The probe of something that is ready to be trained; errors say what went wrong."""
-    training, before = Training(trainee, lr), trainee.rows()
+def run_probe(trainee: Trainee, *, lr: float = LR, steps: int = STEPS, coherence: bool = True) -> Probe:
+    """The probe of something that is ready to be trained; errors say what went wrong.
+
+    ``coherence`` asks how far the first step pushes all sublayers the same way, at the price of two more passes.
+    """
+    training, before = Training(trainee, lr), trainee.rows() if coherence else ()
     first, floor = ratio_of(trainee.look(), layer=trainee.layers, dtype=trainee.dtype)
     ratios, losses = [first], list[float]()
-    coherence = chance = gradient_ratio = None
-    sublayers = 0
+    pushed: tuple[float | None, float | None, int] = (None, None, 0)
+    gradient_ratio = None
     for step in range(steps):
         losses.append(training.step(step % trainee.batches))
         if step == 0:
             gradient_ratio = trainee.gradient_ratio(training.gradients)
-            coherence, chance, sublayers = _coherence(before, trainee.rows())
+            pushed = _coherence(before, trainee.rows()) if coherence else pushed
         ratios.append(ratio_of(trainee.look(), layer=trainee.layers, dtype=trainee.dtype)[0])
     if not all(map(math.isfinite, ratios)):
         raise NotFinite("a state after the last block is not finite")
@@ -355,9 +358,9 @@ def run_probe(trainee: Trainee, *, lr: float = LR, steps: int = STEPS) -> Probe:
         ratios=tuple(ratios),
         losses=tuple(losses),
         floor=floor,
-        coherence=coherence,
-        chance=chance,
-        sublayers=sublayers,
+        coherence=pushed[0],
+        chance=pushed[1],
+        sublayers=pushed[2],
         gradient_ratio=gradient_ratio,
     )
 
@@ -443,13 +446,15 @@ def _live(
     return LiveTrainee(twin, chosen, own, kind)
 
 
-def probed(make: Callable[[], Trainee | NotProbed], *, lr: float, steps: int) -> Probe | NotProbed:
+def probed(
+    make: Callable[[], Trainee | NotProbed], *, lr: float, steps: int, coherence: bool = True
+) -> Probe | NotProbed:
     """The probe of what ``make`` makes, or why there is none; wrong use of ours is still an error."""
     try:
         trainee = make()
         if isinstance(trainee, NotProbed):
             return trainee
-        return run_probe(trainee, lr=lr, steps=steps)
+        return run_probe(trainee, lr=lr, steps=steps, coherence=coherence)
     except NotFinite:
         return NotProbed(reason="not finite")
     except IgnoresModel:

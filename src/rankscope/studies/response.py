@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rankscope.core.processor import safe_products
 from rankscope.network import (
     Chain,
     Context,
@@ -104,13 +105,17 @@ class Moves:
         return math.exp(min(float(logs.mean()), 0.0))
 
     def branch_size(self) -> float | None:
-        """Mean over sums with a skip and over texts of ``|F| / |sX|``; None where there is no skip."""
+        """The largest ``|F| / |sX|`` of a sum with a skip, mean over texts; None where there is no skip.
+
+        Where branches read norms and the stream is not normed, it grows with what the first of them write, so that
+        later sums tell less than the first.
+        """
         found = [
             (squared(self.kept(move.branch)) / squared(self.kept(move.carried)).clamp(min=TINY)).sqrt().mean()
             for move in self.sums
             if move.skip is not None
         ]
-        return float(torch.stack(found).mean()) if found else None
+        return float(torch.stack(found).max()) if found else None
 
     def entropy(self) -> float | None:
         """Mean over all attentions."""
@@ -119,6 +124,46 @@ class Moves:
 
     def kept(self, x: Tensor) -> Tensor:
         return x if self.keep is None else x * self.keep[..., None].to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """One plain pass: its last state, the share of the input that is left, and the mean entropy of attention."""
+
+    last: Tensor
+    input_share: float
+    entropy: float | None
+
+
+@torch.no_grad()
+def passed(network: Network, x: Tensor, context: Context, keep: Tensor | None) -> Passed:
+    """One pass of a network, sum by sum; the numbers are those of ``Moves`` at the price of one run."""
+    logs = torch.zeros(x.shape[:-2], dtype=torch.float64, device=x.device)
+    entropies = list[float]()
+
+    def seen(_: nn.Module, __: object, maps: Tensor) -> None:
+        entropies.append(_mean_entropy(maps))
+
+    mixers = {part.mixer for part in network.blocks.modules() if isinstance(part, SelfAttention)}
+    handles = [mixer.register_forward_hook(seen) for mixer in mixers if mixer.rows_sum_to_one]
+    try:
+        with safe_products(x):
+            for part in (part for block in network.blocks for part in stream(block)):
+                y = part(x, context)
+                if not isinstance(part, Norm | Scale):
+                    brought = scaled(x, part.scale) if isinstance(part, Skip) else torch.zeros_like(x)
+                    sizes = [
+                        squared(one if keep is None else one * keep[..., None].to(one.dtype))
+                        for one in (brought, y)
+                    ]
+                    logs = logs + 0.5 * (sizes[0].clamp(min=TINY).log() - sizes[1].clamp(min=TINY).log())
+                x = y
+    finally:
+        for handle in handles:
+            handle.remove()
+    known = [one for one in entropies if not math.isnan(one)]
+    share = math.exp(min(float(logs.mean()), 0.0)) if bool(torch.isfinite(logs).all()) else 0.0
+    return Passed(x, share, sum(known) / len(known) if known else None)
 
 
 def added(pieces: Iterable[Tensor]) -> Tensor:
@@ -251,7 +296,11 @@ def _entropy(part: SelfAttention, h: Tensor, context: Context) -> float:
     """Mean entropy of the rows of the maps that may read two keys or more, over the logarithm of those keys."""
     if not part.mixer.rows_sum_to_one:
         return math.nan
-    maps = part.mixer(h, context).double()
+    return _mean_entropy(part.mixer(h, context))
+
+
+def _mean_entropy(maps: Tensor) -> float:
+    maps = maps.double()
     keys = (maps > 0).sum(dim=-1)
     several = keys > 1
     if not bool(several.any()):
