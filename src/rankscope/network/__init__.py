@@ -7,6 +7,16 @@ from rankscope.network.activations import ACTIVATIONS, Activation
 from rankscope.network.attention import Attention, SelfAttention, Values
 from rankscope.network.context import Context
 from rankscope.network.cross import CrossAttention
+from rankscope.network.cures import (
+    equal_blocks,
+    redrawn,
+    with_deepnorm,
+    with_layerscale,
+    with_qk_norm,
+    with_skips,
+    with_unit_gains,
+    without_biases,
+)
 from rankscope.network.factory import build, gaussian_tokens, generators, stack
 from rankscope.network.gated import GatedAttention
 from rankscope.network.initial import INITS, Init
@@ -157,20 +167,28 @@ __all__ = [
     "Values",
     "build",
     "cosine",
+    "equal_blocks",
     "gaussian_tokens",
     "generators",
     "mlp_as_activation",
     "only_in",
     "paper_variant",
     "placement_of",
+    "redrawn",
     "stack",
     "stages",
     "variant",
     "with_branch_scale",
+    "with_deepnorm",
+    "with_layerscale",
     "with_mask",
     "with_placement",
+    "with_qk_norm",
     "with_skip_scale",
+    "with_skips",
     "with_temperature",
+    "with_unit_gains",
     "without",
     "without_attention_skip",
+    "without_biases",
 ]

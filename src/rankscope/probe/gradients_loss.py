@@ -1,9 +1,9 @@
 """The loss whose gradients are compared: the model's own where it has one, a random direction otherwise."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from rankscope.sources.taps import first_tensor
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
 """A scalar from a model and a batch."""
+
+Head = Literal["causal", "sequence", "masked"]
+"""Kinds of language heads."""
 
 MASKED_SHARE = 0.15
 """Share of the measured tokens that a masked language model has to guess, as in its training."""
@@ -43,7 +46,15 @@ def default_loss(model: nn.Module, layout: Layout, *, seed: int, mask_token: int
     The random direction is ``<G, X> / sqrt(entries)``, G standard normal by ``seed``, X the final state of every
     stack. A quadratic loss would not do: after a layer norm all tokens have the same length, so it is constant.
     """
-    head = _head(model)
+    task = task_of_head(model, seed=seed, mask_token=mask_token)
+    if task is not None:
+        return task
+    return Loss(words="a random direction of the final state", fn=_Direction(layout, seed=seed))
+
+
+def task_of_head(model: nn.Module, *, seed: int, mask_token: int | None) -> Loss | None:
+    """The loss of the head that a language model of transformers has; None for every other model."""
+    head = head_of(model)
     if head == "causal":
         return Loss(words="next token, by the model's own head", fn=_next_token)
     if head == "sequence":
@@ -51,16 +62,16 @@ def default_loss(model: nn.Module, layout: Layout, *, seed: int, mask_token: int
     if head == "masked":
         masked = _Masked(seed=seed, mask_token=mask_token)
         return Loss(words=f"{MASKED_SHARE:.0%} of the tokens masked, by the model's own head", fn=masked)
-    return Loss(words="a random direction of the final state", fn=_Direction(layout, seed=seed))
+    return None
 
 
-def _head(model: nn.Module) -> str | None:
+def head_of(model: nn.Module) -> Head | None:
     """What kind of language model a class of transformers is; None for any other model."""
     if not any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
         return None
     from transformers.models.auto import modeling_auto as auto
 
-    kinds = (
+    kinds: tuple[tuple[Head, Mapping[str, str]], ...] = (
         ("sequence", auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
         ("causal", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         ("masked", auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),

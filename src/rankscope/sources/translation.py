@@ -118,6 +118,10 @@ class Translation:
         told = self._told(own, first_state(self.model, self.stack, own))
         return replace(self, proof=self.proof.joined(self._proof_on(own, told)))
 
+    def located(self, batch: Batch) -> Batch:
+        """The batch as the tree takes it: its texts found, without autocast."""
+        return self._located(batch)
+
     def _located(self, batch: Batch) -> Batch:
         plain = replace(batch, autocast=None)  # a tree is compared in the dtype of the weights
         return located(self.model, Layout(family=self.family, stacks=(self.stack,)), plain)[0]
