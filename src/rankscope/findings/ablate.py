@@ -38,6 +38,7 @@ from rankscope.findings.blocks import (
     split_curves,
 )
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
+from rankscope.findings.remedies import Remedies
 from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Subject, variant_name
 from rankscope.findings.suggest import Suggestions
 from rankscope.findings.verdict import STEPS, Thresholds
@@ -439,6 +440,10 @@ class AblateFinding(Finding):
     suggest: Suggestions | None = None
     """What would keep tokens further apart, where it was asked for."""
 
+    remedies: Remedies | None = None
+    """Changes that are meant as remedies, ranked by what was seen to predict training, where suggestions were asked
+    for. The probe of three steps takes no part here."""
+
     # ------------------------------------------------------------------------------------------------ sentences
 
     @property
@@ -453,6 +458,8 @@ class AblateFinding(Finding):
             fates = {one.collapses for one in self.first_cuts if one.variant == self.suggest.network.variant}
             needless = f" {sentence(f'{self.suggest.network.name} does not collapse, so it needs none')}"
             said.append(self.suggest.words + (needless if fates == {False} else ""))
+        if self.remedies is not None:
+            said.append(self.remedies.words)
         return tuple(said)
 
     @property
@@ -578,6 +585,8 @@ class AblateFinding(Finding):
                 Section("By layer", means, note=self._legend(means)),
                 self.blame is not None and self._blame(self.blame),
                 self.suggest is not None and self._suggest(self.suggest),
+                self.remedies is not None
+                and Section("Remedies, best first", [legend(self.remedies.legend), self.remedies.tabular()]),
             ),
             definitions=list(self.definitions.items()),
             origin=self.provenance,

@@ -540,6 +540,11 @@ class Remedies(Value):
     def words(self) -> str:
         """Which remedies help most, what does not, and what that does not promise."""
         if not self.advised:
+            if self.before is not None and self.before > LEAST_RATIO:
+                return (
+                    f"The {UNIT_RATIO} of the last layer is {number(self.before)}, above {number(LEAST_RATIO)}, and no "
+                    "remedy that was tried lifts it much: none is needed."
+                )
             kinds = listed([one.name for one in self.dropped]) if self.dropped else "nothing"
             return f"No remedy that was tried keeps the tokens apart; tried: {kinds}."
         how = "run in the tree" if self.is_run else "predicted from one pass, not run"
@@ -549,10 +554,12 @@ class Remedies(Value):
         beside = f" Then {listed(others)}." if others else ""
         no = [one.name for one in self.dropped if one.dropped != "refused"]
         not_advised = f" Not advised: {listed(no)}." if no else ""
-        return (
-            f"The {UNIT_RATIO} of the last layer is {number(self.before)}; best with {listed(names)}{tie} ({how})."
-            f"{beside}{not_advised} {PROMISE}"
-        )
+        told = f"The {UNIT_RATIO} of the last layer is {number(self.before)}"
+        if self.before is not None and self.before > LEAST_RATIO:
+            told += f", above {number(LEAST_RATIO)}, so this start needs no remedy; changes that lift it: "
+        else:
+            told += "; best with "
+        return f"{told}{listed(names)}{tie} ({how}).{beside}{not_advised} {PROMISE}"
 
     def tabular(self) -> Tabular:
         """One line per remedy, those that are not advised below."""
@@ -587,6 +594,10 @@ class Remedies(Value):
         return [
             f"ratio: the {UNIT_RATIO} after the last block with the change; {number(self.before)} without.",
             "input left: what the skips still bring of the input, the product over all sums.",
-            "after 3 steps: the ratio of a changed copy after three steps of training.",
+            *(
+                ["after 3 steps: the ratio of a changed copy after three steps of training."]
+                if self.probed
+                else []
+            ),
             "rank: 1 is best; equal ranks are ties.",
         ]

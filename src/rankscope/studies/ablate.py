@@ -37,6 +37,7 @@ from rankscope.studies.blame import Changes, blame, blame_rows, join_batches, su
 from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.remedies import Outcomes, rank_remedies, try_remedies
 from rankscope.studies.rows import RowBuilder, definitions
 from rankscope.studies.subjects import About, EmbeddedTexts, LiveSubject, Source, memory_words, subjects
 from rankscope.studies.suggest import WhatIfOutcomes, rank_what_ifs, try_what_ifs
@@ -98,6 +99,7 @@ class _Collection:
     passes: int = 0
     blamed: list[Changes] = field(default_factory=list)
     tried: list[WhatIfOutcomes] = field(default_factory=list)
+    remedied: list[Outcomes] = field(default_factory=list)
     headline: Headline | None = None
 
 
@@ -299,6 +301,7 @@ def _explain(
             gathered.rows.add(changes.texts, rows)
     if config.suggest:
         gathered.tried.append(try_what_ifs(cut.network, fed.x, fed.context, is_token=fed.keep))
+        gathered.remedied.append(try_remedies(cut.network, fed.x, fed.context, is_token=fed.keep))
 
 
 def _columns(cut: Cut, fed: EmbeddedTexts, subject: LiveSubject, config: AblateConfig) -> Columns:
@@ -394,6 +397,7 @@ def _finding(gathered: _Collection, config: AblateConfig) -> AblateFinding:
         has_error=not config.no_error,
         blame=sum_changes(join_batches(gathered.blamed), network) if gathered.blamed and network else None,
         suggest=rank_what_ifs(gathered.tried, network) if gathered.tried else None,
+        remedies=rank_remedies(gathered.remedied) if gathered.remedied else None,
         table=table,
     )
 

@@ -151,7 +151,8 @@ def candidates(
     if skips:
         # The usual dose takes branches of the size of the stream for granted. Larger ones need less of them; smaller
         # ones get no more than the usual dose, which is what was seen to train.
-        dose = 1 / (max(beta or 1.0, 1.0) * math.sqrt(2 * layers))
+        size = beta if beta is not None and math.isfinite(beta) else 1.0
+        dose = 1 / (max(size, 1.0) * math.sqrt(2 * layers))
         yield Candidate(
             name="branch-scale:1/sqrt(2L)",
             kind="branch-scale",
@@ -382,13 +383,13 @@ def try_remedies(
     keep = measured_tokens(x, context, is_token)
     tokens = x.shape[-2] if context.is_token is None else int(context.is_token.sum(dim=-1).max())
     with torch.no_grad(), threads_for(x.shape[-2] * x.shape[-1]):
-        recorded = moves_of(network, x, context, keep=keep)
+        recorded = _recorded(network, x, context, keep)
         own = _Own(network, x, context, keep, recorded, run=run)
         chosen = list(
             candidates(
                 network,
                 tokens=tokens,
-                beta=recorded.branch_size() if beta is None else beta,
+                beta=recorded.branch_size() if beta is None and recorded is not None else beta,
                 causes=causes,
                 seed=seed,
             )
@@ -403,6 +404,14 @@ def try_remedies(
     return Outcomes(start=own.start, before=own.before, outcomes=tuple(found), is_run=run)
 
 
+def _recorded(network: Network, x: Tensor, context: Context, keep: Tensor | None) -> Moves | None:
+    """One pass in pieces; None where a part cannot be run on anything but what it was seen with."""
+    try:
+        return moves_of(network, x, context, keep=keep)
+    except RankscopeError:
+        return None
+
+
 class _Own:
     """A network on a batch, beside which changed ones are run."""
 
@@ -412,16 +421,17 @@ class _Own:
         x: Tensor,
         context: Context,
         keep: Tensor | None,
-        recorded: Moves,
+        recorded: Moves | None,
         *,
         run: bool,
     ) -> None:
         self.network, self.x, self.context, self.keep = network, x, context, keep
         self.recorded, self.run = recorded, run
         self.layers = len(network.blocks)
-        self.last = network.finish(recorded.last)
+        last = Network(network.blocks)(x, context) if recorded is None else recorded.last
+        self.last = network.finish(last)
         self.start = _log_most(self._ratio(x, 0))
-        self.before = _log_most(self._ratio(recorded.last, self.layers))
+        self.before = _log_most(self._ratio(last, self.layers))
 
     def _ratio(self, state: Tensor, layer: int) -> Evaluation:
         measure, state = find_measure(RANKED_BY), state.cpu()
@@ -451,7 +461,7 @@ class _Own:
         )
 
     def _predicted(self, candidate: Candidate) -> Tensor | None:
-        if candidate.change is None:
+        if candidate.change is None or self.recorded is None:
             return None
         try:
             return predicted(self.recorded, candidate.change(self.network), self.context)
@@ -513,14 +523,16 @@ def rank_remedies(
     if not batches:
         raise ConfigError("no batch of texts was tried; remedies are compared on at least one")
     start, before = (torch.cat([getattr(one, name) for one in batches]) for name in ("start", "before"))
+    used = torch.isfinite(start) & torch.isfinite(before)  # on other texts the network itself overflows
+    start, before = start[used], before[used]
     names = dict.fromkeys(one.candidate.name for batch in batches for one in batch.outcomes)
-    found, fall = list[Remedy](), float((start - before).mean())
+    found, fall = list[Remedy](), float((start - before).mean()) if len(before) else math.nan
     for name in names:
         same = [one for batch in batches for one in batch.outcomes if one.candidate.name == name]
         if len(same) < len(batches):
             continue  # it fits some of the batches only: a window on short texts
         candidate = same[0].candidate
-        remedy = _remedy(candidate, same, before, fall)
+        remedy = _remedy(candidate, same, before, fall, used)
         if remedy.dropped is not None and candidate.only_if_it_helps:
             continue
         if remedy.dropped is None and prober is not None and network is not None:
@@ -529,8 +541,8 @@ def rank_remedies(
     advised = _ranked([one for one in found if one.dropped is None], causes or ())
     dropped = sorted((one for one in found if one.dropped is not None), key=_order)
     return Remedies(
-        before=_number(math.exp(_mean(before))),
-        start=_number(math.exp(_mean(start))),
+        before=_ratio_of(before),
+        start=_ratio_of(start),
         is_run=all(batch.is_run for batch in batches),
         probed=any(isinstance(one.probe, Probe) for one in found),
         advised=tuple(advised),
@@ -538,10 +550,12 @@ def rank_remedies(
     )
 
 
-def _remedy(candidate: Candidate, outcomes: Sequence[Outcome], before: Tensor, fall: float) -> Remedy:
-    measured = _joined_logs([one.measured for one in outcomes])
-    foretold = _joined_logs([one.predicted for one in outcomes])
-    floors = _joined_logs([one.floor for one in outcomes])
+def _remedy(
+    candidate: Candidate, outcomes: Sequence[Outcome], before: Tensor, fall: float, used: Tensor
+) -> Remedy:
+    measured = _joined_logs([one.measured for one in outcomes], used)
+    foretold = _joined_logs([one.predicted for one in outcomes], used)
+    floors = _joined_logs([one.floor for one in outcomes], used)
     refused = next((one.refused for one in outcomes if one.refused), "")
     logs = measured if measured is not None else foretold
     recovery = None
@@ -556,9 +570,9 @@ def _remedy(candidate: Candidate, outcomes: Sequence[Outcome], before: Tensor, f
         factor=candidate.factor,
         price=candidate.price,
         keeps_function=bool(outcomes) and all(one.keeps_function for one in outcomes),
-        before=_number(math.exp(_mean(before))),
-        predicted=None if foretold is None else _number(math.exp(_mean(foretold))),
-        measured=None if measured is None else _number(math.exp(_mean(measured))),
+        before=_ratio_of(before),
+        predicted=_ratio_of(foretold),
+        measured=_ratio_of(measured),
         floor=None if floors is None else _number(float(floors.mean())),
         recovery=_number(recovery),
         input_share=None if not shares else _number(_geometric(shares)),
@@ -612,13 +626,21 @@ def _order(one: Remedy) -> tuple[int, str]:
     return PREFERRED.index(one.kind), one.name
 
 
-def _joined_logs(logs: Sequence[Tensor | None]) -> Tensor | None:
+def _joined_logs(logs: Sequence[Tensor | None], used: Tensor) -> Tensor | None:
     held = [one for one in logs if one is not None]
-    return torch.cat([one.reshape(-1) for one in held]) if held and len(held) == len(logs) else None
+    if not held or len(held) < len(logs) or not bool(used.any()):
+        return None
+    return torch.cat([one.reshape(-1) for one in held])[used]
 
 
 def _geometric(values: Sequence[float]) -> float:
     return 0.0 if min(values) <= 0 else math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _ratio_of(logs: Tensor | None) -> float | None:
+    """The geometric mean; None where there is none, or it is not finite."""
+    mean = math.nan if logs is None or not len(logs) else _mean(logs)
+    return math.exp(mean) if math.isfinite(mean) else None
 
 
 def _number(value: float | None) -> float | None:
