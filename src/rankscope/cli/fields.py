@@ -45,12 +45,12 @@ class GroupedArgument(click.Argument):
 
 
 def flag(field: str) -> str:
-    """The option of a field.
+    """The option of a field; a field that ends in an underscore would be a word of Python without it.
 
-    >>> flag("random_tokens")
-    '--random-tokens'
+    >>> flag("random_tokens"), flag("try_")
+    ('--random-tokens', '--try')
     """
-    return f"--{field.replace('_', '-')}"
+    return f"--{field.rstrip('_').replace('_', '-')}"
 
 
 def option_text(option: Option) -> str:

@@ -156,6 +156,14 @@ def scan(
     return _finding(table, config, measured, gradients=gradients, tree=trees[0] if trees else None)
 
 
+def scan_batches(
+    ready: Loaded, layout: Layout, chosen: MeasuredBatches, config: ScanConfig, *, advance: Advance | None = None
+) -> ScanFinding:
+    """The scan of a model that is loaded, on batches that are chosen already, by a study that also uses them itself."""
+    table, _ = _run_scan(ready, _of_stack(layout, config), chosen, config, None, advance, None)
+    return _finding(table, config, asked_measures(config))
+
+
 def scan_states(
     source: States | str | os.PathLike[str] | Tensor | Any,
     *,

@@ -288,7 +288,7 @@ def _live(
     return LiveSubject(
         seed=seed,
         network=found.network,
-        feeds=_feeds(found, chain([first], chosen.batches), config.blocks),
+        feeds=feeds_of(found, chain([first], chosen.batches), config.blocks),
         total=chosen.total,
         kind=found.kind,
         about=about,
@@ -309,7 +309,8 @@ def _deviations(proof: Proof) -> ToldProof:
     )
 
 
-def _feeds(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[EmbeddedTexts]:
+def feeds_of(found: Translation, batches: Iterator[Batch], blocks: Blocks | None) -> Iterator[EmbeddedTexts]:
+    """What enters the tree of a model, batch by batch."""
     done = 0
     for batch in batches:
         with own_words(found.model, batch):

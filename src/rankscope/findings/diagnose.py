@@ -1,0 +1,530 @@
+"""``rankscope diagnose``: from a symptom to its cause, the line of code and the remedy.
+
+A model is scanned, tried against the wiring laws, taken apart into what made its tokens equal, and, where it is fresh,
+trained for three steps on a copy. What was found is typed; the causes are computed from it, strongest first: laws whose
+breach makes outputs wrong, then what made tokens equal by its share of the fall, then laws about a bad start.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from rankscope.charts import Chart, Line, Panel, Picture, Point
+from rankscope.core.words import count, listed, number, percent, sentence
+from rankscope.document import (
+    Block,
+    Document,
+    Figure,
+    Lines,
+    Notes,
+    Section,
+    Tabular,
+    Tone,
+    Verdict,
+    some,
+)
+from rankscope.errors import ConfigError
+from rankscope.findings.asked import Limits, ModelInputs, option
+from rankscope.findings.base import Finding, Number, Quoted, Value
+from rankscope.findings.blocks import how_to_read
+from rankscope.findings.laws import LawResult, Laws
+from rankscope.findings.mechanism import Cause, Mechanism
+from rankscope.findings.remedies import NotProbed, Probe, Remedies, Remedy
+from rankscope.findings.scan.entries import Entry
+from rankscope.findings.subject import RESIDUAL_WORDS
+from rankscope.findings.verdict import UNIT
+from rankscope.findings.verdict import Verdict as ScanVerdict
+
+Part = Literal["scan", "laws", "mechanism", "probe"]
+"""What a diagnosis is made of; remedies follow from the mechanism."""
+
+PARTS: tuple[Part, ...] = ("scan", "laws", "mechanism", "probe")
+
+SOFT = ("clones", "epsilon", "logits", "precision", "start-loss")
+"""Laws about how a model starts; a breach of any other one makes outputs or gradients wrong."""
+
+SHOWN_REMEDIES = 4
+"""Remedies that a terminal shows with what to write."""
+
+TELLS = {
+    "gradient": "a part of the model cannot learn",
+    "reach": "a part of the model has no effect",
+    "batch": "what is computed for a text depends on the texts beside it",
+    "causality": "the model sees what it is asked to predict",
+    "padding": "what is computed for a text depends on how far it is padded",
+    "order": "the model cannot tell one order of tokens from another",
+    "rows": "attention is no average of values",
+    "deterministic": "the same input gives different outputs",
+}
+"""What follows from a broken law, as a clause."""
+
+
+# ---------------------------------------------------------------------------------------------------- what is asked
+
+
+class DiagnoseConfig(ModelInputs):
+    """Say what is wrong with a model, where, and what to change; or that the cause lies elsewhere.
+
+    The model is scanned, tried against the wiring laws (does a text read another one, does a token read a later one,
+    does every parameter get a gradient), and rewritten as a tree of parts, in which the fall of the residual ratio is
+    taken apart into causes that add up. A fresh model is also trained for three steps on a copy. The model itself, its
+    mode, gradients, hooks and random states stay as they are.
+    """
+
+    group = "What is looked at"
+    only: tuple[Part, ...] = option(
+        PARTS, "Parts of the diagnosis: scan, laws, mechanism, probe; comma list.", min_length=1, shown="all"
+    )
+    loss: str | None = option(
+        None,
+        "file.py:function of model and batch.",
+        shown="the next token, or a fixed projection of the output",
+    )
+    lr: float = option(1e-3, "Learning rate of the three steps and of --try (AdamW).", gt=0, le=10)
+    probe: bool = option(False, "Train three steps on a copy, also of a model whose weights are trained.")
+    try_: bool = option(
+        False, "Train copies, as given and with the best remedies, and compare losses."
+    )
+    steps: int = option(300, "Steps of --try.", ge=1)
+    tries: int = option(3, "Seeds of --try.", ge=2, le=20)
+    seed: int = option(0, "Of initial weights, random tokens and everything that is drawn.", ge=0, lt=2**63)
+
+    @field_validator("only")
+    @classmethod
+    def _each_once(cls, only: tuple[Part, ...]) -> tuple[Part, ...]:
+        return tuple(one for one in PARTS if one in only)
+
+    @property
+    def reads(self) -> tuple[str | None, ...]:
+        """What is read, so that no result is written over it."""
+        return (*super().reads, self.loss)
+
+
+class DiagnoseView(Limits):
+    """Whether a model with a fault makes the program fail."""
+
+    limits: ClassVar = ("fail_if_ill",)
+    fail_if_ill: bool = option(False, "Exit with 1 if a cause is found, with 3 if that cannot be decided.")
+
+    def decisions(self, finding: "DiagnoseFinding") -> "Sequence[Any]":
+        """Whether the model is ill, where that was asked."""
+        from rankscope.results.statistics import Decision
+
+        if not self.fail_if_ill:
+            return ()
+        if finding.healthy is None:
+            return (Decision(outcome="undecided", words=f"whether {finding.model} is ill is not known"),)
+        if finding.healthy:
+            return (Decision(outcome="clear"),)
+        names = listed([one.name for one in finding.causes])
+        return (Decision(outcome="crossed", words=f"{finding.model} is ill: {names}"),)
+
+
+# --------------------------------------------------------------------------------------------------- what was found
+
+
+class Start(Value):
+    """The same configuration with weights drawn at random, on the same texts: is it the design, or the training?"""
+
+    ratio: Number
+    """Unit residual ratio after the last block, mean over texts; null where it is no number."""
+
+    collapsed: bool | None
+    """Whether that start has collapsed; null where that cannot be told."""
+
+
+class FoundCause(Value, title="Cause"):
+    """One thing that is wrong, from whatever found it."""
+
+    name: str
+    """Of the mechanism or of the law."""
+
+    block: int | None
+    """The block, from 1; null for the whole model."""
+
+    site: str | None
+    """Where in the block: attention, mlp, norm, block, or the path of a module."""
+
+    line: str | None
+    """The line of the model's own code, as file:line."""
+
+    share: Number
+    """Its part of the fall of the residual ratio; null of what is no part of a fall."""
+
+    kind: Literal["law", "mechanism", "note", "verdict"]
+    """What found it."""
+
+    sentence: Quoted
+    """What is wrong, in words."""
+
+
+class Unchecked(Value):
+    """Something that was not looked at."""
+
+    name: str
+    """Of the law, or of the part of the diagnosis."""
+
+    sentence: Quoted
+    """Why, in words."""
+
+
+class DiagnoseFinding(Finding):
+    """What is wrong with a model, where, and what to change."""
+
+    command: ClassVar[str] = "diagnose"
+    shown: ClassVar[tuple[str, ...]] = ("healthy", "causes", "not_checked", "words")
+    columns: ClassVar[Mapping[str, str]] = {
+        "stack": "Name of the run of blocks.",
+        "tokens": "Number of tokens of the text that were measured.",
+    }
+
+    model: str
+    """What was looked at."""
+
+    fresh: bool
+    """Whether its weights look freshly drawn: gains of norms are one number, and their biases zero."""
+
+    texts: int
+    """Texts that were read."""
+
+    verdict: ScanVerdict | None
+    """What a scan says of its tokens; null where it was not asked for."""
+
+    ratios: tuple[Entry, ...] = ()
+    """Unit residual ratio of every layer, mean over texts."""
+
+    laws: tuple[LawResult, ...] = ()
+    """Every wiring law and whether it holds."""
+
+    copies_of_torch: bool = False
+    """Whether equal layers are those that nn.TransformerEncoder or nn.TransformerDecoder makes: it copies one layer."""
+
+    translated: bool = False
+    """Whether the model could be read as a tree of parts, which mechanism and remedies need."""
+
+    obstacle: Quoted = ""
+    """What stood in the way of that."""
+
+    mechanism: Mechanism | None = None
+    """Why the residual ratio falls; null without a tree."""
+
+    start: Start | None = None
+    """The same configuration freshly drawn; null where the model is fresh itself, sound, or has no configuration."""
+
+    probe: Probe | None = None
+    """Three steps of training on a copy."""
+
+    no_probe: NotProbed | None = None
+    """Why there is none."""
+
+    remedies: tuple[Remedy, ...] = ()
+    """What would change it, best first; equal ranks are ties."""
+
+    treatment: Remedies | None = None
+    """The same with what does not help, and what training showed."""
+
+    asked: tuple[Part, ...] = PARTS
+    """What was looked at."""
+
+    # ------------------------------------------------------------------------------------------------ what is wrong
+
+    @property
+    def causes(self) -> tuple[FoundCause, ...]:
+        """Everything that is wrong, strongest first."""
+        return tuple(self._causes())
+
+    def _causes(self) -> Iterator[FoundCause]:
+        broken = [one for one in self.laws if one.state == "broken"]
+        fallen = self.mechanism is not None and bool(self.mechanism.causes)
+        yield from (self._law(one) for one in broken if one.name not in SOFT)
+        if self.verdict is not None and self.verdict.not_finite:
+            yield self._verdict("not-finite")
+        if self.mechanism is not None:
+            yield from (self._mechanism(one) for one in self.mechanism.causes)
+        if self.verdict is not None and not fallen and self.verdict.verdict in ("collapsing", "collapsed"):
+            yield self._verdict(self.verdict.verdict)
+        for one in broken:
+            # A copy is a fault where somebody wrote it. What PyTorch's own class does is named, and blamed only where
+            # it makes tokens equal.
+            if one.name in SOFT and (one.name != "clones" or fallen or not self.copies_of_torch):
+                yield self._law(one)
+        has_logits = any(one.name == "logits" for one in broken)
+        for note in self.mechanism.notes if self.mechanism is not None else ():
+            if note.is_ill and not (note.name == "saturated" and has_logits):
+                yield FoundCause(
+                    name=note.name,
+                    block=None,
+                    site="attention",
+                    line=None,
+                    share=None,
+                    kind="note",
+                    sentence=note.sentence,
+                )
+
+    def _law(self, one: LawResult) -> FoundCause:
+        told = TELLS.get(one.name)
+        said = one.sentence if told is None else f"{one.sentence.removesuffix('.')}; {told}."
+        return FoundCause(
+            name=one.name,
+            block=one.block,
+            site=one.site,
+            line=one.line,
+            share=None,
+            kind="law",
+            sentence=said,
+        )
+
+    def _mechanism(self, one: Cause) -> FoundCause:
+        return FoundCause(
+            name=one.name,
+            block=one.block,
+            site=one.site,
+            line=one.line,
+            share=one.share,
+            kind="mechanism",
+            sentence=one.sentence,
+        )
+
+    def _verdict(self, name: str) -> FoundCause:
+        assert self.verdict is not None
+        return FoundCause(
+            name=name,
+            block=None,
+            site=None,
+            line=None,
+            share=None,
+            kind="verdict",
+            sentence=self.verdict.sentences[0],
+        )
+
+    @property
+    def healthy(self) -> bool | None:
+        """Whether nothing is wrong with the model as it was given; null where that cannot be told."""
+        if self.causes:
+            return False
+        if self.verdict is not None and self.verdict.verdict in ("undecided", "no numbers"):
+            return None
+        if self.mechanism is not None and self.mechanism.collapsed is None and self.verdict is None:
+            return None
+        return True
+
+    @property
+    def not_checked(self) -> tuple[Unchecked, ...]:
+        """What was not looked at, each with the reason."""
+        said = [
+            Unchecked(name=one.name, sentence=one.sentence) for one in self.laws if one.state == "not checked"
+        ]
+        if "mechanism" in self.asked and not self.translated:
+            why = sentence(f"the model could not be read as a tree of parts: {self.obstacle}")
+            said.append(Unchecked(name="mechanism", sentence=why))
+        if "mechanism" in self.asked and self.translated and self.mechanism is None:
+            said.append(Unchecked(name="mechanism", sentence=sentence(self.obstacle)))
+        if self.no_probe is not None:
+            said.append(Unchecked(name="probe", sentence=self.no_probe.sentence))
+        return tuple(said)
+
+    # ------------------------------------------------------------------------------------------------ what is said
+
+    @property
+    def headline(self) -> str:
+        """The conclusion in a few words."""
+        found = self.causes
+        if not found:
+            if self.healthy is None:
+                return "Not decided"
+            return (
+                "Sound at the start, but not after three steps"
+                if self.probe is not None and self.probe.stuck
+                else "Nothing wrong was found"
+            )
+        names = list(dict.fromkeys(one.name for one in found))
+        return f"{count(len(names), 'cause')}: {listed(names)}"
+
+    @property
+    def tone(self) -> Tone:
+        """The color of the conclusion."""
+        if self.healthy is None:
+            return "unknown"
+        if not self.healthy:
+            return "bad"
+        return "look" if self.probe is not None and self.probe.stuck else "good"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Causes first, then whether it is the design, what three steps do, what would change it, what to do next."""
+        return tuple(self._words())
+
+    def _words(self) -> Iterator[str]:
+        found = self.causes
+        if found:
+            yield from (one.sentence for one in found)
+        elif self.healthy is None:
+            yield "Whether something is wrong cannot be told: " + (
+                self.verdict.sentences[0] if self.verdict is not None else "no numbers were found."
+            )
+        else:
+            yield from self._healthy_words()
+        if self.start is not None:
+            yield self._start_words()
+        if self.probe is not None:
+            yield self.probe.sentence
+        if self.copies_of_torch and not any(one.name in ("clones", "same-direction") for one in found):
+            yield (
+                "All layers start as copies of one, as nn.TransformerEncoder makes them; here that does not make tokens "
+                "equal."
+            )
+        if self.treatment is not None:
+            yield self.treatment.words
+        yield self._next()
+
+    def _healthy_words(self) -> Iterator[str]:
+        held = [one.name for one in self.laws if one.state == "holds"]
+        ratio = self.last_ratio
+        parts = [f"{count(len(held), 'wiring law')} hold{'s' * (len(held) == 1)}"] if held else []
+        if ratio is not None:
+            parts.append(f"tokens stay apart (unit residual ratio {number(ratio)} after the last block)")
+        yield sentence(
+            f"nothing wrong was found with {self.model} as it was given: {' and '.join(parts)}"
+            if parts
+            else f"nothing wrong was found with {self.model} as it was given"
+        )
+
+    def _start_words(self) -> str:
+        assert self.start is not None
+        ratio = number(self.start.ratio)
+        if self.start.collapsed:
+            return f"It is the design: freshly drawn, the same configuration has the unit residual ratio {ratio} too."
+        return f"It is the training, not the design: freshly drawn, the same configuration has {ratio}."
+
+    def _next(self) -> str:
+        if self.causes and self.remedies:
+            return "Next: write the first remedy, then run this again; --try trains copies with the best of them."
+        if self.causes:
+            return "Next: mend the first cause, then run this again, because one fault may hide another."
+        if self.probe is not None and self.probe.stuck:
+            return "Next: warm up the learning rate, lower it (--lr), or take a remedy; then run this again."
+        return (
+            "Next: look elsewhere, at the data, the loss and the learning rate; 'rankscope stuck LOSS' says what a loss "
+            "that stands still means."
+        )
+
+    @property
+    def last_ratio(self) -> float | None:
+        """Unit residual ratio after the last block, where it is above its rounding floor."""
+        known = [one for one in self.ratios if one.mean is not None]
+        return known[-1].mean if known else None
+
+    # ------------------------------------------------------------------------------------------------ the page
+
+    def document(self) -> Document:
+        """One page: the conclusion, what to write, then everything that says so."""
+        return Document(
+            title=f"Diagnosis of {self.model}",
+            command="diagnose",
+            facts=[
+                "freshly drawn weights" if self.fresh else "trained weights",
+                count(self.texts, "text"),
+                "read as a tree of parts" if self.translated else "not read as a tree of parts",
+            ],
+            blocks=some(
+                Verdict(self.headline, self.words, self.tone),
+                bool(self.remedies) and Section("What to write", list(self._recipes())),
+                *how_to_read(self._meanings()),
+                bool(self.pictures()) and Section("Pictures", [Figure(self.pictures())], only="html"),
+                self.treatment is not None
+                and Section("Remedies", [self.treatment.tabular(), Notes(self.treatment.legend)]),
+                self.treatment is not None
+                and self.treatment.trial is not None
+                and Section("Trained with remedies", [self.treatment.trial.tabular()]),
+                bool(self.laws) and Section("Wiring laws", [self._laws()]),
+                self.mechanism is not None
+                and bool(self.mechanism.groups)
+                and Section(
+                    "What makes the ratio fall",
+                    [self.mechanism.tabular(), Notes(self.mechanism.legend)],
+                    only="html",
+                ),
+                self.mechanism is not None
+                and bool(self.mechanism.sums)
+                and Section(
+                    "Every sum of a skip and a branch",
+                    [self.mechanism.sums_tabular(), Notes(self.mechanism.sums_legend)],
+                    only="html",
+                ),
+                bool(self.not_checked)
+                and Section("Not checked", [Notes([one.sentence for one in self.not_checked])], only="html"),
+            ),
+            origin=self.provenance,
+        )
+
+    def _laws(self) -> Tabular:
+        return Laws(results=self.laws).tabular()
+
+    def _recipes(self) -> Iterator[Block]:
+        """What to write for the best remedies."""
+        for one in self.remedies[:SHOWN_REMEDIES]:
+            place = "" if one.line is None else f"{one.line.file}:{one.line.number}"
+            before = [f"- {line}" for line in one.code_before.splitlines()]
+            after = [f"{'+' if before else ' '} {line}" for line in one.code.splitlines()]
+            yield Section(f"{one.name}{f', {place}' if place else ''}", [Lines([*before, *after] or [one.sentence])])
+
+    def _meanings(self) -> list[str]:
+        """What the words mean that were used."""
+        if self.mechanism is None and self.verdict is None:
+            return []
+        said = [
+            RESIDUAL_WORDS,
+            "Unit residual ratio: scale every token to length one, then take the distance of each from their mean "
+            "(root mean square over tokens). It is 0 if all tokens are equal and 1 if their mean is zero.",
+        ]
+        if self.mechanism is not None and self.mechanism.causes:
+            said.append(
+                "Share of the fall: ln of the ratio at the input minus ln of that after the last block is split into "
+                "causes that add up. A share is not what undoing a cause gives back; that stands beside it, where it "
+                "was run."
+            )
+        return said
+
+    def pictures(self) -> list[Picture]:
+        """The ratio by layer, and what makes it fall."""
+        shown: list[Picture] = []
+        if self.ratios:
+            points = [
+                Point(
+                    one.layer,
+                    one.mean,
+                    f"layer {one.layer}: {number(one.mean)}",
+                    hollow=one.mean is None or one.resolved < 1,
+                )
+                for one in self.ratios
+            ]
+            shown.append(
+                Panel(
+                    title="Unit residual ratio by layer",
+                    lines=[Line(name="", points=points)],
+                    value="unit residual ratio",
+                    across="layer",
+                    scale="linear" if (self.last_ratio or 1.0) > 0.02 else "log",
+                    notes=[f"{UNIT}; 0: all tokens are equal"],
+                )
+            )
+        if self.mechanism is not None and self.mechanism.groups and (self.mechanism.fall or 0.0) > math.log(3):
+            shown += [self.mechanism.bars(), self.mechanism.panel()]
+        return shown
+
+    def chart(self) -> Chart:
+        """The ratio by layer, and what makes it fall."""
+        if not self.pictures():
+            raise ConfigError("this diagnosis has no picture: neither scan nor mechanism was asked for")
+        return Chart(self.pictures(), title=f"{self.model}: {self.headline}")
+
+
+def share_words(share: float | None) -> str:
+    """A share of a fall.
+
+    >>> share_words(0.57)
+    '57% of the fall'
+    """
+    return "" if share is None else f"{percent(share)} of the fall"

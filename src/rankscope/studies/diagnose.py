@@ -1,0 +1,323 @@
+"""Diagnosis of a model: scan, wiring laws, mechanism, three steps of training, remedies; each where it can be had.
+
+One set of batches serves all parts. A part that cannot be had (no tree, no loss, no memory) is named in the finding
+and never guessed; the others go on.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, Option, RankscopeError
+from rankscope.findings.diagnose import DiagnoseConfig, DiagnoseFinding, Start
+from rankscope.findings.laws import Laws
+from rankscope.findings.mechanism import Mechanism
+from rankscope.findings.remedies import NotProbed, Probe, Remedies
+from rankscope.findings.scan import ScanConfig, ScanFinding
+from rankscope.findings.scan.entries import Entry
+from rankscope.findings.verdict import UNIT
+from rankscope.probe.gradients_loss import LossFn
+from rankscope.probe.graft import Stock, stock_of
+from rankscope.probe.training_loss import chosen_loss
+from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
+from rankscope.sources.given import not_a_model
+from rankscope.sources.layout import check_order
+from rankscope.sources.safety import first_line
+from rankscope.sources.seen import Call
+from rankscope.sources.streams import in_one_stream
+from rankscope.sources.taps import unwrapped
+from rankscope.sources.translate import translate
+from rankscope.sources.translation import Translation
+from rankscope.probe.run import own_words
+from rankscope.studies.inputs import (
+    CallInputs,
+    MeasuredBatches,
+    asked_of,
+    chosen_inputs,
+    found_layout,
+    recording_of,
+    resolve_call,
+)
+from rankscope.studies.mechanism import mechanism
+from rankscope.studies.probe import probe_model
+from rankscope.studies.remedies import graft_prober, remedies, tree_prober
+from rankscope.studies.scan import load_loss, scan_batches
+from rankscope.studies.subjects import EmbeddedTexts, feeds_of, memory_words
+from rankscope.wiring import laws
+from rankscope.wiring.fresh import is_fresh
+
+Advance = Callable[[int, int | None], None]
+"""Told after every part how many of how many are done."""
+
+MOST_BATCHES = 4
+"""Batches that are read; means over some dozens of texts settle quickly."""
+
+ADVICE = "ask for a smaller batch size or fewer tokens per text, or leave out parts with --only"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Patient:
+    """The model and everything that all parts of the diagnosis use."""
+
+    ready: Loaded
+    source: object
+    layout: Layout
+    chosen: MeasuredBatches
+    batches: tuple[Batch, ...]
+    given: CallInputs
+    config: DiagnoseConfig
+    loss: LossFn | None
+    fresh: bool
+
+    @property
+    def model(self) -> nn.Module:
+        return unwrapped(self.ready.model)
+
+    @property
+    def mask_token(self) -> int | None:
+        found: int | None = getattr(self.ready.tokenizer, "mask_token_id", None)
+        return found
+
+
+def diagnose(
+    model: str | os.PathLike[str] | nn.Module | Loaded | Seen | DiagnoseConfig | None = None,
+    texts: Any = None,
+    *,
+    images: Any = None,
+    audio: Any = None,
+    inputs: Any = None,
+    call: Call | None = None,
+    tokenizer: Any = None,
+    loss: LossFn | str | None = None,
+    config: DiagnoseConfig | None = None,
+    advance: Advance | None = None,
+    **fields: Any,
+) -> DiagnoseFinding:
+    """What is wrong with a model, in which block, on which line of its code, and what would change it.
+
+    ``model`` and what it reads are those of ``scan``; ``loss`` is a function of model and batch. The model is left as it
+    was: weights, mode, gradients, hooks and random states.
+    """
+    given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    named = {"loss": loss} if isinstance(loss, str) else {}
+    config, model, given = resolve_call(DiagnoseConfig, model, config, given, **fields, **named)
+    own = load_loss(config.loss) if config.loss is not None else cast("LossFn | None", loss)
+    with memory_words("diagnosis", ADVICE):
+        patient = _patient(model, config, given, tokenizer, own)
+        return _diagnosed(patient, advance)
+
+
+def _patient(
+    model: object, config: DiagnoseConfig, given: CallInputs, tokenizer: Any, loss: LossFn | None
+) -> _Patient:
+    model, given = asked_of(model, given)
+    if not isinstance(model, str | os.PathLike | nn.Module | Loaded):
+        raise not_a_model(model)
+    if isinstance(model, Loaded):
+        ready = model
+    else:
+        place = {} if isinstance(model, nn.Module) else {"device": config.device}
+        # A loss needs the head of the model, which a checkpoint may not have: it is drawn where it is asked for.
+        wants_head = config.weights == "initial" or config.probe or config.try_
+        ready = load_drawn(
+            model,
+            weights=config.weights,
+            seed=config.seed,
+            with_head=wants_head,
+            dtype=config.dtype,
+            **place,
+            **config.loading,
+        )
+    if tokenizer is not None:
+        ready = replace(ready, tokenizer=tokenizer)
+    layout = found_layout(unwrapped(ready.model), config.blocks, given)
+    chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
+    batches = tuple(islice(chosen.batches, MOST_BATCHES))
+    if not batches:
+        raise ConfigError("no text was given; a diagnosis needs at least one")
+    with own_words(ready.model, batches[0]):
+        check_order(unwrapped(ready.model), layout, batches[0])
+        layout = in_one_stream(unwrapped(ready.model), layout, batches[0])
+    return _Patient(
+        ready=ready,
+        source=model,
+        layout=layout,
+        chosen=replace(chosen, batches=iter(batches), read=chosen.read or chosen.batches),
+        batches=batches,
+        given=given,
+        config=config,
+        loss=loss,
+        fresh=is_fresh(unwrapped(ready.model)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the parts
+
+
+def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
+    config, done = patient.config, 0
+    parts = len(config.only) + 1
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if advance is not None:
+            advance(done, parts)
+
+    scanned = _scan(patient, patient.ready, patient.batches)
+    step()
+    wired = _laws(patient) if "laws" in config.only else None
+    step()
+    tree, obstacle = _tree(patient) if "mechanism" in config.only else (None, "")
+    found, fed = None, None
+    if tree is not None:
+        fed = next(feeds_of(tree, iter(patient.batches[:1]), config.blocks))
+        found, obstacle = _mechanism(tree, fed)
+    step()
+    is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in ("collapsing", "collapsed")
+    probe = _probe(patient) if "probe" in config.only else None
+    treated = None
+    if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
+        treated = _treated(patient, tree, fed, found)
+    step()
+    return DiagnoseFinding(
+        model=patient.ready.name,
+        fresh=patient.fresh,
+        texts=sum(len(batch) for batch in patient.batches),
+        verdict=scanned.verdict if "scan" in config.only else None,
+        ratios=_ratios(scanned),
+        laws=() if wired is None else wired.results,
+        copies_of_torch=_copies_of_torch(patient, wired),
+        translated=tree is not None,
+        obstacle=obstacle,
+        mechanism=found,
+        start=_start(patient) if is_ill and not patient.fresh else None,
+        probe=probe if isinstance(probe, Probe) else None,
+        no_probe=probe if isinstance(probe, NotProbed) else None,
+        remedies=() if treated is None else treated.advised,
+        treatment=treated,
+        asked=config.only,
+        table=replace(scanned.table, command="diagnose", sections={}),
+    )
+
+
+def _scan(patient: _Patient, ready: Loaded, batches: Sequence[Batch]) -> ScanFinding:
+    shared = set(ScanConfig.model_fields) & set(DiagnoseConfig.model_fields) - {"loss"}
+    config = ScanConfig(**{name: getattr(patient.config, name) for name in shared})
+    return scan_batches(ready, patient.layout, replace(patient.chosen, batches=iter(batches)), config)
+
+
+def _ratios(scanned: ScanFinding) -> tuple[Entry, ...]:
+    """The unit residual ratio of every layer of the first run of blocks."""
+    entries = [one for one in scanned.summary if one.definition == UNIT and one.site == "block"]
+    return tuple(one for one in entries if one.stack == entries[0].stack)
+
+
+def _laws(patient: _Patient) -> Laws:
+    loss = patient.loss
+    model = recording_of(patient.ready.model, patient.given)
+    if isinstance(model, Seen):
+        return laws(model, loss=loss)
+    return laws(patient.model, patient.batches[0], loss=loss)
+
+
+def _copies_of_torch(patient: _Patient, wired: Laws | None) -> bool:
+    """Whether equal layers, where there are any, are those of a class of torch that copies one layer."""
+    if wired is None or "clones" not in wired.names or wired["clones"].reason != "equal layers":
+        return False
+    holders = (nn.TransformerEncoder, nn.TransformerDecoder)
+    copied = [path for path, part in patient.model.named_modules() if isinstance(part, holders)]
+    blocks = [path for stack in patient.layout.stacks for path in stack.blocks]
+    return bool(blocks) and all(any(path.startswith(one) for one in copied) for path in blocks)
+
+
+def _tree(patient: _Patient) -> tuple[Translation | None, str]:
+    config = patient.config
+    try:
+        source = recording_of(patient.ready.model, patient.given)
+        return translate(source, patient.batches[0], stack=config.stack, blocks=config.blocks), ""
+    except NotTranslated as error:
+        return None, first_line(error)
+
+
+def _mechanism(tree: Translation, fed: EmbeddedTexts) -> tuple[Mechanism | None, str]:
+    try:
+        return mechanism(tree.network, fed.x, fed.context, is_token=fed.keep), ""
+    except NotUnderstood as error:
+        return None, first_line(error)
+
+
+def _start(patient: _Patient) -> Start | None:
+    """The same configuration freshly drawn, on the same texts; None where there is no configuration to draw from."""
+    source, config = patient.source, patient.config
+    if not isinstance(source, str | os.PathLike):
+        return None
+    try:
+        drawn = load_drawn(
+            source, weights="initial", seed=config.seed, dtype=config.dtype, device=config.device, **config.loading
+        )
+        found = _scan(patient, drawn, patient.batches)
+    except RankscopeError:
+        return None
+    last = _ratios(found)[-1]
+    collapsed = {"collapsing": True, "collapsed": True, "undecided": None, "no numbers": None}
+    return Start(ratio=last.mean, collapsed=collapsed.get(found.verdict.verdict, False))
+
+
+# --------------------------------------------------------------------------------------------------- training of copies
+
+
+def _probe(patient: _Patient) -> Probe | NotProbed:
+    config = patient.config
+    return probe_model(
+        patient.model,
+        patient.batches,
+        generator=torch.Generator().manual_seed(config.seed),
+        lr=config.lr,
+        loss=patient.loss,
+        layout=patient.layout,
+        stack=config.stack,
+        mask_token=patient.mask_token,
+        is_trained=not patient.fresh and not config.probe,
+    )
+
+
+def _treated(
+    patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Mechanism | None
+) -> Remedies:
+    """What would change it: every change run in the tree, those that help probed for three steps."""
+    names = [] if found is None else [one.name for one in found.causes]
+    stock = _stock(patient)
+    loss = None
+    if stock is not None:
+        loss = chosen_loss(
+            stock.base, stock.batches[0], given=patient.loss, seed=patient.config.seed, mask_token=patient.mask_token
+        )
+    if not (patient.fresh or patient.config.probe):
+        prober = None
+    elif stock is not None and loss is not None:
+        prober = graft_prober(stock, loss, lr=patient.config.lr)
+    else:
+        prober = tree_prober(fed.x, fed.context, keep=fed.keep, seed=patient.config.seed, lr=patient.config.lr)
+    return remedies(
+        tree.network,
+        fed.x,
+        fed.context,
+        is_token=fed.keep,
+        causes=names,
+        seed=patient.config.seed,
+        prober=prober,
+    )
+
+
+def _stock(patient: _Patient) -> Stock | None:
+    """The model with changed trees in place of its blocks, where that can be trained."""
+    try:
+        return stock_of(patient.model, patient.batches[:1], stack=patient.config.stack)
+    except RankscopeError:
+        return None
