@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rankscope.findings.collapse import CollapseFinding as CollapseFinding
     from rankscope.findings.compare import CompareConfig as CompareConfig
     from rankscope.findings.compare import CompareFinding as CompareFinding
+    from rankscope.findings.diagnose import DiagnoseConfig as DiagnoseConfig
+    from rankscope.findings.diagnose import DiagnoseFinding as DiagnoseFinding
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.layers import LayersFinding as LayersFinding
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from rankscope.studies.certify import certify as certify
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
+    from rankscope.studies.diagnose import diagnose as diagnose
     from rankscope.studies.equilibria import equilibria as equilibria
     from rankscope.studies.paths import decompose as decompose
     from rankscope.studies.paths import paths as paths
@@ -107,6 +110,7 @@ _HOME = {
     "findings.claims": ("ClaimsConfig", "ClaimsFinding"),
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
+    "findings.diagnose": ("DiagnoseConfig", "DiagnoseFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.atlas": ("AtlasConfig", "AtlasFinding", "LayerFacts"),
     "findings.layers": ("LayersFinding",),
@@ -123,6 +127,7 @@ _HOME = {
     "studies.certify": ("certify",),
     "studies.collapse": ("collapse",),
     "studies.compare": ("compare",),
+    "studies.diagnose": ("diagnose",),
     "studies.equilibria": ("equilibria",),
     "studies.predict": ("predict",),
     "studies.paths": ("decompose", "paths"),
@@ -160,6 +165,8 @@ __all__ = [
     "CompareConfig",
     "CompareFinding",
     "Context",
+    "DiagnoseConfig",
+    "DiagnoseFinding",
     "EffectivenessConfig",
     "EquilibriaConfig",
     "EquilibriaFinding",
@@ -198,6 +205,7 @@ __all__ = [
     "collapse",
     "compare",
     "decompose",
+    "diagnose",
     "effectiveness",
     "equilibria",
     "find_measure",

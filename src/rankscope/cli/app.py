@@ -32,6 +32,17 @@ COMMANDS = {
         study="rankscope.studies.compare:compare",
         view="rankscope.findings.compare:CompareView",
     ),
+    "diagnose": CommandSpec(
+        CAUSE,
+        "Say what is wrong with a model, on which line, and what to change.",
+        (
+            "diagnose train.py:model --call train.py:step",
+            "diagnose gpt2 --weights initial --random-tokens 4x64 --lr 3e-4 --output diagnosis.html",
+        ),
+        config="rankscope.findings.diagnose:DiagnoseConfig",
+        study="rankscope.studies.diagnose:diagnose",
+        view="rankscope.findings.diagnose:DiagnoseView",
+    ),
     "ablate": CommandSpec(
         CAUSE,
         "Run a model without skips, MLPs or norms; name the part to blame.",
