@@ -405,6 +405,9 @@ class Remedy(Value):
     factor: Number = None
     """The dose as a number, where the name gives a formula: the factor on the branches or the skips."""
 
+    sites: tuple[str, ...] = ()
+    """Of biases, where they stand: attention, mlp, norm."""
+
     before: Number = None
     """Unit residual ratio after the last block as the model is, geometric mean over texts."""
 

@@ -112,6 +112,7 @@ class Candidate:
         change: what it does to the steps of a recorded pass; None where linear response has no rule.
         factor: the dose as a number.
         price: what it costs.
+        sites: of biases, where they stand.
         only_if_it_helps: not worth a word otherwise.
     """
 
@@ -121,6 +122,7 @@ class Candidate:
     change: Callable[[Network], Change] | None = None
     factor: float | None = None
     price: Price | None = None
+    sites: tuple[str, ...] = ()
     only_if_it_helps: bool = False
 
 
@@ -235,6 +237,7 @@ def _biases(network: Network, causes: Sequence[str] | None) -> Iterator[Candidat
             make=lambda net: without_biases(net, sites),
             change=lambda _: Change(without_bias=sites),
             factor=0.0,
+            sites=sites,
             only_if_it_helps=causes is None,
         )
     if has_gains(network) and (causes is None or "norm-gain" in causes):
@@ -484,11 +487,12 @@ class _Own:
         found = []
         for first, second in combinations(better, 2):
             pair = sorted((first.candidate, second.candidate), key=lambda one: one.kind != "redraw")
-            found.append(self.tried(_joined(*pair)))
+            found.append(self.tried(joined(*pair)))
         return found
 
 
-def _joined(first: Candidate, second: Candidate) -> Candidate:
+def joined(first: Candidate, second: Candidate) -> Candidate:
+    """Two changes one after the other."""
     return Candidate(
         name=f"{first.name} + {second.name}",
         kind="several",
@@ -569,6 +573,7 @@ def _remedy(
         kind=candidate.kind,
         factor=candidate.factor,
         price=candidate.price,
+        sites=candidate.sites,
         keeps_function=bool(outcomes) and all(one.keeps_function for one in outcomes),
         before=_ratio_of(before),
         predicted=_ratio_of(foretold),
