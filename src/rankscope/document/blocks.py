@@ -157,6 +157,7 @@ class Document:
         definitions: of the measures it shows, by their ids.
         origin: configuration, versions, seeds: everything needed to make it again.
         made_by: the command line.
+        width: letters of a line in a terminal, for a page that is made to fit one screen.
     """
 
     title: str
@@ -166,6 +167,7 @@ class Document:
     definitions: Sequence[tuple[str, str]] = ()
     origin: Mapping[str, object] = field(default_factory=dict)
     made_by: str = ""
+    width: int | None = None
 
 
 def text_of(cell: Cell | str) -> str:

@@ -38,7 +38,22 @@ LONGEST_LINE = 110
 def to_text(document: Document, *, dims: bool = False) -> str:
     """The document as text; ``dims`` marks faint cells by codes that a terminal understands."""
     head = "\n".join(map(printable, [document.title, *document.facts]))
-    return "\n\n".join([head, *_all(document.blocks, dims)]) + "\n"
+    text = "\n\n".join([head, *_all(document.blocks, dims)]) + "\n"
+    return (
+        text
+        if document.width is None
+        else "\n".join(_narrow(line, document.width) for line in text.split("\n"))
+    )
+
+
+def _narrow(line: str, width: int) -> str:
+    """A sentence broken at a width; rows of tables, code and lists, which have wider gaps, stay as they are.
+
+    >>> _narrow("a sentence that is too long", 12)
+    'a sentence\\nthat is too\\nlong'
+    """
+    is_prose = len(line) > width and "  " not in line
+    return fill(line, width, break_long_words=False, break_on_hyphens=False) if is_prose else line
 
 
 def align(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

@@ -12,15 +12,15 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from rankscope.charts import Chart, Line, Panel, Picture, Point
-from rankscope.core.words import count, listed, number, percent, sentence
+from rankscope.core.words import count, listed, number, sentence
 from rankscope.document import (
     Block,
     Document,
     Figure,
     Lines,
     Notes,
+    Prose,
     Section,
-    Tabular,
     Tone,
     Verdict,
     some,
@@ -28,7 +28,6 @@ from rankscope.document import (
 from rankscope.errors import ConfigError
 from rankscope.findings.asked import Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
-from rankscope.findings.blocks import how_to_read
 from rankscope.findings.laws import LawResult, Laws
 from rankscope.findings.mechanism import Cause, Mechanism
 from rankscope.findings.remedies import NotProbed, Probe, Remedies, Remedy
@@ -84,9 +83,7 @@ class DiagnoseConfig(ModelInputs):
     )
     lr: float = option(1e-3, "Learning rate of the three steps and of --try (AdamW).", gt=0, le=10)
     probe: bool = option(False, "Train three steps on a copy, also of a model whose weights are trained.")
-    try_: bool = option(
-        False, "Train copies, as given and with the best remedies, and compare losses."
-    )
+    try_: bool = option(False, "Train copies, as given and with the best remedies, and compare losses.")
     steps: int = option(300, "Steps of --try.", ge=1)
     tries: int = option(3, "Seeds of --try.", ge=2, le=20)
     seed: int = option(0, "Of initial weights, random tokens and everything that is drawn.", ge=0, lt=2**63)
@@ -419,56 +416,75 @@ class DiagnoseFinding(Finding):
     # ------------------------------------------------------------------------------------------------ the page
 
     def document(self) -> Document:
-        """One page: the conclusion, what to write, then everything that says so."""
+        """One page: the conclusion, what to write, then everything that says so; in a terminal one screen."""
+        treated, why = self.treatment, self.mechanism
         return Document(
             title=f"Diagnosis of {self.model}",
             command="diagnose",
             facts=[
-                "freshly drawn weights" if self.fresh else "trained weights",
-                count(self.texts, "text"),
-                "read as a tree of parts" if self.translated else "not read as a tree of parts",
+                ", ".join(
+                    [
+                        "freshly drawn weights" if self.fresh else "trained weights",
+                        count(self.texts, "text"),
+                        "read as a tree of parts" if self.translated else "not read as a tree of parts",
+                    ]
+                )
             ],
             blocks=some(
                 Verdict(self.headline, self.words, self.tone),
-                bool(self.remedies) and Section("What to write", list(self._recipes())),
-                *how_to_read(self._meanings()),
-                bool(self.pictures()) and Section("Pictures", [Figure(self.pictures())], only="html"),
-                self.treatment is not None
-                and Section("Remedies", [self.treatment.tabular(), Notes(self.treatment.legend)]),
-                self.treatment is not None
-                and self.treatment.trial is not None
-                and Section("Trained with remedies", [self.treatment.trial.tabular()]),
-                bool(self.laws) and Section("Wiring laws", [self._laws()]),
-                self.mechanism is not None
-                and bool(self.mechanism.groups)
-                and Section(
-                    "What makes the ratio fall",
-                    [self.mechanism.tabular(), Notes(self.mechanism.legend)],
-                    only="html",
-                ),
-                self.mechanism is not None
-                and bool(self.mechanism.sums)
+                *self._recipes(),
+                bool(self.laws) and Section("Wiring laws", [Notes(list(self._law_lines()))], only="text"),
+                bool(self._meanings())
+                and Section("How to read this", [Prose(self._meanings())], only="html"),
+                bool(self.pictures())
+                and Section("Pictures", [Figure(one) for one in self.pictures()], only="html"),
+                treated is not None
+                and Section("Remedies", [Notes(treated.legend), treated.tabular()], only="html"),
+                treated is not None
+                and treated.trial is not None
+                and Section("Trained with remedies", [treated.trial.tabular()]),
+                bool(self.laws) and Section("Wiring laws", [Laws(results=self.laws).tabular()], only="html"),
+                why is not None
+                and bool(why.groups)
+                and Section("What makes the ratio fall", [Notes(why.legend), why.tabular()], only="html"),
+                why is not None
+                and bool(why.sums)
                 and Section(
                     "Every sum of a skip and a branch",
-                    [self.mechanism.sums_tabular(), Notes(self.mechanism.sums_legend)],
+                    [Notes(why.sums_legend), why.sums_tabular()],
                     only="html",
                 ),
                 bool(self.not_checked)
                 and Section("Not checked", [Notes([one.sentence for one in self.not_checked])], only="html"),
             ),
             origin=self.provenance,
+            width=80,
         )
 
-    def _laws(self) -> Tabular:
-        return Laws(results=self.laws).tabular()
+    def _law_lines(self) -> Iterator[str]:
+        """The laws by their state, in a few lines."""
+        for state, said in (("broken", "broken"), ("holds", "hold"), ("meant", "not meant to hold")):
+            names = [one.name for one in self.laws if one.state == state]
+            if names:
+                yield f"{said}: {', '.join(names)}"
+        left = [f"{one.name} ({one.why})" for one in self.laws if one.state == "not checked"]
+        if left:
+            yield f"not checked: {', '.join(left)}"
 
-    def _recipes(self) -> Iterator[Block]:
-        """What to write for the best remedies."""
-        for one in self.remedies[:SHOWN_REMEDIES]:
-            place = "" if one.line is None else f"{one.line.file}:{one.line.number}"
-            before = [f"- {line}" for line in one.code_before.splitlines()]
-            after = [f"{'+' if before else ' '} {line}" for line in one.code.splitlines()]
-            yield Section(f"{one.name}{f', {place}' if place else ''}", [Lines([*before, *after] or [one.sentence])])
+    def _recipes(self) -> Iterator[Section]:
+        """What to write for the best remedies: all of them on a page, the first in a terminal."""
+        known = [one for one in self.remedies if one.code]
+        for reader, shown in (("text", known[:SHOWN_REMEDIES]), ("html", known)):
+            blocks: list[Block] = []
+            for one in shown:
+                place = "" if one.line is None else f" ({one.line.file}:{one.line.number})"
+                before = [f"  - {line}" for line in one.code_before.splitlines()]
+                after = [f"  + {line}" for line in one.code.splitlines()]
+                ratio = f"{number(one.before)} -> {number(one.ratio)}"
+                blocks.append(Lines([f"{one.rank}. {one.name}: {ratio}{place}", *before, *after]))
+            if blocks:
+                title = "What to write, best first (equal ranks are ties)"
+                yield Section(title, blocks, only="text" if reader == "text" else "html")
 
     def _meanings(self) -> list[str]:
         """What the words mean that were used."""
@@ -510,7 +526,11 @@ class DiagnoseFinding(Finding):
                     notes=[f"{UNIT}; 0: all tokens are equal"],
                 )
             )
-        if self.mechanism is not None and self.mechanism.groups and (self.mechanism.fall or 0.0) > math.log(3):
+        if (
+            self.mechanism is not None
+            and self.mechanism.groups
+            and (self.mechanism.fall or 0.0) > math.log(3)
+        ):
             shown += [self.mechanism.bars(), self.mechanism.panel()]
         return shown
 
@@ -519,12 +539,3 @@ class DiagnoseFinding(Finding):
         if not self.pictures():
             raise ConfigError("this diagnosis has no picture: neither scan nor mechanism was asked for")
         return Chart(self.pictures(), title=f"{self.model}: {self.headline}")
-
-
-def share_words(share: float | None) -> str:
-    """A share of a fall.
-
-    >>> share_words(0.57)
-    '57% of the fall'
-    """
-    return "" if share is None else f"{percent(share)} of the fall"

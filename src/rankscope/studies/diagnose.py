@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, Option, RankscopeError
+from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, RankscopeError
 from rankscope.findings.diagnose import DiagnoseConfig, DiagnoseFinding, Start
 from rankscope.findings.laws import Laws
 from rankscope.findings.mechanism import Mechanism
@@ -23,6 +23,7 @@ from rankscope.findings.scan.entries import Entry
 from rankscope.findings.verdict import UNIT
 from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock, stock_of
+from rankscope.probe.run import own_words
 from rankscope.probe.training_loss import chosen_loss
 from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
 from rankscope.sources.given import not_a_model
@@ -33,7 +34,6 @@ from rankscope.sources.streams import in_one_stream
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
-from rankscope.probe.run import own_words
 from rankscope.studies.inputs import (
     CallInputs,
     MeasuredBatches,
@@ -179,7 +179,10 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         fed = next(feeds_of(tree, iter(patient.batches[:1]), config.blocks))
         found, obstacle = _mechanism(tree, fed)
     step()
-    is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in ("collapsing", "collapsed")
+    is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in (
+        "collapsing",
+        "collapsed",
+    )
     probe = _probe(patient) if "probe" in config.only else None
     treated = None
     if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
@@ -259,7 +262,12 @@ def _start(patient: _Patient) -> Start | None:
         return None
     try:
         drawn = load_drawn(
-            source, weights="initial", seed=config.seed, dtype=config.dtype, device=config.device, **config.loading
+            source,
+            weights="initial",
+            seed=config.seed,
+            dtype=config.dtype,
+            device=config.device,
+            **config.loading,
         )
         found = _scan(patient, drawn, patient.batches)
     except RankscopeError:
@@ -287,23 +295,27 @@ def _probe(patient: _Patient) -> Probe | NotProbed:
     )
 
 
-def _treated(
-    patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Mechanism | None
-) -> Remedies:
+def _treated(patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Mechanism | None) -> Remedies:
     """What would change it: every change run in the tree, those that help probed for three steps."""
     names = [] if found is None else [one.name for one in found.causes]
     stock = _stock(patient)
     loss = None
     if stock is not None:
         loss = chosen_loss(
-            stock.base, stock.batches[0], given=patient.loss, seed=patient.config.seed, mask_token=patient.mask_token
+            stock.base,
+            stock.batches[0],
+            given=patient.loss,
+            seed=patient.config.seed,
+            mask_token=patient.mask_token,
         )
     if not (patient.fresh or patient.config.probe):
         prober = None
     elif stock is not None and loss is not None:
         prober = graft_prober(stock, loss, lr=patient.config.lr)
     else:
-        prober = tree_prober(fed.x, fed.context, keep=fed.keep, seed=patient.config.seed, lr=patient.config.lr)
+        prober = tree_prober(
+            fed.x, fed.context, keep=fed.keep, seed=patient.config.seed, lr=patient.config.lr
+        )
     return remedies(
         tree.network,
         fed.x,
