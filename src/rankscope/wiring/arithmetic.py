@@ -16,6 +16,7 @@ from rankscope.sources.roles import is_norm
 from rankscope.wiring.culprits import declared_line, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
+from rankscope.wiring.rest import at_rest
 from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import EXPERTS, site_of
 
@@ -39,7 +40,7 @@ def deterministic(subject: Subject) -> LawResult:
             line, site = _random_outside(subject)
             return result("deterministic", "broken", "random", site=site, line=line, number=_gap(before, ran.roots[name]))
     for piece in subject.pieces:
-        before, after = base.states[piece.place.order], ran.states[piece.place.order]
+        before, after = subject.state_of(base, piece), subject.state_of(ran, piece)
         if before is not None and _differ(before, after, subject.clearly):
             node = None if piece.graph is None else next(iter(piece.graph.random()), None)
             return result(
@@ -74,7 +75,8 @@ def _random_outside(subject: Subject) -> tuple[Line | None, str | None]:
     """The first operation of the whole model that draws random numbers outside of its blocks."""
     subject.count_part(1.0)
     try:
-        graph = captured(subject.model, *subject.batch.arguments()).graph
+        with at_rest(subject.model):
+            graph = captured(subject.model, *subject.batch.arguments()).graph
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -122,7 +124,10 @@ def _epsilons(piece: Piece) -> Iterator[_Epsilon]:
     region = piece.region
     for node in () if region is None else region.order:
         if node.kind in ("layer_norm", "native_layer_norm", "rms_norm"):
-            eps = node.args[4 if "layer" in node.kind else 3] if len(node.args) > 3 else None
+            place = 4 if "layer" in node.kind else 3
+            eps = node.args[place] if len(node.args) > place else node.kwargs.get("eps")
+            if eps is None and "layer" in node.kind:
+                eps = 1e-5  # its default
             if not isinstance(eps, float) or eps <= 0:
                 continue
             rows = node.args[0].value.double().flatten(-len(node.args[1]))

@@ -152,6 +152,6 @@ def _equal_models(model: nn.Module) -> LawResult | None:
 def _is_a_model(module: nn.Module) -> bool:
     """Whether a part holds a list of parts with matrices of their own, as stacks of blocks do."""
     return any(
-        isinstance(one, nn.ModuleList | nn.Sequential) and sum(bool(_matrices(part)) for part in one) >= 1
+        isinstance(one, nn.ModuleList | nn.Sequential) and any(_matrices(part) for part in one._modules.values() if part is not None)
         for one in module.modules()
     )

@@ -21,8 +21,9 @@ from rankscope.wiring.culprits import declared_line, is_own_code
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
+from rankscope.wiring.rest import at_rest
 from rankscope.wiring.slopes import Slopes, slopes_of
-from rankscope.wiring.subject import Subject, at_rest
+from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
 
 START = 1.0
@@ -82,6 +83,8 @@ def _without(subject: Subject, slopes: Slopes, name: str) -> tuple[bool, Line | 
     has_run = owner in slopes.called or (is_inside_attention and above in slopes.called)
     is_raw = not _is_torchs(module)
     if has_run and not is_raw:
+        if not _is_of_own_code(model, owner):
+            return False, None, owner  # a library computes what this call does not return
         piece = _piece_of(subject, name)
         line = None if piece is None else _line_of_use(piece, name)
         return True, line or declared_line(model, name), owner
@@ -116,6 +119,16 @@ def is_own_holder(model: nn.Module, path: str) -> bool:
         if not _is_list(part):
             return is_own_code(part) and not _is_torchs(part)
     return False
+
+
+def _is_of_own_code(model: nn.Module, path: str) -> bool:
+    """Whether the innermost module around a part that is none of torch's is the user's own."""
+    while path:
+        path = path.rpartition(".")[0]
+        part = model.get_submodule(path)
+        if not _is_torchs(part):
+            return is_own_code(part)
+    return True
 
 
 def _is_list(module: nn.Module) -> bool:

@@ -157,7 +157,9 @@ def _not_finite(subject: Subject) -> LawResult | None:
     """The first operation that makes numbers that are not finite out of finite ones."""
     ran = subject.base
     for piece in subject.pieces:
-        state = ran.states[piece.place.order]
+        state = subject.state_of(ran, piece)
+        if piece.shared is not None and piece.region is not None:
+            state = piece.region.target.value
         if state is None or bool(state.isfinite().all()):
             continue
         node = None

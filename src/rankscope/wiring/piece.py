@@ -21,6 +21,7 @@ from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.safety import first_line
 from rankscope.sources.taps import first_tensor
+from rankscope.wiring.rest import at_rest
 
 MOST_TOKENS = 8
 """So many tokens are moved one by one; of more, some all over the text."""
@@ -73,15 +74,21 @@ class Piece:
     count: Callable[[float], None]
     clearly: float
 
+    shared: tuple[Captured, Node, Node] | None = None
+    """Operations of a larger module, and the states between which this block lies, where no module stands for it."""
+
     failure: str = ""
     """Why its operations cannot be written down."""
 
     @cached_property
     def captured(self) -> Captured | None:
         """Its operations in float64; None where they cannot be written down."""
+        if self.shared is not None:
+            return self.shared[0]
         self.count(1.0)
         try:
-            return captured(self.module, self.args, self.kwargs)
+            with at_rest(self.module):
+                return captured(self.module, self.args, self.kwargs)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -99,6 +106,10 @@ class Piece:
         graph = self.graph
         if graph is None:
             return None
+        if self.shared is not None:
+            _, root, target = self.shared
+            region = Region(graph, (root,), target)
+            return region if region.depends(target) and target is not root else None
         root = graph.inputs.get(self.stream)
         outputs = [one for one in graph.outputs if one.value.is_floating_point() and one.value.ndim >= 2]
         if root is None or not outputs:
@@ -134,6 +145,8 @@ class Piece:
                 torch.manual_seed(0)
                 if self.region is not None and not self._has_guards:
                     return self.region.replay(self.region.target, {self.region.roots[0]: x})
+                if self.shared is not None:
+                    return None  # another branch may be taken on other numbers, and a part cannot be called
                 if self.captured is not None and self.region is not None:
                     args, kwargs = self.captured.with_states({self.stream: x})
                     return first_tensor(self.captured.again(args, kwargs))
@@ -150,8 +163,7 @@ class Piece:
             for path, leaf in leaves
         ]
         args, kwargs = tree_unflatten(clones, form)
-        with torch.random.fork_rng(devices=()), torch.no_grad():
-            torch.manual_seed(0)
+        with at_rest(self.module):
             return first_tensor(self.module(*args, **kwargs))
 
     @cached_property

@@ -5,15 +5,14 @@ The model, its mode, buffers, gradients, hooks and all random states are afterwa
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path, tree_map
@@ -25,18 +24,19 @@ from rankscope.sources.calls import given_calls
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.given import checked_module, inside
 from rankscope.sources.layout import layout_of
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import holds_tokens
-from rankscope.sources.operations import Line
+from rankscope.sources.operations import Line, Node, captured
 from rankscope.sources.operations.lines import line_now
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.plain_run import as_model_errors
 from rankscope.sources.roles import block_width
 from rankscope.sources.safety import first_line
 from rankscope.sources.streams import in_one_stream
-from rankscope.sources.taps import entering, first_tensor, plain_code
+from rankscope.sources.taps import entering, first_tensor, tapped
 from rankscope.wiring.piece import Piece, Place
+from rankscope.wiring.rest import at_rest
 
 MOST_FORWARDS, MOST_BACKWARDS = 40, 4
 """Passes that all laws together may take; parts of a pass count as parts."""
@@ -227,7 +227,7 @@ class Subject:
 
     def _pieces(self, calls: list[_Call]) -> tuple[Piece, ...]:
         share = 1.0 / max(len(calls), 1)
-        return tuple(
+        found = [
             Piece(
                 module=call.module,
                 args=call.args,
@@ -238,8 +238,64 @@ class Subject:
                 clearly=self.clearly,
             )
             for order, call in enumerate(calls)
-            if call.stream
-        )
+            if call.stream and call.stack.program is None and not call.stack.enters
+        ]
+        for order, call in enumerate(calls):
+            if call.stack.program is not None or call.stack.enters:
+                found += self._cut_out(call, order)
+        return tuple(found)
+
+    def _cut_out(self, call: _Call, order: int) -> list[Piece]:
+        """Blocks for which no module stands, as parts of the operations of the module that runs them.
+
+        Their states are known from a run; the operations that make them are found by their numbers.
+        """
+        states: list[Tensor] = []
+
+        def receive(_: str, __: int, site: str, state: Tensor) -> None:
+            if site == "block":
+                states.append(state.clone())
+
+        self._check_room()
+        layout = Layout(family="", stacks=(call.stack,))
+        try:
+            with at_rest(self.model), tapped(self.model, layout, receive, texts=None):
+                run_batch(self.model, self.batch)
+            self.count_part(1.0)
+            with at_rest(self.model):
+                taken = captured(call.module, call.args, call.kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return []
+        nodes = _made(taken.graph.nodes, states)
+        if nodes is None:
+            return []
+        many = max(len(nodes) - 1, 1)
+        return [
+            Piece(
+                module=call.module,
+                args=call.args,
+                kwargs=call.kwargs,
+                stream=call.stream,
+                place=Place(call.stack.name, number, call.path, two.line, (), order),
+                count=lambda parts: self.count_part(parts / many),
+                clearly=self.clearly,
+                shared=(taken, one, two),
+            )
+            for number, (one, two) in enumerate(pairwise(nodes), 1)
+        ]
+
+    def state_of(self, ran: Ran, piece: Piece) -> Tensor | None:
+        """What left a block in a run; None where no module stands for the block."""
+        return None if piece.shared is not None else ran.states[piece.place.order]
+
+    def root_of(self, stack: str) -> Tensor | None:
+        """What entered a stack in the run on the batch as it is."""
+        if stack in self.base.roots:
+            return self.base.roots[stack]
+        first = next(iter(self.stack_of(stack)), None)
+        return None if first is None else first.state
 
     def stack_of(self, name: str) -> tuple[Piece, ...]:
         """The pieces of one stack in order."""
@@ -389,29 +445,6 @@ def other_slice(value: Tensor, axis: int, place: int) -> Tensor:
     return found
 
 
-@contextmanager
-def at_rest(model: nn.Module, *, seed: int = 0) -> Iterator[None]:
-    """Evaluation mode without gradients and with known random numbers; everything as before afterwards."""
-    held = [(one, one.detach().clone()) for one in model.buffers() if not one.is_inference()]
-    slopes = [(one, one.grad) for one in model.parameters()]
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=()), quiet(model), plain_code(model):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
-        with torch.no_grad():
-            for one, before in held:
-                if not torch.equal(one, before):  # running statistics of a norm that is kept in training
-                    one.copy_(before)
-        for parameter, slope in slopes:
-            parameter.grad = slope
-
-
 def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None = None) -> Subject:
     """A subject from what a caller gives: a model and a batch in any form, or a recording."""
     if isinstance(model, Seen):
@@ -455,6 +488,22 @@ def checked_base(subject: Subject) -> None:
             f"{type(subject.model).__name__} returned no floating-point tensor; the laws look at what it computes: "
             "return a tensor, or a tuple, dict or dataclass with one"
         )
+
+
+def _made(nodes: list[Node], states: list[Tensor]) -> list[Node] | None:
+    """The operations that return some states, in order; None where one is not found."""
+    found: list[Node] = []
+    waiting = iter(nodes)
+    for state in states:
+        size = float(state.double().norm()) or 1.0
+        for node in waiting:
+            is_alike = node.value.shape == state.shape and node.value.is_floating_point()
+            if is_alike and float((node.value.double() - state.double()).norm()) <= 1e-3 * size:
+                found.append(node)
+                break
+        else:
+            return None
+    return found if len(found) > 1 else None
 
 
 def _inner(stack: Stack) -> tuple[str, ...]:

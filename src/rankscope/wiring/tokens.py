@@ -153,7 +153,7 @@ def _effect(piece: Piece, where: Tensor, forbidden: Tensor, axis: int) -> float 
 def _outside(subject: Subject) -> LawResult:
     """What happens before, between and after the blocks: the last token is changed in the inputs."""
     holds = result("causality", "holds", number=0.0, floor=subject.clearly)
-    if len(subject.stacks) != 1 or not subject.token_inputs:
+    if len(subject.stacks) != 1 or len(subject.token_inputs) != 1:  # a memory may be read whole
         return holds
     stack = subject.stacks[0]
     axis = subject.text_axes[stack.name]
@@ -188,7 +188,7 @@ def order(subject: Subject) -> LawResult:
     if not subject.stacks or not subject.token_inputs:
         return result("order", "not checked", "no blocks" if not subject.stacks else "no positions")
     stack = subject.stacks[0]
-    root = subject.base.roots.get(stack.name)
+    root = subject.root_of(stack.name)
     positions = _positions(subject.model)
     if root is None or root.ndim != 3 or root.shape[1 - subject.text_axes[stack.name]] < 3:
         return result("order", "not checked", "one token")
