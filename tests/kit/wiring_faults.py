@@ -443,4 +443,34 @@ FAULTS = (
         ),
         at="self.layers = nn.TransformerEncoder(",
     ),
+    Fault(
+        name="mask of the model off by one",
+        model="multihead",
+        law="causality",
+        block=1,
+        edits=(
+            (
+                "        t = ids.shape[1]\n",
+                "        t = ids.shape[1]\n        mask = torch.triu(torch.ones(t, t), diagonal=2).bool()\n",
+            ),
+            ("x = block(x, None, key_padding_mask)", "x = block(x, mask, key_padding_mask)"),
+        ),
+        at="mask = torch.triu(",
+    ),
+    Fault(
+        name="mask not passed on",
+        model="multihead",
+        law="causality",
+        block=2,
+        edits=(
+            (
+                "x = block(x, None, key_padding_mask)",
+                "x = block(x, None if number == 1 else mask, key_padding_mask)",
+            ),
+            (
+                "        t = ids.shape[1]\n",
+                "        t = ids.shape[1]\n        mask = torch.triu(torch.ones(t, t), diagonal=1).bool()\n",
+            ),
+        ),
+    ),
 )

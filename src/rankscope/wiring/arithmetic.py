@@ -9,14 +9,13 @@ from torch import Tensor
 
 from rankscope.errors import is_out_of_memory
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Node, Region, captured
+from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.region import run_again
 from rankscope.sources.roles import is_norm
 from rankscope.wiring.culprits import declared_line, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
-from rankscope.wiring.rest import at_rest
 from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import EXPERTS, site_of
 
@@ -73,13 +72,8 @@ def _gap(before: Tensor, after: Tensor | None) -> float | None:
 
 def _random_outside(subject: Subject) -> tuple[Line | None, str | None]:
     """The first operation of the whole model that draws random numbers outside of its blocks."""
-    subject.count_part(1.0)
-    try:
-        with at_rest(subject.model):
-            graph = captured(subject.model, *subject.batch.arguments()).graph
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
+    graph = subject.whole_graph
+    if graph is None:
         return None, None
     inside = tuple(f"{path}." for stack in subject.stacks for path in stack.blocks if path)
     drawn = [node for node in graph.random() if not f"{node.path}.".startswith(inside or ("\0",))]

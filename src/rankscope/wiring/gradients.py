@@ -3,6 +3,7 @@
 import ast
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from rankscope.wiring.slopes import Slopes, slopes_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
 
+TEACHERS = re.compile(r"teacher|ema|momentum|target", re.IGNORECASE)
+"""Parts that are run without gradients on purpose."""
+
 START = 1.0
 """A fresh model's loss may be so far from the logarithm of its classes: its logits are not all equal."""
 
@@ -48,7 +52,7 @@ def gradient(subject: Subject) -> LawResult:
         return result("gradient", "broken", "no gradient", what="every parameter")
     meant = ""
     for name, slope in slopes.parameters.items():
-        if EXPERTS.search(name) or _is_expert(subject.model, name):
+        if EXPERTS.search(name) or TEACHERS.search(name) or _is_expert(subject.model, name):
             continue
         if slope is None:
             is_broken, line, site = _without(subject, slopes, name)
@@ -152,9 +156,10 @@ def _is_expert(model: nn.Module, name: str) -> bool:
 def _is_mentioned(kind: type, attribute: str) -> bool:
     """Whether a class speaks of an attribute anywhere but where it makes it; classes without source do."""
     for base in kind.__mro__:
+        if base in (nn.Module, object):
+            continue
         try:
-            file = inspect.getsourcefile(base) or ""
-            if base in (nn.Module, object) or is_library(file):
+            if is_library(inspect.getsourcefile(base) or ""):
                 continue
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         except (OSError, TypeError, SyntaxError):
@@ -233,6 +238,10 @@ class LossRan:
 
 class _Watch(TorchDispatchMode):
     """Sees the logarithms of a softmax, and over how many classes they run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what would be skipped is the compiler, which takes seconds to import
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -184,7 +184,8 @@ class Piece:
         """The state with noise of the state's own size where a mask says so."""
         spread = float(self.state.double().std(correction=0)) or 1.0
         drawn = draw(self.state.shape, size * spread, seed).to(self.state)
-        return torch.where(where.expand(self.state.shape), self.state + drawn, self.state)
+        where = where.to(self.state.device).expand(self.state.shape)
+        return torch.where(where, self.state + drawn, self.state)
 
     def moved_rows(self, where: Tensor, *, size: float = 1.0) -> Tensor | None:
         """Which rows of what leaves move if those at ``where`` do; None where it cannot be run."""
@@ -196,7 +197,7 @@ class Piece:
         else:
             a, b = self.base.double(), after.double()
             moved = (a - b).abs() > self.clearly * torch.maximum(a.abs(), b.abs()).amax(-1, keepdim=True)
-        return moved.any(-1)
+        return moved.any(-1).cpu()
 
     def slice_at(self, axis: int, place: int) -> Tensor:
         """True on one slice of the state."""
@@ -226,12 +227,16 @@ class Piece:
         return bool((moved & others).any())
 
     @cached_property
-    def tokens_moved(self) -> dict[tuple[int, int], Tensor]:
-        """For some tokens, which tokens of the same text they move, by axis of texts and token."""
+    def _readers(self) -> dict[int, dict[int, Tensor]]:
         return {}
 
     def readers(self, text_axis: int) -> dict[int, Tensor]:
         """Which tokens move if one does, for tokens all over the text; every text has another token moved."""
+        if text_axis not in self._readers:
+            self._readers[text_axis] = self._read_by(text_axis)
+        return self._readers[text_axis]
+
+    def _read_by(self, text_axis: int) -> dict[int, Tensor]:
         axis = 1 - text_axis
         texts, tokens = self.state.shape[text_axis], self.state.shape[axis]
         chosen = spread_over(tokens, MOST_TOKENS)

@@ -27,7 +27,7 @@ from rankscope.sources.layout import layout_of
 from rankscope.sources.live import run_batch
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import holds_tokens
-from rankscope.sources.operations import Line, Node, captured
+from rankscope.sources.operations import Graph, Line, Node, captured
 from rankscope.sources.operations.lines import line_now
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.plain_run import as_model_errors
@@ -301,6 +301,18 @@ class Subject:
         """The pieces of one stack in order."""
         return tuple(one for one in self.pieces if one.place.stack == name)
 
+    @cached_property
+    def whole_graph(self) -> Graph | None:
+        """The operations of the whole model; None where they cannot be written down."""
+        self.count_part(1.0)
+        try:
+            with at_rest(self.model):
+                return captured(self.model, *self.batch.arguments()).graph
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+
     # axes
 
     @cached_property
@@ -312,9 +324,10 @@ class Subject:
     def text_axes(self) -> Mapping[str, int]:
         """Along which axis of what enters each stack texts lie.
 
-        Two things tell: blocks mix tokens, and positions make equal tokens different. Where the two contradict each
-        other, or blocks mix both axes equally often, texts lie where the first axis of the inputs goes, as usual: what
-        contradicts that is then a fault, of blocks that mix texts or of positions that count them.
+        Three things tell: blocks mix tokens, positions make equal tokens different, and what is returned per text has
+        as many rows as there are texts. Where they contradict each other, or nothing tells, texts lie where the first
+        axis of the inputs goes, as usual: what contradicts that is then a fault, of blocks that mix texts or of
+        positions that count them.
         """
         found = {}
         for stack in self.stacks:
@@ -322,9 +335,20 @@ class Subject:
             votes = [sum(one.mixes(axis) for one in pieces) for axis in (0, 1)]
             positions = self.token_axis_by_positions(stack.name)
             mixed = None if votes[0] == votes[1] else int(votes[1] > votes[0])
-            agreed = {one for one in (positions, mixed) if one is not None}
+            agreed = {one for one in (positions, mixed, self._pooled(stack.name)) if one is not None}
             found[stack.name] = 1 - agreed.pop() if len(agreed) == 1 else self.moved_slices.get(stack.name, 0)
         return found
+
+    def _pooled(self, stack: str) -> int | None:
+        """The axis of tokens of a model that returns one row per text; None where it does not, or both are as many."""
+        main = next((self.batch.inputs[name] for name in self.token_inputs), None)
+        if main is None or main.ndim < 2 or main.shape[0] == main.shape[1]:
+            return None
+        rows = {len(one) for one in self.base.outputs if one.ndim == 2}
+        first = self.moved_slices.get(stack)
+        if first is None or len(rows & set(main.shape[:2])) != 1:
+            return None
+        return 1 - first if main.shape[0] in rows else first
 
     def token_axis_by_positions(self, stack: str) -> int | None:
         """The axis along which equal tokens become different; None where none or both are."""
@@ -469,8 +493,42 @@ def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None =
             first, given = ready.batch, batch
     if any(value.numel() == 0 for value in first.inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
-    subject = Subject(model=module, batch=first, given=given, loss=loss, was_training=module.training)
-    return subject
+    return Subject(
+        model=module, batch=_shortened(module, first), given=given, loss=loss, was_training=module.training
+    )
+
+
+MOST_TEXTS, MOST_TOKENS = 4, 48
+"""So much of a batch is looked at: a law that is broken at all is broken there, and operations keep all their values."""
+
+
+def _shortened(model: nn.Module, batch: Batch) -> Batch:
+    """The first texts and tokens of a long batch; whole where its axes are not clear, or the model does not run on it."""
+    main = next((one for name, one in batch.inputs.items() if holds_tokens(name, one)), None)
+    if main is None or main.ndim < 2:
+        return batch
+    texts, tokens = main.shape[:2]
+    if texts == tokens or (texts <= MOST_TEXTS and tokens <= MOST_TOKENS) or texts > tokens:
+        return batch
+    sizes = {texts: min(texts, MOST_TEXTS), tokens: min(tokens, MOST_TOKENS)}
+
+    def cut(name: str, value: Tensor) -> Tensor:
+        axes = range(min(value.ndim, 2)) if holds_tokens(name, value) else range(value.ndim)
+        for axis in axes:
+            value = value.narrow(axis, 0, sizes.get(value.shape[axis], value.shape[axis]))
+        return value
+
+    short = replace(
+        batch, inputs={name: cut(name, value) for name, value in batch.inputs.items()}, is_token=None, labels=()
+    )
+    try:
+        with at_rest(model):
+            run_batch(model, short)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return batch
+    return short
 
 
 def checked_base(subject: Subject) -> None:
