@@ -106,7 +106,7 @@ _SAID: dict[Reason, str] = {
     "large epsilon": "the epsilon of a norm is larger than the variance that it divides by",
     "small input": "the input of a norm is so small that its epsilon decides",
     "saturated": "attention is saturated before any training",
-    "outlier": "the attention logits are far larger than in other blocks, before any training",
+    "outlier": "the attention logits are far larger than in every other block",
     "rounding": "rounding to bfloat16 changes the result",
     "start loss": "the loss of the untrained model is not the logarithm of the number of classes ({what})",
     "batch norm": "batch norms read all texts of a batch in training",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankscope.errors import is_out_of_memory
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Node, Region, captured
+from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.region import run_again
 from rankscope.sources.roles import is_norm
@@ -39,7 +39,7 @@ def deterministic(subject: Subject) -> LawResult:
             line, site = _random_outside(subject)
             return result("deterministic", "broken", "random", site=site, line=line, number=_gap(before, ran.roots[name]))
     for piece in subject.pieces:
-        before, after = base.states[piece.place.order], ran.states[piece.place.order]
+        before, after = subject.state_of(base, piece), subject.state_of(ran, piece)
         if before is not None and _differ(before, after, subject.clearly):
             node = None if piece.graph is None else next(iter(piece.graph.random()), None)
             return result(
@@ -72,12 +72,8 @@ def _gap(before: Tensor, after: Tensor | None) -> float | None:
 
 def _random_outside(subject: Subject) -> tuple[Line | None, str | None]:
     """The first operation of the whole model that draws random numbers outside of its blocks."""
-    subject.count_part(1.0)
-    try:
-        graph = captured(subject.model, *subject.batch.arguments()).graph
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
+    graph = subject.whole_graph
+    if graph is None:
         return None, None
     inside = tuple(f"{path}." for stack in subject.stacks for path in stack.blocks if path)
     drawn = [node for node in graph.random() if not f"{node.path}.".startswith(inside or ("\0",))]
@@ -122,7 +118,10 @@ def _epsilons(piece: Piece) -> Iterator[_Epsilon]:
     region = piece.region
     for node in () if region is None else region.order:
         if node.kind in ("layer_norm", "native_layer_norm", "rms_norm"):
-            eps = node.args[4 if "layer" in node.kind else 3] if len(node.args) > 3 else None
+            place = 4 if "layer" in node.kind else 3
+            eps = node.args[place] if len(node.args) > place else node.kwargs.get("eps")
+            if eps is None and "layer" in node.kind:
+                eps = 1e-5  # its default
             if not isinstance(eps, float) or eps <= 0:
                 continue
             rows = node.args[0].value.double().flatten(-len(node.args[1]))

@@ -53,9 +53,16 @@ def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:
                     site=path,
                     line=declared_line(subject.model, path),
                     what=str(before + 1),
-                    number=0.0,
+                    number=float(_copies([one for _, one in modules])),
                 )
     return None
+
+
+def _copies(modules: list[nn.Module]) -> int:
+    """How many modules have the weights of one before them."""
+    return sum(
+        any(_are_equal(one, other) for other in modules[:place]) for place, one in enumerate(modules) if place
+    )
 
 
 def _matrices(module: nn.Module) -> dict[str, Tensor]:
@@ -103,7 +110,7 @@ def _listed_again(subject: Subject) -> LawResult | None:
                     site=f"{path}.{name}" if path else name,
                     line=declared_line(subject.model, path) if path else None,
                     what=str(seen[id(one)] + 1),
-                    number=0.0,
+                    number=float(sum(part is one for _, part in entries) - 1),
                 )
             seen[id(one)] = place
     return None
@@ -144,7 +151,7 @@ def _equal_models(model: nn.Module) -> LawResult | None:
                     site=site,
                     line=declared_line(model, site),
                     what=names,
-                    number=0.0,
+                    number=float(len(_matrices(one))),
                 )
     return None
 
@@ -152,6 +159,6 @@ def _equal_models(model: nn.Module) -> LawResult | None:
 def _is_a_model(module: nn.Module) -> bool:
     """Whether a part holds a list of parts with matrices of their own, as stacks of blocks do."""
     return any(
-        isinstance(one, nn.ModuleList | nn.Sequential) and sum(bool(_matrices(part)) for part in one) >= 1
+        isinstance(one, nn.ModuleList | nn.Sequential) and any(_matrices(part) for part in one._modules.values() if part is not None)
         for one in module.modules()
     )

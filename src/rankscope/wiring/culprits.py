@@ -51,7 +51,7 @@ def first_leak(piece: Piece, where: Tensor, forbidden: Tensor, text_axis: int) -
     after = piece.values(piece.noise(where), nodes)
     texts, tokens = forbidden.shape
     for node in nodes:
-        moved = differs(before[node], after[node])
+        moved = differs(before[node], after[node]).cpu()
         rows = list(_row_views(moved, texts, tokens, text_axis))
         if rows and all(bool((one & forbidden).any()) for one in rows):
             return node
@@ -131,14 +131,18 @@ def _is_mask(node: Node, leaf: Node) -> bool:
     return False
 
 
-def mask_line(piece: Piece, masks: tuple[Node, Node], model: nn.Module) -> Line | None:
+MAKING = frozenset({"tril", "triu", "tril_indices", "triu_indices", "ge", "le", "gt", "lt"})
+"""Operations that make masks."""
+
+
+def mask_line(piece: Piece, masks: tuple[Node, Node]) -> Line | None:
     """The line to look at where a mask is wrong: where it is made, if that is known, else where it is used."""
     used, constant = masks
     graph = piece.graph
     if graph is None:
         return used.line
     above = sorted(graph.above((constant,)), key=lambda node: node.id)
-    made = [node for node in above if node.kind in ("tril", "triu", "tril_indices", "ge", "le", "gt", "lt")]
+    made = [node for node in above if node.kind in MAKING]
     held = [node for node in above if node.op is None and node.name and node.name not in graph.inputs]
     for node in held:
         if node.value.ndim >= 2 and not _is_lower(node.value, constant.value.shape[-1]):
@@ -186,9 +190,11 @@ def _resolved(model: nn.Module, parts: list[str]) -> nn.Module | None:
 
 def _assigned(kind: type, name: str) -> Line | None:
     for base in kind.__mro__:
+        if base in (nn.Module, object):
+            continue
         try:
             file = inspect.getsourcefile(base) or ""
-            if base in (nn.Module, object) or not file or is_library(file):
+            if not file or is_library(file):
                 continue
             source, start = inspect.getsourcelines(base)
         except (OSError, TypeError):
@@ -208,10 +214,7 @@ def _assigns(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return any(
-            isinstance(part, ast.Attribute)
-            and part.attr == name
-            and isinstance(part.value, ast.Name)
-            and part.value.id == "self"
+            isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.value, ast.Name)
             for target in targets
             for part in ast.walk(target)
         )

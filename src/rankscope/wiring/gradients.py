@@ -3,6 +3,7 @@
 import ast
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,9 +22,13 @@ from rankscope.wiring.culprits import declared_line, is_own_code
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
+from rankscope.wiring.rest import at_rest
 from rankscope.wiring.slopes import Slopes, slopes_of
-from rankscope.wiring.subject import Subject, at_rest
+from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
+
+TEACHERS = re.compile(r"teacher|ema|momentum|target", re.IGNORECASE)
+"""Parts that are run without gradients on purpose."""
 
 START = 1.0
 """A fresh model's loss may be so far from the logarithm of its classes: its logits are not all equal."""
@@ -47,7 +52,7 @@ def gradient(subject: Subject) -> LawResult:
         return result("gradient", "broken", "no gradient", what="every parameter")
     meant = ""
     for name, slope in slopes.parameters.items():
-        if EXPERTS.search(name) or _is_expert(subject.model, name):
+        if EXPERTS.search(name) or TEACHERS.search(name) or _is_expert(subject.model, name):
             continue
         if slope is None:
             is_broken, line, site = _without(subject, slopes, name)
@@ -82,6 +87,8 @@ def _without(subject: Subject, slopes: Slopes, name: str) -> tuple[bool, Line | 
     has_run = owner in slopes.called or (is_inside_attention and above in slopes.called)
     is_raw = not _is_torchs(module)
     if has_run and not is_raw:
+        if not _is_of_own_code(model, owner):
+            return False, None, owner  # a library computes what this call does not return
         piece = _piece_of(subject, name)
         line = None if piece is None else _line_of_use(piece, name)
         return True, line or declared_line(model, name), owner
@@ -118,6 +125,16 @@ def is_own_holder(model: nn.Module, path: str) -> bool:
     return False
 
 
+def _is_of_own_code(model: nn.Module, path: str) -> bool:
+    """Whether the innermost module around a part that is none of torch's is the user's own."""
+    while path:
+        path = path.rpartition(".")[0]
+        part = model.get_submodule(path)
+        if not _is_torchs(part):
+            return is_own_code(part)
+    return True
+
+
 def _is_list(module: nn.Module) -> bool:
     return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
 
@@ -139,9 +156,10 @@ def _is_expert(model: nn.Module, name: str) -> bool:
 def _is_mentioned(kind: type, attribute: str) -> bool:
     """Whether a class speaks of an attribute anywhere but where it makes it; classes without source do."""
     for base in kind.__mro__:
+        if base in (nn.Module, object):
+            continue
         try:
-            file = inspect.getsourcefile(base) or ""
-            if base in (nn.Module, object) or is_library(file):
+            if is_library(inspect.getsourcefile(base) or ""):
                 continue
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         except (OSError, TypeError, SyntaxError):
@@ -220,6 +238,10 @@ class LossRan:
 
 class _Watch(TorchDispatchMode):
     """Sees the logarithms of a softmax, and over how many classes they run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what would be skipped is the compiler, which takes seconds to import
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

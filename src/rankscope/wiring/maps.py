@@ -1,7 +1,6 @@
 """Attention maps: rows that sum to one over the keys, and logits that are not yet saturated at the start."""
 
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -28,8 +27,11 @@ SATURATED_SPREAD, SATURATED_ENTROPY = 5.0, 0.4
 share of the largest one it is saturated. Usual starts have a deviation of 0.01 to 1."""
 
 OUTLIER = 12.0
-"""Logits so many times as large as in the median block are none of the same start: of one start they differ by less
-than a factor of 3."""
+"""Logits so many times as large as in every other block are none of the same start. Blocks of one start differ by less
+from one to the next, also where tokens become equal, which makes logits smaller block by block."""
+
+OUTLIER_TRAINED = 24.0
+"""The same of a trained model, whose blocks differ more."""
 
 
 @law("rows")
@@ -157,7 +159,9 @@ def _not_finite(subject: Subject) -> LawResult | None:
     """The first operation that makes numbers that are not finite out of finite ones."""
     ran = subject.base
     for piece in subject.pieces:
-        state = ran.states[piece.place.order]
+        state = subject.state_of(ran, piece)
+        if piece.shared is not None and piece.region is not None:
+            state = piece.region.target.value
         if state is None or bool(state.isfinite().all()):
             continue
         node = None
@@ -200,22 +204,23 @@ class _Logits:
 @law("logits")
 def logits(subject: Subject) -> LawResult:
     """Spread of the logits over the keys that are read, and entropy of the maps, of a model that is not trained yet."""
-    if not is_fresh(subject.model):
-        return result("logits", "not checked", "not fresh")
     if not subject.base.is_finite:
         return result("logits", "not checked", "output not finite")
     found = [one for piece in subject.pieces for one in _logits(piece)]
     if not found:
         failed = next((one.failure for one in subject.pieces if one.failure), "")
         return result("logits", "not checked", "not captured" if failed else "no softmax", what=failed)
-    for one in found:
+    fresh = is_fresh(subject.model)
+    for one in found if fresh else ():
         if one.spread > SATURATED_SPREAD and one.entropy < SATURATED_ENTROPY:
             return _told(one, "saturated", SATURATED_SPREAD)
-    middle = median(one.spread for one in found)
-    if len(found) >= 3 and middle > 0:
-        worst = max(found, key=lambda one: one.spread)
-        if worst.spread > OUTLIER * middle:
-            return _told(worst, "outlier", OUTLIER * middle)
+    if len(found) >= 2:
+        limit = OUTLIER if fresh else OUTLIER_TRAINED
+        second, worst = sorted(found, key=lambda one: one.spread)[-2:]
+        if worst.spread > limit * second.spread > 0:
+            return _told(worst, "outlier", limit * second.spread)
+    if not fresh:
+        return result("logits", "not checked", "not fresh")
     return result("logits", "holds", number=max(one.spread for one in found), floor=SATURATED_SPREAD)
 
 

@@ -49,7 +49,7 @@ def padding(subject: Subject) -> LawResult:
     if not subject.stacks:
         return result("padding", "not checked", "no blocks")
     stack = subject.stacks[0]
-    root = subject.base.roots.get(stack.name)
+    root = subject.root_of(stack.name)
     axis = subject.text_axes[stack.name]
     if root is None or root.ndim != 3 or root.shape[1 - axis] < 3 or not subject.token_inputs:
         return result("padding", "not checked", "one token" if subject.token_inputs else "no mask")

@@ -21,6 +21,7 @@ from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.safety import first_line
 from rankscope.sources.taps import first_tensor
+from rankscope.wiring.rest import at_rest
 
 MOST_TOKENS = 8
 """So many tokens are moved one by one; of more, some all over the text."""
@@ -73,15 +74,21 @@ class Piece:
     count: Callable[[float], None]
     clearly: float
 
+    shared: tuple[Captured, Node, Node] | None = None
+    """Operations of a larger module, and the states between which this block lies, where no module stands for it."""
+
     failure: str = ""
     """Why its operations cannot be written down."""
 
     @cached_property
     def captured(self) -> Captured | None:
         """Its operations in float64; None where they cannot be written down."""
+        if self.shared is not None:
+            return self.shared[0]
         self.count(1.0)
         try:
-            return captured(self.module, self.args, self.kwargs)
+            with at_rest(self.module):
+                return captured(self.module, self.args, self.kwargs)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -99,6 +106,10 @@ class Piece:
         graph = self.graph
         if graph is None:
             return None
+        if self.shared is not None:
+            _, root, target = self.shared
+            region = Region(graph, (root,), target)
+            return region if region.depends(target) and target is not root else None
         root = graph.inputs.get(self.stream)
         outputs = [one for one in graph.outputs if one.value.is_floating_point() and one.value.ndim >= 2]
         if root is None or not outputs:
@@ -134,6 +145,8 @@ class Piece:
                 torch.manual_seed(0)
                 if self.region is not None and not self._has_guards:
                     return self.region.replay(self.region.target, {self.region.roots[0]: x})
+                if self.shared is not None:
+                    return None  # another branch may be taken on other numbers, and a part cannot be called
                 if self.captured is not None and self.region is not None:
                     args, kwargs = self.captured.with_states({self.stream: x})
                     return first_tensor(self.captured.again(args, kwargs))
@@ -150,8 +163,7 @@ class Piece:
             for path, leaf in leaves
         ]
         args, kwargs = tree_unflatten(clones, form)
-        with torch.random.fork_rng(devices=()), torch.no_grad():
-            torch.manual_seed(0)
+        with at_rest(self.module):
             return first_tensor(self.module(*args, **kwargs))
 
     @cached_property
@@ -172,7 +184,8 @@ class Piece:
         """The state with noise of the state's own size where a mask says so."""
         spread = float(self.state.double().std(correction=0)) or 1.0
         drawn = draw(self.state.shape, size * spread, seed).to(self.state)
-        return torch.where(where.expand(self.state.shape), self.state + drawn, self.state)
+        where = where.to(self.state.device).expand(self.state.shape)
+        return torch.where(where, self.state + drawn, self.state)
 
     def moved_rows(self, where: Tensor, *, size: float = 1.0) -> Tensor | None:
         """Which rows of what leaves move if those at ``where`` do; None where it cannot be run."""
@@ -184,7 +197,7 @@ class Piece:
         else:
             a, b = self.base.double(), after.double()
             moved = (a - b).abs() > self.clearly * torch.maximum(a.abs(), b.abs()).amax(-1, keepdim=True)
-        return moved.any(-1)
+        return moved.any(-1).cpu()
 
     def slice_at(self, axis: int, place: int) -> Tensor:
         """True on one slice of the state."""
@@ -214,12 +227,16 @@ class Piece:
         return bool((moved & others).any())
 
     @cached_property
-    def tokens_moved(self) -> dict[tuple[int, int], Tensor]:
-        """For some tokens, which tokens of the same text they move, by axis of texts and token."""
+    def _readers(self) -> dict[int, dict[int, Tensor]]:
         return {}
 
     def readers(self, text_axis: int) -> dict[int, Tensor]:
         """Which tokens move if one does, for tokens all over the text; every text has another token moved."""
+        if text_axis not in self._readers:
+            self._readers[text_axis] = self._read_by(text_axis)
+        return self._readers[text_axis]
+
+    def _read_by(self, text_axis: int) -> dict[int, Tensor]:
         axis = 1 - text_axis
         texts, tokens = self.state.shape[text_axis], self.state.shape[axis]
         chosen = spread_over(tokens, MOST_TOKENS)

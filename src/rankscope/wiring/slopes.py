@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import is_out_of_memory
+from rankscope.errors import ModelError, is_out_of_memory
 from rankscope.sources.arguments import tensors_in
 from rankscope.sources.live import run_batch
 from rankscope.sources.roles import block_width
+from rankscope.sources.safety import first_line
 from rankscope.sources.taps import entering, first_tensor
-from rankscope.wiring.subject import MOST_BACKWARDS, Subject, at_rest
+from rankscope.wiring.rest import at_rest
+from rankscope.wiring.subject import MOST_BACKWARDS, Subject
 
 WORDS = "a random direction of all that the model returns"
 
@@ -96,7 +98,7 @@ def _slopes(subject: Subject) -> Slopes | None:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return None
+            raise ModelError(f"no gradients: {type(error).__name__}: {first_line(error)}") from error
     names = len(weights)
     slopes = dict(zip(weights, found[:names], strict=True))
     states = found[names:]

@@ -5,15 +5,14 @@ The model, its mode, buffers, gradients, hooks and all random states are afterwa
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path, tree_map
@@ -25,18 +24,19 @@ from rankscope.sources.calls import given_calls
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.given import checked_module, inside
 from rankscope.sources.layout import layout_of
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import holds_tokens
-from rankscope.sources.operations import Line
+from rankscope.sources.operations import Graph, Line, Node, captured
 from rankscope.sources.operations.lines import line_now
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.plain_run import as_model_errors
 from rankscope.sources.roles import block_width
 from rankscope.sources.safety import first_line
 from rankscope.sources.streams import in_one_stream
-from rankscope.sources.taps import entering, first_tensor, plain_code
+from rankscope.sources.taps import entering, first_tensor, tapped
 from rankscope.wiring.piece import Piece, Place
+from rankscope.wiring.rest import at_rest
 
 MOST_FORWARDS, MOST_BACKWARDS = 40, 4
 """Passes that all laws together may take; parts of a pass count as parts."""
@@ -227,7 +227,7 @@ class Subject:
 
     def _pieces(self, calls: list[_Call]) -> tuple[Piece, ...]:
         share = 1.0 / max(len(calls), 1)
-        return tuple(
+        found = [
             Piece(
                 module=call.module,
                 args=call.args,
@@ -238,12 +238,80 @@ class Subject:
                 clearly=self.clearly,
             )
             for order, call in enumerate(calls)
-            if call.stream
-        )
+            if call.stream and call.stack.program is None and not call.stack.enters
+        ]
+        for order, call in enumerate(calls):
+            if call.stack.program is not None or call.stack.enters:
+                found += self._cut_out(call, order)
+        return tuple(found)
+
+    def _cut_out(self, call: _Call, order: int) -> list[Piece]:
+        """Blocks for which no module stands, as parts of the operations of the module that runs them.
+
+        Their states are known from a run; the operations that make them are found by their numbers.
+        """
+        states: list[Tensor] = []
+
+        def receive(_: str, __: int, site: str, state: Tensor) -> None:
+            if site == "block":
+                states.append(state.clone())
+
+        self._check_room()
+        layout = Layout(family="", stacks=(call.stack,))
+        try:
+            with at_rest(self.model), tapped(self.model, layout, receive, texts=None):
+                run_batch(self.model, self.batch)
+            self.count_part(1.0)
+            with at_rest(self.model):
+                taken = captured(call.module, call.args, call.kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return []
+        nodes = _made(taken.graph.nodes, states)
+        if nodes is None:
+            return []
+        many = max(len(nodes) - 1, 1)
+        return [
+            Piece(
+                module=call.module,
+                args=call.args,
+                kwargs=call.kwargs,
+                stream=call.stream,
+                place=Place(call.stack.name, number, call.path, two.line, (), order),
+                count=lambda parts: self.count_part(parts / many),
+                clearly=self.clearly,
+                shared=(taken, one, two),
+            )
+            for number, (one, two) in enumerate(pairwise(nodes), 1)
+        ]
+
+    def state_of(self, ran: Ran, piece: Piece) -> Tensor | None:
+        """What left a block in a run; None where no module stands for the block."""
+        return None if piece.shared is not None else ran.states[piece.place.order]
+
+    def root_of(self, stack: str) -> Tensor | None:
+        """What entered a stack in the run on the batch as it is."""
+        if stack in self.base.roots:
+            return self.base.roots[stack]
+        first = next(iter(self.stack_of(stack)), None)
+        return None if first is None else first.state
 
     def stack_of(self, name: str) -> tuple[Piece, ...]:
         """The pieces of one stack in order."""
         return tuple(one for one in self.pieces if one.place.stack == name)
+
+    @cached_property
+    def whole_graph(self) -> Graph | None:
+        """The operations of the whole model; None where they cannot be written down."""
+        self.count_part(1.0)
+        try:
+            with at_rest(self.model):
+                return captured(self.model, *self.batch.arguments()).graph
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
 
     # axes
 
@@ -256,9 +324,10 @@ class Subject:
     def text_axes(self) -> Mapping[str, int]:
         """Along which axis of what enters each stack texts lie.
 
-        Two things tell: blocks mix tokens, and positions make equal tokens different. Where the two contradict each
-        other, or blocks mix both axes equally often, texts lie where the first axis of the inputs goes, as usual: what
-        contradicts that is then a fault, of blocks that mix texts or of positions that count them.
+        Three things tell: blocks mix tokens, positions make equal tokens different, and what is returned per text has
+        as many rows as there are texts. Where they contradict each other, or nothing tells, texts lie where the first
+        axis of the inputs goes, as usual: what contradicts that is then a fault, of blocks that mix texts or of
+        positions that count them.
         """
         found = {}
         for stack in self.stacks:
@@ -266,9 +335,20 @@ class Subject:
             votes = [sum(one.mixes(axis) for one in pieces) for axis in (0, 1)]
             positions = self.token_axis_by_positions(stack.name)
             mixed = None if votes[0] == votes[1] else int(votes[1] > votes[0])
-            agreed = {one for one in (positions, mixed) if one is not None}
+            agreed = {one for one in (positions, mixed, self._pooled(stack.name)) if one is not None}
             found[stack.name] = 1 - agreed.pop() if len(agreed) == 1 else self.moved_slices.get(stack.name, 0)
         return found
+
+    def _pooled(self, stack: str) -> int | None:
+        """The axis of tokens of a model that returns one row per text; None where it does not, or both are as many."""
+        main = next((self.batch.inputs[name] for name in self.token_inputs), None)
+        if main is None or main.ndim < 2 or main.shape[0] == main.shape[1]:
+            return None
+        rows = {len(one) for one in self.base.outputs if one.ndim == 2}
+        first = self.moved_slices.get(stack)
+        if first is None or len(rows & set(main.shape[:2])) != 1:
+            return None
+        return 1 - first if main.shape[0] in rows else first
 
     def token_axis_by_positions(self, stack: str) -> int | None:
         """The axis along which equal tokens become different; None where none or both are."""
@@ -389,29 +469,6 @@ def other_slice(value: Tensor, axis: int, place: int) -> Tensor:
     return found
 
 
-@contextmanager
-def at_rest(model: nn.Module, *, seed: int = 0) -> Iterator[None]:
-    """Evaluation mode without gradients and with known random numbers; everything as before afterwards."""
-    held = [(one, one.detach().clone()) for one in model.buffers() if not one.is_inference()]
-    slopes = [(one, one.grad) for one in model.parameters()]
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=()), quiet(model), plain_code(model):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
-        with torch.no_grad():
-            for one, before in held:
-                if not torch.equal(one, before):  # running statistics of a norm that is kept in training
-                    one.copy_(before)
-        for parameter, slope in slopes:
-            parameter.grad = slope
-
-
 def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None = None) -> Subject:
     """A subject from what a caller gives: a model and a batch in any form, or a recording."""
     if isinstance(model, Seen):
@@ -436,8 +493,42 @@ def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None =
             first, given = ready.batch, batch
     if any(value.numel() == 0 for value in first.inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
-    subject = Subject(model=module, batch=first, given=given, loss=loss, was_training=module.training)
-    return subject
+    return Subject(
+        model=module, batch=_shortened(module, first), given=given, loss=loss, was_training=module.training
+    )
+
+
+MOST_TEXTS, MOST_TOKENS = 4, 48
+"""So much of a batch is looked at: a law that is broken at all is broken there, and operations keep all their values."""
+
+
+def _shortened(model: nn.Module, batch: Batch) -> Batch:
+    """The first texts and tokens of a long batch; whole where its axes are not clear, or the model does not run on it."""
+    main = next((one for name, one in batch.inputs.items() if holds_tokens(name, one)), None)
+    if main is None or main.ndim < 2:
+        return batch
+    texts, tokens = main.shape[:2]
+    if texts == tokens or (texts <= MOST_TEXTS and tokens <= MOST_TOKENS) or texts > tokens:
+        return batch
+    sizes = {texts: min(texts, MOST_TEXTS), tokens: min(tokens, MOST_TOKENS)}
+
+    def cut(name: str, value: Tensor) -> Tensor:
+        axes = range(min(value.ndim, 2)) if holds_tokens(name, value) else range(value.ndim)
+        for axis in axes:
+            value = value.narrow(axis, 0, sizes.get(value.shape[axis], value.shape[axis]))
+        return value
+
+    short = replace(
+        batch, inputs={name: cut(name, value) for name, value in batch.inputs.items()}, is_token=None, labels=()
+    )
+    try:
+        with at_rest(model):
+            run_batch(model, short)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return batch
+    return short
 
 
 def checked_base(subject: Subject) -> None:
@@ -455,6 +546,22 @@ def checked_base(subject: Subject) -> None:
             f"{type(subject.model).__name__} returned no floating-point tensor; the laws look at what it computes: "
             "return a tensor, or a tuple, dict or dataclass with one"
         )
+
+
+def _made(nodes: list[Node], states: list[Tensor]) -> list[Node] | None:
+    """The operations that return some states, in order; None where one is not found."""
+    found: list[Node] = []
+    waiting = iter(nodes)
+    for state in states:
+        size = float(state.double().norm()) or 1.0
+        for node in waiting:
+            is_alike = node.value.shape == state.shape and node.value.is_floating_point()
+            if is_alike and float((node.value.double() - state.double()).norm()) <= 1e-3 * size:
+                found.append(node)
+                break
+        else:
+            return None
+    return found if len(found) > 1 else None
 
 
 def _inner(stack: Stack) -> tuple[str, ...]:

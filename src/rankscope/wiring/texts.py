@@ -16,6 +16,7 @@ from rankscope.sources.operations.watch import leaf_name
 from rankscope.wiring.culprits import first_meeting, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
+from rankscope.wiring.rest import at_rest
 from rankscope.wiring.subject import Subject, differs, other_slice
 
 EXPERTS = re.compile(r"moe|expert|router|switch|sparse.?mlp", re.IGNORECASE)
@@ -117,7 +118,8 @@ def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
     names = {name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]}
     subject.count_part(4.0)
     try:
-        graph = captured(subject.model, args, kwargs).graph
+        with at_rest(subject.model):
+            graph = captured(subject.model, args, kwargs).graph
         roots = {name: graph.inputs[leaf] for name, leaf in names.items() if leaf in graph.inputs}
         outputs = [one for one in graph.outputs if one.value.is_floating_point()]
         if not roots or not outputs:

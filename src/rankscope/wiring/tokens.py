@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node
-from rankscope.wiring.culprits import declared_line, first_leak, mask_line, mask_of, node_line
+from rankscope.wiring.culprits import MAKING, declared_line, first_leak, mask_line, mask_of, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.slopes import slopes_of
@@ -120,12 +120,32 @@ def _leak(subject: Subject, reading: _Reading, axis: int) -> LawResult:
 def mixing_line(subject: Subject, piece: Piece, node: Node | None) -> Line | None:
     """The line of an operation that lets tokens be read; of a softmax the one of its mask, or where it is missing."""
     if node is not None and node.kind in SOFTMAX and piece.region is not None:
-        masks = mask_of(piece.region, node)
-        if masks is not None:
-            return mask_line(piece, masks, subject.model)
         if _misses_argument(subject, piece):
             return piece.place.line or node.line
+        masks = mask_of(piece.region, node)
+        if masks is not None:
+            return _line_of_mask(subject, piece, masks)
     return node_line(piece, node)
+
+
+def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> Line | None:
+    """Where a mask is made: in the block, or in the model that hands it to its blocks."""
+    graph = piece.graph
+    given = None
+    if graph is not None and piece.shared is None:
+        above = graph.above((masks[1],))
+        given = next((node for name, node in graph.inputs.items() if node in above and name != piece.stream), None)
+    whole = None if given is None else subject.whole_graph
+    if given is not None and whole is not None:
+        calls = [call for call in whole.calls if call.path == piece.place.path]
+        for node in calls[0].inputs if calls else ():
+            if node.shape == given.shape and torch.equal(node.value.double(), given.value.double()):
+                made = [one for one in whole.above((node,)) if one.kind in MAKING and one.line is not None]
+                if made:
+                    return min(made, key=lambda one: one.id).line
+                if node.line is not None:
+                    return node.line
+    return mask_line(piece, masks)
 
 
 def _misses_argument(subject: Subject, piece: Piece) -> bool:
@@ -153,7 +173,7 @@ def _effect(piece: Piece, where: Tensor, forbidden: Tensor, axis: int) -> float 
 def _outside(subject: Subject) -> LawResult:
     """What happens before, between and after the blocks: the last token is changed in the inputs."""
     holds = result("causality", "holds", number=0.0, floor=subject.clearly)
-    if len(subject.stacks) != 1 or not subject.token_inputs:
+    if len(subject.stacks) != 1 or len(subject.token_inputs) != 1:  # a memory may be read whole
         return holds
     stack = subject.stacks[0]
     axis = subject.text_axes[stack.name]
@@ -188,7 +208,7 @@ def order(subject: Subject) -> LawResult:
     if not subject.stacks or not subject.token_inputs:
         return result("order", "not checked", "no blocks" if not subject.stacks else "no positions")
     stack = subject.stacks[0]
-    root = subject.base.roots.get(stack.name)
+    root = subject.root_of(stack.name)
     positions = _positions(subject.model)
     if root is None or root.ndim != 3 or root.shape[1 - subject.text_axes[stack.name]] < 3:
         return result("order", "not checked", "one token")
@@ -259,7 +279,7 @@ def reach(subject: Subject) -> LawResult:
         by_token = entered.abs().amax(-1).amax(axis)
         unread = (by_token == 0).nonzero().flatten().tolist()
         # what a mask leaves out, or what stands behind the end of a text, need not be read; most tokens must
-        if 2 * len(unread) > len(by_token) > 2:
+        if 2 * len(unread) > len(by_token) > 2 and not _has_window(subject, stack.name):
             first = unread[0]
             return result("reach", "broken", "token unread", what=f"token {first + 1}", number=float(len(unread)))
         left = slopes.last.get(stack.name)
@@ -274,6 +294,17 @@ def reach(subject: Subject) -> LawResult:
                     number=float(len(dead)),
                 )
     return result("reach", "holds")
+
+
+def _has_window(subject: Subject, stack: str) -> bool:
+    """Whether some block reads a part of the past alone, so that far tokens are out of reach by design."""
+    axis = subject.text_axes[stack]
+    for piece in subject.stack_of(stack):
+        if piece.is_usable and piece.root_shape is not None:
+            readers = piece.readers(axis)
+            if readers and 0 < _Reading(piece, readers).share(future=False) < 1:
+                return True
+    return False
 
 
 def _dead_head(subject: Subject) -> LawResult | None:
