@@ -38,6 +38,7 @@ from rankscope.findings.blocks import (
     split_curves,
 )
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
+from rankscope.findings.mechanism import RATIO_WORDS, Mechanism
 from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Subject, variant_name
 from rankscope.findings.suggest import Suggestions
 from rankscope.findings.verdict import STEPS, Thresholds
@@ -129,7 +130,9 @@ class AblateConfig(ModelOrNetwork):
     )
     split: bool = option(False, "Carry the residual itself, far below rounding.")
     no_error: bool = option(False, "With --split: leave out the perturbed run that estimates floors; faster.")
-    blame: bool = option(False, "Say what each norm, attention, skip and MLP does for or against collapse.")
+    blame: bool = option(
+        False, "Say why the model collapses: causes by name and block, and what each part does."
+    )
     suggest: bool = option(False, "Compute changes that would keep tokens further apart, best first.")
 
     @field_validator("variants", "masks", "measures", "sites")
@@ -436,6 +439,9 @@ class AblateFinding(Finding):
     blame: Blame | None = None
     """What each kind of part does for and against collapse, where it was asked for."""
 
+    mechanism: Mechanism | None = None
+    """Why the ratio falls, by mechanism, where blame was asked for."""
+
     suggest: Suggestions | None = None
     """What would keep tokens further apart, where it was asked for."""
 
@@ -447,6 +453,8 @@ class AblateFinding(Finding):
         said = [self.conclusion]
         shown = self.cuts if len(self.cuts) <= MOST_SENTENCES else self.first_cuts[:MOST_SENTENCES]
         said += [one.words(self.name_of(one), self._ratio) for one in shown]
+        if self.mechanism is not None:
+            said += self.mechanism.words
         if self.blame is not None:
             said.append(self.blame.words)
         if self.suggest is not None:
@@ -576,6 +584,9 @@ class AblateFinding(Finding):
                 Section("Curves", [Figure(one) for one in self.panels()], only="html"),
                 len(self.cuts) > MOST_SENTENCES and Section("Cuts", [self._cuts()]),
                 Section("By layer", means, note=self._legend(means)),
+                self.mechanism is not None
+                and bool(self.mechanism.groups)
+                and self._mechanism(self.mechanism),
                 self.blame is not None and self._blame(self.blame),
                 self.suggest is not None and self._suggest(self.suggest),
             ),
@@ -649,6 +660,18 @@ class AblateFinding(Finding):
         if NOTHING in cells:
             said.append("-: no number (0/0 or overflow).")
         return " ".join(said)
+
+    def _mechanism(self, found: Mechanism) -> Section:
+        return Section(
+            f"Why the {RATIO_WORDS} of {found.network.name} changes",
+            [
+                legend(found.legend),
+                found.tabular(),
+                Figure(found.panel()),
+                legend(found.sums_legend),
+                found.sums_tabular(),
+            ],
+        )
 
     def _blame(self, blame: Blame) -> Section:
         name = blame.network.name
@@ -731,6 +754,7 @@ class AblateFinding(Finding):
     def chart(self) -> Chart:
         """The curves; below them what each part is to blame for, and what would help, where these were asked for."""
         pictures: list[Picture] = list(self.panels())
+        pictures += [] if self.mechanism is None or not self.mechanism.groups else [self.mechanism.panel()]
         pictures += [] if self.blame is None else [self.blame.panel()]
         pictures += [] if self.suggest is None else [self.suggest.bars()]
         return Chart(pictures, title=self.picture_title)

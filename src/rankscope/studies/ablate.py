@@ -33,10 +33,11 @@ from rankscope.results.table import Columns, read_rows
 from rankscope.sources.seen import Call
 from rankscope.split import LOST, LogValue, can_measure, log_measure, of_measured, split_states
 from rankscope.split.values import cannot_measure
-from rankscope.studies.blame import Changes, blame, blame_rows, join_batches, sum_changes
+from rankscope.studies.blame import Changes, blame, blame_rows, join_batches, measured_tokens, sum_changes
 from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import CallInputs, resolve_call
+from rankscope.studies.mechanism import Run, TakenApart, explain, take_apart
 from rankscope.studies.rows import RowBuilder, definitions
 from rankscope.studies.subjects import About, EmbeddedTexts, LiveSubject, Source, memory_words, subjects
 from rankscope.studies.suggest import WhatIfOutcomes, rank_what_ifs, try_what_ifs
@@ -53,6 +54,9 @@ ADVICE = (
 
 WANTED = ("residual_ratio[composite,mean]", "residual_ratio[frobenius,mean]")
 """The verdict is about the first of these that was measured, or about any other residual ratio."""
+
+CURED = 2**22
+"""Numbers of the tokens on which causes are undone: the first batches, as many as fit."""
 
 KEYS = ("variant", "mask", "skip_scale")
 """What tells cuts apart."""
@@ -97,6 +101,8 @@ class _Collection:
     tokens: int = 0
     passes: int = 0
     blamed: list[Changes] = field(default_factory=list)
+    apart: list[TakenApart] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # of the first batches that were taken apart
     tried: list[WhatIfOutcomes] = field(default_factory=list)
     headline: Headline | None = None
 
@@ -295,10 +301,21 @@ def _explain(
             cut.network, fed.x, fed.context, is_token=fed.keep, split=config.split, error=not config.no_error
         )
         gathered.blamed.append(changes)
+        _take_apart(gathered, cut, fed)
         for rows in blame_rows(changes, _columns(cut, fed, subject, config)):
             gathered.rows.add(changes.texts, rows)
     if config.suggest:
         gathered.tried.append(try_what_ifs(cut.network, fed.x, fed.context, is_token=fed.keep))
+
+
+def _take_apart(gathered: _Collection, cut: Cut, fed: EmbeddedTexts) -> None:
+    """The mechanism of the fall on one batch, which is kept if causes can be undone on it later."""
+    context = cut.network.checked(fed.x, fed.context)
+    run = Run(network=cut.network, x=fed.x, context=context, keep=measured_tokens(fed.x, context, fed.keep))
+    gathered.apart.append(take_apart(run))
+    held = sum(one.x.numel() for one in gathered.runs)
+    if len(gathered.runs) == len(gathered.apart) - 1 and (not held or held + fed.x.numel() <= CURED):
+        gathered.runs.append(run)
 
 
 def _columns(cut: Cut, fed: EmbeddedTexts, subject: LiveSubject, config: AblateConfig) -> Columns:
@@ -393,6 +410,7 @@ def _finding(gathered: _Collection, config: AblateConfig) -> AblateFinding:
         split=config.split,
         has_error=not config.no_error,
         blame=sum_changes(join_batches(gathered.blamed), network) if gathered.blamed and network else None,
+        mechanism=explain(gathered.apart, gathered.runs, network) if gathered.apart and network else None,
         suggest=rank_what_ifs(gathered.tried, network) if gathered.tried else None,
         table=table,
     )
