@@ -30,6 +30,7 @@ from rankscope.bounds.apriori_layers import apriori
 from rankscope.dynamics.system import repeat
 from rankscope.errors import ConfigError, NotUnderstood
 from rankscope.masks import parse_mask
+from rankscope.mechanism import moves
 from rankscope.network import (
     ACTIVATIONS,
     Activation,
@@ -121,6 +122,7 @@ INTERPRETERS = {
     "paths": spectrum,
     "certify": certify,
     "theorems": facts_of,
+    "mechanism": lambda net, x, context: list(moves(net, x, context)),
 }
 FOREIGN = ("Opaque", "Observed", "CrossAttention", "GatedAttention", "ValueResidual", "SequenceMap")
 NOT_ONE = ("SinkSoftmax", "Sigmoid", "Differential", "LinearSums", "Linformer", "Retention", "HeadGate")
@@ -209,6 +211,7 @@ ASKING = {
     "certify": certify,
     "theorems": facts_of,
     "a-priori bounds": lambda net, x: apriori(net),
+    "mechanism": lambda net, x: list(moves(net, x, Context())),
 }
 """Every question that is answered by rules about parts; running the parts themselves is right for any subclass."""
 

@@ -11,11 +11,11 @@ from typing import Literal, Self, get_args
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from rankscope.charts import Bar, Bars, Line, Panel, Point
+from rankscope.charts import Line, Panel, Point
 from rankscope.core.words import NOTHING, count, listed, number, percent, power, ranges, sentence
 from rankscope.document import Column, Tabular
 from rankscope.findings.base import Number, Value
-from rankscope.findings.blame import Headline, signed
+from rankscope.findings.blame import Headline
 
 RATIO = "residual_ratio[frobenius,mean,unit]"
 """What falls."""
@@ -269,7 +269,9 @@ class Cause(Value):
     @property
     def sentence(self) -> str:
         """What happens, how much of the fall it is, and what undoing it gives."""
-        return " ".join([sentence(self._what()), *(sentence(one) for one in (self._rest(), self._extra()) if one)])
+        return " ".join(
+            [sentence(self._what()), *(sentence(one) for one in (self._rest(), self._extra()) if one)]
+        )
 
     @property
     def place(self) -> str:
@@ -318,14 +320,13 @@ class Cause(Value):
                     f"every token{norms}"
                 )
             case "norm-gain":
-                then = "" if n.beta is None else f", so the next branch is {number(n.beta, 2)} times what the skip brings"
+                by = f"{number(n.beta, 2)} times what the skip brings"
+                then = "" if n.beta is None else f", so the next branch is {by}"
                 return f"the norm behind the skip in {where} multiplies by {number(n.gain, 2)}{then}"
             case "norm-direct":
                 if n.norm_bias:
-                    return (
-                        f"the bias of the norm in {where} is {number(n.norm_bias, 2)} times its gain: it adds one row to "
-                        "all tokens"
-                    )
+                    size = f"{number(n.norm_bias, 2)} times its gain"
+                    return f"the bias of the norm in {where} is {size}: it adds one row to all tokens"
                 return f"the norm in {where} brings tokens closer by itself: by its gains per channel, or by centring"
             case "skip-scale":
                 return (
@@ -343,17 +344,21 @@ class Cause(Value):
             said = f"reading themselves alone, tokens would keep {percent(self.share)} of the fall"
         else:
             after = f"once {'that is' if self.round == 2 else 'those are'} undone, " if self.round > 1 else ""
-            said = f"{after}this is {percent(self.share)} of the fall from {number(n.start, 2)} to {power(n.log_end, digits=2)}"
+            change = f"from {number(n.start, 2)} to {power(n.log_end, digits=2)}"
+            said = f"{after}this is {percent(self.share)} of the fall {change}"
         if self.name == "norm-rescale" and n.log_free is not None:
             said += f"; without it the ratio would end at {power(n.log_free, digits=2)} (predicted)"
         if self.cure is not None and self.log_after is not None:
-            said += f"; {CURES[self.cure].format(number(self.dose, 2))} it ends at {power(self.log_after, digits=2)} (run)"
+            cure = CURES[self.cure].format(number(self.dose, 2))
+            said += f"; {cure} it ends at {power(self.log_after, digits=2)} (run)"
         return said
 
     def _extra(self) -> str:
         n = self.numbers
         if self.name == "same-direction" and n.equal_layers:
-            return f"the {n.blocks} blocks are equal, as nn.TransformerEncoder makes them: it copies one layer"
+            return (
+                f"the {n.blocks} blocks are equal, as nn.TransformerEncoder makes them: it copies one layer"
+            )
         return ""
 
 
@@ -375,7 +380,7 @@ class Note(Value):
     """Of a fall that is no collapse yet: the largest contribution."""
 
     share: Number = None
-    """Of a fall: its part. Of groups: the residual ratio inside the groups. Of massive tokens: how many times longer."""
+    """Of a fall: its part. Of groups: the residual ratio inside them. Of massive tokens: how many times longer."""
 
     count: int = 0
     """Groups of tokens, massive tokens per text, or blocks that it is true of."""
@@ -400,17 +405,19 @@ class Note(Value):
                 return f"The ratio falls to {number(self.value, 2)}, which is no collapse yet{most}."
             case "saturated":
                 return (
-                    f"Attention reads one key in {count(self.count, 'block')}: its entropy is {number(self.value, 2)} of "
-                    f"at most 1, and its logits differ by {number(self.logit_std, 2)}."
+                    f"Attention reads one key in {count(self.count, 'block')}: its entropy is {number(self.value, 2)} "
+                    f"of at most 1, and its logits differ by {number(self.logit_std, 2)}."
                 )
             case "groups":
-                return (
-                    f"Tokens are equal inside {self.count} groups that the mask never joins (ratio {number(self.share, 2)} "
-                    "inside them)."
-                )
+                inside = f"ratio {number(self.share, 2)} inside them"
+                return f"Tokens are equal inside {self.count} groups that the mask never joins ({inside})."
             case "massive":
-                many = "One token is" if self.count == 1 else f"{self.count} tokens are"
-                return f"{many} {number(self.share, 2)} times longer than the others; measured without {'it' if self.count == 1 else 'them'}."
+                many, them = (
+                    ("One token is", "it") if self.count == 1 else (f"{self.count} tokens are", "them")
+                )
+                return (
+                    f"{many} {number(self.share, 2)} times longer than the others; measured without {them}."
+                )
             case "uniform":
                 return (
                     f"Attention reads its keys almost alike in {count(self.count, 'block')} (its logits differ by "
@@ -510,7 +517,11 @@ class Mechanism(Value):
     @property
     def words(self) -> tuple[str, ...]:
         """Whether it collapses, why, and what else is to be said."""
-        said = [self.conclusion, *(one.sentence for one in self.causes), *(one.sentence for one in self.notes)]
+        said = [
+            self.conclusion,
+            *(one.sentence for one in self.causes),
+            *(one.sentence for one in self.notes),
+        ]
         return tuple(said)
 
     @property
@@ -535,7 +546,9 @@ class Mechanism(Value):
             return sentence(
                 f"the {RATIO_WORDS} of {name} falls {change}; no single mechanism makes a quarter of that"
             )
-        return sentence(f"the {RATIO_WORDS} of {name} goes {change}, which is no collapse, so no cause is named")
+        return sentence(
+            f"the {RATIO_WORDS} of {name} goes {change}, which is no collapse, so no cause is named"
+        )
 
     @property
     def _mean_of(self) -> str:
@@ -550,10 +563,15 @@ class Mechanism(Value):
     def tabular(self) -> Tabular:
         """One line per group: what it does, its part of the fall, and where it does most."""
         rows = []
-        for group in sorted(self.groups, key=lambda one: self.groups[one]):
+        for group in sorted(self._present, key=lambda one: self.groups[one]):
             share = self.share(group)
             rows.append(
-                [group, f"{self.groups[group]:+.3f}", NOTHING if share is None else percent(share), self._most(group)]
+                [
+                    group,
+                    f"{self.groups[group]:+.3f}",
+                    NOTHING if share is None else percent(share),
+                    self._most(group),
+                ]
             )
         total = math.fsum(self.groups.values())
         rows.append(["together", f"{total:+.3f}", "100%" if (self.fall or 0) > 0 else NOTHING, NOTHING])
@@ -561,6 +579,11 @@ class Mechanism(Value):
         return Tabular(
             columns=[Column(head, "name" if head == "mechanism" else "number") for head in heads], rows=rows
         )
+
+    @property
+    def _present(self) -> list[Group]:
+        """Groups that do something that is seen in the table."""
+        return [group for group in GROUPS if abs(self.groups.get(group, 0.0)) >= 5e-4]
 
     def _most(self, group: Group) -> str:
         """The blocks that do most of it: as few as make half."""
@@ -598,7 +621,7 @@ class Mechanism(Value):
     @property
     def legend(self) -> list[str]:
         """What the columns of the first table are."""
-        present = [group for group in GROUPS if abs(self.groups.get(group, 0.0)) > 5e-4]
+        present = self._present
         said = [
             f"Each number is the change of ln of the {RATIO_WORDS} by one mechanism, from the input to the last block: "
             "-0.7 halves the ratio. They add up to the whole change.",
@@ -614,7 +637,11 @@ class Mechanism(Value):
         """What the columns of the second table are."""
         return [
             "skip share: size of what the skip carries over that of its sum with the branch"
-            + ("" if self.log_left is None else f"; all of them together leave {_left(self.log_left)} of the input")
+            + (
+                ""
+                if self.log_left is None
+                else f"; all of them together leave {_left(self.log_left)} of the input"
+            )
             + ".",
             "common, differences: size of the common row, and of the differences, that the branch writes over that of "
             "the stream. cosine: of the two common rows; by chance 0.",
@@ -623,19 +650,6 @@ class Mechanism(Value):
             "of its values over those of what it reads.",
             "ratio: unit residual ratio after the block.",
         ]
-
-    def bars(self) -> Bars:
-        """The contribution of every group."""
-        shown = sorted((one for one in self.groups if self.groups[one]), key=lambda one: self.groups[one])
-        return Bars(
-            title="What makes the ratio fall",
-            bars=[
-                Bar(group, self.groups[group], signed(self.groups[group]), faint=self.groups[group] >= 0)
-                for group in shown
-            ],
-            value=f"change of ln of the {RATIO_WORDS}",
-            notes=[f"The {RATIO_WORDS} is {RATIO}.", "Contributions add up to the whole change."],
-        )
 
     def panel(self) -> Panel:
         """What each group does in every block; groups that do next to nothing are left out."""
@@ -647,7 +661,9 @@ class Mechanism(Value):
             Line(
                 name=group,
                 points=[
-                    Point(block, held.get((group, block), 0.0), f"{group}: {held.get((group, block), 0.0):+.3f}")
+                    Point(
+                        block, held.get((group, block), 0.0), f"{group}: {held.get((group, block), 0.0):+.3f}"
+                    )
                     for block in blocks
                 ],
                 color=GROUPS.index(group) % 6,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import ConfigError
+from rankscope.mechanism.trace import flat, through
 from rankscope.network import (
     Attention,
     Chain,
@@ -30,16 +31,11 @@ from rankscope.network import (
 )
 from rankscope.network.parts import leaves, shallow_copy, weight
 from rankscope.network.surgery import makes_sublayer, rewritten
-from rankscope.mechanism.trace import flat, through
 
 Blocks = Collection[int] | None
 
 COLD = 0.05
 """The temperature that makes attention read few keys."""
-
-
-class NoSurgery(ConfigError):
-    """This tree has nothing that the cure could change."""
 
 
 def pre_norm(network: Network, blocks: Blocks = None) -> Network:
@@ -157,7 +153,7 @@ def with_gain_one(network: Network, blocks: Blocks = None) -> Network:
 def without_norm_biases(network: Network, blocks: Blocks = None) -> Network:
     """Norms without their biases."""
     if not any(isinstance(one, Norm) and one.bias is not None for one in network.blocks.modules()):
-        raise NoSurgery("the norms of this network have no biases")
+        raise ConfigError("the norms of this network have no biases")
     return _checked(network, _norms(network, lambda norm: setattr(norm, "bias", None)), blocks)
 
 
@@ -180,7 +176,7 @@ def with_whole_skips(network: Network, blocks: Blocks = None) -> Network:
 def with_smaller_branches(network: Network, dose: float, blocks: Blocks = None) -> Network:
     """Branches times a number."""
     if not any(isinstance(part, Skip) for part in network.blocks.modules()):
-        raise NoSurgery("this network has no skips, so its branches cannot be made smaller beside them")
+        raise ConfigError("this network has no skips, so its branches cannot be made smaller beside them")
     return _checked(network, with_branch_scale(network, dose), blocks)
 
 

@@ -1,8 +1,8 @@
 """I5: the fall of the residual ratio as a sum over what made it, measured against a stream that nobody shrinks.
 
 The *free stream* starts as the real one and adds every branch to an unscaled skip, without norms on the way:
-``X~_0 = X_0``, ``X~_l = X~_(l-1) + F~_l``. F~ is the recorded branch with its pieces brought to what it would have read:
-biases stay, what answers to the common row and what answers to the differences follow the common part and the
+``X~_0 = X_0``, ``X~_l = X~_(l-1) + F~_l``. F~ is the recorded branch with its pieces brought to what it would have
+read: biases stay, what answers to the common row and what answers to the differences follow the common part and the
 differences of the free stream (relative to the whole where the branch reads normed tokens). With ``L(X)`` the log
 residual ratio of unit tokens,
 
@@ -51,6 +51,9 @@ from rankscope.split.state import Split, aligned
 
 Key = tuple[Group, int, str]
 """What did it, in which block, at which site."""
+
+CANCELLED = 2 * 18.0
+"""A sum e^18 times smaller than its terms has lost half of its digits."""
 
 STEEP = 60.0
 """Most that a response enlarges a piece, as a logarithm of the common part."""
@@ -106,6 +109,7 @@ class Decomposition:
         lowest: the smallest over all states on the way.
         floor: what rounding may add to or take from a contribution.
         error: by how much the rows miss the change.
+        cancelled: whether some sum is next to nothing beside its terms, so that its tokens are rounding.
         layers: ``ln rho`` of layers 0 .. L.
         sums, norms: the numbers behind it.
     """
@@ -117,6 +121,7 @@ class Decomposition:
     lowest: Tensor
     floor: Tensor
     error: Tensor
+    cancelled: Tensor
     layers: tuple[Tensor, ...]
     sums: tuple[SumNumbers, ...]
     norms: tuple[NormNumbers, ...]
@@ -164,10 +169,11 @@ class _Books:
     """What is kept while the stream is followed."""
 
     rows: dict[Key, Tensor] = field(default_factory=dict)
-    shrunk: "_Shrunk" = field(default_factory=lambda: _Shrunk())
+    shrunk: _Shrunk = field(default_factory=_Shrunk)
     sums: list[SumNumbers] = field(default_factory=list)
     norms: list[NormNumbers] = field(default_factory=list)
     seen: list[Tensor] = field(default_factory=list)
+    cancelled: list[Tensor] = field(default_factory=list)
 
     def enter(self, group: Group, block: int, site: str, value: Tensor) -> None:
         key = (group, block, site)
@@ -178,7 +184,9 @@ class _Books:
         self.shrunk.add((group, block, site), by.clamp(min=0.0))
 
 
-def decompose(steps: Iterable[Move], entering: Split, blocks: int, *, is_split: bool = False) -> Decomposition:
+def decompose(
+    steps: Iterable[Move], entering: Split, blocks: int, *, is_split: bool = False
+) -> Decomposition:
     """The decomposition of what the steps do to ``entering``, the measured tokens that go in."""
     books, free, before = _Books(), entering, None
     first = last = unit_log_ratio(entering)
@@ -205,6 +213,7 @@ def decompose(steps: Iterable[Move], entering: Split, blocks: int, *, is_split: 
         books.enter(group, number, site, value)
     total = sum(books.rows.values(), torch.zeros_like(first))
     seen = torch.stack([first, *books.seen])
+    none = torch.zeros_like(first, dtype=torch.bool)
     return Decomposition(
         rows=books.rows,
         first=first,
@@ -213,6 +222,7 @@ def decompose(steps: Iterable[Move], entering: Split, blocks: int, *, is_split: 
         lowest=seen.amin(dim=0),
         floor=floor,
         error=(last - first - total).abs(),
+        cancelled=torch.stack([none, *books.cancelled]).any(dim=0),
         layers=tuple(layers),
         sums=tuple(books.sums),
         norms=tuple(books.norms),
@@ -226,6 +236,10 @@ def _added(
     """The free stream after a sum, its log ratio, and everything that is entered on the way."""
     pieces = _responding(move, free)
     new = plus([free, *(one.state for one in pieces)])
+    books.cancelled.append(_cancels(new, [free, *(one.state for one in pieces)]))
+    books.cancelled.append(
+        _cancels(move.y, [*([move.own] if move.own else []), *(p.state for p in move.pieces)])
+    )
     weights = inverse_lengths(new)
     base = weighed(free, weights)
     now, reached = plain_log_ratio(base), unit_log_ratio(new)
@@ -247,6 +261,14 @@ def _added(
         _share_out(books, move, design, scale)
     books.sums.append(_numbers(move, start))
     return new, reached
+
+
+def _cancels(total: Split, terms: list[Split]) -> Tensor:
+    """Whether a sum is so small beside its terms that half of its digits are rounding."""
+    if not terms:
+        return torch.zeros_like(total.log_scale, dtype=torch.bool)
+    largest = torch.stack([log_energy(one) for one in terms]).amax(dim=0)
+    return ~(log_energy(total) > largest - CANCELLED)
 
 
 def _share_out(books: _Books, move: Added, design: Tensor, scale: Tensor) -> None:
@@ -281,12 +303,16 @@ def _normed(books: _Books, move: Normed, previous: Added | None, change: Tensor)
 def norm_gain(part: Norm, like: Tensor) -> Tensor:
     """The root mean square of the gain, per text."""
     gain = part.gain
-    return torch.ones_like(like) if gain is None else gain.double().square().mean(dim=-1).sqrt().expand_as(like)
+    return (
+        torch.ones_like(like) if gain is None else gain.double().square().mean(dim=-1).sqrt().expand_as(like)
+    )
 
 
 def _bias_size(part: Norm, like: Tensor) -> Tensor:
     bias = part.bias
-    return torch.zeros_like(like) if bias is None else bias.double().square().mean(dim=-1).sqrt().expand_as(like)
+    return (
+        torch.zeros_like(like) if bias is None else bias.double().square().mean(dim=-1).sqrt().expand_as(like)
+    )
 
 
 def group_of(piece: Piece) -> Group:
@@ -351,8 +377,8 @@ def _shares(base: Split, pieces: list[Split]) -> list[tuple[Tensor, Tensor]]:
     residual = growth(_dot(own, own), _dot(own, total), _dot(total, total))
     # An exact zero has no log-odds; the end of the step that has more of a common part is sure to have some.
     before, after, step = log_odds(base), log_odds(plus([base, added])), residual.total - common.total
-    before, after = torch.where(after <= before, after - step, before), torch.where(after <= before, after, before + step)
-    factor = odds_to_ratio(before, after)
+    falls = after <= before
+    factor = odds_to_ratio(torch.where(falls, after - step, before), torch.where(falls, after, before + step))
     found = []
     for piece, rest in zip(pieces, rests, strict=True):
         size = (added.common * piece.common).sum(dim=-1) * common.size
@@ -390,7 +416,11 @@ def _length_shares(own: Split, pieces: list[Split]) -> list[Tensor]:
 
 
 def _numbers(move: Added, start: Tensor) -> SumNumbers:
-    x, y, f = move.x, move.y, plus([one.state for one in move.pieces]) if move.pieces else by_channel(move.x, 0.0)
+    x, y, f = (
+        move.x,
+        move.y,
+        plus([one.state for one in move.pieces]) if move.pieces else by_channel(move.x, 0.0),
+    )
     whole, m, r = log_energy(x), *log_energies(x)
     m_f, r_f = log_energies(f)
     none = torch.full_like(whole, torch.nan)
@@ -424,5 +454,3 @@ def _numbers(move: Added, start: Tensor) -> SumNumbers:
         reads_normed=move.reads_normed,
         **looks,
     )
-
-

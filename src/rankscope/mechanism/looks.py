@@ -58,7 +58,10 @@ def look_at(
     entropy = -terms.sum(dim=-1) / keys.clamp(min=2).to(maps.dtype).log()
     itself = maps.diagonal(dim1=-2, dim2=-1)
     named = {one.name: one.state for one in pieces}
-    own, mixed = named["own"], [one for one in (named.get("averaging"), named.get("whole")) if one is not None]
+    own, mixed = (
+        named["own"],
+        [one for one in (named.get("averaging"), named.get("whole")) if one is not None],
+    )
     std = _logit_std(part.mixer, x, context, allowed, used)
     ratio = unit_log_ratio(state).exp()
     nothing = torch.full_like(ratio, torch.nan)
@@ -73,9 +76,7 @@ def look_at(
     )
 
 
-def _logit_std(
-    mixer: Mixer, x: Tensor, context: Context, allowed: Tensor, used: Tensor
-) -> Tensor | None:
+def _logit_std(mixer: Mixer, x: Tensor, context: Context, allowed: Tensor, used: Tensor) -> Tensor | None:
     while isinstance(mixer, HeadGate):
         mixer = mixer.inner
     if not isinstance(mixer, QueryKey):

@@ -13,14 +13,15 @@ Multiply out: ``P 1 = 1 + (P 1 - 1)``. Several heads are added. I3, MLP and ever
     f(H) = f(0) + [f(1 m) - f(0)] + [f(H) - f(1 m)].
 
 A norm before the core that adds its bias B to every token makes ``m = m' + B``, and the answer to B alone is a piece of
-its own: ``B V O``, or ``f(B) - f(0)``. A scale after the core is linear. So is a norm once the divisor of every token is
-held: its pieces are those before it over that divisor, times its gain, and its bias is one more.
+its own: ``B V O``, or ``f(B) - f(0)``. A scale after the core is linear. So is a norm once the divisor of every token
+is held: its pieces are those before it over that divisor, times its gain, and its bias is one more.
 
 A region that is run as it is has what it makes of zero as a bias, and the rest is one piece.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -136,12 +137,6 @@ class Flow:
         )
 
 
-class Run(Protocol):
-    """One way to run a part: on ordinary tokens or on split ones."""
-
-    def __call__(self, part: Part, state: Split) -> Split: ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Walker:
     """How parts are run, and what they know besides the tokens."""
@@ -242,9 +237,7 @@ def norm_weights(part: Norm, state: Split) -> Weights:
 
 
 def _core(flow: Flow, state: Split, pieces: list[Piece], looks: tuple[AttentionLook, ...] = ()) -> Flow:
-    return Flow(
-        state=state, pieces=tuple(pieces), is_normed=flow.is_normed, looks=(*flow.looks, *looks)
-    )
+    return Flow(state=state, pieces=tuple(pieces), is_normed=flow.is_normed, looks=(*flow.looks, *looks))
 
 
 @branch.register
@@ -266,9 +259,7 @@ def _linear_pieces(values: Values, flow: Flow) -> list[Piece]:
     pieces = [Piece(name="bias", site="attention", state=constant(none if bias is None else bias, state))]
     if flow.norm_bias is not None and flow.pieces is None:
         at = flow.norm_bias.expand(m.shape)
-        pieces.append(
-            Piece(name="norm-bias", site="attention", state=constant(_row_out(values, at), state))
-        )
+        pieces.append(Piece(name="norm-bias", site="attention", state=constant(_row_out(values, at), state)))
         m = m - at
     pieces.append(Piece(name="common", site="attention", state=constant(_row_out(values, m), state)))
     own = apart(value_out(values, state.residual), state)
@@ -353,7 +344,7 @@ def _answer(part: Part, at: Tensor, flow: Flow, walker: Walker) -> Tensor:
 def _answers(part: Part, site: str, flow: Flow, walker: Walker, rows: list[Tensor]) -> Flow:
     state = walker.run(part, flow.state)
     names: list[Name] = ["bias", "common"] if len(rows) == 2 else ["bias", "norm-bias", "common"]
-    steps = [rows[0], *(after - before for before, after in zip(rows, rows[1:], strict=False))]
+    steps = [rows[0], *(after - before for before, after in pairwise(rows))]
     pieces = [
         Piece(name=name, site=site, state=constant(step, state))
         for name, step in zip(names, steps, strict=True)

@@ -125,27 +125,32 @@ def inverse_lengths(state: Split, *, width: float = 1.0, eps: float = 0.0) -> We
     ``d_i = (2 m . r_i + s |r_i|^2) / (|m|^2 + width eps)``, so relative to that of the common row the weight is
     ``(1 + s d)^(-1/2) = 1 + s d [expm1(-log1p(s d) / 2) / (s d)]``, without a difference of near-equal numbers.
     """
-    scale = power(state.log_scale)[..., None]
-    m, r = state.common, state.residual
-    level = m.square().sum(dim=-1) + width * eps
+    tokens = state.tokens()
+    # One unit for all tokens, so that no square leaves the floats.
+    peak = torch.maximum(state.common.abs().amax(dim=-1), state.kept(tokens).abs().amax(dim=(-2, -1)))
+    peak = torch.where(peak > 0, peak, 1.0)
+    scale = (power(state.log_scale) / peak)[..., None]
+    m, r, eps_ = state.common / peak[..., None], state.residual, eps / peak / peak
+    level = m.square().sum(dim=-1) + width * eps_
     safe = torch.where(level > 0, level, 1.0)
-    slope = (2 * (r @ m.unsqueeze(-1)).squeeze(-1) + scale * r.square().sum(dim=-1)) / safe[..., None]
+    slope = 2 * (r @ m.unsqueeze(-1)).squeeze(-1) + scale * r.square().sum(dim=-1)
+    slope = slope / safe[..., None]
     slope = state.kept(slope.unsqueeze(-1)).squeeze(-1)
     by = scale * slope
     is_near = (by.abs().amax(dim=-1) < NEAR) & (level > 0)
     small = by.abs() < 1e-6
     bent = torch.expm1(-0.5 * torch.log1p(by.clamp(min=-NEAR, max=NEAR))) / torch.where(small, 1.0, by)
     near = slope * torch.where(small, -0.5 + 0.375 * by - 0.3125 * by.square(), bent)
-    squared = state.tokens().square().sum(dim=-1) / width + eps
+    squared = (tokens / peak[..., None, None]).square().sum(dim=-1) / width + eps_[..., None]
     each = torch.where(squared > 0, squared.clamp(min=1e-300).rsqrt(), 0.0)
     each = state.kept(each.unsqueeze(-1)).squeeze(-1)
     count = state.count()
     mean = each.sum(dim=-1) / (count.squeeze(-1) if isinstance(count, Tensor) else count)
     mean = torch.where(mean > 0, mean, 1.0)
     return Weights(
-        level=torch.where(is_near, (width / safe).sqrt(), mean),
+        level=torch.where(is_near, (width / safe).sqrt(), mean) / peak,
         change=torch.where(is_near[..., None], near, each / mean[..., None] - 1),
-        log_scale=torch.where(is_near, state.log_scale, 0.0),
+        log_scale=torch.where(is_near, state.log_scale - peak.log(), 0.0),
     )
 
 
@@ -174,12 +179,15 @@ def weighed(state: Split, weights: Weights) -> Split:
 def log_energies(state: Split) -> tuple[Tensor, Tensor]:
     """``ln M`` and ``ln r^2``: the squared sizes of the common part and of the residual."""
     count = state.count()
-    many = count.squeeze(-1).double() if isinstance(count, Tensor) else float(count)
+    many = count.squeeze(-1).double() if isinstance(count, Tensor) else size_like(state, count)
     size = torch.linalg.vector_norm(state.common, dim=-1)
     floor = 0.5 * state.log_scale.clamp(min=-600.0).exp() * TINY  # an exact zero counts as next to nothing
-    return 2 * torch.maximum(size, floor).clamp(min=1e-300).log() + torch.as_tensor(many).log(), (
-        2 * state.log_scale
-    )
+    return 2 * torch.maximum(size, floor).clamp(min=1e-300).log() + many.log(), (2 * state.log_scale)
+
+
+def size_like(state: Split, count: int) -> Tensor:
+    """A number of tokens as a tensor of the state's dtype."""
+    return state.log_scale.new_tensor(float(count))
 
 
 def log_energy(state: Split) -> Tensor:

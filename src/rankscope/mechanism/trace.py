@@ -12,9 +12,9 @@ from rankscope.mechanism.pieces import MECHANISM, Flow, Piece, Walker, branch
 from rankscope.mechanism.states import by_channel, measured, of_tokens, plus
 from rankscope.network import Chain, Context, Network, Norm, Part, Scale, Skip, Sum
 from rankscope.network.known import check_tree
+from rankscope.network.parts import leaves, scaled
 from rankscope.network.seeds import weight_axes
 from rankscope.network.surgery import is_attention, is_mlp
-from rankscope.network.parts import leaves, scaled
 from rankscope.split.run import in_float64
 from rankscope.split.state import Split, split_tokens
 

@@ -74,6 +74,9 @@ to nothing where its branch is smaller than the second times the stream."""
 SATURATED, STEEP = 0.25, 4.0
 """Attention reads one key where its entropy is below the first number and its logits differ by more than the second."""
 
+NUMBERS = ("first", "last", "free", "lowest", "floor", "error", "cancelled")
+"""Numbers of a decomposition that every text has one of."""
+
 MOSTLY = 0.75
 """A site is named where it makes this part of a cause."""
 
@@ -206,7 +209,7 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
 def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, Unresolved | None, str]:
     """The decomposition by the ordinary pass, or by the split pass where tokens come too close for it."""
     found = _pass(run, keep, is_split=False)
-    lost = ~torch.isfinite(found.last) | ~torch.isfinite(found.error)
+    lost = ~torch.isfinite(found.last) | ~torch.isfinite(found.error) | found.cancelled
     close = lost | (found.lowest < NEAR)
     least = math.log(10 * relative_floor(len(run.network.blocks), torch.float64))
     if not bool(close.any()):
@@ -216,6 +219,7 @@ def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, U
         error, known = _split_floor(run, keep)
         split = replace(split, floor=error.reshape(split.first.shape))
         ok = torch.isfinite(split.last) & torch.isfinite(split.error) & known.reshape(split.first.shape)
+        ok = ok & ~split.cancelled
         return split, ok, None if bool(ok.all()) else "rounding", ""
     except NotUnderstood as refused:
         ok = ~lost & (found.lowest > least)
@@ -253,7 +257,10 @@ def _flattened(parts: Decomposition) -> Decomposition:
     return replace(
         parts,
         rows={key: flat(value) for key, value in parts.rows.items()},
-        **{name: flat(getattr(parts, name)) for name in ("first", "last", "free", "lowest", "floor", "error")},
+        **{
+            name: flat(getattr(parts, name))
+            for name in ("first", "last", "free", "lowest", "floor", "error", "cancelled")
+        },
         layers=tuple(map(flat, parts.layers)),
         sums=tuple(map(numbers, parts.sums)),
         norms=tuple(replace(one, gain=flat(one.gain), bias=flat(one.bias)) for one in parts.norms),
@@ -289,7 +296,9 @@ def _groups(run: Run, last: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor
         return none
     from scipy.sparse.csgraph import connected_components
 
-    joined = torch.stack([one.expand(*shape, 1, *one.shape[-2:]) for one in seen if one is not None]).any(dim=0)
+    joined = torch.stack([one.expand(*shape, 1, *one.shape[-2:]) for one in seen if one is not None]).any(
+        dim=0
+    )
     many, inside = list[int](), list[float]()
     texts = last.reshape(-1, *last.shape[-2:])
     for place, text in enumerate(texts):
@@ -371,6 +380,13 @@ def explain(
     """What the decompositions of all batches amount to; ``runs`` are the first of them, which cures are tried on."""
     if not batches or not runs:
         raise ConfigError("no batch of texts was taken apart; a mechanism needs at least one")
+    with torch.no_grad():
+        return _explained(batches, runs, about, recover=recover, seed=seed)
+
+
+def _explained(
+    batches: Sequence[TakenApart], runs: Sequence[Run], about: Headline, *, recover: bool, seed: int
+) -> Mechanism:
     means = _means(batches)
     clones = all(equal_layers(run.network) for run in runs)
     if not means.texts:
@@ -426,11 +442,11 @@ def _means(batches: Sequence[TakenApart]) -> _Means:
 
     keys = dict.fromkeys(key for one in batches for key in one.parts.rows)
     first = batches[0].parts
-    names = [
-        name
-        for name in SumNumbers.__dataclass_fields__
-        if isinstance(getattr(first.sums[0], name), Tensor)
-    ] if first.sums else []
+    names = (
+        [name for name in SumNumbers.__dataclass_fields__ if isinstance(getattr(first.sums[0], name), Tensor)]
+        if first.sums
+        else []
+    )
     counts = [int(one.massive.max()) for one in batches]
     lengths = [float(one.longer.max()) for one in batches]
     inside = mean(lambda one: one.inside) if some else math.nan
@@ -507,7 +523,15 @@ def _sum_value(means: _Means, place: int) -> MechanismBlock:
 
 
 def _site_name(site: str) -> Site:
-    return "attention" if site == "attention" else "mlp" if site == "mlp" else "norm" if site == "norm" else "block"
+    return (
+        "attention"
+        if site == "attention"
+        else "mlp"
+        if site == "mlp"
+        else "norm"
+        if site == "norm"
+        else "block"
+    )
 
 
 def _contributions(means: _Means) -> Iterable[BlockShare]:
@@ -784,12 +808,15 @@ def last_log_ratio(run: Run, keep: Tensor | None = None) -> Tensor:
 
 def _notes(means: _Means) -> Iterable[Note]:
     """What is named beside the causes."""
-    if not means.is_collapsed and means.last <= math.log(NOTED) and means.fall >= math.log(FALL) and not means.is_apart:
+    if (
+        not means.is_collapsed
+        and means.last <= math.log(NOTED)
+        and means.fall >= math.log(FALL)
+        and not means.is_apart
+    ):
         groups = means.groups_sum
         worst = min(groups, key=lambda one: groups[one])
-        yield Note(
-            name="fall", group=worst, share=-groups[worst] / means.fall, value=math.exp(means.last)
-        )
+        yield Note(name="fall", group=worst, share=-groups[worst] / means.fall, value=math.exp(means.last))
     many, longer = means.massive
     if many:
         yield Note(name="massive", count=many, share=longer)
@@ -813,7 +840,10 @@ def _notes(means: _Means) -> Iterable[Note]:
     ]
     if most(sharp):
         yield Note(
-            name="saturated", count=len(sharp), value=mean(sharp, "entropy"), logit_std=mean(sharp, "logit_std")
+            name="saturated",
+            count=len(sharp),
+            value=mean(sharp, "entropy"),
+            logit_std=mean(sharp, "logit_std"),
         )
     even = [one for one in attention if one["logit_gain"] < UNIFORM]
     if most(even):

@@ -157,7 +157,12 @@ def scan(
 
 
 def scan_batches(
-    ready: Loaded, layout: Layout, chosen: MeasuredBatches, config: ScanConfig, *, advance: Advance | None = None
+    ready: Loaded,
+    layout: Layout,
+    chosen: MeasuredBatches,
+    config: ScanConfig,
+    *,
+    advance: Advance | None = None,
 ) -> ScanFinding:
     """The scan of a model that is loaded, on batches that are chosen already, by a study that also uses them itself."""
     table, _ = _run_scan(ready, _of_stack(layout, config), chosen, config, None, advance, None)

@@ -66,7 +66,9 @@ def _copies(modules: list[nn.Module]) -> int:
 
 
 def _matrices(module: nn.Module) -> dict[str, Tensor]:
-    return {name: one.detach() for name, one in module.named_parameters(remove_duplicate=False) if one.ndim > 1}
+    return {
+        name: one.detach() for name, one in module.named_parameters(remove_duplicate=False) if one.ndim > 1
+    }
 
 
 def _are_equal(first: nn.Module, second: nn.Module) -> bool:
@@ -159,6 +161,7 @@ def _equal_models(model: nn.Module) -> LawResult | None:
 def _is_a_model(module: nn.Module) -> bool:
     """Whether a part holds a list of parts with matrices of their own, as stacks of blocks do."""
     return any(
-        isinstance(one, nn.ModuleList | nn.Sequential) and any(_matrices(part) for part in one._modules.values() if part is not None)
+        isinstance(one, nn.ModuleList | nn.Sequential)
+        and any(_matrices(part) for part in one._modules.values() if part is not None)
         for one in module.modules()
     )

@@ -19,7 +19,16 @@ from rankscope.wiring.texts import site_of
 
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "baddbmm", "dot", "mv"})
 
-_PASSED = SAME_CHANNELS | {"dropout", "native_dropout", "_to_copy", "mul", "masked_fill", "where", "slice", "select"}
+_PASSED = SAME_CHANNELS | {
+    "dropout",
+    "native_dropout",
+    "_to_copy",
+    "mul",
+    "masked_fill",
+    "where",
+    "slice",
+    "select",
+}
 """Operations between a softmax and the product that reads its map."""
 
 SATURATED_SPREAD, SATURATED_ENTROPY = 5.0, 0.4
@@ -189,7 +198,8 @@ def _not_finite(subject: Subject) -> LawResult | None:
 
 def _is_fully_masked(node: Node) -> bool:
     return any(
-        leaf.value.is_floating_point() and bool((leaf.value <= MASKED).all(-1).any()) for leaf in node.inputs()
+        leaf.value.is_floating_point() and bool((leaf.value <= MASKED).all(-1).any())
+        for leaf in node.inputs()
     )
 
 
@@ -271,7 +281,5 @@ def _logits(piece: Piece) -> list[_Logits]:
         mean = values.sum(-1, keepdim=True) / many.clamp_min(1).unsqueeze(-1)
         spread = (((values - mean) * is_read).square().sum(-1) / many.clamp_min(1)).sqrt()
         entropy = -(maps * maps.clamp_min(1e-300).log()).sum(-1) / many.clamp_min(2).double().log()
-        found.append(
-            _Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median()))
-        )
+        found.append(_Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median())))
     return found

@@ -159,7 +159,11 @@ class Piece:
     def _live(self, x: Tensor) -> Tensor | None:
         leaves, form = tree_flatten_with_path((self.args, dict(self.kwargs)))
         clones = [
-            x.to(leaf) if leaf_name(path) == self.stream else leaf.clone() if isinstance(leaf, Tensor) else leaf
+            x.to(leaf)
+            if leaf_name(path) == self.stream
+            else leaf.clone()
+            if isinstance(leaf, Tensor)
+            else leaf
             for path, leaf in leaves
         ]
         args, kwargs = tree_unflatten(clones, form)

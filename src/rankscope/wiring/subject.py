@@ -331,7 +331,9 @@ class Subject:
         """
         found = {}
         for stack in self.stacks:
-            pieces = [one for one in self.stack_of(stack.name) if one.is_usable and one.root_shape is not None]
+            pieces = [
+                one for one in self.stack_of(stack.name) if one.is_usable and one.root_shape is not None
+            ]
             votes = [sum(one.mixes(axis) for one in pieces) for axis in (0, 1)]
             positions = self.token_axis_by_positions(stack.name)
             mixed = None if votes[0] == votes[1] else int(votes[1] > votes[0])
@@ -357,9 +359,7 @@ class Subject:
         if root is None or root.ndim != 3 or min(root.shape[:2]) < 2:
             return None
         size = float(root.abs().amax()) or 1.0
-        varies = [
-            bool((root - root.narrow(axis, 0, 1)).abs().amax() > 1e-3 * size) for axis in (0, 1)
-        ]
+        varies = [bool((root - root.narrow(axis, 0, 1)).abs().amax() > 1e-3 * size) for axis in (0, 1)]
         return varies.index(True) if sum(varies) == 1 else None
 
     @cached_property
@@ -519,7 +519,10 @@ def _shortened(model: nn.Module, batch: Batch) -> Batch:
         return value
 
     short = replace(
-        batch, inputs={name: cut(name, value) for name, value in batch.inputs.items()}, is_token=None, labels=()
+        batch,
+        inputs={name: cut(name, value) for name, value in batch.inputs.items()},
+        is_token=None,
+        labels=(),
     )
     try:
         with at_rest(model):
@@ -585,11 +588,7 @@ def _kept(
 ) -> _Call:
     """Copies of what a block is called with; a tensor that stands in several places is one tensor in the copy too."""
     leaves, _ = tree_flatten_with_path((args, dict(kwargs)))
-    stream = (
-        ""
-        if state is None
-        else next((leaf_name(where) for where, leaf in leaves if leaf is state), "")
-    )
+    stream = "" if state is None else next((leaf_name(where) for where, leaf in leaves if leaf is state), "")
     known: dict[int, Any] = {}
 
     def kept(leaf: Any) -> Any:

@@ -71,7 +71,9 @@ def site_of(piece: Piece, inner: str | None) -> str:
 
 
 def _has_experts(module: nn.Module) -> bool:
-    return any(EXPERTS.search(type(one).__name__) or EXPERTS.search(name) for name, one in module.named_modules())
+    return any(
+        EXPERTS.search(type(one).__name__) or EXPERTS.search(name) for name, one in module.named_modules()
+    )
 
 
 def _outside(subject: Subject) -> LawResult:
@@ -115,7 +117,9 @@ def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
     inputs = subject.batch.inputs
     args, kwargs = subject.batch.arguments()
     leaves, _ = tree_flatten_with_path((args, kwargs))
-    names = {name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]}
+    names = {
+        name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]
+    }
     subject.count_part(4.0)
     try:
         with at_rest(subject.model):

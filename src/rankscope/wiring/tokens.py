@@ -40,7 +40,9 @@ class _Reading:
         """Share of the pairs that were tried."""
         tokens = len(next(iter(self.readers.values())))
         tried = sum(t if future else tokens - 1 - t for t in self.readers)
-        read = len(self.future) if future else sum(int(rows[t + 1 :].sum()) for t, rows in self.readers.items())
+        read = (
+            len(self.future) if future else sum(int(rows[t + 1 :].sum()) for t, rows in self.readers.items())
+        )
         return read / tried if tried else 0.0
 
     @property
@@ -134,7 +136,9 @@ def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> L
     given = None
     if graph is not None and piece.shared is None:
         above = graph.above((masks[1],))
-        given = next((node for name, node in graph.inputs.items() if node in above and name != piece.stream), None)
+        given = next(
+            (node for name, node in graph.inputs.items() if node in above and name != piece.stream), None
+        )
     whole = None if given is None else subject.whole_graph
     if given is not None and whole is not None:
         calls = [call for call in whole.calls if call.path == piece.place.path]
@@ -230,7 +234,10 @@ def order(subject: Subject) -> LawResult:
     if before is None or after is None or before.shape != after.shape or before.ndim != 3:
         return result("order", "not checked", "one token")
     # a function of a set takes its results along, so that sums over tokens, and of their squares, stay
-    sums = [torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)]) for one in (before, after)]
+    sums = [
+        torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)])
+        for one in (before, after)
+    ]
     gap = float((sums[0] - sums[1]).abs().amax() / sums[0].abs().amax().clamp_min(1e-30))
     tokens = float(before.double().std(dim=1 - axis).amax())
     if gap > 10 * subject.clearly or tokens == 0.0:
@@ -256,7 +263,10 @@ def _positions(model: nn.Module) -> list[str]:
     return [
         name
         for name, value in held
-        if _POSITIONS.search(name) and value.is_floating_point() and value.numel() > 1 and bool((value != 0).any())
+        if _POSITIONS.search(name)
+        and value.is_floating_point()
+        and value.numel() > 1
+        and bool((value != 0).any())
     ]
 
 
@@ -281,7 +291,9 @@ def reach(subject: Subject) -> LawResult:
         # what a mask leaves out, or what stands behind the end of a text, need not be read; most tokens must
         if 2 * len(unread) > len(by_token) > 2 and not _has_window(subject, stack.name):
             first = unread[0]
-            return result("reach", "broken", "token unread", what=f"token {first + 1}", number=float(len(unread)))
+            return result(
+                "reach", "broken", "token unread", what=f"token {first + 1}", number=float(len(unread))
+            )
         left = slopes.last.get(stack.name)
         if left is not None and left.ndim == 3 and bool((left != 0).any()):
             dead = (left.abs().flatten(0, -2).amax(0) == 0).nonzero().flatten().tolist()
@@ -322,7 +334,11 @@ def _dead_head(subject: Subject) -> LawResult | None:
             if slopes is None:
                 continue
             largest = float(slopes.amax())
-            dead = (slopes <= 1e-12 * largest).nonzero().flatten().tolist() if largest else list(range(len(slopes)))
+            dead = (
+                (slopes <= 1e-12 * largest).nonzero().flatten().tolist()
+                if largest
+                else list(range(len(slopes)))
+            )
             alive += len(slopes) - len(dead)
             if dead:
                 found.append((piece, node, dead, len(slopes)))
