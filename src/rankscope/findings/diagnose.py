@@ -237,11 +237,11 @@ class DiagnoseFinding(Finding):
         fallen = self.mechanism is not None and bool(self.mechanism.causes)
         yield from (self._law(one) for one in broken if one.name not in SOFT)
         if self.verdict is not None and self.verdict.not_finite:
-            yield self._verdict("not-finite")
+            yield self._said("not-finite", self.verdict)
         if self.mechanism is not None:
             yield from (self._mechanism(one) for one in self.mechanism.causes)
         if self.verdict is not None and not fallen and self.verdict.verdict in ("collapsing", "collapsed"):
-            yield self._verdict(self.verdict.verdict)
+            yield self._said(self.verdict.verdict, self.verdict)
         for one in broken:
             # A copy is a fault where somebody wrote it. What PyTorch's own class does is named, and blamed only where
             # it makes tokens equal.
@@ -284,8 +284,7 @@ class DiagnoseFinding(Finding):
             sentence=one.sentence,
         )
 
-    def _verdict(self, name: str) -> FoundCause:
-        assert self.verdict is not None
+    def _said(self, name: str, verdict: ScanVerdict) -> FoundCause:
         return FoundCause(
             name=name,
             block=None,
@@ -293,7 +292,7 @@ class DiagnoseFinding(Finding):
             line=None,
             share=None,
             kind="verdict",
-            sentence=self.verdict.sentences[0],
+            sentence=verdict.sentences[0],
         )
 
     @property
@@ -364,16 +363,17 @@ class DiagnoseFinding(Finding):
         else:
             yield from self._healthy_words()
         if self.start is not None:
-            yield self._start_words()
+            yield self._start_words(self.start)
         if self.probe is not None:
             yield self.probe.sentence
         if self.copies_of_torch and not any(one.name in ("clones", "same-direction") for one in found):
             yield (
-                "All layers start as copies of one, as nn.TransformerEncoder makes them; here that does not make tokens "
-                "equal."
+                "All layers start as copies of one, as nn.TransformerEncoder makes them; here that does not make "
+                "tokens equal."
             )
         if self.treatment is not None:
             yield self.treatment.words
+        yield from (one.sentence for one in self.not_checked if one.name == "mechanism")
         yield self._next()
 
     def _healthy_words(self) -> Iterator[str]:
@@ -388,10 +388,13 @@ class DiagnoseFinding(Finding):
             else f"nothing wrong was found with {self.model} as it was given"
         )
 
-    def _start_words(self) -> str:
-        assert self.start is not None
-        ratio = number(self.start.ratio)
-        if self.start.collapsed:
+    def _start_words(self, start: Start) -> str:
+        ratio = number(start.ratio)
+        if start.collapsed is None:
+            return (
+                f"Whether it is the design is not known: freshly drawn, the same configuration has {ratio}."
+            )
+        if start.collapsed:
             return f"It is the design: freshly drawn, the same configuration has the unit residual ratio {ratio} too."
         return f"It is the training, not the design: freshly drawn, the same configuration has {ratio}."
 
@@ -403,8 +406,8 @@ class DiagnoseFinding(Finding):
         if self.probe is not None and self.probe.stuck:
             return "Next: warm up the learning rate, lower it (--lr), or take a remedy; then run this again."
         return (
-            "Next: look elsewhere, at the data, the loss and the learning rate; 'rankscope stuck LOSS' says what a loss "
-            "that stands still means."
+            "Next: look elsewhere, at the data, the loss and the learning rate; 'rankscope stuck LOSS' says what a "
+            "loss that stands still means."
         )
 
     @property
@@ -531,7 +534,7 @@ class DiagnoseFinding(Finding):
             and self.mechanism.groups
             and (self.mechanism.fall or 0.0) > math.log(3)
         ):
-            shown += [self.mechanism.bars(), self.mechanism.panel()]
+            shown.append(self.mechanism.panel())
         return shown
 
     def chart(self) -> Chart:

@@ -666,9 +666,9 @@ class Mechanism(Value):
                     )
                     for block in blocks
                 ],
-                color=GROUPS.index(group) % 6,
+                color=place,
             )
-            for group in drawn
+            for place, group in enumerate(drawn)
         ]
         zero = Line(
             name="", points=[Point(block, 0.0) for block in blocks], style="dotted", color=-1, dots=False

@@ -5,7 +5,8 @@ and never guessed; the others go on.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
@@ -16,8 +17,8 @@ from torch import nn
 from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, RankscopeError
 from rankscope.findings.diagnose import DiagnoseConfig, DiagnoseFinding, Start
 from rankscope.findings.laws import Laws
-from rankscope.findings.mechanism import Mechanism
-from rankscope.findings.remedies import NotProbed, Probe, Remedies
+from rankscope.findings.mechanism import Cause, Mechanism
+from rankscope.findings.remedies import Kind, NotProbed, Probe, Remedies
 from rankscope.findings.scan import ScanConfig, ScanFinding
 from rankscope.findings.scan.entries import Entry
 from rankscope.findings.verdict import UNIT
@@ -45,9 +46,11 @@ from rankscope.studies.inputs import (
 )
 from rankscope.studies.mechanism import mechanism
 from rankscope.studies.probe import probe_model
+from rankscope.studies.recipes import with_recipes, written_of
 from rankscope.studies.remedies import graft_prober, remedies, tree_prober
 from rankscope.studies.scan import load_loss, scan_batches
 from rankscope.studies.subjects import EmbeddedTexts, feeds_of, memory_words
+from rankscope.studies.trial import trial, with_trial
 from rankscope.wiring import laws
 from rankscope.wiring.fresh import is_fresh
 
@@ -100,8 +103,8 @@ def diagnose(
 ) -> DiagnoseFinding:
     """What is wrong with a model, in which block, on which line of its code, and what would change it.
 
-    ``model`` and what it reads are those of ``scan``; ``loss`` is a function of model and batch. The model is left as it
-    was: weights, mode, gradients, hooks and random states.
+    ``model`` and what it reads are those of ``scan``; ``loss`` is a function of model and batch. The model is left as
+    it was: weights, mode, gradients, hooks and random states.
     """
     given = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
     named = {"loss": loss} if isinstance(loss, str) else {}
@@ -171,23 +174,24 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
 
     scanned = _scan(patient, patient.ready, patient.batches)
     step()
-    wired = _laws(patient) if "laws" in config.only else None
+    wired = _laws(patient) if "laws" in config.only else None  # looks at the mode that the model is in
     step()
-    tree, obstacle = _tree(patient) if "mechanism" in config.only else (None, "")
-    found, fed = None, None
-    if tree is not None:
-        fed = next(feeds_of(tree, iter(patient.batches[:1]), config.blocks))
-        found, obstacle = _mechanism(tree, fed)
-    step()
-    is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in (
-        "collapsing",
-        "collapsed",
-    )
-    probe = _probe(patient) if "probe" in config.only else None
-    treated = None
-    if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
-        treated = _treated(patient, tree, fed, found)
-    step()
+    with _in_evaluation(patient.model):
+        tree, obstacle = _tree(patient) if "mechanism" in config.only else (None, "")
+        found, fed = None, None
+        if tree is not None:
+            fed = next(feeds_of(tree, iter(patient.batches[:1]), config.blocks))
+            found, obstacle = _mechanism(tree, fed)
+        step()
+        is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in (
+            "collapsing",
+            "collapsed",
+        )
+        probe = _probe(patient) if "probe" in config.only else None
+        treated = None
+        if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
+            treated = _treated(patient, tree, fed, found)
+        step()
     return DiagnoseFinding(
         model=patient.ready.name,
         fresh=patient.fresh,
@@ -198,7 +202,7 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         copies_of_torch=_copies_of_torch(patient, wired),
         translated=tree is not None,
         obstacle=obstacle,
-        mechanism=found,
+        mechanism=None if found is None else _with_lines(found, treated),
         start=_start(patient) if is_ill and not patient.fresh else None,
         probe=probe if isinstance(probe, Probe) else None,
         no_probe=probe if isinstance(probe, NotProbed) else None,
@@ -239,6 +243,19 @@ def _copies_of_torch(patient: _Patient, wired: Laws | None) -> bool:
     return bool(blocks) and all(any(path.startswith(one) for one in copied) for path in blocks)
 
 
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode, and afterwards in its own; flags are set, because some ``eval()`` do more."""
+    training = [part for part in model.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def _tree(patient: _Patient) -> tuple[Translation | None, str]:
     config = patient.config
     try:
@@ -253,6 +270,34 @@ def _mechanism(tree: Translation, fed: EmbeddedTexts) -> tuple[Mechanism | None,
         return mechanism(tree.network, fed.x, fed.context, is_token=fed.keep), ""
     except NotUnderstood as error:
         return None, first_line(error)
+
+
+LINES: Mapping[str, Kind] = {
+    "norm-rescale": "placement",
+    "norm-gain": "gain",
+    "norm-direct": "gain",
+    "no-skip": "skip",
+    "skip-scale": "skip-scale",
+    "branch-size": "branch-scale",
+    "attention-bias": "bias",
+    "mlp-bias": "bias",
+    "averaging": "temperature",
+}
+"""The remedy on whose line a cause stands."""
+
+
+def _with_lines(found: Mechanism, treated: Remedies | None) -> Mechanism:
+    """The causes with the lines of the model's own code, where a remedy for them was found to stand on one."""
+    known = () if treated is None else (*treated.advised, *treated.dropped)
+    lines = {
+        one.kind: f"{one.line.file}:{one.line.number}" for one in reversed(known) if one.line is not None
+    }
+
+    def placed(cause: Cause) -> Cause:
+        line = lines.get(LINES.get(cause.name, "several"))
+        return cause if line is None or cause.line is not None else cause.model_copy(update={"line": line})
+
+    return found.model_copy(update={"causes": tuple(map(placed, found.causes))})
 
 
 def _start(patient: _Patient) -> Start | None:
@@ -316,7 +361,7 @@ def _treated(patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Me
         prober = tree_prober(
             fed.x, fed.context, keep=fed.keep, seed=patient.config.seed, lr=patient.config.lr
         )
-    return remedies(
+    found_remedies = remedies(
         tree.network,
         fed.x,
         fed.context,
@@ -325,6 +370,28 @@ def _treated(patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Me
         seed=patient.config.seed,
         prober=prober,
     )
+    written = written_of(tree.model, tree.stack.blocks, tree.network)
+    coded = with_recipes(found_remedies, written)
+    return _tried(patient, coded) if patient.config.try_ and coded.advised else coded
+
+
+def _tried(patient: _Patient, coded: Remedies) -> Remedies:
+    """The remedies with what some hundred steps of training on copies show."""
+    config = patient.config
+    shown = trial(
+        patient.model,
+        patient.batches,
+        coded,
+        generator=torch.Generator().manual_seed(config.seed),
+        steps=config.steps,
+        seeds=config.tries,
+        lr=config.lr,
+        loss=patient.loss,
+        stack=config.stack,
+        mask_token=patient.mask_token,
+        is_fresh=patient.fresh,
+    )
+    return with_trial(coded, shown)
 
 
 def _stock(patient: _Patient) -> Stock | None:
