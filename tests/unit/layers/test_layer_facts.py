@@ -188,6 +188,28 @@ def test_a_layer_that_is_equal_within_one_linear_piece_has_its_kink_found() -> N
     assert 0.001 < found.kink < 0.1
 
 
+def hardmax(x: Tensor) -> Tensor:
+    return nn.functional.one_hot((x @ normal(8, 8) @ x.mT).argmax(dim=-1), len(x)).double() @ x
+
+
+@pytest.mark.parametrize(
+    "jump", [torch.round, torch.sign, hardmax, lambda x: ((x.mean(dim=0) + 0.1 * x) * 50).round()]
+)
+@pytest.mark.parametrize("around", ["bare", "norm"])
+def test_below_a_jump_all_tokens_are_equal(jump, around) -> None:
+    found = facts(jump, tokens=24, dim=8, around=around)
+    assert (found.consensus, found.residual_order, found.direction_order) == ("kept", math.inf, math.inf)
+    assert found.kink is not None
+    assert 0 < found.kink < 0.2
+
+
+def test_a_kink_at_equal_tokens_may_leave_nothing_on_one_side() -> None:
+    noise = normal(TOKENS, DIM, seed=3)
+    found = facts(lambda x: x.mean(dim=0) + torch.relu((x[0] - x[1]).sum()) * noise)
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert found.direction_order == pytest.approx(1, abs=0.02)
+
+
 def test_no_derivative_at_consensus_means_no_rate() -> None:
     found = facts(lambda x: 0.5 * x + 0.5 * x.amax(dim=0))
     assert found.residual_order == pytest.approx(1, abs=0.02)
