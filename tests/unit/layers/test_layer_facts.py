@@ -192,6 +192,15 @@ def hardmax(x: Tensor) -> Tensor:
     return nn.functional.one_hot((x @ normal(8, 8) @ x.mT).argmax(dim=-1), len(x)).double() @ x
 
 
+@pytest.mark.parametrize("ends", [1.5, 16.0])
+def test_tokens_that_never_meet_do_not_become_equal_where_one_outgrows_the_others(ends: float) -> None:
+    lengths = torch.linspace(1, ends, TOKENS, dtype=torch.float64)[:, None]
+    found = facts(lambda x: lengths * x)
+    assert (found.consensus, found.rate, found.rate_missing) == ("directions", None, "tokens vanish")
+    assert found.rate_normed == pytest.approx(1, abs=1e-9)
+    assert found.collapses is False
+
+
 @pytest.mark.parametrize(
     "jump", [torch.round, torch.sign, hardmax, lambda x: ((x.mean(dim=0) + 0.1 * x) * 50).round()]
 )
