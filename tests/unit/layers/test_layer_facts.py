@@ -72,6 +72,20 @@ def test_the_rate_of_a_linear_layer_is_the_second_eigenvalue_of_its_map(
     assert found.rate == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("dim", [2, 32])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
+def test_too_few_eigenvectors_make_a_rate_uncertain_and_the_uncertainty_says_so(size: int, dim: int) -> None:
+    tokens = 12
+    basis = torch.linalg.qr(torch.cat([torch.ones(tokens, 1).double(), normal(tokens, tokens - 1)], dim=1))[0]
+    jordan = torch.diag(torch.tensor([1.0] + [0.5] * size + [0.25] * (tokens - 1 - size)).double())
+    jordan += torch.diag(torch.tensor([0.0] + [1.0] * (size - 1) + [0.0] * (tokens - 1 - size)).double(), 1)
+    found = facts(mixing(basis @ jordan @ basis.mT), tokens=tokens, dim=dim, depth=False)
+    assert found.rate is not None
+    assert found.rate_uncertainty is not None
+    assert abs(found.rate - 0.5) <= found.rate_uncertainty + 1e-15
+    assert found.rate_uncertainty < {1: 1e-9, 2: 1e-5}.get(size, 0.2)
+
+
 def test_a_nilpotent_map_has_the_rate_zero_exactly() -> None:
     p = torch.zeros(TOKENS, TOKENS, dtype=torch.float64)
     p[0, 0] = 1
@@ -299,6 +313,8 @@ NO_LAYERS = {
     "is a text": (lambda x: "text", "a str"),
     "is complex": (torch.fft.fft, "complex"),
     "is a number": (3, "no layer"),
+    "is too large": (lambda x: 1e200 * x, "numbers of the size"),
+    "is too small": (lambda x: 1e-200 * x, "numbers of the size"),
     "reads ids": (nn.Embedding(5, DIM), "no map"),
 }
 
