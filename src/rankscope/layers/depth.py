@@ -28,6 +28,12 @@ LOST = 0.1
 SLOW = 1e-3
 """The slope over the last layers may be off by this much."""
 
+NOISY = 0.02
+"""A factor that changes by more than this with the size of the perturbation is one of rounding.
+
+A map with too few eigenvectors hands rounding on from token to token while what it should shrink is long gone.
+"""
+
 STEADY = 1e-4
 """A factor per layer above one minus this is no fall."""
 
@@ -66,6 +72,10 @@ def over_depth(
     found = _by_small_perturbations(turned, draw, consensus)
     if found.fall is not None and rate is not None and rate > 1 - STEADY and abs(found.fall - rate) <= SLOW:
         return replace(found, collapses=False)
+    if found.fall is not None and rate is not None and abs(found.fall - rate) > SLOW:
+        again = _by_small_perturbations(turned, draw, consensus, power=0.3)
+        if again.fall is None or abs(again.fall - found.fall) > NOISY:
+            return replace(found, fall=None)
     return found
 
 
@@ -77,8 +87,8 @@ def orthogonal(dim: int, seed: int) -> Tensor:
     return made
 
 
-def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus) -> Depth:
-    small = layer.roundoff**0.4
+def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, *, power: float = 0.4) -> Depth:
+    small = layer.roundoff**power
     size = math.sqrt(layer.tokens * layer.dim)
     base, residual = draw.equal, draw.r - draw.r.mean(dim=0)
     logs, floor = list[float](), float(draw.noise.norm())

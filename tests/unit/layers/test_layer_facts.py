@@ -206,6 +206,13 @@ def hardmax(x: Tensor) -> Tensor:
     return nn.functional.one_hot((x @ normal(8, 8) @ x.mT).argmax(dim=-1), len(x)).double() @ x
 
 
+def test_a_fall_that_is_one_of_rounding_is_not_told() -> None:
+    band = rows(torch.ones(64, 64, dtype=torch.float64).tril().triu(-2))
+    found = facts(mixing(band), tokens=64, dim=2)
+    assert (found.rate, found.collapses) == (pytest.approx(0.5, abs=1e-9), True)
+    assert found.fall is None
+
+
 @pytest.mark.parametrize("ends", [1.5, 16.0])
 def test_tokens_that_never_meet_do_not_become_equal_where_one_outgrows_the_others(ends: float) -> None:
     lengths = torch.linspace(1, ends, TOKENS, dtype=torch.float64)[:, None]
