@@ -394,3 +394,25 @@ def test_cells_of_a_square_grid_are_square() -> None:
     ]
     assert len(cells) == 64 * 64
     assert {one.attrib["width"] == one.attrib["height"] for one in cells} == {True}
+
+
+def test_a_shade_reaches_half_a_place_beyond_both_ends() -> None:
+    """Of points 1 to 3 on an axis from 0 to 4 the shade goes from 0.5 to 3.5."""
+    line = Line(name="", points=[Point(x, 1.0) for x in (1, 2, 3)], shade=True)
+    ends = Line(name="", points=[Point(0, 2.0), Point(4, 2.0)])
+    drawn = str(
+        Chart([Panel(title="t", lines=[line, ends], value="v", across="layer", scale="linear")]).svg()
+    )
+    shade = next(found for found in re.findall(r"<path[^>]*>", drawn) if 'fill-opacity="0.13"' in found)
+    across = [float(x) for x, _ in re.findall(r"(-?[\d.]+) (-?[\d.]+)", re.search(r' d="([^"]*)"', shade)[1])]
+    place = (max(across) - min(across)) / 3
+    inner = sorted({round(x, 1) for x in across})[1:-1]
+    assert inner[0] - min(across) == pytest.approx(place / 2, abs=0.2)  # coordinates are written to 0.1
+    assert max(across) - inner[-1] == pytest.approx(place / 2, abs=0.2)
+
+
+def test_notes_of_a_chart_are_drawn_without_a_title_too() -> None:
+    panel = Panel(
+        title="t", lines=[Line(name="", points=[Point(0, 1.0), Point(1, 2.0)])], value="v", across="x"
+    )
+    assert "a note of the whole chart" in str(Chart([panel], notes=["a note of the whole chart"]).svg())
