@@ -56,12 +56,14 @@ class Chart:
 
     def svg(self, *, tips: bool = True) -> Markup:
         """All pictures as one SVG, side by side as far as the width of two goes."""
-        if len(self.pictures) == 1 and not self.title:
+        if len(self.pictures) == 1 and not self.title and not self.notes:
             return to_svg(self.pictures[0], tips=tips)
         wide = max((size_of(picture)[0] for picture in self.pictures), default=WIDTH)
         columns = max(1, min(int(BESIDE * WIDTH // wide), len(self.pictures)))
         pictures = _filled(self.pictures, columns, columns * int(wide))
-        parts, top = heading(self.title, self.notes, columns * wide) if self.title else ([], 0.0)
+        parts, top = (
+            heading(self.title, self.notes, columns * wide) if self.title or self.notes else ([], 0.0)
+        )
         sides = [room_of(pictures[at::columns]) for at in range(columns)]
         for start in range(0, len(pictures), columns):
             row = pictures[start : start + columns]

@@ -437,12 +437,15 @@ def _place(order: float | None, rate: float | None) -> int:
 
     >>> [PLACES[_place(*pair)] for pair in ((math.inf, None), (3.0, None), (1.0, 0.5), (1.0, 1.0), (None, None))]
     ['at once', '3', '< 0.9', 'kept', 'no rate']
+    >>> PLACES[_place(1.0, 0.5 - 1e-15)]
+    '< 0.9'
     """
     if order is None or (rate is None and order <= 1 + NEAR_ORDER):
         return len(PLACES) - 1
     if order > 1 + NEAR_ORDER:
         return 0 if math.isinf(order) else 1 if order > 2.5 else 2
-    return 3 + sum((rate or 0.0) >= limit for limit in (0.5, 0.9, KEPT))
+    # rounding must not part equal rates: 1/2 of one layer may be 1/2 - 1e-16 of another
+    return 3 + sum(round(rate or 0.0, 9) >= limit for limit in (0.5, 0.9, KEPT))
 
 
 def _map(group: str, mixers: Sequence[MixerFacts]) -> Grid:

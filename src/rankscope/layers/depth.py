@@ -28,8 +28,17 @@ LOST = 0.1
 SLOW = 1e-3
 """The slope over the last layers may be off by this much."""
 
+NOISY = 0.02
+"""A factor that changes by more than this with the size of the perturbation is one of rounding.
+
+A map with too few eigenvectors hands rounding on from token to token while what it should shrink is long gone.
+"""
+
 STEADY = 1e-4
 """A factor per layer above one minus this is no fall."""
+
+VANISHED = 1e-150
+"""A token this short beside others of ordinary length is followed no further: its square would be zero."""
 
 EQUAL = 1e-6
 """Residual ratio below which tokens count as equal, of layers that do not keep equal tokens equal."""
@@ -63,6 +72,10 @@ def over_depth(
     found = _by_small_perturbations(turned, draw, consensus)
     if found.fall is not None and rate is not None and rate > 1 - STEADY and abs(found.fall - rate) <= SLOW:
         return replace(found, collapses=False)
+    if found.fall is not None and rate is not None and abs(found.fall - rate) > SLOW:
+        again = _by_small_perturbations(turned, draw, consensus, power=0.3)
+        if again.fall is None or abs(again.fall - found.fall) > NOISY:
+            return replace(found, fall=None)
     return found
 
 
@@ -74,38 +87,59 @@ def orthogonal(dim: int, seed: int) -> Tensor:
     return made
 
 
-def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus) -> Depth:
-    small = layer.roundoff**0.4
+def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, *, power: float = 0.4) -> Depth:
+    small = layer.roundoff**power
     size = math.sqrt(layer.tokens * layer.dim)
-    base, residual = _base_and_residual(draw.equal, consensus)[0], draw.r - draw.r.mean(dim=0)
+    base, residual = draw.equal, draw.r - draw.r.mean(dim=0)
     logs, floor = list[float](), float(draw.noise.norm())
     for _ in range(LAYERS):
-        x = base / base.norm() * size + small * size * residual / residual.norm()
+        base, residual = base / base.norm() * size, residual / residual.norm()
         with torch.no_grad():
-            y = layer(x)
+            y = layer(base + small * size * _in_tokens(residual, base, consensus))
         if not bool(y.isfinite().all()):
             return Depth(None, None)
-        base, residual = _base_and_residual(y, consensus)
+        base = _base(y, consensus)
         if float(base.norm()) <= 100 * floor:  # nothing is common: the residual is all there is
-            return Depth(None, float(residual.norm()) <= 100 * floor)
-        if float(residual.norm()) > LOST * float(base.norm()):  # at this row equal tokens do not stay equal
+            return Depth(None, float((y - base).norm()) <= 100 * floor)
+        if float((y - base).norm()) > LOST * float(base.norm()):  # at this row equal tokens do not stay equal
             return _plainly(layer, draw, 0)
-        if float(residual.norm()) <= floor:  # one layer has cubed it, or made it zero
+        if float((y - base).norm()) <= floor:  # one layer has cubed it, or made it zero
             return Depth(0.0, True)
-        logs.append(math.log(float(residual.norm()) / float(base.norm()) / small))
+        if consensus == "directions" and float(base.norm(dim=-1).min()) <= VANISHED:
+            break
+        residual = _of_tokens(y - base, base, consensus)
+        logs.append(math.log(float(residual.norm()) / small))
+    if len(logs) < LAST:
+        return Depth(None, None)
     total = np.cumsum(logs)[-LAST:]
     fall = math.exp(float(np.polyfit(np.arange(LAST), total, 1)[0]))
     return Depth(fall, fall < 1 - STEADY)
 
 
-def _base_and_residual(y: Tensor, consensus: Consensus) -> tuple[Tensor, Tensor]:
-    """The common rows and the rest; of directions the nearest tokens of one direction, and the rest."""
+def _base(y: Tensor, consensus: Consensus) -> Tensor:
+    """The common rows; of directions the nearest tokens of the mean direction."""
     if consensus == "kept":
-        base = y.mean(dim=0).expand_as(y)
-    else:
-        left, values, right = torch.linalg.svd(y, full_matrices=False)
-        base = torch.outer(values[0] * left[:, 0], right[0])
-    return base, y - base
+        return y.mean(dim=0).expand_as(y)
+    towards: Tensor = (y / y.norm(dim=-1, keepdim=True)).mean(dim=0)
+    towards /= towards.norm()
+    return torch.outer(y @ towards, towards)
+
+
+def _of_tokens(residual: Tensor, base: Tensor, consensus: Consensus) -> Tensor:
+    """The residual in units of all tokens; of directions every token's own in units of its length.
+
+    Tokens of very different lengths have directions all the same: beside the longest a short one would not count.
+    """
+    size = base.norm() if consensus == "kept" else base.norm(dim=-1, keepdim=True) * len(base) ** 0.5
+    relative: Tensor = residual / size
+    return relative
+
+
+def _in_tokens(residual: Tensor, base: Tensor, consensus: Consensus) -> Tensor:
+    """A residual in those units as one of the tokens, in units of all tokens."""
+    size = base.norm(dim=-1, keepdim=True) * len(base) ** 0.5 / base.norm()
+    made: Tensor = residual if consensus == "kept" else residual * size
+    return made
 
 
 def _plainly(layer: Layer, draw: Draw, from_token: int) -> Depth:

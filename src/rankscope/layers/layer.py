@@ -30,6 +30,9 @@ STEP = 1e-6
 SAFETY = 4.0
 """How much larger floors are than the rounding that was seen at one place."""
 
+EXTREME = 1e-120
+"""Outputs smaller than this, or larger than its inverse, have squares that are lost beside rounding."""
+
 REPEATS = 1e-6
 """Two calls on the same tokens may differ by this much: parallel sums are not always added in the same order."""
 
@@ -120,8 +123,19 @@ def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare
     x = torch.randn(tokens, dim, generator=torch.Generator().manual_seed(tokens + dim), dtype=torch.float64)
     raw, dtype, batched = _first_call(mixer, x, name)
     layer = Layer(raw=raw, tokens=tokens, dim=dim, dtype=dtype, batched=batched, around=around, name=name)
+    _check_size(layer, x)
     _check_repeats(layer, x)
     return layer
+
+
+def _check_size(layer: Layer, x: Tensor) -> None:
+    """An error where squares of the output leave the range of float64: lengths would be zero or infinite."""
+    largest = float(layer.at(x).abs().max())
+    if largest and not EXTREME < largest < 1 / EXTREME:
+        raise ModelError(
+            f"{layer.name} gives numbers of the size {largest:.0e} for tokens of ordinary size; multiply its output by "
+            "a constant"
+        )
 
 
 def _check_arguments(mixer: Any, name: str) -> None:

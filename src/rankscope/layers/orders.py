@@ -185,8 +185,10 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
             return found
     if lost is None:
         return Reading(None)
-    # The value leaves what is resolved within a few scales: a high order, or a kink below which it is zero.
-    edge = _bisected(symmetric, lost, known[-1][0])
+    # The value leaves what is resolved within a few scales: a high order, or a kink or jump below which it is zero.
+    below_edge, edge = _bisected(symmetric, lost, known[-1][0])
+    if _jumps(symmetric(below_edge), symmetric(edge)):
+        return Reading(math.inf, 0.0, edge)
     top = max(known[0][0], 3 * edge)
     fine = [edge * (top / edge) ** (step / 12) for step in range(12, -1, -1)]
     pairs = [(at, size.value) for at in fine if (size := symmetric(at)) is not None and size.value > 0]
@@ -196,13 +198,22 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
     return _last_agreement(pairs, 5 * AGREE) or Reading(None)
 
 
+def _jumps(below: Size | None, above: Size | None) -> bool:
+    """Whether a value falls by half or more between two scales that are all but equal."""
+    return below is not None and above is not None and below.value < above.value / 2
+
+
 def _symmetric(sizes: Sizes) -> Sizes:
+    """The geometric mean of both signs; the larger alone where a kink at equal tokens leaves nothing of the other."""
+
     def mean(scale: float) -> Size | None:
-        both = [sizes(scale), sizes(-scale)]
-        known = [one for one in both if one is not None]
-        if len(known) < 2:
+        one, other = sizes(scale), sizes(-scale)
+        if one is None or other is None:
             return None
-        return Size(math.sqrt(known[0].value * known[1].value), max(one.floor for one in known))
+        less, more = sorted((one, other), key=lambda size: size.value)
+        if more.is_known and not less.is_known and less.value < more.value / 10:
+            return more
+        return Size(math.sqrt(less.value * more.value), max(less.floor, more.floor))
 
     return mean
 
@@ -224,13 +235,13 @@ def _last_agreement(pairs: list[tuple[float, float]], within: float = AGREE) -> 
     return None
 
 
-def _bisected(sizes: Sizes, lost: float, known: float) -> float:
-    """The smallest scale at which the value is still resolved."""
+def _bisected(sizes: Sizes, lost: float, known: float) -> tuple[float, float]:
+    """The smallest scale at which the value is still resolved, after one just below it at which it is not."""
     for _ in range(30):
         middle = math.sqrt(lost * known)
         size = sizes(middle)
         lost, known = (lost, middle) if size is not None and size.is_known else (middle, known)
-    return known
+    return lost, known
 
 
 def kink_of(layer: Layer, draw: Draw) -> float | None:

@@ -28,6 +28,16 @@ NOTHING = 1e-13
 """A block of this size relative to the largest is zero; exact zeros of masks stay exact in the derivative."""
 
 
+APART = 1e3
+"""How much larger than rounding, and than each other, the errors are from which its effect is read."""
+
+SAFETY = 10.0
+"""How much larger the effect may be than the one that was read: errors are drawn at random."""
+
+CLEAR = 1e-9
+"""A radius that moves by no more than this is known well enough."""
+
+
 class Radius(NamedTuple):
     """A spectral radius and how far it may be off."""
 
@@ -40,7 +50,7 @@ def ratio_of_radii(found: Derivative, profile: Tensor, *, seed: int = 0) -> Radi
 
     None where the second is zero: then nothing is common, and there is no ratio.
     """
-    c, drawn = profile.numpy(), np.random.default_rng(seed)
+    c = profile.numpy()
     held: Blocks | Terms
     if found.terms is not None:
         held, reads = found.terms, found.terms.reads.numpy()
@@ -54,10 +64,33 @@ def ratio_of_radii(found: Derivative, profile: Tensor, *, seed: int = 0) -> Radi
     first, second = _radii(held, reads, c, seed)
     if first <= max(NOTHING, 100 * found.error) * size or first == 0:
         return None
-    # How far rounding moves the eigenvalues: the same of a matrix that differs by as much as rounding does.
-    moved_first, moved_second = _radii(_moved(held, found.error, drawn), reads, c, seed + 1)
-    error = abs(moved_second / moved_first - second / first) + found.error
-    return Radius(second / first, error)
+
+    def moved(by: float) -> float:
+        common, rest = _radii(_moved(held, by, np.random.default_rng(seed)), reads, c, seed + 1)
+        return rest / common
+
+    value = second / first
+    return Radius(value, _off(value, found.error, moved) + found.error)
+
+
+def _off(value: float, error: float, moved: Callable[[float], float]) -> float:
+    """How far rounding moves a radius, from what larger errors move it by.
+
+    An error e moves an eigenvalue by C e^(1/k), with k the size of its largest Jordan block: two errors that are a
+    thousand times apart show the power, and with it the part that the error itself has. A matrix that differs by no
+    more than rounding would show nothing: it lies on the same circle around the eigenvalue as the one at hand. Errors
+    of both signs are taken, since of two eigenvalues that part, moduli stay if they leave the real line.
+    """
+
+    def far(by: float) -> float:
+        return max(abs(moved(by) - value), abs(moved(-by) - value))
+
+    once = far(APART * error)
+    if once <= CLEAR:
+        return once
+    # Beside what the error itself does, C e^(1/k), these do A - 1 and A^2 - 1 times as much, with A = APART^(1/k).
+    ratio = far(APART**2 * error) / once
+    return SAFETY * once / min(max(ratio - 2, 0.1), APART)
 
 
 def _moved(held: "Blocks | Terms", error: float, drawn: np.random.Generator) -> "Blocks | Terms":

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflatten
 
-from rankscope.errors import ModelError
+from rankscope.errors import ModelError, RankscopeError, is_out_of_memory
 from rankscope.sources.batch import Batch
 from rankscope.sources.block_calls import BlockCall, kept_call
 from rankscope.sources.family import Stack
 from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.operations.raised import one_by_one
 from rankscope.sources.operations.watch import leaf_name
 from rankscope.sources.taps import first_tensor, plain_code
 
@@ -69,6 +70,7 @@ def black_boxes(model: nn.Module, stack: Stack, batch: Batch) -> list[BlackBox]:
             f"the blocks of {name} are no modules that are called with tokens; a black box needs such modules"
         )
     whole = copy.deepcopy(model).double()
+    one_by_one(whole, model.modules())
     calls, outputs = list[tuple[str, BlockCall]](), list[Any]()
     handles = list[Any]()
     for path in stack.blocks:
@@ -82,6 +84,16 @@ def black_boxes(model: nn.Module, stack: Stack, batch: Batch) -> list[BlackBox]:
     try:
         with quiet(whole), plain_code(whole), in_double():
             run_batch(whole, _in_double(batch.part(0, 1)))
+    except RankscopeError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        raise ModelError(
+            f"{name} failed on the text {batch.labels[0]!r} in float64 with {type(error).__name__}: {said}; check that "
+            "the inputs fit the model"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -7,6 +7,7 @@ from math import prod
 from torch import nn
 
 from rankscope.errors import ConfigError, Option, RankscopeError
+from rankscope.network import Network
 from rankscope.sources.batch import Batch
 from rankscope.sources.families import load_families
 from rankscope.sources.family import Family, Layout, Names, Stack, family_of
@@ -51,6 +52,8 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
     try:
         found = layout_by_structure(model)
     except RankscopeError:
+        if isinstance(model, Network):  # a tree says what its blocks are, whatever they hold
+            return replace(layout_by_user(model, "blocks"), family=BY_STRUCTURE)
         ran = None if batch is None else layout_by_run(model, batch)
         if ran is not None:
             return running_sites(model, ran, batch)

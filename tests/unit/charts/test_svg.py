@@ -394,3 +394,23 @@ def test_cells_of_a_square_grid_are_square() -> None:
     ]
     assert len(cells) == 64 * 64
     assert {one.attrib["width"] == one.attrib["height"] for one in cells} == {True}
+
+
+def test_a_shade_reaches_half_a_place_beyond_both_ends() -> None:
+    """Of points 1 to 3 on an axis from 0 to 4 the shade goes from 0.5 to 3.5."""
+    line = Line(name="", points=[Point(x, 1.0) for x in (1, 2, 3)], shade=True)
+    ends = Line(name="", points=[Point(0, 2.0), Point(4, 2.0)])
+    root = read(Panel(title="t", lines=[line, ends], scale="linear"))
+    (way,) = [one.attrib["d"] for one in root.iter(f"{SVG}path") if "fill-opacity" in one.attrib]
+    start, first, *_, last = (float(x) for x, _ in re.findall(r"(\d+\.\d) (\d+\.\d)", way))
+    end = max(float(x) for x in re.findall(r"H(\d+\.\d)", way))
+    half = (last - first) / 4
+    assert first - start == pytest.approx(half, abs=0.2)  # coordinates are written to 0.1
+    assert end - last == pytest.approx(half, abs=0.2)
+
+
+def test_notes_of_a_chart_are_drawn_without_a_title_too() -> None:
+    panel = Panel(
+        title="t", lines=[Line(name="", points=[Point(0, 1.0), Point(1, 2.0)])], value="v", across="x"
+    )
+    assert "a note of the whole chart" in str(Chart([panel], notes=["a note of the whole chart"]).svg())

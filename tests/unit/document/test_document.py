@@ -170,3 +170,11 @@ def test_key_facts_strips_and_folds() -> None:
     assert "Healthy: tokens differ." in lines
     assert "starts at  layer 3" in lines
     assert "a\n  b" in lines
+
+
+def test_what_was_left_open_is_not_among_the_pairs_of_a_configuration() -> None:
+    asked = {"layers": 7, "mask": None, "split": False, "blocks": [], "seed": 0}
+    page = to_html(Document(title="t", command="c", origin={"config": asked}))
+    boxes = page.split("<details")[0]
+    shown = {name for name in asked if f">{name}<" in boxes}
+    assert shown == {"layers", "seed"}

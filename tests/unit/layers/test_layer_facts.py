@@ -72,6 +72,20 @@ def test_the_rate_of_a_linear_layer_is_the_second_eigenvalue_of_its_map(
     assert found.rate == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("dim", [2, 32])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
+def test_too_few_eigenvectors_make_a_rate_uncertain_and_the_uncertainty_says_so(size: int, dim: int) -> None:
+    tokens = 12
+    basis = torch.linalg.qr(torch.cat([torch.ones(tokens, 1).double(), normal(tokens, tokens - 1)], dim=1))[0]
+    jordan = torch.diag(torch.tensor([1.0] + [0.5] * size + [0.25] * (tokens - 1 - size)).double())
+    jordan += torch.diag(torch.tensor([0.0] + [1.0] * (size - 1) + [0.0] * (tokens - 1 - size)).double(), 1)
+    found = facts(mixing(basis @ jordan @ basis.mT), tokens=tokens, dim=dim, depth=False)
+    assert found.rate is not None
+    assert found.rate_uncertainty is not None
+    assert abs(found.rate - 0.5) <= found.rate_uncertainty + 1e-15
+    assert found.rate_uncertainty < {1: 1e-9, 2: 1e-5}.get(size, 0.2)
+
+
 def test_a_nilpotent_map_has_the_rate_zero_exactly() -> None:
     p = torch.zeros(TOKENS, TOKENS, dtype=torch.float64)
     p[0, 0] = 1
@@ -188,6 +202,44 @@ def test_a_layer_that_is_equal_within_one_linear_piece_has_its_kink_found() -> N
     assert 0.001 < found.kink < 0.1
 
 
+def hardmax(x: Tensor) -> Tensor:
+    return nn.functional.one_hot((x @ normal(8, 8) @ x.mT).argmax(dim=-1), len(x)).double() @ x
+
+
+def test_a_fall_that_is_one_of_rounding_is_not_told() -> None:
+    band = rows(torch.ones(64, 64, dtype=torch.float64).tril().triu(-2))
+    found = facts(mixing(band), tokens=64, dim=2)
+    assert (found.rate, found.collapses) == (pytest.approx(0.5, abs=1e-9), True)
+    assert found.fall is None
+
+
+@pytest.mark.parametrize("ends", [1.5, 16.0])
+def test_tokens_that_never_meet_do_not_become_equal_where_one_outgrows_the_others(ends: float) -> None:
+    lengths = torch.linspace(1, ends, TOKENS, dtype=torch.float64)[:, None]
+    found = facts(lambda x: lengths * x)
+    assert (found.consensus, found.rate, found.rate_missing) == ("directions", None, "tokens vanish")
+    assert found.rate_normed == pytest.approx(1, abs=1e-9)
+    assert found.collapses is False
+
+
+@pytest.mark.parametrize(
+    "jump", [torch.round, torch.sign, hardmax, lambda x: ((x.mean(dim=0) + 0.1 * x) * 50).round()]
+)
+@pytest.mark.parametrize("around", ["bare", "norm"])
+def test_below_a_jump_all_tokens_are_equal(jump, around) -> None:
+    found = facts(jump, tokens=24, dim=8, around=around)
+    assert (found.consensus, found.residual_order, found.direction_order) == ("kept", math.inf, math.inf)
+    assert found.kink is not None
+    assert 0 < found.kink < 0.2
+
+
+def test_a_kink_at_equal_tokens_may_leave_nothing_on_one_side() -> None:
+    noise = normal(TOKENS, DIM, seed=3)
+    found = facts(lambda x: x.mean(dim=0) + torch.relu((x[0] - x[1]).sum()) * noise)
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert found.direction_order == pytest.approx(1, abs=0.02)
+
+
 def test_no_derivative_at_consensus_means_no_rate() -> None:
     found = facts(lambda x: 0.5 * x + 0.5 * x.amax(dim=0))
     assert found.residual_order == pytest.approx(1, abs=0.02)
@@ -268,6 +320,8 @@ NO_LAYERS = {
     "is a text": (lambda x: "text", "a str"),
     "is complex": (torch.fft.fft, "complex"),
     "is a number": (3, "no layer"),
+    "is too large": (lambda x: 1e200 * x, "numbers of the size"),
+    "is too small": (lambda x: 1e-200 * x, "numbers of the size"),
     "reads ids": (nn.Embedding(5, DIM), "no map"),
 }
 

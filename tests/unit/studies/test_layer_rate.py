@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from rankscope.studies.rate import rate
 
 LAYER = '''
 import torch
+import transformers
 
 def mixer(x):
     """Two heads, one of which is dead, and a kink behind them."""
@@ -120,3 +122,23 @@ def test_a_black_box_needs_a_model_and_what_stands_around_needs_a_layer() -> Non
         rate(black_box=True)
     with pytest.raises(RankscopeError, match="is for a layer"):
         rate(around="skip", layers=16)
+
+
+def test_experts_are_multiplied_one_by_one_in_float64() -> None:
+    """Fused products of experts have no float64; the model itself keeps them."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2}
+    model = transformers.MixtralModel(transformers.MixtralConfig(**sizes, **heads, num_experts_per_tok=1))
+    before = model.config._experts_implementation
+    found = rate(model, black_box=True, random_tokens="1x2")
+    assert isinstance(found, LayersFinding)
+    assert (found.blocks[0].precision, found.blocks[0].consensus) == ("float64", "kept")
+    assert model.config._experts_implementation == before
+
+
+def test_a_model_that_fails_on_its_inputs_says_so() -> None:
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
+    with pytest.raises(RankscopeError, match="TransformerEncoder failed on the text"):
+        rate(model, inputs=torch.randn(1, 5, 7), black_box=True)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import rankscope as rs
 from rankscope.errors import RankscopeError
+from rankscope.network import Network, SequenceMap, Skip
 
 IDS = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(0))
 LAYERS = 3
@@ -220,3 +221,10 @@ def test_recurrent_models_are_compared(tmp_path: Path) -> None:
         rs.scan(seeded(make), inputs=IDS).save(tmp_path / f"{name}.json")
     found = rs.compare(tmp_path / "skip.json", tmp_path / "bare.json")
     assert found.words
+
+
+@pytest.mark.parametrize("around", [Skip, lambda part: part])
+def test_a_tree_of_maps_of_tokens_is_scanned_without_naming_its_blocks(around) -> None:
+    net = Network([around(SequenceMap(nn.Linear(8, 8).double())), around(SequenceMap(lambda x: x.cumsum(1)))])
+    found = rs.scan(net, inputs=torch.randn(2, 5, 8, dtype=torch.float64))
+    assert found.table.frame["layer"].max() == 2
