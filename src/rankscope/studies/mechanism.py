@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,7 +188,7 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
         lengths = torch.linalg.vector_norm(state, dim=-1).expand(shape) * keep
         if not bool(torch.isfinite(lengths).all()):
             continue
-        many = massive_count(lengths, number=keep.sum(dim=-1))
+        many = massive_count(lengths, number=keep.sum(dim=-1).double())
         is_large = massive_share(lengths, many) >= 0.5
         many = torch.where(is_large, many, torch.zeros_like(many))
         if not bool((many > 0).any()):
@@ -251,16 +252,14 @@ def _flattened(parts: Decomposition) -> Decomposition:
         return value.reshape(-1)
 
     def numbers(one: SumNumbers) -> SumNumbers:
-        held = {name: getattr(one, name) for name in SumNumbers.__dataclass_fields__}
+        held: dict[str, Any] = {name: getattr(one, name) for name in SumNumbers.__dataclass_fields__}
         return replace(one, **{name: flat(v) for name, v in held.items() if isinstance(v, Tensor)})
 
+    each: dict[str, Any] = {name: flat(getattr(parts, name)) for name in NUMBERS}
     return replace(
         parts,
         rows={key: flat(value) for key, value in parts.rows.items()},
-        **{
-            name: flat(getattr(parts, name))
-            for name in ("first", "last", "free", "lowest", "floor", "error", "cancelled")
-        },
+        **each,
         layers=tuple(map(flat, parts.layers)),
         sums=tuple(map(numbers, parts.sums)),
         norms=tuple(replace(one, gain=flat(one.gain), bias=flat(one.bias)) for one in parts.norms),
@@ -608,9 +607,9 @@ def _place(means: _Means, group: Group, *, whole: bool = False) -> tuple[int | N
     """The block that makes more than half of a group, else None, and the site that makes most of it there."""
     own = {(block, site): value for (name, block, site), value in means.rows.items() if name == group}
     blocks: dict[int, float] = {}
-    for (block, _), value in own.items():
-        blocks[block] = blocks.get(block, 0.0) + value
-    lower = {block: value for block, value in blocks.items() if value < 0}
+    for (number, _), value in own.items():
+        blocks[number] = blocks.get(number, 0.0) + value
+    lower = {number: value for number, value in blocks.items() if value < 0}
     most = min(lower, key=lambda one: lower[one], default=None)
     block = most if not whole and most is not None and lower[most] < 0.5 * math.fsum(lower.values()) else None
     sites: dict[str, float] = {}
