@@ -101,8 +101,9 @@ def redrawn(network: Network, blocks: Blocks = None, *, generator: torch.Generat
             by = _rotation(part.down, generator)
             mlp.down, mlp.down_bias = weight(part.down @ by), _rotated(part.down_bias, by)
             return mlp
-        is_known = isinstance(part, Attention | GatedAttention | ValueResidual)
-        if not is_known or (isinstance(part, GatedAttention) and part.place == "behind"):
+        if not isinstance(part, Attention | GatedAttention | ValueResidual):
+            return part
+        if isinstance(part, GatedAttention) and part.place == "behind":
             return part
         twin, values = shallow_copy(part), shallow_copy(part.values)
         by = _rotation(values.out, generator)

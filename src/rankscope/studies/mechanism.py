@@ -253,7 +253,8 @@ def _flattened(parts: Decomposition) -> Decomposition:
 
     def numbers(one: SumNumbers) -> SumNumbers:
         held: dict[str, Any] = {name: getattr(one, name) for name in SumNumbers.__dataclass_fields__}
-        return replace(one, **{name: flat(v) for name, v in held.items() if isinstance(v, Tensor)})
+        held = {name: flat(value) if isinstance(value, Tensor) else value for name, value in held.items()}
+        return SumNumbers(**held)
 
     each: dict[str, Any] = {name: flat(getattr(parts, name)) for name in NUMBERS}
     return replace(
