@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,9 +73,6 @@ to nothing where its branch is smaller than the second times the stream."""
 
 SATURATED, STEEP = 0.25, 4.0
 """Attention reads one key where its entropy is below the first number and its logits differ by more than the second."""
-
-NUMBERS = ("first", "last", "free", "lowest", "floor", "error", "cancelled")
-"""Numbers of a decomposition that every text has one of."""
 
 MOSTLY = 0.75
 """A site is named where it makes this part of a cause."""
@@ -156,8 +152,9 @@ def take_apart(run: Run, keep: Tensor | None = None) -> TakenApart:
         groups, inside = _groups(run, states[-1], chosen)
         apart = _apart_by_channels(states[-1], chosen)
     flat = parts.first.reshape(-1).shape
+    massive, longer, apart, groups, inside = (one.cpu() for one in (massive, longer, apart, groups, inside))
     return TakenApart(
-        parts=_flattened(parts),
+        parts=parts.flattened(),
         resolved=resolved.reshape(-1),
         why=why,
         obstacle=obstacle,
@@ -181,9 +178,10 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
     Massive tokens hold at least half of the energy of their state and are five times as long as the others.
     """
     shape = states[-1].shape[:-1]
-    keep = torch.ones(shape, dtype=torch.bool) if run.keep is None else run.keep.expand(shape)
+    device = states[-1].device
+    keep = torch.ones(shape, dtype=torch.bool, device=device) if run.keep is None else run.keep.expand(shape)
     left = keep.clone()
-    longer = torch.zeros(shape[:-1], dtype=torch.float64)
+    longer = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
     for state in states:
         lengths = torch.linalg.vector_norm(state, dim=-1).expand(shape) * keep
         if not bool(torch.isfinite(lengths).all()):
@@ -210,6 +208,8 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
 def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, Unresolved | None, str]:
     """The decomposition by the ordinary pass, or by the split pass where tokens come too close for it."""
     found = _pass(run, keep, is_split=False)
+    if not len(run.network.blocks):
+        return found, torch.isfinite(found.last), None, ""
     lost = ~torch.isfinite(found.last) | ~torch.isfinite(found.error) | found.cancelled
     close = lost | (found.lowest < NEAR)
     least = math.log(10 * relative_floor(len(run.network.blocks), torch.float64))
@@ -245,26 +245,6 @@ def _split_floor(run: Run, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     error = torch.stack([one.error for one in found]).sum(dim=0)
     known = torch.stack([one.resolved for one in found]).all(dim=0)
     return error, known & (error < LOST * len(found) + LOST)
-
-
-def _flattened(parts: Decomposition) -> Decomposition:
-    def flat(value: Tensor) -> Tensor:
-        return value.reshape(-1)
-
-    def numbers(one: SumNumbers) -> SumNumbers:
-        held: dict[str, Any] = {name: getattr(one, name) for name in SumNumbers.__dataclass_fields__}
-        held = {name: flat(value) if isinstance(value, Tensor) else value for name, value in held.items()}
-        return SumNumbers(**held)
-
-    each: dict[str, Any] = {name: flat(getattr(parts, name)) for name in NUMBERS}
-    return replace(
-        parts,
-        rows={key: flat(value) for key, value in parts.rows.items()},
-        **each,
-        layers=tuple(map(flat, parts.layers)),
-        sums=tuple(map(numbers, parts.sums)),
-        norms=tuple(replace(one, gain=flat(one.gain), bias=flat(one.bias)) for one in parts.norms),
-    )
 
 
 def _apart_by_channels(last: Tensor, keep: Tensor | None) -> Tensor:
