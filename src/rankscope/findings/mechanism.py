@@ -7,6 +7,7 @@ where causes multiply, so beside the share stands the ratio that the network end
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal, Self, get_args
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -598,7 +599,7 @@ class Mechanism(Value):
 
     def sums_tabular(self) -> Tabular:
         """One line per sum: what the skip keeps, what the branch writes, and how attention reads."""
-        heads = {
+        heads: dict[str, Callable[[MechanismBlock], str]] = {
             "block": lambda one: str(one.block),
             "part": lambda one: one.site,
             "skip share": lambda one: number(one.share, 2) if one.has_skip else "no skip",

@@ -7,7 +7,7 @@ None changes all.
 from collections.abc import Callable, Collection
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.errors import ConfigError
 from rankscope.mechanism.trace import flat, through
@@ -44,11 +44,16 @@ def pre_norm(network: Network, blocks: Blocks = None) -> Network:
     for block in network.blocks:
         if block not in done:
             try:
-                done[block] = with_placement(Network([block]), "pre").blocks[0]
+                done[block] = _only(with_placement(Network([block]), "pre"))
             except ConfigError:
                 done[block] = block
         moved.append(done[block])
     return _checked(network, network.with_blocks(moved), blocks)
+
+
+def _only(network: Network) -> Part:
+    """The one block of a network."""
+    return next(iter(network.blocks))
 
 
 def with_skips(network: Network, blocks: Blocks = None) -> Network:
@@ -89,36 +94,35 @@ def redrawn(network: Network, blocks: Blocks = None, *, generator: torch.Generat
     The last linear map of an attention or MLP and its bias are multiplied by a random orthogonal matrix, one for each.
     Regions that are run as they are stay.
     """
-    turned: list[Part] = []
-    for block in network.blocks:
 
-        def turn(part: Part) -> Part:
-            twin = shallow_copy(part)
-            if isinstance(part, Attention | GatedAttention | ValueResidual):
-                if isinstance(part, GatedAttention) and part.place == "behind":
-                    return part
-                values = shallow_copy(part.values)
-                by = _rotation(values.out, generator)
-                values.out, values.out_bias = weight(values.out @ by), _rotated(values.out_bias, by)
-                twin.values = values
-            elif isinstance(part, Mlp):
-                by = _rotation(part.down, generator)
-                twin.down, twin.down_bias = weight(part.down @ by), _rotated(part.down_bias, by)
-            else:
-                return part
-            return twin
+    def turn(part: Part) -> Part:
+        if isinstance(part, Mlp):
+            mlp = shallow_copy(part)
+            by = _rotation(part.down, generator)
+            mlp.down, mlp.down_bias = weight(part.down @ by), _rotated(part.down_bias, by)
+            return mlp
+        if not isinstance(part, Attention | GatedAttention | ValueResidual):
+            return part
+        if isinstance(part, GatedAttention) and part.place == "behind":
+            return part
+        twin, values = shallow_copy(part), shallow_copy(part.values)
+        by = _rotation(values.out, generator)
+        values.out, values.out_bias = weight(values.out @ by), _rotated(values.out_bias, by)
+        twin.values = values
+        return twin
 
-        turned.append(rewritten(Network([block]), turn).blocks[0])
+    turned = [_only(rewritten(Network([block]), turn)) for block in network.blocks]
     return _checked(network, network.with_blocks(turned), blocks)
 
 
 def _rotation(like: Tensor, generator: torch.Generator) -> Tensor:
     dim = like.shape[-1]
     drawn = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
-    return torch.linalg.qr(drawn).Q.to(like.dtype).to(like.device)
+    rotation: Tensor = torch.linalg.qr(drawn)[0]
+    return rotation.to(like.dtype).to(like.device)
 
 
-def _rotated(bias: Tensor | None, by: Tensor) -> Tensor | None:
+def _rotated(bias: Tensor | None, by: Tensor) -> nn.Parameter | None:
     return None if bias is None else weight((bias.unsqueeze(-2) @ by).squeeze(-2))
 
 
@@ -129,9 +133,9 @@ def without_biases(network: Network, site: str, blocks: Blocks = None) -> Networ
         if site == "mlp" and isinstance(part, Mlp):
             if part.up_bias is None and part.down_bias is None and part.gate_bias is None:
                 return part
-            twin = shallow_copy(part)
-            twin.up_bias = twin.down_bias = twin.gate_bias = None
-            return twin
+            mlp = shallow_copy(part)
+            mlp.up_bias = mlp.down_bias = mlp.gate_bias = None
+            return mlp
         held = getattr(part, "values", None)
         if site != "attention" or not isinstance(held, Values):
             return part

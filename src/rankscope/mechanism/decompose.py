@@ -23,7 +23,8 @@ their input (``skip-scale``), and a missing skip (``no-skip``), which takes all 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -98,6 +99,15 @@ class NormNumbers:
     bias: Tensor
 
 
+T = TypeVar("T", "SumNumbers", "NormNumbers", "Decomposition")
+
+
+def _flattened(numbers: T) -> T:
+    """The same with every tensor as one axis."""
+    held = {one.name: getattr(numbers, one.name) for one in fields(numbers)}
+    return replace(numbers, **{name: v.reshape(-1) for name, v in held.items() if isinstance(v, Tensor)})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Decomposition:
     """Everything about one batch of texts; numbers have one entry per text.
@@ -126,6 +136,17 @@ class Decomposition:
     sums: tuple[SumNumbers, ...]
     norms: tuple[NormNumbers, ...]
     is_split: bool = False
+
+    def flattened(self) -> "Decomposition":
+        """The same with all texts along one axis."""
+        found = _flattened(self)
+        return replace(
+            found,
+            rows={key: value.reshape(-1) for key, value in self.rows.items()},
+            layers=tuple(one.reshape(-1) for one in self.layers),
+            sums=tuple(map(_flattened, self.sums)),
+            norms=tuple(map(_flattened, self.norms)),
+        )
 
     def group(self, name: Group) -> Tensor:
         """The contribution of one group."""

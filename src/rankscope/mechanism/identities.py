@@ -118,13 +118,11 @@ def growth(own: Tensor, between: Tensor, added: Tensor) -> Growth:
 
 
 def _integrals(b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    zeroth, first = torch.zeros_like(b), torch.zeros_like(b)
-    for part in range(PIECES):
-        for node, weight in _NODES:
-            u = (part + node) / PIECES
-            value = 2 * weight / PIECES / (1 + 2 * b * u + c * u * u)
-            zeroth, first = zeroth + value, first + u * value
-    return zeroth, first
+    u = torch.tensor([(part + node) / PIECES for part in range(PIECES) for node, _ in _NODES], dtype=b.dtype)
+    weights = torch.tensor([weight / PIECES for _ in range(PIECES) for _, weight in _NODES], dtype=b.dtype)
+    u, weights = u.to(b.device), weights.to(b.device)
+    values = 2 * weights / (1 + 2 * b[..., None] * u + c[..., None] * u * u)
+    return values.sum(dim=-1), (u * values).sum(dim=-1)
 
 
 def odds_to_ratio(before: Tensor, after: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ from rankscope.network.known import HELD_MAPS, NORMS, interpreter
 from rankscope.network.parts import affine, row
 from rankscope.network.surgery import is_attention, is_mlp
 from rankscope.split.rules import split_part
-from rankscope.split.state import Split
+from rankscope.split.state import Split, power
 
 MECHANISM = interpreter("mechanism")
 MECHANISM.admit(*HELD_MAPS)
@@ -74,6 +74,9 @@ Name = Literal[
     "bias", "norm-bias", "common", "own", "averaging", "row-sums", "answer", "memory", "whole", "carried"
 ]
 """What a piece is."""
+
+NOISE = 2.0**-46
+"""Of a common row that is a difference of larger ones, what is below this share of them is rounding."""
 
 Follows = Literal["nothing", "common", "residual", "both"]
 """Which part of the stream a piece would follow if the branch read another one."""
@@ -186,9 +189,9 @@ def _skip(part: Skip, flow: Flow, walker: Walker) -> Flow:
 
 def _together(flows: list[Flow], before: Flow) -> Flow:
     states = [one.state for one in flows]
-    total = plus(states)
-    if all(one.direct is not None for one in states):
-        total = replace(total, direct=sum(one.direct for one in states if one.direct is not None))
+    total, tokens = plus(states), [one.direct for one in states if one.direct is not None]
+    if len(tokens) == len(states):
+        total = replace(total, direct=torch.stack(tokens).sum(dim=0))
     return Flow(
         state=total,
         pieces=tuple(piece for one in flows for piece in one.terms()),
@@ -246,7 +249,10 @@ def _attention(part: Attention, flow: Flow, walker: Walker) -> Flow:
     pieces = _linear_pieces(part.values, flow)
     if not part.mixer.rows_sum_to_one and not walker.is_split:
         pieces.append(_row_sums(part, flow, walker))
-    pieces.append(_rest("averaging", "attention", state, pieces, walker, part.mixer.rows_sum_to_one))
+    rest = _rest("averaging", "attention", state, pieces, walker, part.mixer.rows_sum_to_one)
+    if walker.is_split and part.mixer.rows_sum_to_one:
+        rest = rest.through(replace(rest.state, common=_mean_mixed(part, flow.state, walker)))
+    pieces.append(rest)
     look = (look_at(part, flow.state, walker.context, pieces),) if walker.looks else ()
     return _core(flow, state, pieces, look)
 
@@ -289,9 +295,28 @@ def _row_sums(part: Attention, flow: Flow, walker: Walker) -> Piece:
 def _rest(
     name: Name, site: str, state: Split, pieces: list[Piece], walker: Walker, stochastic: bool = True
 ) -> Piece:
-    """What the other pieces leave of the output; where row sums are not kept apart, it follows all of the stream."""
+    """What the other pieces leave of the output; where row sums are not kept apart, it follows all of the stream.
+
+    In the split pass the residual of what is left has all its digits, but its common row is a difference of larger
+    ones: what is below their rounding is no number, and would be enlarged as if it were one.
+    """
     name = name if stochastic or not walker.is_split else "whole"
-    return Piece(name=name, site=site, state=plus([state, *(negative(one.state) for one in pieces)]))
+    left = plus([state, *(negative(one.state) for one in pieces)])
+    if walker.is_split:
+        terms = torch.stack([state.common, *(one.state.common for one in pieces)])
+        noise = NOISE * torch.linalg.vector_norm(terms, dim=-1).amax(dim=0)
+        is_real = torch.linalg.vector_norm(left.common, dim=-1) > noise
+        left = replace(left, common=torch.where(is_real[..., None], left.common, 0.0))
+    return Piece(name=name, site=site, state=left)
+
+
+def _mean_mixed(part: Attention, state: Split, walker: Walker) -> Tensor:
+    """The common row of ``(P - I) R V O``, which is that of ``P R V O``: known relative to R, however small R is."""
+    held = part.values
+    heads = repeat_groups(split_heads(affine(state.residual, held.value, None), held.value_heads), held.heads)
+    maps = part.mixer(state.tokens(), walker.context)
+    mixed = affine(join_heads(maps @ heads), held.out, None)
+    return power(state.log_scale)[..., None] * state.kept(mixed).sum(dim=-2) / state.count()
 
 
 @branch.register

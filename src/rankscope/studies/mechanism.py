@@ -74,9 +74,6 @@ to nothing where its branch is smaller than the second times the stream."""
 SATURATED, STEEP = 0.25, 4.0
 """Attention reads one key where its entropy is below the first number and its logits differ by more than the second."""
 
-NUMBERS = ("first", "last", "free", "lowest", "floor", "error", "cancelled")
-"""Numbers of a decomposition that every text has one of."""
-
 MOSTLY = 0.75
 """A site is named where it makes this part of a cause."""
 
@@ -155,8 +152,9 @@ def take_apart(run: Run, keep: Tensor | None = None) -> TakenApart:
         groups, inside = _groups(run, states[-1], chosen)
         apart = _apart_by_channels(states[-1], chosen)
     flat = parts.first.reshape(-1).shape
+    massive, longer, apart, groups, inside = (one.cpu() for one in (massive, longer, apart, groups, inside))
     return TakenApart(
-        parts=_flattened(parts),
+        parts=parts.flattened(),
         resolved=resolved.reshape(-1),
         why=why,
         obstacle=obstacle,
@@ -180,14 +178,15 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
     Massive tokens hold at least half of the energy of their state and are five times as long as the others.
     """
     shape = states[-1].shape[:-1]
-    keep = torch.ones(shape, dtype=torch.bool) if run.keep is None else run.keep.expand(shape)
+    device = states[-1].device
+    keep = torch.ones(shape, dtype=torch.bool, device=device) if run.keep is None else run.keep.expand(shape)
     left = keep.clone()
-    longer = torch.zeros(shape[:-1], dtype=torch.float64)
+    longer = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
     for state in states:
         lengths = torch.linalg.vector_norm(state, dim=-1).expand(shape) * keep
         if not bool(torch.isfinite(lengths).all()):
             continue
-        many = massive_count(lengths, number=keep.sum(dim=-1))
+        many = massive_count(lengths, number=keep.sum(dim=-1).double())
         is_large = massive_share(lengths, many) >= 0.5
         many = torch.where(is_large, many, torch.zeros_like(many))
         if not bool((many > 0).any()):
@@ -209,6 +208,8 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
 def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, Unresolved | None, str]:
     """The decomposition by the ordinary pass, or by the split pass where tokens come too close for it."""
     found = _pass(run, keep, is_split=False)
+    if not len(run.network.blocks):
+        return found, torch.isfinite(found.last), None, ""
     lost = ~torch.isfinite(found.last) | ~torch.isfinite(found.error) | found.cancelled
     close = lost | (found.lowest < NEAR)
     least = math.log(10 * relative_floor(len(run.network.blocks), torch.float64))
@@ -244,27 +245,6 @@ def _split_floor(run: Run, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     error = torch.stack([one.error for one in found]).sum(dim=0)
     known = torch.stack([one.resolved for one in found]).all(dim=0)
     return error, known & (error < LOST * len(found) + LOST)
-
-
-def _flattened(parts: Decomposition) -> Decomposition:
-    def flat(value: Tensor) -> Tensor:
-        return value.reshape(-1)
-
-    def numbers(one: SumNumbers) -> SumNumbers:
-        held = {name: getattr(one, name) for name in SumNumbers.__dataclass_fields__}
-        return replace(one, **{name: flat(v) for name, v in held.items() if isinstance(v, Tensor)})
-
-    return replace(
-        parts,
-        rows={key: flat(value) for key, value in parts.rows.items()},
-        **{
-            name: flat(getattr(parts, name))
-            for name in ("first", "last", "free", "lowest", "floor", "error", "cancelled")
-        },
-        layers=tuple(map(flat, parts.layers)),
-        sums=tuple(map(numbers, parts.sums)),
-        norms=tuple(replace(one, gain=flat(one.gain), bias=flat(one.bias)) for one in parts.norms),
-    )
 
 
 def _apart_by_channels(last: Tensor, keep: Tensor | None) -> Tensor:
@@ -608,9 +588,9 @@ def _place(means: _Means, group: Group, *, whole: bool = False) -> tuple[int | N
     """The block that makes more than half of a group, else None, and the site that makes most of it there."""
     own = {(block, site): value for (name, block, site), value in means.rows.items() if name == group}
     blocks: dict[int, float] = {}
-    for (block, _), value in own.items():
-        blocks[block] = blocks.get(block, 0.0) + value
-    lower = {block: value for block, value in blocks.items() if value < 0}
+    for (number, _), value in own.items():
+        blocks[number] = blocks.get(number, 0.0) + value
+    lower = {number: value for number, value in blocks.items() if value < 0}
     most = min(lower, key=lambda one: lower[one], default=None)
     block = most if not whole and most is not None and lower[most] < 0.5 * math.fsum(lower.values()) else None
     sites: dict[str, float] = {}

@@ -106,7 +106,7 @@ def test_cuts_that_differ_in_the_skip_scale_alone_are_drawn_apart() -> None:
     assert {"transformer", "transformer, skip 0.5", "san"} <= names
     titles = [panel.title for panel in panels]
     assert any(title.endswith(": causal") for title in titles)  # too many lines for one panel
-    assert len(example().chart().pictures) == len(panels) + 2
+    assert len(example().chart().pictures) == len(panels) + 3  # mechanism, blame, what-ifs
 
 
 def test_blame_is_drawn_as_it_stands_in_the_table() -> None:
@@ -129,7 +129,7 @@ def test_any_depth_has_a_page_and_a_picture(layers: int) -> None:
     deep = Network([Skip(Scale(0.1))] * layers)
     asked = {"variants": ["transformer"], "measures": ["residual_ratio"], "blame": True}
     found = ablate(deep, inputs=x, **asked)
-    assert found.to_html().count('class="chart"') == 2
+    assert found.to_html().count('class="chart"') == 3  # the curve, the mechanism, what each part does
     assert len(found.blame.blocks) == layers
     assert "per layer" in found.words[1] or "does not" in found.words[1]
     assert "factor 1 per" not in " ".join(found.words)
