@@ -1,10 +1,8 @@
 """Every parameter gets a gradient; and the loss of a fresh model is that of a guess among its classes."""
 
 import ast
-import inspect
 import math
 import re
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line
 from rankscope.sources.operations.lines import is_library, line_now
 from rankscope.sources.safety import first_line
-from rankscope.wiring.culprits import declared_line, is_own_code
+from rankscope.wiring.culprits import declared_line, is_own_code, source_of
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
@@ -158,13 +156,12 @@ def _is_mentioned(kind: type, attribute: str) -> bool:
     for base in kind.__mro__:
         if base in (nn.Module, object):
             continue
-        try:
-            if is_library(inspect.getsourcefile(base) or ""):
-                continue
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError, SyntaxError):
+        source = source_of(base)
+        if source is None:
             return True
-        for function in ast.walk(tree):
+        if is_library(source.file):
+            continue
+        for function in ast.walk(source.tree):
             if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
                 continue
             for node in ast.walk(function):
