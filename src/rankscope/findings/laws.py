@@ -139,7 +139,12 @@ _SAID: dict[Reason, str] = {
     "failed": "the trial failed: {what}",
 }
 
-MARKS: dict[State, str] = {"holds": "holds", "broken": "BROKEN", "meant": "meant", "not checked": "not checked"}
+MARKS: dict[State, str] = {
+    "holds": "holds",
+    "broken": "BROKEN",
+    "meant": "meant",
+    "not checked": "not checked",
+}
 
 
 class LawResult(Value, title="Law"):

@@ -16,7 +16,11 @@ from rankscope.wiring.subject import LossFn, NoRoom, Subject, checked_base, subj
 
 
 def laws(
-    model: nn.Module | Seen, batch: Any = None, *, loss: LossFn | None = None, only: Iterable[str] | None = None
+    model: nn.Module | Seen,
+    batch: Any = None,
+    *,
+    loss: LossFn | None = None,
+    only: Iterable[str] | None = None,
 ) -> Laws:
     """What a model obeys of the wiring laws, on one batch.
 
@@ -59,14 +63,12 @@ def _checked(subject: Subject, name: str, check: Any) -> LawResult:
 def check(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None = None) -> Laws:
     """The same for a test suite: raises ``LawBroken``, an AssertionError, at the first law that is broken.
 
-        def test_wiring():
-            rs.check(model, batch)
+    def test_wiring():
+        rs.check(model, batch)
     """
     found = laws(model, batch, loss=loss)
     for one in found.broken:
         more = len(found.broken) - 1
         rest = f" {more} more broken: {', '.join(other.name for other in found.broken[1:])}." if more else ""
-        raise LawBroken(
-            one.name, one.sentence + rest, block=one.block, line=one.line, number=one.number
-        )
+        raise LawBroken(one.name, one.sentence + rest, block=one.block, line=one.line, number=one.number)
     return found

@@ -27,7 +27,9 @@ def first_meeting(piece: Piece, first: Tensor, second: Tensor) -> Node | None:
         return None
     nodes = _floating(region.order)
     before = piece.values(piece.state, nodes)
-    one, two = (piece.values(piece.noise(where, seed=seed), nodes) for where, seed in ((first, 3), (second, 4)))
+    one, two = (
+        piece.values(piece.noise(where, seed=seed), nodes) for where, seed in ((first, 3), (second, 4))
+    )
     for node in nodes:
         if bool((differs(before[node], one[node]) & differs(before[node], two[node])).any()):
             return node
@@ -70,7 +72,9 @@ def _row_views(moved: Tensor, texts: int, tokens: int, text_axis: int) -> Iterat
     for axis, size in enumerate(shape):
         if size != tokens:
             continue
-        others = [one for one, many in enumerate(shape) if one != axis and many % texts == 0 and many >= texts]
+        others = [
+            one for one, many in enumerate(shape) if one != axis and many % texts == 0 and many >= texts
+        ]
         if texts == 1:
             yield _over(moved, {axis}).reshape(1, tokens)
             continue
@@ -80,8 +84,10 @@ def _row_views(moved: Tensor, texts: int, tokens: int, text_axis: int) -> Iterat
             yield _over(moved, {axis}).expand(texts, tokens)
             continue
         pair = moved.movedim((first, axis), (0, 1))
-        yield pair.reshape(texts, -1, tokens, *pair.shape[2:]).flatten(3).any(-1).any(1) if pair.ndim > 2 else (
-            pair.reshape(texts, -1, tokens).any(1)
+        yield (
+            pair.reshape(texts, -1, tokens, *pair.shape[2:]).flatten(3).any(-1).any(1)
+            if pair.ndim > 2
+            else (pair.reshape(texts, -1, tokens).any(1))
         )
 
 
@@ -208,9 +214,10 @@ def source_of(kind: type) -> Source | None:
     lines = linecache.getlines(code.co_filename)
     tree = _parsed(code.co_filename, "".join(lines))
     for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
-            if node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno):
-                return Source(code.co_filename, lines, node)
+        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+            continue
+        if node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno):
+            return Source(code.co_filename, lines, node)
     return None
 
 

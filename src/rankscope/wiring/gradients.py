@@ -42,7 +42,9 @@ def gradient(subject: Subject) -> LawResult:
     if subject.loss is not None:
         ran = loss_of(subject)
         if ran.value is not None and math.isfinite(ran.value) and not ran.has_slope:
-            return result("gradient", "broken", "no gradient", what="every parameter, by the loss,", line=ran.line)
+            return result(
+                "gradient", "broken", "no gradient", what="every parameter, by the loss,", line=ran.line
+            )
     slopes = slopes_of(subject)
     if slopes is None or not slopes.parameters:
         return result("gradient", "not checked", "no parameters")
@@ -56,7 +58,9 @@ def gradient(subject: Subject) -> LawResult:
             is_broken, line, site = _without(subject, slopes, name)
             if is_broken:
                 block = block_of(subject, name)
-                return result("gradient", "broken", "no gradient", block=block, site=site, line=line, what=name)
+                return result(
+                    "gradient", "broken", "no gradient", block=block, site=site, line=line, what=name
+                )
             meant = meant or name
         elif slope.ndim >= 2 and not bool((slope != 0).any()) and _is_alone(subject, slopes.parameters, name):
             piece = _piece_of(subject, name)
@@ -269,7 +273,8 @@ def loss_of(subject: Subject) -> LossRan:
         return known
     assert subject.loss is not None  # noqa: S101 - asked for only where there is one
     watch = _Watch()
-    value, has_slope, error = None, False, ""
+    value: float | None = None
+    has_slope, error = False, ""
     try:
         with at_rest(subject.model), torch.enable_grad(), watch:
             found = subject.loss(subject.model, subject.given)

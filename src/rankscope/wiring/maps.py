@@ -19,7 +19,16 @@ from rankscope.wiring.texts import site_of
 
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "baddbmm", "dot", "mv"})
 
-_PASSED = SAME_CHANNELS | {"dropout", "native_dropout", "_to_copy", "mul", "masked_fill", "where", "slice", "select"}
+_PASSED = SAME_CHANNELS | {
+    "dropout",
+    "native_dropout",
+    "_to_copy",
+    "mul",
+    "masked_fill",
+    "where",
+    "slice",
+    "select",
+}
 """Operations between a softmax and the product that reads its map."""
 
 SATURATED_SPREAD, SATURATED_ENTROPY = 5.0, 0.4
@@ -67,7 +76,6 @@ def _judged(piece: Piece, node: Node, mix: Node, operand: Node) -> LawResult | N
     if region is None:
         return None
     axis = int(node.args[1]) % node.value.ndim
-    place = {"block": piece.place.block_of(node), "site": site_of(piece, node.path)}
     if node.shape[axis] > 1 and not _is_summed(region, node, mix, axis):
         others = [one for one in range(node.value.ndim) if one != axis and node.shape[one] > 1]
         if any(_is_summed(region, node, mix, one) for one in others):
@@ -79,9 +87,10 @@ def _judged(piece: Piece, node: Node, mix: Node, operand: Node) -> LawResult | N
                 line=node_line(piece, node),
                 number=float((sums - 1).abs().amax()),
                 floor=1e-9,
-                **place,
+                block=piece.place.block_of(node),
+                site=site_of(piece, node.path),
             )
-    return _masked_after(piece, node, operand, axis, place)
+    return _masked_after(piece, node, operand, axis)
 
 
 def _summed_axis(region: Region, node: Node, mix: Node, others: list[int]) -> int:
@@ -123,9 +132,7 @@ def _mix(region: Region, node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def _masked_after(
-    piece: Piece, node: Node, operand: Node, axis: int, place: dict[str, object]
-) -> LawResult | None:
+def _masked_after(piece: Piece, node: Node, operand: Node, axis: int) -> LawResult | None:
     """A constant of zeros and ones that takes entries away behind the softmax, so that rows no longer sum to one."""
     region, at = piece.region, operand
     while region is not None and at is not node:
@@ -189,7 +196,8 @@ def _not_finite(subject: Subject) -> LawResult | None:
 
 def _is_fully_masked(node: Node) -> bool:
     return any(
-        leaf.value.is_floating_point() and bool((leaf.value <= MASKED).all(-1).any()) for leaf in node.inputs()
+        leaf.value.is_floating_point() and bool((leaf.value <= MASKED).all(-1).any())
+        for leaf in node.inputs()
     )
 
 
@@ -271,7 +279,5 @@ def _logits(piece: Piece) -> list[_Logits]:
         mean = values.sum(-1, keepdim=True) / many.clamp_min(1).unsqueeze(-1)
         spread = (((values - mean) * is_read).square().sum(-1) / many.clamp_min(1)).sqrt()
         entropy = -(maps * maps.clamp_min(1e-300).log()).sum(-1) / many.clamp_min(2).double().log()
-        found.append(
-            _Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median()))
-        )
+        found.append(_Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median())))
     return found

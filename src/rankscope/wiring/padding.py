@@ -157,7 +157,9 @@ def _outside(subject: Subject, marks: _Marks, before: tuple[Tensor, ...], places
             continue
         if bool(moved.any()) and is_own_code(subject.model) and bool(one.isfinite().all()):
             share = float((one - two).abs().amax() / one.abs().amax())
-            return result("padding", "broken", "padding read", number=share, floor=subject.clearly, what=marks.name)
+            return result(
+                "padding", "broken", "padding read", number=share, floor=subject.clearly, what=marks.name
+            )
     return holds
 
 
@@ -184,13 +186,22 @@ def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
             is_clear = "pad" in name or name in _TAKEN
             yield _Marks(name, changed, is_clear)
     for name, value in inputs.items():
-        if value.ndim == 1 and "len" in name.lower() and not value.is_floating_point() and places[-1] == tokens - 1:
+        if (
+            value.ndim == 1
+            and "len" in name.lower()
+            and not value.is_floating_point()
+            and places[-1] == tokens - 1
+        ):
             less = value.clamp(max=tokens - len(places))
             yield _Marks(name, replace(subject.batch, inputs=inputs | {name: less}), True)
     takes = inputs_of(subject.model)
     for name, on in _TAKEN.items():
         if name in takes and name not in inputs:
-            value = torch.ones(texts, tokens, dtype=torch.long) if on else torch.zeros(texts, tokens, dtype=torch.bool)
+            value = (
+                torch.ones(texts, tokens, dtype=torch.long)
+                if on
+                else torch.zeros(texts, tokens, dtype=torch.bool)
+            )
             changed = replace(subject.batch, inputs=inputs | {name: marked(value, 1, 1 - on)})
             yield _Marks(name, changed, False)
     yield from _by_id(subject, places)
@@ -219,5 +230,3 @@ def _polarity(value: Tensor) -> float | None:
     if not values <= {0.0, 1.0}:
         return None
     return 0.0 if float(value.double().mean()) >= 0.5 else 1.0
-
-

@@ -41,7 +41,9 @@ def _broken(subject: Subject, piece: Piece, axis: int) -> LawResult:
     first, second = (piece.slice_at(axis, place) for place in (0, 1))
     moved, number = first, effect(piece, first, axis, 1)
     if _has_experts(piece.module):
-        return result("batch", "meant", "expert capacity", block=piece.place.number, site=piece.place.path)
+        return result(
+            "batch", "meant", "expert capacity", block=piece.place.block_of(None), site=piece.place.path
+        )
     node = first_meeting(piece, moved, second)
     return result(
         "batch",
@@ -71,7 +73,9 @@ def site_of(piece: Piece, inner: str | None) -> str:
 
 
 def _has_experts(module: nn.Module) -> bool:
-    return any(EXPERTS.search(type(one).__name__) or EXPERTS.search(name) for name, one in module.named_modules())
+    return any(
+        EXPERTS.search(type(one).__name__) or EXPERTS.search(name) for name, one in module.named_modules()
+    )
 
 
 def _outside(subject: Subject) -> LawResult:
@@ -115,7 +119,9 @@ def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
     inputs = subject.batch.inputs
     args, kwargs = subject.batch.arguments()
     leaves, _ = tree_flatten_with_path((args, kwargs))
-    names = {name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]}
+    names = {
+        name: leaf_name(path) for path, leaf in leaves for name in subject.movable if leaf is inputs[name]
+    }
     subject.count_part(4.0)
     try:
         with at_rest(subject.model):

@@ -20,8 +20,8 @@ _CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead", re.IGNORECASE)
 _POSITIONS = re.compile(r"(^|[._])(pos|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
 
 ASYMMETRIC = 2.0
-"""Blocks that read so many times as much of the past as of the future are meant to be causal: those that read in both
-directions read as much of either."""
+"""Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
+to be causal: those that read in both directions read as much of either, a convolution of even width one token more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class _Reading:
         """Share of the pairs that were tried."""
         tokens = len(next(iter(self.readers.values())))
         tried = sum(t if future else tokens - 1 - t for t in self.readers)
-        read = len(self.future) if future else sum(int(rows[t + 1 :].sum()) for t, rows in self.readers.items())
+        read = (
+            len(self.future) if future else sum(int(rows[t + 1 :].sum()) for t, rows in self.readers.items())
+        )
         return read / tried if tried else 0.0
 
     @property
@@ -49,7 +51,11 @@ class _Reading:
         past, future = self.share(future=False), self.share(future=True)
         if future == 0:
             return "causal" if past else "still"
-        return "nearly" if past >= ASYMMETRIC * future else "both"
+        is_near = 3 * max(t - p for p, t in self.future) <= max(
+            (p - t for t, rows in self.readers.items() for p in range(t + 1, len(rows)) if bool(rows[p])),
+            default=0,
+        )
+        return "nearly" if past >= ASYMMETRIC * future and (is_near or self.is_prefix) else "both"
 
     @property
     def is_prefix(self) -> bool:
@@ -89,7 +95,7 @@ def causality(subject: Subject) -> LawResult:
         for one in readings:
             if one.future:
                 if one.is_prefix and one.kind == "nearly":
-                    return result("causality", "meant", "prefix", block=one.piece.place.number)
+                    return result("causality", "meant", "prefix", block=one.piece.place.block_of(None))
                 return _leak(subject, one, axis)
     if is_claimed:
         return _outside(subject)
@@ -134,7 +140,9 @@ def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> L
     given = None
     if graph is not None and piece.shared is None:
         above = graph.above((masks[1],))
-        given = next((node for name, node in graph.inputs.items() if node in above and name != piece.stream), None)
+        given = next(
+            (node for name, node in graph.inputs.items() if node in above and name != piece.stream), None
+        )
     whole = None if given is None else subject.whole_graph
     if given is not None and whole is not None:
         calls = [call for call in whole.calls if call.path == piece.place.path]
@@ -181,7 +189,9 @@ def _outside(subject: Subject) -> LawResult:
     if ran is None:
         return holds
     base, clearly = subject.base, subject.clearly
-    steps = [(None, base.roots.get(stack.name), ran.roots.get(stack.name))]
+    steps: list[tuple[int | None, Tensor | None, Tensor | None]] = [
+        (None, base.roots.get(stack.name), ran.roots.get(stack.name))
+    ]
     steps += [(number, *pair) for number, pair in enumerate(zip(base.states, ran.states, strict=False), 1)]
     tokens = None if steps[0][1] is None else steps[0][1].shape[1 - axis]
     steps += [(None, *pair) for pair in zip(base.outputs, ran.outputs, strict=False)]
@@ -230,7 +240,10 @@ def order(subject: Subject) -> LawResult:
     if before is None or after is None or before.shape != after.shape or before.ndim != 3:
         return result("order", "not checked", "one token")
     # a function of a set takes its results along, so that sums over tokens, and of their squares, stay
-    sums = [torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)]) for one in (before, after)]
+    sums = [
+        torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)])
+        for one in (before, after)
+    ]
     gap = float((sums[0] - sums[1]).abs().amax() / sums[0].abs().amax().clamp_min(1e-30))
     tokens = float(before.double().std(dim=1 - axis).amax())
     if gap > 10 * subject.clearly or tokens == 0.0:
@@ -256,7 +269,10 @@ def _positions(model: nn.Module) -> list[str]:
     return [
         name
         for name, value in held
-        if _POSITIONS.search(name) and value.is_floating_point() and value.numel() > 1 and bool((value != 0).any())
+        if _POSITIONS.search(name)
+        and value.is_floating_point()
+        and value.numel() > 1
+        and bool((value != 0).any())
     ]
 
 
@@ -281,7 +297,9 @@ def reach(subject: Subject) -> LawResult:
         # what a mask leaves out, or what stands behind the end of a text, need not be read; most tokens must
         if 2 * len(unread) > len(by_token) > 2 and not _has_window(subject, stack.name):
             first = unread[0]
-            return result("reach", "broken", "token unread", what=f"token {first + 1}", number=float(len(unread)))
+            return result(
+                "reach", "broken", "token unread", what=f"token {first + 1}", number=float(len(unread))
+            )
         left = slopes.last.get(stack.name)
         if left is not None and left.ndim == 3 and bool((left != 0).any()):
             dead = (left.abs().flatten(0, -2).amax(0) == 0).nonzero().flatten().tolist()
@@ -322,7 +340,11 @@ def _dead_head(subject: Subject) -> LawResult | None:
             if slopes is None:
                 continue
             largest = float(slopes.amax())
-            dead = (slopes <= 1e-12 * largest).nonzero().flatten().tolist() if largest else list(range(len(slopes)))
+            dead = (
+                (slopes <= 1e-12 * largest).nonzero().flatten().tolist()
+                if largest
+                else list(range(len(slopes)))
+            )
             alive += len(slopes) - len(dead)
             if dead:
                 found.append((piece, node, dead, len(slopes)))

@@ -45,7 +45,17 @@ def test_models_by_hand(name: str, training: bool) -> None:
     found = check(model, module.batch(), getattr(module, "loss", None))
     assert_silent(found)
     held = {one.name for one in found.results if one.state == "holds"}
-    assert {"batch", "deterministic", "reach", "rows", "gradient", "clones", "epsilon", "logits", "precision"} <= held
+    assert {
+        "batch",
+        "deterministic",
+        "reach",
+        "rows",
+        "gradient",
+        "clones",
+        "epsilon",
+        "logits",
+        "precision",
+    } <= held
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -92,7 +102,9 @@ class Capacity(nn.Module):
         h = self.norm(x).flatten(0, 1)
         gate = self.router(h).squeeze(-1)
         kept = gate.topk(len(gate) // 2).indices
-        out = torch.zeros_like(h).index_add(0, kept, self.expert(h[kept]) * gate[kept].sigmoid().unsqueeze(-1))
+        out = torch.zeros_like(h).index_add(
+            0, kept, self.expert(h[kept]) * gate[kept].sigmoid().unsqueeze(-1)
+        )
         return x + out.view_as(x)
 
 
@@ -135,7 +147,10 @@ def test_a_set_function_and_shared_layers_are_meant() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.block = nn.Embedding(9, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.embed, self.block = (
+                nn.Embedding(9, 8),
+                nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+            )
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             x = self.embed(ids)
