@@ -277,7 +277,7 @@ def loss_of(subject: Subject) -> LossRan:
     has_slope, error = False, ""
     try:
         with at_rest(subject.model), torch.enable_grad(), watch:
-            found = subject.loss(subject.model, subject.given)
+            found: object = subject.loss(subject.model, subject.given)
         if not isinstance(found, Tensor) or found.numel() != 1:
             error = f"expected one number, got {type(found).__name__}"
         else:

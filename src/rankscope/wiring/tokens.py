@@ -17,7 +17,7 @@ from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import site_of
 
 _CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead", re.IGNORECASE)
-_POSITIONS = re.compile(r"(^|[._])(pos|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
+_POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
 
 ASYMMETRIC = 2.0
 """Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
