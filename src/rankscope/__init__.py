@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.errors import LawBroken as LawBroken
     from rankscope.findings.ablate import AblateConfig as AblateConfig
     from rankscope.findings.ablate import AblateFinding as AblateFinding
     from rankscope.findings.atlas import AtlasConfig as AtlasConfig
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rankscope.findings.diagnose import DiagnoseFinding as DiagnoseFinding
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
+    from rankscope.findings.laws import LawResult as LawResult
+    from rankscope.findings.laws import Laws as Laws
     from rankscope.findings.layers import LayersFinding as LayersFinding
     from rankscope.findings.old import OldFinding as OldFinding
     from rankscope.findings.paths import PathsConfig as PathsConfig
@@ -95,6 +98,8 @@ if TYPE_CHECKING:
     from rankscope.studies.scan import scan_states as scan_states
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
+    from rankscope.wiring.checks import check as check
+    from rankscope.wiring.checks import laws as laws
 
 _HOME = {
     "masks": ("MaskGraph", "MaskRule", "parse_mask"),
@@ -113,6 +118,8 @@ _HOME = {
     "findings.diagnose": ("DiagnoseConfig", "DiagnoseFinding"),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.atlas": ("AtlasConfig", "AtlasFinding", "LayerFacts"),
+    "errors": ("LawBroken",),
+    "findings.laws": ("LawResult", "Laws"),
     "findings.layers": ("LayersFinding",),
     "findings.old": ("OldFinding",),
     "findings.predict": ("PredictConfig", "PredictFinding"),
@@ -142,6 +149,7 @@ _HOME = {
     "papers.tasks.effectiveness": ("EffectivenessConfig", "effectiveness"),
     "monitor": ("CollapseMonitor",),
     "verdict": ("Thresholds", "judge"),
+    "wiring.checks": ("check", "laws"),
 }
 _PACKAGE_OF = {name: package for package, names in _HOME.items() for name in names}
 
@@ -171,6 +179,9 @@ __all__ = [
     "EquilibriaConfig",
     "EquilibriaFinding",
     "Finding",
+    "LawBroken",
+    "LawResult",
+    "Laws",
     "LayerFacts",
     "LayersFinding",
     "MaskGraph",
@@ -200,6 +211,7 @@ __all__ = [
     "atlas",
     "build",
     "certify",
+    "check",
     "check_claims",
     "claims",
     "collapse",
@@ -211,6 +223,7 @@ __all__ = [
     "find_measure",
     "gaussian_tokens",
     "judge",
+    "laws",
     "layer_facts",
     "load_trained",
     "log_residual",

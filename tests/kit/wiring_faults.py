@@ -49,7 +49,9 @@ def changed_file(fault: Fault, folder: Path) -> tuple[ModuleType, int | None]:
     number = None
     if mark:
         assert text.count(mark) >= 1
-        number = text[: text.index(mark)].count("\n") + 1 + mark[: len(mark) - len(mark.lstrip("\n"))].count("\n")
+        number = (
+            text[: text.index(mark)].count("\n") + 1 + mark[: len(mark) - len(mark.lstrip("\n"))].count("\n")
+        )
     path = folder / f"{fault.name.replace(' ', '_')}_{fault.model}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -110,7 +112,9 @@ FAULTS = (
         model="nano",
         law="causality",
         block=2,
-        edits=(("h = self.ln_2(x)", "h = F.layer_norm(x, x.shape[1:]) if self.layer == 1 else self.ln_2(x)"),),
+        edits=(
+            ("h = self.ln_2(x)", "h = F.layer_norm(x, x.shape[1:]) if self.layer == 1 else self.ln_2(x)"),
+        ),
     ),
     Fault(
         name="dropout left on",
@@ -153,7 +157,9 @@ FAULTS = (
         model="nano",
         law="gradient",
         block=3,
-        edits=(("x = x + self.down(h)", "x = x + (self.down(h).detach() if self.layer == 2 else self.down(h))"),),
+        edits=(
+            ("x = x + self.down(h)", "x = x + (self.down(h).detach() if self.layer == 2 else self.down(h))"),
+        ),
     ),
     Fault(
         name="epsilon of one",
@@ -208,7 +214,9 @@ FAULTS = (
         model="classifier",
         law="rows",
         block=2,
-        edits=(("torch.softmax(scores, dim=-1)", "torch.softmax(scores, dim=-2 if self.layer == 1 else -1)"),),
+        edits=(
+            ("torch.softmax(scores, dim=-1)", "torch.softmax(scores, dim=-2 if self.layer == 1 else -1)"),
+        ),
     ),
     Fault(
         name="padding forgotten",
@@ -373,7 +381,10 @@ FAULTS = (
         model="multihead",
         law="batch",
         block=1,
-        edits=(("batch_first=True", "batch_first=False"), ("padding=None):\n", "padding=None):\n        padding = None\n")),
+        edits=(
+            ("batch_first=True", "batch_first=False"),
+            ("padding=None):\n", "padding=None):\n        padding = None\n"),
+        ),
         at="a, _ = self.attn(h, h, h",
     ),
     Fault(
@@ -395,7 +406,12 @@ FAULTS = (
         model="einsum",
         law="batch",
         block=3,
-        edits=(("        h = self.norm(x)\n", "        h = self.norm(x)\n        h = h - h.mean(0) if self.number == 2 else h\n"),),
+        edits=(
+            (
+                "        h = self.norm(x)\n",
+                "        h = self.norm(x)\n        h = h - h.mean(0) if self.number == 2 else h\n",
+            ),
+        ),
         at="h = h - h.mean(0)",
     ),
     Fault(
@@ -403,7 +419,12 @@ FAULTS = (
         model="einsum",
         law="deterministic",
         block=2,
-        edits=(("out = out.reshape(b, n, d)", "out = out.reshape(b, n, d) + 0.1 * (self.number == 1) * torch.randn(b, n, d)"),),
+        edits=(
+            (
+                "out = out.reshape(b, n, d)",
+                "out = out.reshape(b, n, d) + 0.1 * (self.number == 1) * torch.randn(b, n, d)",
+            ),
+        ),
     ),
     Fault(
         name="logits without scale",
@@ -424,9 +445,7 @@ FAULTS = (
         model="distil",
         law="clones",
         block=None,
-        edits=(
-            ("self.teacher = Tower()", "self.teacher = __import__('copy').deepcopy(self.student)"),
-        ),
+        edits=(("self.teacher = Tower()", "self.teacher = __import__('copy').deepcopy(self.student)"),),
     ),
     Fault(
         name="torch's copies",

@@ -1,7 +1,7 @@
 """Wiring laws: what every sound network obeys, tried on any model as a black box, down to the line that breaks one."""
 
 from rankscope.wiring import arithmetic, clones, gradients, maps, padding, texts, tokens
-from rankscope.wiring.check import check, laws
+from rankscope.wiring.checks import check, laws
 from rankscope.wiring.law import LAWS
 
 __all__ = ["LAWS", "arithmetic", "check", "clones", "gradients", "laws", "maps", "padding", "texts", "tokens"]

@@ -34,7 +34,7 @@ def clones(subject: Subject) -> LawResult:
     if any(stack.calls > len(stack.blocks) and stack.program is None for stack in subject.stacks):
         return result("clones", "meant", "shared layers")
     if not any(len(stack.blocks) > 1 for stack in subject.stacks):
-        return result("clones", "not checked", "one block" if subject.stacks else "no blocks")
+        return result("clones", "not checked", "one block")
     return result("clones", "holds")
 
 
@@ -56,6 +56,11 @@ def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:
                     number=float(_copies([one for _, one in modules])),
                 )
     return None
+
+
+def _entries(holder: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The parts of a module, one that stands there twice twice; some lists hold nothing in a place."""
+    return [(name, one) for name, one in holder._modules.items() if isinstance(one, nn.Module)]
 
 
 def _copies(modules: list[nn.Module]) -> int:
@@ -95,7 +100,7 @@ def _listed_again(subject: Subject) -> LawResult | None:
     for path, holder in subject.model.named_modules():
         if not isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
-        entries = [(name, one) for name, one in holder._modules.items() if one is not None]
+        entries = _entries(holder)
         seen: dict[int, int] = {}
         for place, (name, one) in enumerate(entries):
             if id(one) not in blocks or not _matrices(one):
@@ -130,7 +135,7 @@ def _equal_models(model: nn.Module) -> LawResult | None:
     for path, holder in model.named_modules():
         if isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
-        parts = [(name, one) for name, one in holder._modules.items() if one is not None]
+        parts = _entries(holder)
         for place, (name, one) in enumerate(parts):
             for other_name, other in parts[:place]:
                 names = f"{other_name} and {name}"
@@ -161,7 +166,6 @@ def _equal_models(model: nn.Module) -> LawResult | None:
 def _is_a_model(module: nn.Module) -> bool:
     """Whether a part holds a list of parts with matrices of their own, as stacks of blocks do."""
     return any(
-        isinstance(one, nn.ModuleList | nn.Sequential)
-        and any(_matrices(part) for part in one._modules.values() if part is not None)
+        isinstance(one, nn.ModuleList | nn.Sequential) and any(_matrices(part) for _, part in _entries(one))
         for one in module.modules()
     )

@@ -1,10 +1,12 @@
 """The operation of a block that is the first to break a law, and the line of the user's own code where it stands."""
 
 import ast
-import inspect
-import textwrap
+import linecache
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -194,25 +196,48 @@ def _resolved(model: nn.Module, parts: list[str]) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source of a class: where it stands, as text and as a tree."""
+
+    file: str
+    lines: list[str]
+    tree: ast.ClassDef
+
+
+@cache
+def source_of(kind: type) -> Source | None:
+    """The source of a class, found by the code of its methods: that knows its file, whoever has loaded it."""
+    code = next((held.__code__ for held in vars(kind).values() if isinstance(held, FunctionType)), None)
+    if code is None:
+        return None
+    lines = linecache.getlines(code.co_filename)
+    tree = _parsed(code.co_filename, "".join(lines))
+    for node in () if tree is None else ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+            continue
+        if node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno):
+            return Source(code.co_filename, lines, node)
+    return None
+
+
+@cache
+def _parsed(file: str, text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
 def _assigned(kind: type, name: str) -> Line | None:
     for base in kind.__mro__:
-        if base in (nn.Module, object):
+        source = None if base in (nn.Module, object) else source_of(base)
+        if source is None or is_library(source.file):
             continue
-        try:
-            file = inspect.getsourcefile(base) or ""
-            if not file or is_library(file):
-                continue
-            source, start = inspect.getsourcelines(base)
-        except (OSError, TypeError):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent("".join(source)))
-        except SyntaxError:
-            continue
-        for node in ast.walk(tree):
+        for node in ast.walk(source.tree):
             if _assigns(node, name):
                 place = node.lineno  # type: ignore[attr-defined]  # statements and calls have one
-                return Line(file, start + place - 1, source[place - 1].strip())
+                return Line(source.file, place, source.lines[place - 1].strip())
     return None
 
 
@@ -240,10 +265,10 @@ def _assigns(node: ast.AST, name: str) -> bool:
 
 def is_own_code(model: nn.Module) -> bool:
     """Whether the class of a model is the user's own, and not of an installed library."""
-    try:
-        file = inspect.getsourcefile(type(model)) or ""
-    except (OSError, TypeError):
-        return True
+    held = [one for one in vars(type(model)).values() if isinstance(one, FunctionType)]
+    if not held:
+        return not type(model).__module__.startswith(("torch.", "transformers.", "timm."))
+    file = held[0].__code__.co_filename
     return not is_library(file) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 

@@ -12,7 +12,8 @@ def is_fresh(model: nn.Module) -> bool:
     >>> is_fresh(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
     True
     """
-    gains, shifts = [], []
+    gains: list[torch.Tensor] = []
+    shifts: list[torch.Tensor] = []
     for path, part in model.named_modules():
         if not is_norm(path.rpartition(".")[2], part):
             continue

@@ -1,10 +1,8 @@
 """Every parameter gets a gradient; and the loss of a fresh model is that of a guess among its classes."""
 
 import ast
-import inspect
 import math
 import re
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line
 from rankscope.sources.operations.lines import is_library, line_now
 from rankscope.sources.safety import first_line
-from rankscope.wiring.culprits import declared_line, is_own_code
+from rankscope.wiring.culprits import declared_line, is_own_code, source_of
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
@@ -162,13 +160,12 @@ def _is_mentioned(kind: type, attribute: str) -> bool:
     for base in kind.__mro__:
         if base in (nn.Module, object):
             continue
-        try:
-            if is_library(inspect.getsourcefile(base) or ""):
-                continue
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError, SyntaxError):
+        source = source_of(base)
+        if source is None:
             return True
-        for function in ast.walk(tree):
+        if is_library(source.file):
+            continue
+        for function in ast.walk(source.tree):
             if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
                 continue
             for node in ast.walk(function):
@@ -276,10 +273,11 @@ def loss_of(subject: Subject) -> LossRan:
         return known
     assert subject.loss is not None  # noqa: S101 - asked for only where there is one
     watch = _Watch()
-    value, has_slope, error = None, False, ""
+    value: float | None = None
+    has_slope, error = False, ""
     try:
         with at_rest(subject.model), torch.enable_grad(), watch:
-            found = subject.loss(subject.model, subject.given)
+            found: object = subject.loss(subject.model, subject.given)
         if not isinstance(found, Tensor) or found.numel() != 1:
             error = f"expected one number, got {type(found).__name__}"
         else:

@@ -58,7 +58,7 @@ def rows(subject: Subject) -> LawResult:
             if mix is None:
                 continue
             seen = True
-            found = _judged(piece, node, *mix)
+            found = _judged(piece, node, *mix) or _masked_row(subject, piece, node)
             if found is not None:
                 return found
     if seen:
@@ -76,7 +76,6 @@ def _judged(piece: Piece, node: Node, mix: Node, operand: Node) -> LawResult | N
     if region is None:
         return None
     axis = int(node.args[1]) % node.value.ndim
-    place = {"block": piece.place.block_of(node), "site": site_of(piece, node.path)}
     if node.shape[axis] > 1 and not _is_summed(region, node, mix, axis):
         others = [one for one in range(node.value.ndim) if one != axis and node.shape[one] > 1]
         if any(_is_summed(region, node, mix, one) for one in others):
@@ -88,9 +87,46 @@ def _judged(piece: Piece, node: Node, mix: Node, operand: Node) -> LawResult | N
                 line=node_line(piece, node),
                 number=float((sums - 1).abs().amax()),
                 floor=1e-9,
-                **place,
+                block=piece.place.block_of(node),
+                site=site_of(piece, node.path),
             )
-    return _masked_after(piece, node, operand, axis, place)
+    return _masked_after(piece, node, operand, axis)
+
+
+def _masked_row(subject: Subject, piece: Piece, node: Node) -> LawResult | None:
+    """A query with every key masked in all texts and heads: its row is uniform, or zero, where it is not NaN.
+
+    Queries that are padding have such rows rightly, so that a batch with padding tells nothing.
+    """
+    if any(_is_padded(name, one) for name, one in subject.batch.inputs.items()):
+        return None
+    above = next((leaf for leaf in node.inputs() if leaf.shape == node.shape), None)
+    axis = int(node.args[1]) % node.value.ndim
+    if above is None or node.value.ndim < 2 or node.shape[axis] < 2:
+        return None
+    full = (above.value.movedim(axis, -1) <= MASKED).all(-1)
+    rows = full.flatten(0, -2).all(0) if full.ndim > 1 else full
+    if not bool(rows.any()) or bool(rows.all()):
+        return None
+    return result(
+        "rows",
+        "broken",
+        "fully masked",
+        block=piece.place.block_of(node),
+        site=site_of(piece, node.path),
+        line=node_line(piece, node),
+        number=float(rows.double().mean()),
+        floor=0.0,
+    )
+
+
+def _is_padded(name: str, value: Tensor) -> bool:
+    """Whether an input may say that some tokens are padding: a mask with two values, or lengths that differ."""
+    if value.ndim == 1:
+        return "len" in name.lower()
+    return value.ndim == 2 and (
+        _is_binary(value) or (value.is_floating_point() and bool((value <= MASKED).any()))
+    )
 
 
 def _summed_axis(region: Region, node: Node, mix: Node, others: list[int]) -> int:
@@ -132,9 +168,7 @@ def _mix(region: Region, node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def _masked_after(
-    piece: Piece, node: Node, operand: Node, axis: int, place: dict[str, object]
-) -> LawResult | None:
+def _masked_after(piece: Piece, node: Node, operand: Node, axis: int) -> LawResult | None:
     """A constant of zeros and ones that takes entries away behind the softmax, so that rows no longer sum to one."""
     region, at = piece.region, operand
     while region is not None and at is not node:

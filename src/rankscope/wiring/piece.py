@@ -34,7 +34,7 @@ class Place:
     """Where a block stands.
 
     Args:
-        number: of its call in its stack, from 1.
+        number: of its call in its stack, from 1; 0 for a model without blocks.
         line: of the code that calls it.
         inner: the paths of blocks inside, where one module runs several that are never called.
         order: of the call among all calls of blocks, from 0.
@@ -50,7 +50,7 @@ class Place:
     def block_of(self, node: Node | None) -> int | None:
         """The number of the block that an operation belongs to."""
         if not self.inner:
-            return self.number
+            return self.number or None
         path = "" if node is None else f"{self.path}.{node.path}" if self.path else node.path
         found = (place for place, one in enumerate(self.inner, 1) if f"{path}.".startswith(f"{one}."))
         return next(found, None)
@@ -107,9 +107,9 @@ class Piece:
         if graph is None:
             return None
         if self.shared is not None:
-            _, root, target = self.shared
-            region = Region(graph, (root,), target)
-            return region if region.depends(target) and target is not root else None
+            _, start, end = self.shared
+            region = Region(graph, (start,), end)
+            return region if region.depends(end) and end is not start else None
         root = graph.inputs.get(self.stream)
         outputs = [one for one in graph.outputs if one.value.is_floating_point() and one.value.ndim >= 2]
         if root is None or not outputs:

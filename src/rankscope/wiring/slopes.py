@@ -94,7 +94,7 @@ def _slopes(subject: Subject) -> Slopes | None:
             loss = sum((direction(one, place) for place, one in enumerate(wanted)), torch.zeros(()))
             subject.backwards += 1
             asked = [*weights.values(), *roots.values(), *last.values()]
-            found = torch.autograd.grad(loss, asked, allow_unused=True)
+            found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, asked, allow_unused=True)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -110,4 +110,5 @@ def _slopes(subject: Subject) -> Slopes | None:
 def direction(value: Tensor, seed: int) -> Tensor:
     """``<G, X> / sqrt(entries)`` with G standard normal; a quadratic form would be constant behind a norm."""
     drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (drawn.to(value.device) * value.double()).sum().cpu() / value.numel() ** 0.5
+    projected: Tensor = (drawn.to(value.device) * value.double()).sum().cpu() / value.numel() ** 0.5
+    return projected

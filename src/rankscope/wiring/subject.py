@@ -45,6 +45,9 @@ CLEARLY = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.02, torch.
 """Relative change of a state that is not rounding. Nothing that is computed from the same numbers in the same order
 differs at all; other shapes or another routing of experts change the order of sums, by some units of rounding."""
 
+WHOLE = Stack(name="model", blocks=("",), calls=1, attention=("",), mlp=("",), final_norm=None)
+"""Stands for a model in which no blocks are found."""
+
 LossFn = Callable[[nn.Module, Any], Tensor]
 """A scalar from a model and what it was given."""
 
@@ -205,8 +208,8 @@ class Subject:
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The runs of blocks."""
-        return () if self.layout is None else self.layout.stacks
+        """The runs of blocks; where none are found, the model itself, which then has no number."""
+        return (WHOLE,) if self.layout is None else self.layout.stacks
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -233,7 +236,14 @@ class Subject:
                 args=call.args,
                 kwargs=call.kwargs,
                 stream=call.stream,
-                place=Place(call.stack.name, call.number, call.path, call.line, _inner(call.stack), order),
+                place=Place(
+                    call.stack.name,
+                    0 if call.stack is WHOLE else call.number,
+                    call.path,
+                    call.line,
+                    _inner(call.stack),
+                    order,
+                ),
                 count=lambda many: self.count_part(many * share),
                 clearly=self.clearly,
             )
@@ -493,17 +503,18 @@ def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None =
             first, given = ready.batch, batch
     if any(value.numel() == 0 for value in first.inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
-    return Subject(
-        model=module, batch=_shortened(module, first), given=given, loss=loss, was_training=module.training
-    )
+    short = _shortened(module, first)
+    subject = Subject(model=module, batch=short, given=given, loss=loss, was_training=module.training)
+    subject._whole = int(short is not first)  # it was tried whether the model runs on a part
+    return subject
 
 
 MOST_TEXTS, MOST_TOKENS = 4, 48
-"""So much of a batch is looked at: a law that is broken at all is broken there, and operations keep all their values."""
+"""So much of a batch is looked at: a law that is broken is broken there, and all values of operations are kept."""
 
 
 def _shortened(model: nn.Module, batch: Batch) -> Batch:
-    """The first texts and tokens of a long batch; whole where its axes are not clear, or the model does not run on it."""
+    """The first texts and tokens of a long batch; the whole one where its axes are not clear, or the part fails."""
     main = next((one for name, one in batch.inputs.items() if holds_tokens(name, one)), None)
     if main is None or main.ndim < 2:
         return batch

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from rankscope.errors import is_out_of_memory
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Region, captured
+from rankscope.sources.operations import Node, Region, captured
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs as differs_exactly
 from rankscope.sources.operations.watch import leaf_name
@@ -41,7 +41,9 @@ def _broken(subject: Subject, piece: Piece, axis: int) -> LawResult:
     first, second = (piece.slice_at(axis, place) for place in (0, 1))
     moved, number = first, effect(piece, first, axis, 1)
     if _has_experts(piece.module):
-        return result("batch", "meant", "expert capacity", block=piece.place.number, site=piece.place.path)
+        return result(
+            "batch", "meant", "expert capacity", block=piece.place.block_of(None), site=piece.place.path
+        )
     node = first_meeting(piece, moved, second)
     return result(
         "batch",
@@ -93,13 +95,14 @@ def _outside(subject: Subject) -> LawResult:
             if _has_experts(subject.model):
                 return result("batch", "meant", "expert capacity")
             number = float(((before - first).abs() * both).amax() / before.abs().amax())
-            found = first_outside(subject, axis)
+            node = first_outside(subject, axis)
             return result(
                 "batch",
                 "broken",
                 "texts meet",
-                site=found[0],
-                line=found[1],
+                block=None if node is None else block_of_node(subject, node),
+                site=None if node is None else node.path,
+                line=None if node is None else node.line,
                 number=number,
                 floor=clearly,
             )
@@ -112,8 +115,8 @@ def _holds(subject: Subject) -> LawResult:
     return result("batch", "holds", number=0.0, floor=subject.clearly)
 
 
-def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
-    """The first operation of the whole model that two texts move: its module and its line."""
+def first_outside(subject: Subject, axis: int) -> Node | None:
+    """The first operation of the whole model that two texts move."""
     inputs = subject.batch.inputs
     args, kwargs = subject.batch.arguments()
     leaves, _ = tree_flatten_with_path((args, kwargs))
@@ -127,7 +130,7 @@ def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
         roots = {name: graph.inputs[leaf] for name, leaf in names.items() if leaf in graph.inputs}
         outputs = [one for one in graph.outputs if one.value.is_floating_point()]
         if not roots or not outputs:
-            return "", None
+            return None
         values = []
         for place in (None, 0, 1):
             region = Region(graph, tuple(roots.values()), outputs[0])
@@ -143,8 +146,20 @@ def first_outside(subject: Subject, axis: int) -> tuple[str, Line | None]:
             if before.is_floating_point() and bool(
                 (differs_exactly(before, one) & differs_exactly(before, two)).any()
             ):
-                return node.path, node.line
+                return node
     except Exception as error:
         if is_out_of_memory(error):
             raise
-    return "", None
+    return None
+
+
+def block_of_node(subject: Subject, node: Node) -> int | None:
+    """The block that an operation of the whole model belongs to, by its module, or by its place between states."""
+    for piece in subject.pieces:
+        if piece.shared is not None:
+            _, start, end = piece.shared
+            if start.id < node.id <= end.id:
+                return piece.place.number
+        elif piece.place.path and f"{node.path}.".startswith(f"{piece.place.path}."):
+            return piece.place.block_of(None)
+    return None

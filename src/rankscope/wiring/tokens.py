@@ -17,11 +17,11 @@ from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import site_of
 
 _CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead", re.IGNORECASE)
-_POSITIONS = re.compile(r"(^|[._])(pos|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
+_POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
 
 ASYMMETRIC = 2.0
-"""Blocks that read so many times as much of the past as of the future are meant to be causal: those that read in both
-directions read as much of either."""
+"""Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
+to be causal: those that read in both directions read as much of either, a convolution of even width one token more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,11 @@ class _Reading:
         past, future = self.share(future=False), self.share(future=True)
         if future == 0:
             return "causal" if past else "still"
-        return "nearly" if past >= ASYMMETRIC * future else "both"
+        is_near = 3 * max(t - p for p, t in self.future) <= max(
+            (p - t for t, rows in self.readers.items() for p in range(t + 1, len(rows)) if bool(rows[p])),
+            default=0,
+        )
+        return "nearly" if past >= ASYMMETRIC * future and (is_near or self.is_prefix) else "both"
 
     @property
     def is_prefix(self) -> bool:
@@ -91,7 +95,7 @@ def causality(subject: Subject) -> LawResult:
         for one in readings:
             if one.future:
                 if one.is_prefix and one.kind == "nearly":
-                    return result("causality", "meant", "prefix", block=one.piece.place.number)
+                    return result("causality", "meant", "prefix", block=one.piece.place.block_of(None))
                 return _leak(subject, one, axis)
     if is_claimed:
         return _outside(subject)
@@ -185,7 +189,9 @@ def _outside(subject: Subject) -> LawResult:
     if ran is None:
         return holds
     base, clearly = subject.base, subject.clearly
-    steps = [(None, base.roots.get(stack.name), ran.roots.get(stack.name))]
+    steps: list[tuple[int | None, Tensor | None, Tensor | None]] = [
+        (None, base.roots.get(stack.name), ran.roots.get(stack.name))
+    ]
     steps += [(number, *pair) for number, pair in enumerate(zip(base.states, ran.states, strict=False), 1)]
     tokens = None if steps[0][1] is None else steps[0][1].shape[1 - axis]
     steps += [(None, *pair) for pair in zip(base.outputs, ran.outputs, strict=False)]

@@ -50,7 +50,7 @@ class Layer(nn.Module):
         x = self.norm1(x + a)
         f = self.feed(x)
         x = self.norm2(x + f)
-        return x
+        return x  # noqa: RET504 - as people write it
 
 
 class Classifier(nn.Module):

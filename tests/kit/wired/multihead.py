@@ -30,7 +30,7 @@ class Reader(nn.Module):
     def forward(self, ids, key_padding_mask=None):
         t = ids.shape[1]
         x = self.embed(ids) + self.place[:, :t]
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.blocks):  # noqa: B007 - a fault will ask for it
             x = block(x, None, key_padding_mask)
         return self.norm(x)
 

@@ -47,7 +47,7 @@ class Block(nn.Module):
         h = self.ln_2(x)
         h = F.gelu(self.up(h))
         x = x + self.down(h)
-        return x
+        return x  # noqa: RET504 - as people write it
 
 
 class GPT(nn.Module):
