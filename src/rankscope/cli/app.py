@@ -32,6 +32,13 @@ COMMANDS = {
         study="rankscope.studies.compare:compare",
         view="rankscope.findings.compare:CompareView",
     ),
+    "stuck": CommandSpec(
+        CAUSE,
+        "Say what a loss is that stands still: the value of a trivial output.",
+        ("stuck 8.3178 --classes 4096", "stuck 4.852 --batch 128 --output stuck.html"),
+        config="rankscope.findings.stuck:StuckConfig",
+        study="rankscope.studies.stuck:stuck",
+    ),
     "ablate": CommandSpec(
         CAUSE,
         "Run a model without skips, MLPs or norms; name the part to blame.",

@@ -47,6 +47,7 @@ class Spelling(TypedDict, total=False):
         moved: former names that now mean something else, or nothing: using one is an error that names this option.
         positional: it is given without a name.
         many: it may be given several times.
+        signed: it is a number that may begin with a minus sign, which is then no sign of an option.
         formats: of a view, the formats that it changes, where it does not change all of them.
     """
 
@@ -55,6 +56,7 @@ class Spelling(TypedDict, total=False):
     moved: tuple[str, ...]
     positional: bool
     many: bool
+    signed: bool
     formats: tuple[str, ...]
 
 
