@@ -44,6 +44,7 @@ LINES = (
         has_rows=False,
     ),
     Asked("compare", ("compare", "first.json", "second.json")),
+    Asked("compare-models", ("compare", MODEL, "small_model.py:sharper", *CALL, "--sites", "block")),
     Asked("paths", ("paths", *SMALL, "--top", "5")),
     Asked("paths-model", ("paths", MODEL, *CALL)),
     Asked("equilibria", ("equilibria", "--tokens", "4", "--dim", "3", "--starts", "2", "--steps", "200")),

@@ -23,10 +23,10 @@ COMMANDS = {
     ),
     "compare": CommandSpec(
         LOOK,
-        "Say what changed between scans beyond chance.",
+        "Say what changed between models or saved scans, beyond chance.",
         (
-            "compare before.json after.json",
-            "compare step*.json --output trend.html --fail-if-changed",
+            "compare before/ after/ --texts dev.txt",
+            "compare checkpoints/ --texts dev.txt --output trend.html --fail-if-changed",
         ),
         config="rankscope.findings.compare:CompareConfig",
         study="rankscope.studies.compare:compare",
