@@ -54,6 +54,9 @@ TERMINAL = 80
 MOST_READINGS = 8
 """Fits that are shown with all that is said of them; the JSON has all."""
 
+LARGEST = 10**12
+"""More of anything than a loss was ever taken over."""
+
 READY = ("characters", "bytes", "words")
 """Ways to cut texts that need no file."""
 
@@ -74,12 +77,14 @@ class StuckConfig(CommandConfig):
 
     group = "Loss"
     loss: str = option("", "The loss as it was printed, such as 8.3178.", positional=True, signed=True)
-    classes: int | None = option(None, "Classes, prototypes or codes.", ge=2)
-    batch: int | None = option(None, "Batch size of a contrastive loss, per device or gathered.", ge=2)
-    vocab: int | None = option(None, "Entries of the vocabulary.", ge=2)
+    classes: int | None = option(None, "Classes, prototypes or codes.", ge=2, le=LARGEST)
+    batch: int | None = option(
+        None, "Batch size of a contrastive loss, per device or gathered.", ge=2, le=LARGEST
+    )
+    vocab: int | None = option(None, "Entries of the vocabulary.", ge=2, le=LARGEST)
     margin: float | None = option(None, "Margin of the loss.", gt=0, allow_inf_nan=False)
-    negatives: int | None = option(None, "Negatives in a queue.", ge=1)
-    width: int | None = option(None, "Entries of an embedding, or pixels of an image.", ge=1)
+    negatives: int | None = option(None, "Negatives in a queue.", ge=1, le=LARGEST)
+    width: int | None = option(None, "Entries of an embedding, or pixels of an image.", ge=1, le=LARGEST)
     prior: tuple[float, ...] = option((), "Shares of the classes; one share p means p and 1 - p.")
     smoothing: float | None = option(None, "Label smoothing.", gt=0, lt=1)
     gamma: float | None = option(None, "Exponent of focal loss.", ge=0, allow_inf_nan=False, shown="2")
@@ -87,8 +92,8 @@ class StuckConfig(CommandConfig):
     beta: float | None = option(
         None, "Strength of a preference loss.", gt=0, allow_inf_nan=False, shown="0.1"
     )
-    frames: int | None = option(None, "Frames that CTC reads.", ge=1)
-    labels: int | None = option(None, "Labels of a CTC target.", ge=1)
+    frames: int | None = option(None, "Frames that CTC reads.", ge=1, le=LARGEST)
+    labels: int | None = option(None, "Labels of a CTC target.", ge=1, le=LARGEST)
     variance: float | None = option(None, "Variance of the targets.", gt=0, allow_inf_nan=False)
     targets: str | None = option(None, "File with one target number per line: variance, median, Huber.")
     texts: str | None = option(None, "File with one text per line, .jsonl, or - for stdin: unigram entropy.")
@@ -360,8 +365,8 @@ class StuckFinding(Finding):
                 *_details(first),
             )
         if self.near:
-            first, *more = (f"near {one.formula}: {one.nearness}" for one in self.near)
-            return (f"{none}; {first}.", *(f"Also {one}." for one in more))
+            nearest, *more = (f"near {one.formula}: {one.nearness}" for one in self.near)
+            return (f"{none}; {nearest}.", *(f"Also {one}." for one in more))
         closest = self.nearest[0]
         return (
             f"{none}.",
@@ -609,7 +614,7 @@ class _Fits:
             formula=one.formula,
             value=one.value,
             above=self.loss.number - one.value,
-            sizes={name: float(size) for name, size in one.sizes if isinstance(size, float | int)},
+            sizes={name: float(size) for name, size in one.sizes if not isinstance(size, tuple)},
             given=one.rank == GIVEN,
             chance=self.chances[one.rank],
             outputs=row.outputs,

@@ -6,9 +6,9 @@ A row says what the loss is when the output is trivial: the same for every input
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import product
 
 SYMBOLS: Mapping[str, str] = {
     "classes": "K",
@@ -71,10 +71,13 @@ class Sizes:
         return tuple(one.name for one in fields(self) if getattr(self, one.name) is not None)
 
 
+Size = float | tuple[float, ...]
+"""What a formula needs: a number, or the shares of classes."""
+
 GIVEN, CONSTANT, USUAL, RARE = range(4)
 """Ranks: sizes that the user gave, constants and the most common sizes, usual sizes, sizes that are seldom met."""
 
-Searched = tuple[tuple[int, tuple[float, ...]], ...]
+Searched = tuple[tuple[int, tuple[Size, ...]], ...]
 """Sizes that are tried where none is given, each group with its rank."""
 
 
@@ -860,7 +863,7 @@ class Candidate:
     """A row at sizes. ``place`` is that of the row in the table; rows that are met more often stand first."""
 
     row: TrivialValue
-    sizes: tuple[tuple[str, float], ...]
+    sizes: tuple[tuple[str, Size], ...]
     value: float
     rank: int
     place: int
@@ -875,7 +878,9 @@ class Candidate:
         return self.row.formula.format_map(shown)
 
 
-def _plain(size: float) -> str:
+def _plain(size: Size) -> str:
+    if isinstance(size, tuple):
+        return ", ".join(map(_plain, size))
     return str(int(size)) if float(size).is_integer() and abs(size) < 1e15 else f"{size:g}"
 
 
@@ -890,18 +895,17 @@ def _of_row(row: TrivialValue, place: int, sizes: Sizes) -> Iterator[Candidate]:
     if not row.needs:
         yield Candidate(row=row, sizes=(), value=row.value(), rank=row.rank, place=place)
         return
-    known = {name: getattr(sizes, name) for name in row.needs}
-    later = {
-        name: known[name] if known[name] is not None else (row.otherwise or {}).get(name)
-        for name in row.needs[1:]
-    }
-    if any(size is None for size in later.values()):
+    known: dict[str, Size] = dict(row.otherwise or {})
+    known |= {name: getattr(sizes, name) for name in row.needs if getattr(sizes, name) is not None}
+    first, *others = row.needs
+    if any(name not in known for name in others):
         return
-    first = row.needs[0]
-    groups: Searched = ((GIVEN, (known[first],)),) if known[first] is not None else row.searched
+    groups: Searched = ((GIVEN, (known[first],)),) if first in known else row.searched
     for rank, firsts in groups:
-        for combination in product(firsts, *([size] for size in later.values())):
-            value = float(row.value(*combination))
-            if math.isfinite(value):
-                pairs = tuple(zip(row.needs, combination, strict=True))
-                yield Candidate(row=row, sizes=pairs, value=value, rank=rank, place=place)
+        for size in firsts:
+            needed = (size, *(known[name] for name in others))
+            with suppress(ArithmeticError):  # settings so extreme that the value leaves the range of floats
+                value = float(row.value(*needed))
+                if math.isfinite(value):
+                    pairs = tuple(zip(row.needs, needed, strict=True))
+                    yield Candidate(row=row, sizes=pairs, value=value, rank=rank, place=place)

@@ -208,7 +208,7 @@ def _part_of(advance: Advance | None, place: int, models: int) -> Callable[[int,
 
 def _readable_again(given: CallInputs, config: CompareConfig) -> CallInputs:
     """What was given, where needed as a list: every model reads it from the start."""
-    texts = given.texts if given.texts is not None else config.texts
+    texts: Any = given.texts if given.texts is not None else config.texts
     if texts == "-" or hasattr(texts, "__next__"):
         given = replace(given, texts=list(read_texts(texts)))
     once = [name for name in ("inputs", "images", "audio") if hasattr(getattr(given, name), "__next__")]

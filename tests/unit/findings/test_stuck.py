@@ -279,6 +279,7 @@ def test_targets_give_variance_median_and_huber(tmp_path) -> None:
         (True, {}, "should be a valid string"),
         ("1", {"classes": 1}, "greater than or equal to 2"),
         ("1", {"batch": 0}, "greater than or equal to 2"),
+        ("1", {"vocab": 10**400}, "less than or equal to"),
         ("1", {"margin": 0}, "greater than 0"),
         ("1", {"margin": -1}, "greater than 0"),
         ("1", {"margin": math.nan}, "finite"),
@@ -301,6 +302,17 @@ def test_bad_input_is_one_line(loss, options, said: str) -> None:
     with pytest.raises(RankscopeError, match=said) as error:
         rs.stuck(loss, **options)
     assert "\n" not in str(error.value)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    st.integers(2, 10**12),
+)
+def test_extreme_settings_have_an_answer_or_none_but_no_fault(loss: float, setting: float, size: int) -> None:
+    options = dict.fromkeys(("margin", "gamma", "scale", "beta", "variance"), setting)
+    sizes = dict.fromkeys(("classes", "batch", "vocab", "negatives", "width", "frames", "labels"), size)
+    assert rs.stuck(abs(loss), **options, **sizes).words
 
 
 def test_a_file_without_numbers_is_named(tmp_path) -> None:
