@@ -161,7 +161,7 @@ def test_random_losses_get_no_answer() -> None:
     assert not wrong_answers(losses, classes=1000, batch=256)
 
 
-@pytest.mark.parametrize(("decimals", "most"), [(4, 0.0009), (3, 0.0016), (2, 0.006)])
+@pytest.mark.parametrize(("decimals", "most"), [(4, 0.0009), (3, 0.0008), (2, 0.002)])
 def test_an_answer_by_chance_is_as_rare_as_is_said(decimals: int, most: float) -> None:
     """All losses between 0.05 and 12 with that many decimals: the share that gets an answer, counted, not drawn."""
     unit = 10**decimals
