@@ -23,7 +23,10 @@ NAVIGATION: list[dict[str, Any]] = [
     {"Your own model": "your_model.md"},
     {
         "Commands": [
-            *({name: f"{name}.md"} for name in ("scan", "compare", "ablate", "paths", "certify", "predict")),
+            *(
+                {name: f"{name}.md"}
+                for name in ("scan", "compare", "stuck", "ablate", "paths", "certify", "predict")
+            ),
             *({name: f"{name}.md"} for name in ("collapse", "atlas", "equilibria", "train")),
             {"reproduce": "figures.md"},
         ]

@@ -98,3 +98,23 @@ def sorting() -> dict[str, Any]:
             for row in rows
         ]
     }
+
+
+def stuck_chances(low: float = 0.05, high: float = 12.0) -> dict[str, Any]:
+    """The share of losses between two numbers, written with four and with three decimals, that ``stuck`` answers.
+
+    Every loss that can get an answer is within two units of some value, so that all of them are counted.
+    """
+    from rankscope.findings.stuck import read_loss, search
+    from rankscope.findings.trivial import Sizes, candidates
+
+    found = {}
+    for name, decimals in (("four", 4), ("three", 3)):
+        unit = 10**decimals
+        places = {round(one.value * unit) + step for one in candidates(Sizes()) for step in range(-2, 3)}
+        inside = [place for place in places if low * unit <= place <= high * unit]
+        answered = [
+            place for place in inside if search(read_loss(f"{place / unit:.{decimals}f}"), Sizes()).fits
+        ]
+        found[name] = len(answered) / ((high - low) * unit)
+    return found

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from rankscope.findings.reproduce import ReproduceFinding as ReproduceFinding
     from rankscope.findings.scan import ScanConfig as ScanConfig
     from rankscope.findings.scan import ScanFinding as ScanFinding
+    from rankscope.findings.stuck import StuckConfig as StuckConfig
+    from rankscope.findings.stuck import StuckFinding as StuckFinding
     from rankscope.findings.train import TrainConfig as TrainConfig
     from rankscope.findings.train import TrainFinding as TrainFinding
     from rankscope.layers.facts import layer_facts as layer_facts
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from rankscope.studies.rate import rate as rate
     from rankscope.studies.scan import scan as scan
     from rankscope.studies.scan import scan_states as scan_states
+    from rankscope.studies.stuck import stuck as stuck
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
     from rankscope.wiring.checks import check as check
@@ -127,6 +130,7 @@ _HOME = {
     "findings.rate": ("RateConfig", "RateFinding"),
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.scan": ("ScanConfig", "ScanFinding"),
+    "findings.stuck": ("StuckConfig", "StuckFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
     "layers.facts": ("layer_facts",),
     "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
@@ -140,6 +144,7 @@ _HOME = {
     "studies.paths": ("decompose", "paths"),
     "studies.rate": ("rate",),
     "studies.scan": ("scan", "scan_states"),
+    "studies.stuck": ("stuck",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
@@ -202,6 +207,8 @@ __all__ = [
     "Seen",
     "Spec",
     "Split",
+    "StuckConfig",
+    "StuckFinding",
     "Table",
     "Thresholds",
     "Trace",
@@ -239,6 +246,7 @@ __all__ = [
     "scan_states",
     "split_states",
     "stack",
+    "stuck",
     "train",
     "translate",
     "variant",

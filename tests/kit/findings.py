@@ -24,6 +24,7 @@ from rankscope.findings.predict import PredictFinding
 from rankscope.findings.rate import RateFinding
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.findings.scan import ScanFinding
+from rankscope.findings.stuck import StuckFinding
 from rankscope.findings.train import TrainFinding
 
 if TYPE_CHECKING:
@@ -223,6 +224,14 @@ def scan() -> ScanFinding:
 
 
 @cache
+def stuck() -> StuckFinding:
+    """Several readings of one value, with texts and targets."""
+    from rankscope.studies.stuck import stuck as run
+
+    return run("0.6931", classes=2, texts=("ab", "ba"), targets=(0.0, 1.0, 3.0))
+
+
+@cache
 def old() -> OldFinding:
     """A scan as it was saved before findings had fields."""
     return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
@@ -243,5 +252,6 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     ReproduceFinding: reproduce,
     TrainFinding: train,
     ScanFinding: scan,
+    StuckFinding: stuck,
     OldFinding: old,
 }

@@ -350,10 +350,11 @@ def is_quoted(hint: Any) -> bool:
 QUOTED = {
     *("CheckedClaim.title", "CheckedClaim.statement", "CheckedClaim.words"),
     *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
+    *("Fit.loss", "Fit.outputs", "Fit.why", "Fit.look", "Fit.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
 }
-"""Texts that claims, tasks and rows of the atlas declare, and what code below us reported: libraries that load models,
-readers of inputs, and who refused a tree."""
+"""Texts that claims, tasks, rows of the atlas and trivial losses declare, and what code below us reported: libraries
+that load models, readers of inputs, and who refused a tree."""
 
 
 def test_only_claims_tasks_and_reports_are_quoted() -> None:

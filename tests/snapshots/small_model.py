@@ -54,6 +54,10 @@ def by_formula(model: nn.Module) -> nn.Module:
 
 
 model = by_formula(SmallModel().double().eval())
+sharper = by_formula(SmallModel().double().eval())
+with torch.no_grad():  # attention that looks at few tokens, and writes more
+    for block in sharper.blocks:
+        block.qkv.weight.mul_(2.0)
 batch = (torch.arange(24) * 7 % WORDS).reshape(3, 8)
 
 

@@ -98,7 +98,7 @@ NOT_MADE = {
     # the curves of Dong et al. for BERT, the rounding of float32, and how far trees may be from models
     "ablate.md": """0.612 0.0176 7.0e-7 1.9e-7 2.0e-7 0.597 0.0174 8.8e-7 0.607 0.565 0.559 0.529 0.487 0.449 0.563
         0.535 0.493 0.414 0.345 2e-7 1e-9 2e-6 2e-4""",
-    "README.md": "0.1 0.9 0.97",  # limits in the code
+    "README.md": "0.1 0.9 0.97 8.3178",  # limits in the code, a loss as one may type it
     "certify.md": "1e-30000 1.256",  # an example; the limit of a theorem
     "collapse.md": "1e-100000",  # an example
     "compare.md": "0.05",  # a default
@@ -108,6 +108,7 @@ NOT_MADE = {
     "floors.md": "6e-8 6e-5",  # of float16
     "parts.md": "0.01",  # a default of torch
     "paths.md": "1e-15 11.08 95%",  # rounding, L H / (H + 1), a kind of interval
+    "stuck.md": "0.02 0.05 0.693147 0.6932",  # limits in the code, ln 2, a loss as one may type it
     "predict.md": "0.06",  # what test_forecast.py allows
     # constants of proofs and counter-examples, which the claims compute
     "proofs.md": "14.14 1.256 0.385 0.999 1.34 4.0 1.004 1.98 1.128904 1.099839 1.128993 1.8 1.12 0.0007",

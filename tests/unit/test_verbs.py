@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError, FileError
 
 VERBS = (
     *("collapse", "rate", "scan", "compare", "ablate", "paths"),
-    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas"),
+    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas", "stuck"),
 )
 
 DRIVER = """
@@ -64,7 +64,7 @@ def test_a_verb_is_public_and_no_module(verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["collapse", "equilibria", "rate", "ablate", "certify", "paths", "scan", "atlas"]
+    "verb", ["collapse", "equilibria", "rate", "ablate", "certify", "paths", "scan", "atlas", "stuck"]
 )
 def test_a_configuration_of_another_verb_is_named(verb: str) -> None:
     with pytest.raises(ConfigError, match=r"CompareConfig was given, expected an? "):

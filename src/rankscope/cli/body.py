@@ -1,6 +1,7 @@
 """One body for all commands: options to a configuration, that to a finding, that to text, JSON, a page or a picture."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,7 @@ from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
 from rankscope.core.words import listed
 from rankscope.errors import ConfigError, FileError, RankscopeError
-from rankscope.findings.asked import CommandConfig, FolderConfig, option
+from rankscope.findings.asked import CommandConfig, FolderConfig, option, spelling_of
 
 if TYPE_CHECKING:
     from rankscope.cli.program import CommandSpec
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 """Endings that no format of results has."""
+
+NEGATIVE = re.compile(r"-\.?\d|-(?:inf|nan)", re.IGNORECASE)
+"""How a negative number begins."""
 
 ENDINGS = {".json": "json", ".csv": "csv", ".html": "html", ".parquet": "parquet", ".txt": "table"}
 
@@ -149,9 +153,15 @@ class FolderOutput(Output):
 class Command(click.Command):
     """A command whose help begins with examples and shows its options under their headings."""
 
-    def __init__(self, *args: Any, examples: tuple[str, ...], **more: Any) -> None:
+    def __init__(self, *args: Any, examples: tuple[str, ...], signed: bool = False, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.examples = examples
+        self.examples, self.signed = examples, signed
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Negative numbers stay numbers where one may be given: the blank hides their minus from the parser."""
+        if self.signed:
+            args = [f" {one}" if NEGATIVE.match(one) else one for one in args]
+        return super().parse_args(ctx, args)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples first, then what the command does."""
@@ -206,7 +216,10 @@ def command_of(name: str, declared: "CommandSpec") -> click.Command:
         return _code([*finding.decisions(), *shown.decisions(finding)], getattr(shown, "undecided", None))
 
     params = [*options_of(config), *options_of(view), *options_of(form)]
-    return Command(name, params=params, help=config.__doc__, callback=run, examples=declared.examples)
+    signed = any(spelling_of(field).get("signed") for field in config.model_fields.values())
+    return Command(
+        name, params=params, help=config.__doc__, callback=run, examples=declared.examples, signed=signed
+    )
 
 
 def _code(decisions: "Sequence[Decision]", undecided: str | None) -> int:

@@ -15,11 +15,15 @@ Reader = Literal["text", "html"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The first thing to read: what was found, in sentences. ``title`` is its heading on a page."""
+    """The first thing to read: what was found, in sentences. ``title`` is its heading on a page.
+
+    ``only`` names the one reader that is shown it, where it is not for both.
+    """
 
     title: str
     sentences: Sequence[str]
     tone: Tone = "unknown"
+    only: Reader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Short sentences beside the matter: warnings, what a mark means."""
+    """Short sentences beside the matter: warnings, what a mark means. ``only`` as for a verdict."""
 
     lines: Sequence[str]
+    only: Reader | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class Spelling(TypedDict, total=False):
         moved: former names that now mean something else, or nothing: using one is an error that names this option.
         positional: it is given without a name.
         many: it may be given several times.
+        signed: it is a number that may begin with a minus sign, which is then no sign of an option.
         formats: of a view, the formats that it changes, where it does not change all of them.
     """
 
@@ -55,6 +56,7 @@ class Spelling(TypedDict, total=False):
     moved: tuple[str, ...]
     positional: bool
     many: bool
+    signed: bool
     formats: tuple[str, ...]
 
 
@@ -233,15 +235,10 @@ class Loading(TypedDict, total=False):
     trust_remote_code: bool
 
 
-class Model(CommandConfig):
-    """What is loaded, how, and which of its blocks are looked at."""
+class ModelLoading(CommandConfig):
+    """How a model is loaded, and which of its blocks are looked at."""
 
     group = "Model"
-    model: str | None = option(
-        None,
-        "Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute.",
-        positional=True,
-    )
     weights: Literal["trained", "initial"] | None = option(
         None,
         "trained, or initial: drawn at random, a config.json is enough.",
@@ -264,6 +261,17 @@ class Model(CommandConfig):
     def loading(self) -> Loading:
         """How a model is loaded, as ``load_model`` takes it beside dtype and device."""
         return cast("Loading", {name: getattr(self, name) for name in Loading.__annotations__})
+
+
+class Model(ModelLoading):
+    """What is loaded, and how."""
+
+    group = "Model"
+    model: str | None = option(
+        None,
+        "Hub id, folder, built-in name ('rankscope list models'), module:attribute or file.py:attribute.",
+        positional=True,
+    )
 
 
 class Inputs(CommandConfig):
@@ -314,6 +322,10 @@ class ModelInputs(Model, Inputs):
     def reads(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
         return (self.model, *self.read_files)
+
+
+OF_A_MODEL = (Model, ModelLoading, Inputs)
+"""Classes whose options are about a model."""
 
 
 class CutOptions(CommandConfig):
@@ -377,7 +389,7 @@ class ModelOrNetwork(ModelInputs, RandomNetwork, SeedOptions):
             wrong = [name for name in of_random if name not in (*self.shared, *besides)]
             said = f"belongs to a random network, but a model was named ({self.model or 'an object'}); leave one out"
         else:
-            of_model = [name for name, home in asked.items() if home in (Model, Inputs)]
+            of_model = [name for name, home in asked.items() if home in OF_A_MODEL]
             wrong = [name for name in of_model if name not in self.either]
             said = "belongs to a model, but none was named; name a model, or leave it out"
         if wrong:

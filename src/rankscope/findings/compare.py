@@ -11,7 +11,7 @@ from pydantic import model_validator
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.findings.asked import CommandConfig, Limits, option
+from rankscope.findings.asked import Inputs, Limits, ModelLoading, option
 from rankscope.findings.base import Finding, Number, Value
 
 if TYPE_CHECKING:
@@ -33,6 +33,32 @@ MAIN = ("residual_ratio[composite,mean]", "residual_ratio[composite,mean,unit]")
 MOST_LINES = 8
 """Groups of changes, and series, that get a sentence each; the fields hold all."""
 
+LAST_SHOWN = (
+    ("effective_rank[entropy]",),
+    (
+        "residual_ratio[frobenius,mean,unit]",
+        "residual_ratio[composite,mean,unit]",
+        "residual_ratio[composite,mean]",
+    ),
+    ("cosine[off_diagonal]",),
+)
+"""What is shown after the last block of every scan: of each group the first definition that was measured."""
+
+LEAD_NAMES = {
+    "effective rank": "Rank",
+    "residual ratio": "Residual ratio",
+    "cosine": "Mean cosine of tokens",
+}
+LAST_COLUMNS = {"effective rank": "rank", "residual ratio": "residual", "cosine": "cosine"}
+
+MOST_LEADS = 2
+"""Stacks that get a first sentence, and pictures of the last block over a series."""
+
+LONGEST_CELL = 24
+"""Letters of a scan's name in the table of all scans."""
+
+STAR = "*"
+
 LARGEST = 10
 """Rows of the table of the largest changes; the table of the finding holds all."""
 
@@ -51,18 +77,19 @@ CORRECTION = (
 )
 
 
-class CompareConfig(CommandConfig):
-    """Compare two or more scans: checkpoints of a run, before and after a fix, two dtypes.
+class CompareConfig(ModelLoading, Inputs):
+    """Compare two or more models, or saved scans: checkpoints of a run, before and after a fix, two dtypes.
 
-    A change counts if it is beyond chance over the texts, after correction for the many numbers compared, and beyond
-    what rounding in either scan can make. Three or more scans also show the trend over the series. The record of a
-    training run is a series too.
+    Models are scanned with the same inputs. One folder of checkpoints, or of saved scans, is a series. A change counts
+    if it is beyond chance over the texts, after correction for the many numbers compared, and beyond what rounding in
+    either scan can make. Three or more scans also show the trend over the series. The record of a training run is a
+    series too.
     """
 
-    group = "Scans"
+    group = "What is compared"
     scans: tuple[str, ...] = option(
         (),
-        "Saved scans (.json, .parquet, .csv); the first is the baseline.",
+        "Models as scan takes them, or saved scans (.json, .parquet, .csv); the first is the baseline.",
         positional=True,
         many=True,
     )
@@ -74,10 +101,17 @@ class CompareConfig(CommandConfig):
     )
     alpha: float = option(0.05, "Share of false calls allowed among the changes called.", gt=0, lt=1)
 
+    seed: int = option(0, "Of initial weights, random tokens and sample inputs.", ge=0, lt=2**63)
+
+    @classmethod
+    def default_text(cls, name: str) -> str:
+        """As a scan, a comparison looks at all runs of blocks."""
+        return "all" if name == "stack" else super().default_text(name)
+
     @property
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
-        return self.scans
+        return (*self.scans, *self.read_files)
 
 
 class CompareView(Limits):
@@ -246,6 +280,51 @@ class Against(Value):
 
     ratio_floor: Number = None
     """The largest floor of a residual ratio in either scan."""
+
+
+class LastNumber(Value, title="LastBlock"):
+    """One number after the last block of one scan, and its change against the baseline."""
+
+    scan: str
+    """The scan."""
+
+    stack: str
+    """The stack of blocks."""
+
+    layer: int
+    """The last block."""
+
+    definition: str
+    """What was measured."""
+
+    value: Number
+    """The mean over texts; null where there is none."""
+
+    error: Number = None
+    """Standard error of that mean over texts; null where nothing is known of it."""
+
+    resolved: bool
+    """Whether the value is above its floor."""
+
+    change: Number = None
+    """The value minus that of the baseline; null of the baseline itself."""
+
+    beyond_rounding: bool | None = None
+    """Whether the change is larger than both floors together."""
+
+    significant: bool | None = None
+    """Whether it is also beyond the spread over texts, as the column of that name; null where that is not tested."""
+
+    @property
+    def against(self) -> str:
+        """What became of the change, in a word or two."""
+        if self.change is None:
+            return NOTHING
+        if self.significant:
+            return "rose" if self.change > 0 else "fell"
+        if not self.beyond_rounding:
+            return "within rounding"
+        return "not tested" if self.significant is None else "within spread"
 
 
 class Only(Value):
@@ -444,7 +523,13 @@ class Series(Value):
             "definitions at the last block or the worst layer",
         )
         first = f"Over {len(self.x)} scans, {self.order}, {len(self.steady)} of {many} move steadily."
-        return (first, *(line.words for line in self.steady[:MOST_LINES]))
+        alike = dict[tuple[str, str, str, bool], list[TrendLine]]()
+        for line in self.steady:
+            alike.setdefault((line.stack, _measure(line.definition), line.at, line.slope > 0), []).append(
+                line
+            )
+        told = [f"{lines[0].words[:-1]}{_so_did(lines[1:])}." for lines in list(alike.values())[:MOST_LINES]]
+        return (first, *told)
 
 
 class CompareFinding(Finding):
@@ -475,6 +560,9 @@ class CompareFinding(Finding):
 
     ends: tuple[End, ...]
     """The last block and the worst layer of every later scan against those of the baseline."""
+
+    lasts: tuple[LastNumber, ...] = ()
+    """Rank, residual ratio and cosine after the last block, of every scan."""
 
     trend: Series | None = None
     """The series, where there are three scans or more."""
@@ -537,7 +625,33 @@ class CompareFinding(Finding):
     def words(self) -> tuple[str, ...]:
         """The conclusion, the verdicts, what changed most, and the trend of a series."""
         trend = () if self.trend is None else self.trend.words
-        return (self.conclusion, *self.verdicts, *self.changes, *trend)
+        return (*self.leads, self.conclusion, *self.verdicts, *self.changes, *trend)
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """What became of the last block, from the baseline to the last scan: a sentence for each of its stacks."""
+        stacks = dict.fromkeys(one.stack for one in self.lasts)
+        return tuple(said for stack in [*stacks][:MOST_LEADS] if (said := self._lead(stack)))
+
+    def _lead(self, stack: str) -> str:
+        """Of rank, residual ratio and cosine the first that changed beyond chance, else the first that both have."""
+        known = list[tuple[float, LastNumber]]()
+        for definition in dict.fromkeys(one.definition for one in self.lasts):
+            own = {one.scan: one for one in self.lasts if (one.stack, one.definition) == (stack, definition)}
+            before, after = own.get(self.compare.baseline), own.get(self.last.scan)
+            if (
+                before is not None
+                and after is not None
+                and before.value is not None
+                and after.value is not None
+            ):
+                known.append((before.value, after))
+        if not known:
+            return ""
+        first, after = next((pair for pair in known if pair[1].significant), known[0])
+        where = "the last block" if stack == "blocks" else f"the last block of {stack}"
+        many = f" over {len(self.compare.scans)} scans" if len(self.compare.scans) > 2 else ""
+        return f"{_lead_name(after.definition)} after {where} {_moved(first, after, many)}."
 
     @property
     def conclusion(self) -> str:
@@ -724,10 +838,11 @@ class CompareFinding(Finding):
             command=self.command,
             facts=[count(len(self.compare.scans), "scan"), count(self.last.numbers, "number")],
             blocks=some(
-                Verdict(self.heading, [self.conclusion, *self.verdicts], self.tone),
+                Verdict(self.heading, [*self.leads, self.conclusion, *self.verdicts], self.tone),
+                self._checkpoints(),
+                Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
                 Section("What changed", [Notes(self.changes)]) if self.changes else None,
                 Section("Trend", [Notes(trend)]) if trend else None,
-                Section("Curves", [Figure(picture) for picture in self.chart().pictures], only="html"),
                 self._largest(),
                 Section("Scans", [self._scans()]),
                 Section("What limits the comparison", [Notes(self.notes)]) if self.notes else None,
@@ -735,6 +850,48 @@ class CompareFinding(Finding):
             definitions=[*self.definitions.items(), ("significant", CORRECTION)],
             origin=self.provenance,
         )
+
+    def _checkpoints(self) -> Section | None:
+        """One row per scan: what is left after its last block."""
+        stacks = list(dict.fromkeys(one.stack for one in self.lasts))
+        definitions = list(dict.fromkeys(one.definition for one in self.lasts))
+        if not definitions:
+            return None
+        found = {(one.scan, one.stack, one.definition): one for one in self.lasts}
+        columns = [
+            Column("scan", "name"),
+            *([Column("stack", "name")] if len(stacks) > 1 else []),
+            Column("step", optional=True),
+            Column("block"),
+            *(Column(LAST_COLUMNS.get(_measure(one), _measure(one))) for one in definitions),
+            Column(f"{LAST_COLUMNS.get(_measure(definitions[0]), 'it')} is", "name"),
+            Column("verdict", "name", optional=True),
+        ]
+        rows = []
+        for side in self.compare.scans:
+            for stack in (one for one in stacks if one in side.layers):
+                own = [found.get((side.name, stack, definition)) for definition in definitions]
+                first = own[0]
+                rows.append(
+                    [
+                        clipped(side.name, LONGEST_CELL),
+                        *([stack] if len(stacks) > 1 else []),
+                        NOTHING if side.step is None else str(side.step),
+                        str(side.layers[stack]),
+                        *(
+                            NOTHING if one is None else f"{number(one.value)}{'' if one.resolved else STAR}"
+                            for one in own
+                        ),
+                        "baseline"
+                        if side.name == self.compare.baseline
+                        else NOTHING
+                        if first is None
+                        else first.against,
+                        side.verdict or NOTHING,
+                    ]
+                )
+        legend = "Means over texts. Rank: how many directions tokens use. *: not above its rounding floor."
+        return Section("After the last block", [Tabular(columns=columns, rows=rows)], note=legend)
 
     def _largest(self) -> Section | None:
         """The ten largest changes of the last scan, number by number."""
@@ -780,7 +937,6 @@ class CompareFinding(Finding):
                 Column("layers"),
                 Column("step", optional=True),
             ),
-            Column("verdict", "name", optional=True),
         ]
         rows = [
             [
@@ -792,7 +948,7 @@ class CompareFinding(Finding):
                     number(side.tokens),
                 ),
                 " + ".join(map(str, side.layers.values())),
-                *(NOTHING if side.step is None else str(side.step), side.verdict or NOTHING),
+                NOTHING if side.step is None else str(side.step),
             ]
             for side in self.compare.scans
         ]
@@ -828,7 +984,41 @@ class CompareFinding(Finding):
         if not panels:
             why = "no layer was measured in both: only the last blocks are compared, see the table"
             panels = [Panel(title="Before and after", lines=[], notes=[why])]
-        return Chart([*panels, *self._courses()])
+        return Chart([*self._series_of_lasts(), *panels, *self._courses()], title=self.picture_title)
+
+    def _series_of_lasts(self) -> list[Panel]:
+        """Of a series, the last block over the scans."""
+        if self.trend is None or not self.lasts:
+            return []
+        place = dict(zip(self.trend.scans, self.trend.x, strict=True))
+        is_by_step = self.trend.order == "by training step"
+        names = (
+            []
+            if is_by_step or len(place) > MOST_LINES
+            else [(x, clipped(one, 12)) for one, x in place.items()]
+        )
+        panels = []
+        for definition in list(dict.fromkeys(one.definition for one in self.lasts))[:MOST_LEADS]:
+            own = [one for one in self.lasts if one.definition == definition and one.scan in place]
+            lines = [
+                Line(
+                    name=_measure(definition) if stack == "blocks" else stack,
+                    points=[_last_point(one, place[one.scan]) for one in own if one.stack == stack],
+                )
+                for stack in dict.fromkeys(one.stack for one in own)
+            ]
+            panels.append(
+                Panel(
+                    title=f"{_lead_name(definition)} after the last block",
+                    lines=lines,
+                    value=_measure(definition),
+                    across="training step" if is_by_step else "scan",
+                    scale="linear",
+                    places=names,
+                    notes=[definition, "means over texts; a band is one standard error of the mean"],
+                )
+            )
+        return panels
 
     def _panel(self, what: "_PanelSubject", frame: "pl.DataFrame") -> Panel:
         import polars as pl
@@ -867,9 +1057,13 @@ class CompareFinding(Finding):
         """The series, for the definitions that move most steadily."""
         if self.trend is None:
             return []
-        chosen = list(
-            dict.fromkeys((line.stack, line.definition) for line in [*self.trend.steady, *self.trend.lines])
-        )
+        first = list(dict.fromkeys(one.definition for one in self.lasts))[:MOST_LEADS]
+        drawn = {_measure(one) for one in first}
+        ranked = [
+            line for line in [*self.trend.steady, *self.trend.lines] if _measure(line.definition) not in drawn
+        ]
+        firsts = {(line.stack, _measure(line.definition)): line.definition for line in reversed(ranked)}
+        chosen = [(stack, firsts[stack, measure]) for stack, measure in reversed(firsts)]
         return [
             Panel(
                 title=f"{_title(stack, definition)} over the scans",
@@ -954,6 +1148,35 @@ def _point(row: _Layer, name: str, is_log: bool, *, before: bool = False) -> Poi
     return Point(row.layer, scaled(value), tip, low=band[0], high=band[1], hollow=is_hollow)
 
 
+def _lead_name(definition: str) -> str:
+    return LEAD_NAMES.get(_measure(definition), _title("blocks", definition))
+
+
+def _last_point(one: LastNumber, x: int) -> Point:
+    band = (
+        (None, None)
+        if one.value is None or one.error is None
+        else (one.value - one.error, one.value + one.error)
+    )
+    tip = f"{one.scan}: {number(one.value)}"
+    return Point(x, one.value, tip, low=band[0], high=band[1], hollow=not one.resolved)
+
+
+def _moved(before: float, after: LastNumber, many: str) -> str:
+    """From where to where, and what explains it."""
+    value = before if after.value is None else after.value
+    digits = next((one for one in range(3, 9) if number(before, one) != number(value, one)), 3)
+    first, last = number(before, digits), number(value, digits)
+    if not after.beyond_rounding:
+        return f"stayed at {number(before)}{many}, up to rounding"
+    way = "fell" if value < before else "rose"
+    if after.significant:
+        return f"{way} from {first} to {last}{many}, beyond the spread over texts"
+    if after.significant is None:
+        return f"{way} from {first} to {last}{many}; without a spread over texts, that may be chance"
+    return f"went from {first} to {last}{many}, within the spread over texts"
+
+
 def _of(stack: str) -> str:
     """What names a stack at the start of a sentence; nothing for the only one."""
     return "" if stack == "blocks" else f"{stack}: "
@@ -972,7 +1195,7 @@ def _are(many: int) -> str:
     return "is" if many == 1 else "are"
 
 
-def _so_did(rest: Sequence[Change]) -> str:
+def _so_did(rest: Sequence[Change | TrendLine]) -> str:
     return f"; so did {', '.join(one.definition for one in rest)}" if rest else ""
 
 

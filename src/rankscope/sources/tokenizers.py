@@ -1,10 +1,11 @@
 """The tokenizer of a model as its own files mean it: what a library makes of them is compared with what they say."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rankscope.errors import FileError, MissingExtraError
 from rankscope.results.files import from_json
 from rankscope.sources.safety import first_line
 
@@ -159,3 +160,21 @@ def _cased(
 
 def _some(ids: tuple[int, ...]) -> str:
     return ", ".join(map(str, ids[:4])) + (", ..." if len(ids) > 4 else "") or "nothing"
+
+
+def tokenizer_file(file: Path) -> Callable[[str], Sequence[int]]:
+    """A function from a text to its ids, without special tokens around it, as a ``tokenizer.json`` says."""
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"reading {str(file)!r} needs: pip install 'rankscope[hub]'") from error
+    try:
+        made = Tokenizer.from_file(str(file))
+    except Exception as error:  # the package raises plain ones
+        raise FileError(f"{str(file)!r} is no tokenizer that can be read: {first_line(error)}") from error
+
+    def cut(text: str) -> Sequence[int]:
+        ids: Sequence[int] = made.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return cut

@@ -11,11 +11,13 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
 
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError, FileError
 from rankscope.findings.base import Finding
 from rankscope.findings.compare import (
+    LAST_SHOWN,
     Against,
     Change,
     CompareConfig,
@@ -24,6 +26,7 @@ from rankscope.findings.compare import (
     CompareFinding,
     Comparison,
     End,
+    LastNumber,
     Only,
     Series,
     TrendLine,
@@ -43,6 +46,17 @@ from rankscope.results.statistics import (
 )
 from rankscope.results.statistics import judge_span as judged_span
 from rankscope.results.table import read_rows
+from rankscope.sources import Loaded, Seen
+from rankscope.sources.seen import Call
+from rankscope.studies.compared_models import (
+    is_model,
+    listed_scans,
+    names_of,
+    refuse_idle_beside_results,
+    refuse_mixed,
+    scan_models,
+)
+from rankscope.studies.inputs import CallInputs
 from rankscope.studies.rows import run_id
 
 Advance = Callable[[int, int], None]
@@ -80,20 +94,29 @@ class HasTable(Protocol):
 
 
 Scannable = Table | HasTable | str | os.PathLike[str]
+Comparable = Scannable | nn.Module | Loaded | Seen
 
 
 def compare(
-    *scans: Scannable | CompareConfig,
+    *scans: Comparable | CompareConfig,
+    texts: Any = None,
+    images: Any = None,
+    audio: Any = None,
+    inputs: Any = None,
+    call: Call | None = None,
+    tokenizer: Any = None,
     config: CompareConfig | None = None,
     advance: Advance | None = None,
     **fields: Any,
 ) -> CompareFinding:
-    """One row per stack, layer, site, head and definition, for every scan after the first: after minus before.
+    """What changed between models, or between saved scans, every number against that of the first.
 
-    Each scan is a saved result (.json, .parquet; from .csv the summary is made again from the rows), a Table, or
-    anything with a ``table``. The first is the baseline. Give a ``CompareConfig``, or its fields as keywords:
-    ``rs.compare("before.json", "after.json", alpha=0.01)``. ``value`` is the change of the mean over texts; added
-    columns:
+    Give models, as ``scan`` takes them, and perhaps what they read: ``rs.compare(before, after, texts=["a text"])``.
+    Each is scanned with the same inputs. Or give scans: a saved result (.json, .parquet; from .csv the summary is made
+    again from the rows), a Table, or anything with a ``table``. One folder of checkpoints or of saved scans is a
+    series, by the numbers in their names. The first is the baseline. Give a ``CompareConfig``, or its fields as
+    keywords: ``rs.compare("before.json", "after.json", alpha=0.01)``. There is one row per stack, layer, site, head
+    and definition for every scan after the first. ``value`` is the change of the mean over texts; added columns:
 
     - ``stack``; ``scan``, the name of the later one; ``at``: ``layer``, or ``last block`` where the depths differ;
     - ``before``, ``after``, ``change``; ``ratio`` after/before, null unless both are above their floors;
@@ -115,7 +138,8 @@ def compare(
     asked = _full_names(given[0] if given else CompareConfig.of(**fields))
     if live and asked.scans:
         raise ConfigError("scans were given twice: as arguments and as the field scans; leave one out")
-    sides = _select(sides_of(live or asked.scans, advance), asked)
+    objects = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
+    sides = _select(_read_sides(live or asked.scans, asked, objects, tokenizer, advance), asked)
     asked = asked.model_copy(update={"scans": tuple(side.name for side in sides)})
     differences = pl.concat([_differences(sides[0], side) for side in sides[1:]])
     if not differences.height:
@@ -134,6 +158,7 @@ def compare(
             only=tuple(one for side in sides[1:] for one in _only(sides[0], side)),
         ),
         ends=tuple(_end_changes(sides, places)),
+        lasts=tuple(_last_numbers(sides, rows)),
         trend=_series(sides, places, alpha=asked.alpha) if len(sides) > 2 else None,
         definitions={name: words for side in sides for name, words in side.definitions.items()},
         table=Table(
@@ -253,6 +278,31 @@ class ScanSide:
             stacks=tuple(stacks),
             step=self.step,
         )
+
+
+def _read_sides(
+    scans: Sequence[Any], config: CompareConfig, given: CallInputs, tokenizer: Any, advance: Advance | None
+) -> list[ScanSide]:
+    """The sides of a comparison: saved scans are read, models are scanned, all alike."""
+    whole = listed_scans(scans)
+    refuse_mixed(whole)
+    if not whole or not is_model(whole[0].what):
+        refuse_idle_beside_results(config, given, tokenizer)
+        sides = sides_of([one.what for one in whole], advance)
+        steps = [one.step for one in whole]
+        if len(sides) == len(whole) and all(side.step is None for side in sides):
+            sides = [replace(side, step=step) for side, step in zip(sides, steps, strict=True)]
+        return sides
+    if len(whole) < 2:
+        raise ConfigError(
+            f"a comparison needs two models or more, got {os.fspath(whole[0].what)!r} alone; name another one, or a "
+            "folder of checkpoints"
+            if isinstance(whole[0].what, str | os.PathLike)
+            else "a comparison needs two models or more, got one; give another one"
+        )
+    found = scan_models(whole, config, given, tokenizer, advance)
+    named = zip(sides_of(found), names_of(whole, found), whole, strict=True)
+    return [replace(side, name=name, step=one.step) for side, name, one in named]
 
 
 def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list[ScanSide]:
@@ -751,6 +801,48 @@ def _end_changes(sides: Sequence[ScanSide], found: Sequence[Places]) -> Iterator
                 change=change,
                 resolved=abs(change) > before.floor + after.floor,
             )
+
+
+def _last_numbers(sides: Sequence[ScanSide], rows: pl.DataFrame) -> Iterator[LastNumber]:
+    """Rank, residual ratio and cosine after the last block of every stack of every scan."""
+    measured = {one for side in sides for one in side.cells.filter(pl.col("site") == "block")["definition"]}
+    chosen = [next(one for one in group if one in measured) for group in LAST_SHOWN if measured & {*group}]
+    for definition in chosen or sorted(measured)[:1]:
+        for side in sides:
+            for stack in side.stacks:
+                found = _last_number(sides[0], side, stack, definition, rows)
+                if found is not None:
+                    yield found
+
+
+def _last_number(
+    base: ScanSide, side: ScanSide, stack: str, definition: str, rows: pl.DataFrame
+) -> LastNumber | None:
+    layer = side.depth(stack)
+    here = (pl.col("stack") == stack) & (pl.col("site") == "block") & pl.col("head").is_null()
+    here &= pl.col("definition") == definition
+    cells = side.cells.filter(here & (pl.col("layer") == layer))
+    if not cells.height:
+        return None
+    cell = cells.row(0, named=True)
+    mean, std, texts, floor = (cell[name] for name in ("mean", "std", "texts", "floor"))
+    same = base.depth(stack) == layer
+    place = (pl.col("at") == AT_LAYER) & (pl.col("layer") == layer) if same else pl.col("at") == AT_LAST
+    moved = rows.filter(here & place & (pl.col("scan") == side.name)) if side is not base else rows.clear()
+    row = moved.row(0, named=True) if moved.height else {}
+    change = row.get("change")
+    return LastNumber(
+        scan=side.name,
+        stack=stack,
+        layer=layer,
+        definition=definition,
+        value=mean,
+        error=std / math.sqrt(texts) if std is not None and texts > 1 else None,
+        resolved=mean is not None and floor is not None and abs(mean) > floor,
+        change=change,
+        beyond_rounding=None if change is None else row["floor"] is not None and abs(change) > row["floor"],
+        significant=row.get("significant"),
+    )
 
 
 def _series(sides: Sequence[ScanSide], ends_found: Sequence[Places], *, alpha: float) -> Series:

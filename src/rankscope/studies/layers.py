@@ -10,7 +10,7 @@ from torch import nn
 from rankscope.core.numerics import threads_for
 from rankscope.core.words import article
 from rankscope.errors import ConfigError, Option, RankscopeError, options
-from rankscope.findings.asked import Inputs, Model
+from rankscope.findings.asked import OF_A_MODEL
 from rankscope.findings.layers import DEFINITIONS, BlockFacts, LayersFinding
 from rankscope.findings.rate import RateConfig
 from rankscope.layers.facts import layer_facts
@@ -103,7 +103,7 @@ def rate_of_blocks(
 ) -> LayersFinding:
     """The facts of every block of a model, each called as it is in a run of the model, on other tokens."""
     used = {"model", "black_box", "around", "seed", "seeds"}
-    wrong = [name for name in sorted(config.explicit - used) if config.home(name) not in (Model, Inputs)]
+    wrong = [name for name in sorted(config.explicit - used) if config.home(name) not in OF_A_MODEL]
     if wrong:
         raise ConfigError(*options(wrong), " has no effect beside ", Option("black_box", True))
     if model is None:

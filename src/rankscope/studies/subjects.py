@@ -332,7 +332,7 @@ def _random(
     model: Spec | Network, config: ModelInputs, given: CallInputs, seeds: Sequence[int], tokens: int | None
 ) -> Iterator[LiveSubject]:
     """Random networks on Gaussian tokens, or a tree on the tokens that are given."""
-    of_model = [name for name in sorted(config.explicit) if config.home(name) in (asked.Model, asked.Inputs)]
+    of_model = [name for name in sorted(config.explicit) if config.home(name) in asked.OF_A_MODEL]
     used = list(dict.fromkeys([*given.kinds, *of_model]))
     if isinstance(model, Network):
         used = [name for name in used if name not in ("inputs", "dtype")]

@@ -340,3 +340,21 @@ def test_rate_of_the_issue() -> None:
 )
 def test_wrong_rates(arguments: list[str], message: str) -> None:
     assert message in failed("rate", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["stuck", "-1"], 0, "-1 is a trivial value: negative cosine, collapsed."),
+        (["stuck", "-1.0", "--format", "json"], 0, '"formula": "-1"'),
+        (["stuck", "--", "-1"], 0, "negative cosine, collapsed"),
+        (["stuck", "-nan"], 2, "which is no value of a loss"),
+        (["stuck", "-x"], 2, "No such option"),
+        (["stuck", "-1", "--clases", "3"], 2, "--classes"),
+        (["stuck", "1", "--margin", "-0.5"], 2, "--margin -0.5: input should be greater than 0"),
+    ],
+)
+def test_a_negative_number_is_no_option(arguments: list[str], code: int, said: str) -> None:
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == code
+    assert said in found.output

@@ -43,10 +43,14 @@ def scans(tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_words_come_first_then_the_largest_changes(scans: tuple[Path, Path, Path]) -> None:
     result = run(scans[0], scans[2])
     assert result.exit_code == 0, result.output
-    title, told, changes, table, *_ = result.stdout.split("\n\n")
+    title, told, rows, changes, table, *_ = result.stdout.split("\n\n")
     assert title.splitlines() == ["after against before", "2 scans", "20 numbers"]
-    assert told.splitlines()[0].startswith("4 of 20 numbers changed from before to after, beyond chance")
-    assert told.splitlines()[1] == "The verdict is healthy in before, then collapsing in after."
+    lead, said, verdict = told.splitlines()
+    assert lead.startswith("Residual ratio after the last block fell from 0.7")
+    assert lead.endswith(", beyond the spread over texts.")
+    assert said.startswith("4 of 20 numbers changed from before to after, beyond chance")
+    assert verdict == "The verdict is healthy in before, then collapsing in after."
+    assert [line.split()[0] for line in rows.splitlines()[-2:]] == ["before", "after"]
     assert f"{UNIT} after the block fell at layers 1 to 4, most at layer 4" in changes
     lines = table.splitlines()
     assert lines[0] == "Largest significant changes"
@@ -181,8 +185,8 @@ def test_a_table_from_csv_has_no_verdict_but_the_same_numbers(scans: tuple[Path,
     text = run(*csv).stdout
     assert "verdict is" not in text
     whole = run(scans[0], scans[2]).stdout
-    assert text.split("\n\n")[3] == whole.split("\n\n")[3]
-    assert "Largest significant changes" in text.split("\n\n")[3]
+    assert text.split("\n\n")[4] == whole.split("\n\n")[4]
+    assert "Largest significant changes" in text.split("\n\n")[4]
 
 
 def test_odd_names_do_not_break_lines(tmp_path: Path) -> None:

@@ -34,13 +34,23 @@ def test_commands_that_run_a_model_take_the_same_options(command: str) -> None:
     assert {*SHARED, *LOADING, "model"} <= set(options(command))
 
 
+def test_compare_takes_the_same_options_for_its_models() -> None:
+    """What scan takes of a model and its inputs, compare takes, but several models."""
+    wanted = {*SHARED, *LOADING, "seed"}
+    assert wanted <= set(options("compare"))
+    scan = set(Model.model_fields) | set(Inputs.model_fields)
+    assert scan - {"model"} <= set(options("compare")) & set(options("scan"))
+
+
 def test_predict_takes_those_of_loading() -> None:
     assert {*LOADING, "stack", "blocks"} <= set(options("predict"))
 
 
 def test_what_is_shared_is_declared_once() -> None:
     assert set(SHARED) | set(LOADING) | {"model"} <= set(Model.model_fields) | set(Inputs.model_fields)
-    texts = {command: options(command) for command in ("scan", "ablate", "paths", "certify", "rate")}
+    texts = {
+        command: options(command) for command in ("scan", "ablate", "paths", "certify", "rate", "compare")
+    }
     for name in ("text", "call", "loader", "revision", "device"):
         assert len({str(getattr(own[name], "help", "")) for own in texts.values()}) == 1, name
 

@@ -122,7 +122,7 @@ def test_what_is_not_above_its_floor_is_a_ring() -> None:
 
 def test_of_many_scans_an_even_choice_is_drawn_with_the_last_one() -> None:
     found = CASES["many scans"]()
-    names = [line.name for line in found.chart().pictures[0].lines]
+    names = [line.name for line in found.chart().pictures[2].lines]  # behind two of the last block
     assert names[0] == "s0"
     assert names[-1] == "s8"
     assert len(names) == 6
@@ -171,7 +171,7 @@ def test_where_two_of_the_scans_have_nothing_in_common_that_is_said() -> None:
     assert [one.numbers for one in found.compare.against] == [20, 0]
     assert "Only in c: stack vision." in found.notes
     other = CASES["nothing in common with one"]()
-    assert [len(line.points) for line in other.chart().pictures[0].lines] == [5, 5]
+    assert [len(line.points) for line in other.chart().pictures[2].lines] == [5, 5]
     alone = CASES["no layer in both"]()
     assert alone.table.frame["at"].unique().to_list() == ["last block"]
     assert "only the last blocks are compared" in alone.to_html()

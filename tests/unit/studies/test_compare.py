@@ -295,10 +295,10 @@ def test_heads_are_told_together() -> None:
 
 def test_the_change_of_the_verdict_comes_after_the_conclusion() -> None:
     found = compare(random_scan("a"), random_scan("b", verdict="collapsing"))
-    assert found.words[1] == "The verdict is healthy in a, then collapsing in b."
+    assert found.words[2] == "The verdict is healthy in a, then collapsing in b."
     assert found.tone == "look"
     same = compare(random_scan("a"), random_scan("b"))
-    assert (same.words[1], same.tone) == ("The verdict is healthy in both scans.", "good")
+    assert (same.words[2], same.tone) == ("The verdict is healthy in both scans.", "good")
     unknown = compare(random_scan("a"), random_scan("b", verdict=None))
     assert "No verdict was saved with b." in words(unknown)
     assert "verdict" not in words(compare(random_scan("a", verdict=None), random_scan("b", verdict=None)))
@@ -416,9 +416,9 @@ def test_a_series_is_ordered_by_training_steps_where_all_are_known() -> None:
 
 def test_a_verdict_that_goes_back_and_forth_is_told_in_short() -> None:
     flips = [random_scan(f"s{k}", seed=k, verdict=("healthy", "collapsing")[k % 2]) for k in range(12)]
-    said = compare(*flips).words[1]
+    said = compare(*flips).words[2]
     assert said == "The verdict is healthy in s0 and collapsing in s11, with 11 changes on the way."
-    few = compare(*flips[:3]).words[1]
+    few = compare(*flips[:3]).words[2]
     assert few == "The verdict is healthy in s0, then collapsing in s1, then healthy in s2."
 
 
