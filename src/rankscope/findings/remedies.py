@@ -557,7 +557,9 @@ class Remedies(Value):
         beside = f" Then {listed(others)}." if others else ""
         stuck = [one.name for one in self.advised if one.stuck and one.rank != 1]
         if stuck:
-            beside += f" Beside another remedy also {listed(stuck)}: alone, three steps of training leave it stuck."
+            beside += (
+                f" Beside another remedy also {listed(stuck)}: alone, three steps of training leave it stuck."
+            )
         no = [one.name for one in self.dropped if one.dropped != "refused"]
         not_advised = f" Not advised: {listed(no)}." if no else ""
         told = f"The {UNIT_RATIO} of the last layer is {number(self.before)}"
