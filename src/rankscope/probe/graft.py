@@ -186,7 +186,7 @@ class Grafted:
         for path in stock.translation.stack.blocks:
             block = self.model.get_submodule(path)
             inside |= {id(weight) for weight in block.parameters()}
-            block.forward = self._answer  # type: ignore[method-assign,assignment]
+            block.forward = self._answer
         names = dict(self.network.named_parameters())
         own = [weight for name, weight in names.items() if name not in fixed and weight.is_floating_point()]
         self.weights: list[nn.Parameter] = [
@@ -254,6 +254,12 @@ def _fixed_numbers(network: Network, known: set[int]) -> set[str]:
     return {name for name, held in Network(network.blocks).named_parameters() if id(held) in added}
 
 
+def _like(answer: Any, entries: dict[str, Any]) -> Any:
+    """A dictionary of the same class: outputs of transformers are dictionaries and data classes at once."""
+    kind: Any = type(answer)
+    return kind(**entries) if is_dataclass(answer) else entries
+
+
 def _with_first(answer: Any, state: Tensor) -> tuple[Any, bool]:
     """What a block returned with another state in place of its first tensor, and whether one was there."""
     if isinstance(answer, Tensor):
@@ -264,7 +270,7 @@ def _with_first(answer: Any, state: Tensor) -> tuple[Any, bool]:
         for key, one in answer.items():
             done[key], hit = (one, False) if found else _with_first(one, state)
             found = found or hit
-        return type(answer)(**done) if is_dataclass(answer) else done, found
+        return _like(answer, done), found
     if is_dataclass(answer) and not isinstance(answer, type):
         for one in fields(answer):
             value, hit = _with_first(getattr(answer, one.name), state)

@@ -288,23 +288,18 @@ class Training:
         """One step; the loss before it."""
         weights = self.trainee.weights
         with torch.inference_mode(False), torch.enable_grad():
-            loss = self.trainee.loss(batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ConfigError(f"a loss is one number, got {shape}; return a scalar tensor")
-            if not loss.requires_grad:
-                raise IgnoresModel(
-                    "the loss does not depend on the weights of the model that it is given; use that model in it, and "
-                    "no other"
-                )
-            gradients = torch.autograd.grad(loss.reshape(()), weights, allow_unused=True)
+            loss = _scalar(self.trainee.loss(batch))
+            gradients: tuple[Tensor | None, ...] = ()
+            if loss.requires_grad:
+                gradients = torch.autograd.grad(loss, weights, allow_unused=True)
         if all(one is None for one in gradients):
             raise IgnoresModel(
                 "the loss does not depend on the weights of the model that it is given; use that model in it, and no "
                 "other"
             )
         value = float(loss.detach())
-        whole = math.sqrt(sum(float(one.double().square().sum()) for one in gradients if one is not None))
+        squares = [float(one.double().square().sum()) for one in gradients if one is not None]
+        whole = math.sqrt(sum(squares))
         if not (math.isfinite(value) and math.isfinite(whole)):
             raise NotFinite("the loss or its gradient is not finite")
         self.gradients = gradients
@@ -315,6 +310,14 @@ class Training:
         for weight in weights:
             weight.grad = None
         return value
+
+
+def _scalar(loss: object) -> Tensor:
+    """A loss as one number; functions of users may return anything."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(f"a loss is one number, got {shape}; return a scalar tensor")
+    return loss.reshape(())
 
 
 def ratio_of(look: Look, *, layer: int, dtype: torch.dtype) -> tuple[float, float]:

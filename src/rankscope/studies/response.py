@@ -262,27 +262,28 @@ def _branch(
         entropies = [one[2] for one in found if not math.isnan(one[2])]
         mean = sum(entropies) / len(entropies) if entropies else math.nan
         return pieces or dict.fromkeys(PIECES, torch.zeros_like(x)), all(one[1] for one in found), mean
-    pieces, reads, entropy = None, False, math.nan
+    taken: dict[str, Tensor] | None = None
+    reads, entropy = False, math.nan
     for one in stream(part):
-        if pieces is None:
+        if taken is None:
             if isinstance(one, Norm | Scale):
                 x, reads = one(x, context), reads or isinstance(one, Norm)
             elif type(one) is Sum:
-                pieces, inside, entropy = _branch(one, x, context, keep)
+                taken, inside, entropy = _branch(one, x, context, keep)
                 reads = reads or inside
             else:
-                pieces, entropy = _core(one, x, context, keep)
+                taken, entropy = _core(one, x, context, keep)
         elif isinstance(one, Scale):
-            pieces = {name: one(piece, context) for name, piece in pieces.items()}
+            taken = {name: one(piece, context) for name, piece in taken.items()}
         elif isinstance(one, Norm):
-            pieces = _through(one, pieces)
+            taken = _through(one, taken)
         else:  # two cores one after the other: the second answers to all of the first
-            pieces, entropy = _core(one, added(pieces.values()), context, keep)
-    if pieces is None:  # a branch of norms and scales alone
+            taken, entropy = _core(one, added(taken.values()), context, keep)
+    if taken is None:  # a branch of norms and scales alone
         zero = torch.zeros_like(x)
         common = mean_row(x, keep).expand_as(x)
-        pieces = {"bias": zero, "common": common, "own": x - common}
-    return pieces, reads, entropy
+        taken = {"bias": zero, "common": common, "own": x - common}
+    return taken, reads, entropy
 
 
 def _core(part: Part, h: Tensor, context: Context, keep: Tensor | None) -> tuple[dict[str, Tensor], float]:
