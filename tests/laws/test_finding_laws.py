@@ -351,9 +351,10 @@ QUOTED = {
     *("CheckedClaim.title", "CheckedClaim.statement", "CheckedClaim.words"),
     *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
+    *("Remedy.code", "Remedy.code_before"),
 }
-"""Texts that claims, tasks and rows of the atlas declare, and what code below us reported: libraries that load models,
-readers of inputs, and who refused a tree."""
+"""Texts that claims, tasks and rows of the atlas declare, what code below us reported (libraries that load models,
+readers of inputs, who refused a tree), and code of models."""
 
 
 def test_only_claims_tasks_and_reports_are_quoted() -> None:

@@ -222,7 +222,7 @@ class Probe(Value):
 class NotProbed(Value):
     """Why there is no probe."""
 
-    reason: NotProbedReason
+    declined: NotProbedReason
     """What stood in the way."""
 
     obstacle: str = ""
@@ -232,7 +232,7 @@ class NotProbed(Value):
     def sentence(self) -> str:
         """The reason as a sentence."""
         name = f" ({self.obstacle})" if self.obstacle else ""
-        return f"The probe was not run: {NOT_PROBED[self.reason]}{name}."
+        return f"The probe was not run: {NOT_PROBED[self.declined]}{name}."
 
 
 # -------------------------------------------------------------------------------------------------------------- trial

@@ -411,14 +411,14 @@ def probe_model(
         is_trained: whether the weights are trained and nobody asked for a probe of them all the same.
     """
     if is_trained:
-        return NotProbed(reason="trained weights")
+        return NotProbed(declined="trained weights")
     held = [batches] if isinstance(batches, Batch) else list(batches)
     if not held:
         raise ConfigError("no batch was given; a probe needs at least one")
     seed = int(torch.randint(2**31, (), generator=generator))
     model = unwrapped(model)
     if not fits(model):
-        return NotProbed(reason="memory")
+        return NotProbed(declined="memory")
     with random_states_kept():
         torch.manual_seed(seed)
         return probed(lambda: _live(model, held, seed, loss, layout, stack, mask_token), lr=lr, steps=steps)
@@ -445,7 +445,7 @@ def _live(
     with plain_code(twin):
         kind = chosen_loss(twin, own[0], given=loss, seed=seed, mask_token=mask_token)
     if kind is None:
-        return NotProbed(reason="no loss")
+        return NotProbed(declined="no loss")
     return LiveTrainee(twin, chosen, own, kind)
 
 
@@ -459,16 +459,16 @@ def probed(
             return trainee
         return run_probe(trainee, lr=lr, steps=steps, coherence=coherence)
     except NotFinite:
-        return NotProbed(reason="not finite")
+        return NotProbed(declined="not finite")
     except IgnoresModel:
-        return NotProbed(reason="loss ignores model")
+        return NotProbed(declined="loss ignores model")
     except NoCopy:
-        return NotProbed(reason="no copy")
+        return NotProbed(declined="no copy")
     except ConfigError:
         raise
     except RankscopeError as error:
-        return NotProbed(reason="no states", obstacle=type(error).__name__)
+        return NotProbed(declined="no states", obstacle=type(error).__name__)
     except Exception as error:
         if is_out_of_memory(error):
-            return NotProbed(reason="memory")
-        return NotProbed(reason="failed", obstacle=type(error).__name__)
+            return NotProbed(declined="memory")
+        return NotProbed(declined="failed", obstacle=type(error).__name__)

@@ -120,7 +120,7 @@ def test_a_loss_that_is_given_is_the_loss() -> None:
 def test_what_cannot_be_trained_says_why(loss, reason: str) -> None:
     found = probe_model(small_lm(), id_batch(), generator=generator(), loss=loss)
     assert isinstance(found, NotProbed)
-    assert found.reason == reason
+    assert found.declined == reason
     assert found.sentence.startswith("The probe was not run: ")
 
 
@@ -129,7 +129,7 @@ def test_a_loss_that_uses_the_users_own_model_changes_nothing_there() -> None:
     found = probe_model(
         model, id_batch(), generator=generator(), loss=lambda _, batch: next_token(model, batch)
     )
-    assert found == NotProbed(reason="loss ignores model")
+    assert found == NotProbed(declined="loss ignores model")
     assert all(weight.grad is None for weight in model.parameters())
 
 
@@ -145,16 +145,16 @@ def test_a_loss_is_one_number_and_a_rate_is_positive() -> None:
 def test_trained_weights_and_full_memory_are_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = small_lm(), id_batch()
     assert probe_model(model, batch, generator=generator(), is_trained=True) == NotProbed(
-        reason="trained weights"
+        declined="trained weights"
     )
     monkeypatch.setattr(copies, "free_bytes", lambda device: 1000)
-    assert probe_model(model, batch, generator=generator()) == NotProbed(reason="memory")
+    assert probe_model(model, batch, generator=generator()) == NotProbed(declined="memory")
 
 
 def test_a_model_that_cannot_be_copied_says_so() -> None:
     model = small_lm()
     model.kept = model.tok.weight * 2  # not a leaf: torch refuses to copy it
-    assert probe_model(model, id_batch(), generator=generator()) == NotProbed(reason="no copy")
+    assert probe_model(model, id_batch(), generator=generator()) == NotProbed(declined="no copy")
 
 
 def test_coherence_is_one_where_all_sublayers_are_pushed_the_same_way() -> None:

@@ -21,7 +21,15 @@ from rankscope.network import (
     with_skip_scale,
     without,
 )
-from rankscope.studies.remedies import candidates, rank_remedies, remedies, tree_prober, try_remedies
+from rankscope.studies.remedies import (
+    candidates,
+    predict_remedies,
+    rank_remedies,
+    remedies,
+    tree_prober,
+    try_remedies,
+)
+from rankscope.studies.response import moves_of, recorded_moves
 
 DIM = 32
 X = Draws(3)(3, 24, DIM)
@@ -243,3 +251,29 @@ def test_tokens_that_overflow_leave_no_numbers_and_no_error() -> None:
     found = remedies(built(2), torch.full((1, 24, DIM), math.nan, dtype=torch.float64))
     assert found.before is None
     assert not found.advised
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_a_recording_without_a_tree_is_predicted_from(placement: str) -> None:
+    net = built(12, placement)
+    trace = net.trace(X, sites=("attention", "mlp"))
+    moves = recorded_moves(trace.states, trace.sites)
+    assert moves is not None
+    assert math.isclose(moves.input_share(), moves_of(net, X).input_share(), rel_tol=1e-6)
+    found = predict_remedies(moves)
+    assert not found.is_run
+    full = remedies(net, X)
+    run = {one.name: one for one in (*full.advised, *full.dropped)}
+    every = (*found.advised, *found.dropped)
+    assert {"branch-scale:1/sqrt(2L)", "skip-scale:2", "layerscale:1e-4"} <= {one.name for one in every}
+    assert ("placement:pre" in {one.name for one in every}) == (placement == "post")
+    for one in every:
+        assert one.measured is None
+        # without the weights biases and answers are not told apart: a factor of two is allowed, twice what is seen
+        assert abs(math.log(one.predicted / run[one.name].measured)) < math.log(2.0), one.name
+
+
+def test_a_recording_that_its_sublayers_do_not_explain_is_left_alone() -> None:
+    trace = with_skip_scale(built(3), 2.0).trace(X, sites=("attention", "mlp"))
+    assert recorded_moves(trace.states, trace.sites) is None
+    assert recorded_moves(trace.states, {}) is None
