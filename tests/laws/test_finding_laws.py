@@ -352,9 +352,10 @@ QUOTED = {
     *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
     *("Fit.loss", "Fit.outputs", "Fit.why", "Fit.look", "Fit.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
+    *("Remedy.code", "Remedy.code_before"),
 }
-"""Texts that claims, tasks, rows of the atlas and trivial losses declare, and what code below us reported: libraries
-that load models, readers of inputs, and who refused a tree."""
+"""Texts that claims, tasks, rows of the atlas and trivial losses declare, what code below us reported (libraries that
+load models, readers of inputs, who refused a tree), and code of models."""
 
 
 def test_only_claims_tasks_and_reports_are_quoted() -> None:

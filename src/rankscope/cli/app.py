@@ -32,6 +32,16 @@ COMMANDS = {
         study="rankscope.studies.compare:compare",
         view="rankscope.findings.compare:CompareView",
     ),
+    "diagnose": CommandSpec(
+        CAUSE,
+        "Say what is wrong with a model, on which line, and what to change.",
+        (
+            "diagnose train.py:model --call train.py:step",
+            "diagnose gpt2 --weights initial --random-tokens 4x64 --lr 3e-4 --output diagnosis.html",
+        ),
+        config="rankscope.findings.diagnose:DiagnoseConfig",
+        study="rankscope.studies.diagnose:diagnose",
+        view="rankscope.findings.diagnose:DiagnoseView",
     ),
     "stuck": CommandSpec(
         CAUSE,
@@ -39,3 +49,145 @@ COMMANDS = {
         ("stuck 8.3178 --classes 4096", "stuck 4.852 --batch 128 --output stuck.html"),
         config="rankscope.findings.stuck:StuckConfig",
         study="rankscope.studies.stuck:stuck",
+    ),
+    "ablate": CommandSpec(
+        CAUSE,
+        "Run a model without skips, MLPs or norms; name the part to blame.",
+        (
+            "ablate minilm --blame --suggest",
+            "ablate org/name --masks own,causal --skip-scales own,0.5 --only-blocks 3,5-7",
+        ),
+        config="rankscope.findings.ablate:AblateConfig",
+        study="rankscope.studies.ablate:ablate",
+    ),
+    "paths": CommandSpec(
+        CAUSE,
+        "Take the output of a model apart into paths through its heads.",
+        (
+            "paths minilm --pairs --output paths.html",
+            "paths --layers 12 --heads 12 --dim 96 --variant san+skip",
+        ),
+        config="rankscope.findings.paths:PathsConfig",
+        study="rankscope.studies.paths:paths",
+    ),
+    "certify": CommandSpec(
+        PROVE,
+        "Lower and upper bounds of the residual of every layer.",
+        (
+            "certify minilm --text 'The tokens of this text.'",
+            "certify --layers 6 --variant san+skip --require-lower 0.1",
+        ),
+        config="rankscope.findings.certify:CertifyConfig",
+        study="rankscope.studies.certify:certify",
+        view="rankscope.findings.certify:CertifyView",
+    ),
+    "predict": CommandSpec(
+        PROVE,
+        "Forecast untrained networks; prove what weights do to any input.",
+        (
+            "predict bert-base --layers 4,8,16,32",
+            "predict --layers 4 --variant san+mlp --spread 0.3 --target 1e-6",
+        ),
+        config="rankscope.findings.predict:PredictConfig",
+        study="rankscope.studies.predict:predict",
+        view="rankscope.findings.predict:PredictView",
+    ),
+    "collapse": CommandSpec(
+        RANDOM,
+        "Show how fast the tokens of random networks become equal.",
+        (
+            "collapse --variants san,san+skip --masks full,causal",
+            "collapse --layers 40 --split --plot curves.png",
+        ),
+        config="rankscope.findings.collapse:CollapseConfig",
+        study="rankscope.studies.collapse:collapse",
+    ),
+    "rate": CommandSpec(
+        RANDOM,
+        "Order and rate of collapse, measured and predicted.",
+        (
+            "rate minilm --layers 100 --text 'The tokens of this text.'",
+            "rate --graph karate --mixer gat",
+        ),
+        config="rankscope.findings.rate:RateConfig",
+        study="rankscope.studies.rate:rate",
+    ),
+    "atlas": CommandSpec(
+        RANDOM,
+        "How fast each kind of layer, mask or graph makes tokens equal.",
+        ("atlas --only softmax,sigmoid,gru", "atlas --plot atlas.png --output atlas.html"),
+        config="rankscope.findings.atlas:AtlasConfig",
+        study="rankscope.studies.atlas:atlas",
+        view="rankscope.findings.atlas:AtlasView",
+        extras="rankscope.studies.atlas:atlas_extras",
+    ),
+    "equilibria": CommandSpec(
+        RANDOM,
+        "Find where attention with a norm comes to rest.",
+        (
+            "equilibria --tokens 6 --dim 4 --rank 3",
+            "equilibria --tokens 8 --dim 3 --values orthogonal --starts 1000",
+        ),
+        config="rankscope.findings.equilibria:EquilibriaConfig",
+        study="rankscope.studies.equilibria:equilibria",
+    ),
+    "claims": CommandSpec(
+        PAPERS,
+        "Run statements of the papers and say which hold.",
+        ("claims", "claims proof-step several-heads-bound --output claims.html"),
+        config="rankscope.findings.claims:ClaimsConfig",
+        study="rankscope.papers.claims.study:claims",
+    ),
+    "reproduce": CommandSpec(
+        PAPERS,
+        "Make a figure of a paper again.",
+        ("reproduce wu-masks --fast", "reproduce paths-sort --output figures"),
+        config="rankscope.findings.reproduce:ReproduceConfig",
+        study="rankscope.papers.figures.run:reproduce",
+    ),
+    "train": CommandSpec(
+        PAPERS,
+        "Train a small transformer on a task of the papers.",
+        ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot curves.png"),
+        config="rankscope.findings.train:TrainConfig",
+        study="rankscope.papers.tasks.study:train",
+    ),
+    "list": CommandSpec(
+        LIST,
+        "List what can be named: models, measures, masks, mixers, claims, questions.",
+        ("list masks", "list masks --tokens 12 --masks causal,window:2 --plot masks.png"),
+        command="rankscope.cli.list:list_command",
+    ),
+}
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"rankscope {rankscope.__version__}")
+        context.exit()
+
+
+app = CommandGroups(
+    name="rankscope",
+    declared=COMMANDS,
+    help="See, explain, bound and prevent rank collapse in transformers.",
+    epilog="Exit codes: 0 done, 1 a threshold you set was crossed, 2 wrong use or bad input, 3 a threshold could not "
+    "be decided (--undecided ok or fail makes that 0 or 1), 130 interrupted.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and stop.",
+        )
+    ],
+)
+
+
+def main() -> None:
+    """Entry point of the installed program."""
+    with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # without a real stderr
+        faulthandler.enable()  # where a processor or a library ends the program, it at least says where
+    app()

@@ -222,7 +222,7 @@ class Probe(Value):
 class NotProbed(Value):
     """Why there is no probe."""
 
-    reason: NotProbedReason
+    declined: NotProbedReason
     """What stood in the way."""
 
     obstacle: str = ""
@@ -232,7 +232,7 @@ class NotProbed(Value):
     def sentence(self) -> str:
         """The reason as a sentence."""
         name = f" ({self.obstacle})" if self.obstacle else ""
-        return f"The probe was not run: {NOT_PROBED[self.reason]}{name}."
+        return f"The probe was not run: {NOT_PROBED[self.declined]}{name}."
 
 
 # -------------------------------------------------------------------------------------------------------------- trial
@@ -553,8 +553,13 @@ class Remedies(Value):
         how = "run in the tree" if self.is_run else "predicted from one pass, not run"
         names = [f"{one.name} ({number(one.ratio)})" for one in self.first]
         tie = ", which nothing that was measured tells apart" if len(names) > 1 else ""
-        others = [one.name for one in self.advised if one.rank != 1]
+        others = [one.name for one in self.advised if one.rank != 1 and not one.stuck]
         beside = f" Then {listed(others)}." if others else ""
+        stuck = [one.name for one in self.advised if one.stuck and one.rank != 1]
+        if stuck:
+            beside += (
+                f" Beside another remedy also {listed(stuck)}: alone, three steps of training leave it stuck."
+            )
         no = [one.name for one in self.dropped if one.dropped != "refused"]
         not_advised = f" Not advised: {listed(no)}." if no else ""
         told = f"The {UNIT_RATIO} of the last layer is {number(self.before)}"

@@ -57,10 +57,12 @@ def with_qk_norm(network: Network) -> Network:
     """
 
     def normed(part: Part) -> Part:
-        if not isinstance(part, SelfAttention | CrossAttention) or not lacks_qk_norm(part.mixer):
+        if not isinstance(part, SelfAttention | CrossAttention):
             return part
-        mixer = shallow_copy(part.mixer)
-        like = mixer._parameters["query"]
+        mixer = part.mixer
+        if not isinstance(mixer, Softmax | SinkSoftmax) or not lacks_qk_norm(mixer):
+            return part
+        mixer, like = shallow_copy(mixer), mixer.query
         ones = [torch.ones(mixer.head_dim, dtype=like.dtype, device=like.device) for _ in range(2)]
         mixer.query_norm, mixer.key_norm = (RMSNorm(one, eps=QK_EPS) for one in ones)
         mixer.normed = "head"

@@ -139,18 +139,35 @@ def _one_run(model: nn.Module, stack: Stack, batch: Batch, x: Tensor) -> tuple[T
 
 
 def _prove(stock: Stock) -> None:
-    """Raise unless a copy with the unchanged tree puts out what the model does."""
-    twin = Grafted(stock, stock.network)
-    theirs = main_output(stock.base, stock.batches[0])
+    """Raise unless a copy with the unchanged tree computes what the model does, on all tokens that are no padding.
+
+    What a padded token reads is nobody's matter, and the tree lets it read itself alone; so where there is padding the
+    last state is compared, and else also what the model puts out.
+    """
+    twin, is_token = Grafted(stock, stock.network), stock.contexts[0].is_token
     ours = twin.output(0)
-    if theirs is None or ours is None:
-        return  # a loss that was given may read anything; the tree itself was proven block by block
-    off = float((theirs - ours).abs().max()) / max(float(theirs.abs().max()), 1e-30)
-    if not off <= NEAR:
-        raise NotTranslated(
-            f"with the unchanged tree in place of its blocks the model puts out something else (off by {off:.1e}), so "
-            "changed trees cannot be trained in it"
-        )
+    last = first_tensor(stock.answers[-1])
+    if last is not None and twin.last is not None:
+        pairs = [(_laid(last, stock.turn), _laid(twin.last, stock.turn))]
+        if is_token is not None:
+            kept = is_token.to(last.device).expand(pairs[0][0].shape[:2])
+            pairs = [(theirs[kept], mine[kept]) for theirs, mine in pairs]
+        elif ours is not None:
+            theirs = main_output(stock.base, stock.batches[0])
+            pairs += [] if theirs is None else [(theirs, ours)]
+        off = max(float((a - b).abs().max()) / max(float(a.abs().max()), 1e-30) for a, b in pairs)
+        if not off <= NEAR:
+            raise NotTranslated(
+                f"with the unchanged tree in place of its blocks the model computes something else (off by {off:.1e}), "
+                "so changed trees cannot be trained in it"
+            )
+
+
+def _laid(state: Tensor, turn: Turn) -> Tensor:
+    """A state as texts, tokens, channels; done twice it lies as before, but for a lone text."""
+    return (
+        state.transpose(0, 1) if turn == "tokens first" else state.unsqueeze(0) if turn == "lone" else state
+    )
 
 
 class Grafted:
@@ -162,13 +179,14 @@ class Grafted:
         self.stock, self.network = stock, Network(network.blocks).owned()
         self.model = copy_of(stock.base)
         self.calls, self.batch = 0, 0
+        self.last: Tensor | None = None
         self.context = Context()
         self.width = block_width(self.model.get_submodule(stock.translation.stack.blocks[0]))
         inside = set[int]()
         for path in stock.translation.stack.blocks:
             block = self.model.get_submodule(path)
             inside |= {id(weight) for weight in block.parameters()}
-            block.forward = self._answer  # type: ignore[method-assign,assignment]
+            block.forward = self._answer
         names = dict(self.network.named_parameters())
         own = [weight for name, weight in names.items() if name not in fixed and weight.is_floating_point()]
         self.weights: list[nn.Parameter] = [
@@ -187,16 +205,11 @@ class Grafted:
         if state is None:
             raise NotTranslated("a block was called without a state")
         turn = self.stock.turn
-        x = (
-            state.transpose(0, 1)
-            if turn == "tokens first"
-            else state.unsqueeze(0)
-            if turn == "lone"
-            else state
-        )
+        x = _laid(state, turn)
         with safe_products(x):
             y = self.network.blocks[place](x, self.context)
-        y = y.transpose(0, 1) if turn == "tokens first" else y.squeeze(0) if turn == "lone" else y
+        y = y.squeeze(0) if turn == "lone" else _laid(y, turn)
+        self.last = y.detach()
         return _with_first(self.stock.answers[place], y)[0]
 
     def begin(self, batch: int) -> None:
@@ -226,14 +239,7 @@ class Grafted:
                 run_batch(self.model, self.stock.batches[batch])
         finally:
             handle.remove()
-        turn = self.stock.turn
-        return (
-            seen[0].transpose(0, 1)
-            if turn == "tokens first"
-            else seen[0].unsqueeze(0)
-            if turn == "lone"
-            else seen[0]
-        )
+        return _laid(seen[0], self.stock.turn)
 
 
 def _fixed_numbers(network: Network, known: set[int]) -> set[str]:
@@ -248,6 +254,12 @@ def _fixed_numbers(network: Network, known: set[int]) -> set[str]:
     return {name for name, held in Network(network.blocks).named_parameters() if id(held) in added}
 
 
+def _like(answer: Any, entries: dict[str, Any]) -> Any:
+    """A dictionary of the same class: outputs of transformers are dictionaries and data classes at once."""
+    kind: Any = type(answer)
+    return kind(**entries) if is_dataclass(answer) else entries
+
+
 def _with_first(answer: Any, state: Tensor) -> tuple[Any, bool]:
     """What a block returned with another state in place of its first tensor, and whether one was there."""
     if isinstance(answer, Tensor):
@@ -258,7 +270,7 @@ def _with_first(answer: Any, state: Tensor) -> tuple[Any, bool]:
         for key, one in answer.items():
             done[key], hit = (one, False) if found else _with_first(one, state)
             found = found or hit
-        return type(answer)(**done) if is_dataclass(answer) else done, found
+        return _like(answer, done), found
     if is_dataclass(answer) and not isinstance(answer, type):
         for one in fields(answer):
             value, hit = _with_first(getattr(answer, one.name), state)

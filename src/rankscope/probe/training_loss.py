@@ -114,11 +114,15 @@ class Projection:
         output = _first_float(run_batch(model, batch))
         if output is None:
             raise ConfigError(f"{type(model).__name__} put out no floating-point tensor; give a loss")
-        return projected(output, self.seed)
+        return projected(output, self.seed, batch.is_token)
 
 
-def projected(output: Tensor, seed: int) -> Tensor:
-    """A tensor read in a random direction that its shape and the seed decide."""
+def projected(output: Tensor, seed: int, is_token: Tensor | None = None) -> Tensor:
+    """A tensor read in a random direction that its shape and the seed decide; padding is left out where it is known."""
     wide = output if output.dtype == torch.float64 else output.float()
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for kept in () if is_token is None or output.ndim < 3 else (is_token, is_token.mT):
+        if kept.shape == output.shape[:2]:
+            direction = direction * kept.cpu().reshape(*kept.shape, *(1,) * (output.ndim - 2))
+            break
     return (direction.to(wide) * wide).sum() / math.sqrt(output.numel())

@@ -288,23 +288,18 @@ class Training:
         """One step; the loss before it."""
         weights = self.trainee.weights
         with torch.inference_mode(False), torch.enable_grad():
-            loss = self.trainee.loss(batch)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ConfigError(f"a loss is one number, got {shape}; return a scalar tensor")
-            if not loss.requires_grad:
-                raise IgnoresModel(
-                    "the loss does not depend on the weights of the model that it is given; use that model in it, and "
-                    "no other"
-                )
-            gradients = torch.autograd.grad(loss.reshape(()), weights, allow_unused=True)
+            loss = _scalar(self.trainee.loss(batch))
+            gradients: tuple[Tensor | None, ...] = ()
+            if loss.requires_grad:
+                gradients = torch.autograd.grad(loss, weights, allow_unused=True)
         if all(one is None for one in gradients):
             raise IgnoresModel(
                 "the loss does not depend on the weights of the model that it is given; use that model in it, and no "
                 "other"
             )
         value = float(loss.detach())
-        whole = math.sqrt(sum(float(one.double().square().sum()) for one in gradients if one is not None))
+        squares = [float(one.double().square().sum()) for one in gradients if one is not None]
+        whole = math.sqrt(sum(squares))
         if not (math.isfinite(value) and math.isfinite(whole)):
             raise NotFinite("the loss or its gradient is not finite")
         self.gradients = gradients
@@ -315,6 +310,14 @@ class Training:
         for weight in weights:
             weight.grad = None
         return value
+
+
+def _scalar(loss: object) -> Tensor:
+    """A loss as one number; functions of users may return anything."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(f"a loss is one number, got {shape}; return a scalar tensor")
+    return loss.reshape(())
 
 
 def ratio_of(look: Look, *, layer: int, dtype: torch.dtype) -> tuple[float, float]:
@@ -408,14 +411,14 @@ def probe_model(
         is_trained: whether the weights are trained and nobody asked for a probe of them all the same.
     """
     if is_trained:
-        return NotProbed(reason="trained weights")
+        return NotProbed(declined="trained weights")
     held = [batches] if isinstance(batches, Batch) else list(batches)
     if not held:
         raise ConfigError("no batch was given; a probe needs at least one")
     seed = int(torch.randint(2**31, (), generator=generator))
     model = unwrapped(model)
     if not fits(model):
-        return NotProbed(reason="memory")
+        return NotProbed(declined="memory")
     with random_states_kept():
         torch.manual_seed(seed)
         return probed(lambda: _live(model, held, seed, loss, layout, stack, mask_token), lr=lr, steps=steps)
@@ -442,7 +445,7 @@ def _live(
     with plain_code(twin):
         kind = chosen_loss(twin, own[0], given=loss, seed=seed, mask_token=mask_token)
     if kind is None:
-        return NotProbed(reason="no loss")
+        return NotProbed(declined="no loss")
     return LiveTrainee(twin, chosen, own, kind)
 
 
@@ -456,16 +459,16 @@ def probed(
             return trainee
         return run_probe(trainee, lr=lr, steps=steps, coherence=coherence)
     except NotFinite:
-        return NotProbed(reason="not finite")
+        return NotProbed(declined="not finite")
     except IgnoresModel:
-        return NotProbed(reason="loss ignores model")
+        return NotProbed(declined="loss ignores model")
     except NoCopy:
-        return NotProbed(reason="no copy")
+        return NotProbed(declined="no copy")
     except ConfigError:
         raise
     except RankscopeError as error:
-        return NotProbed(reason="no states", obstacle=type(error).__name__)
+        return NotProbed(declined="no states", obstacle=type(error).__name__)
     except Exception as error:
         if is_out_of_memory(error):
-            return NotProbed(reason="memory")
-        return NotProbed(reason="failed", obstacle=type(error).__name__)
+            return NotProbed(declined="memory")
+        return NotProbed(declined="failed", obstacle=type(error).__name__)

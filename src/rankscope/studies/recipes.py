@@ -694,5 +694,6 @@ def written_of(model: nn.Module, blocks: Sequence[str], network: Network | None 
     width = block_width(model.get_submodule(blocks[0]))
     sums = None
     if network is not None:
-        sums = sum(isinstance(part, Skip) for part in stream(network.blocks[0]))
+        first = next(iter(network.blocks))
+        sums = sum(isinstance(part, Skip) for part in stream(first))
     return Written(model=model, blocks=tuple(blocks), dim=width or 0, sums=sums)

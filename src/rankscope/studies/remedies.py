@@ -62,7 +62,7 @@ from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock
 from rankscope.studies.blame import measured_tokens
 from rankscope.studies.probe import LR, STEPS, GraftTrainee, TreeTrainee, probed
-from rankscope.studies.response import Change, Moves, moves_of, passed, predicted
+from rankscope.studies.response import Change, Moves, log_ratio, moves_of, passed, predicted
 
 WINDOW = 16
 """Distance of the window mask that is tried."""
@@ -413,6 +413,36 @@ def _recorded(network: Network, x: Tensor, context: Context, keep: Tensor | None
         return moves_of(network, x, context, keep=keep)
     except RankscopeError:
         return None
+
+
+def predict_remedies(recorded: Moves, *, beta: float | None = None) -> Remedies:
+    """The remedies of a recording without a tree, by linear response alone; nothing is run, and they say so.
+
+    Only what moves the stream can be predicted: where norms stand, and what skips and branches are multiplied by. What
+    changes attention itself, weights or biases needs a tree.
+    """
+    layers = max((move.block for move in recorded.steps), default=0)
+    is_post = any(isinstance(move.part, Norm) for move in recorded.steps)
+    size = recorded.branch_size() if beta is None else beta
+    dose = 1 / (max(size if size is not None and math.isfinite(size) else 1.0, 1.0) * math.sqrt(2 * layers))
+    changes: list[tuple[str, Kind, float | None, Change]] = [
+        ("branch-scale:1/sqrt(2L)", "branch-scale", dose, Change(branch=lambda block: dose)),
+        (f"skip-scale:{SKIP_SCALE:g}", "skip-scale", SKIP_SCALE, Change(skip=SKIP_SCALE)),
+        ("layerscale:1e-4", "layerscale", LAYERSCALE, Change(branch=lambda block: LAYERSCALE)),
+    ]
+    if is_post:
+        changes.append(("placement:pre", "placement", None, Change(pre=True)))
+    outcomes = tuple(
+        Outcome(
+            candidate=Candidate(name=name, kind=kind, make=lambda net: net, factor=factor),
+            predicted=predicted(recorded, change, Context()).reshape(-1),
+        )
+        for name, kind, factor, change in changes
+    )
+    start, before = (
+        log_ratio(state, recorded.keep).reshape(-1) for state in (recorded.steps[0].x, recorded.last)
+    )
+    return rank_remedies([Outcomes(start=start, before=before, outcomes=outcomes, is_run=False)])
 
 
 class _Own:

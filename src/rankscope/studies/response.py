@@ -14,8 +14,9 @@ ignores how a softmax sharpens and how an activation bends; on the networks of t
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -262,27 +263,28 @@ def _branch(
         entropies = [one[2] for one in found if not math.isnan(one[2])]
         mean = sum(entropies) / len(entropies) if entropies else math.nan
         return pieces or dict.fromkeys(PIECES, torch.zeros_like(x)), all(one[1] for one in found), mean
-    pieces, reads, entropy = None, False, math.nan
+    taken: dict[str, Tensor] | None = None
+    reads, entropy = False, math.nan
     for one in stream(part):
-        if pieces is None:
+        if taken is None:
             if isinstance(one, Norm | Scale):
                 x, reads = one(x, context), reads or isinstance(one, Norm)
             elif type(one) is Sum:
-                pieces, inside, entropy = _branch(one, x, context, keep)
+                taken, inside, entropy = _branch(one, x, context, keep)
                 reads = reads or inside
             else:
-                pieces, entropy = _core(one, x, context, keep)
+                taken, entropy = _core(one, x, context, keep)
         elif isinstance(one, Scale):
-            pieces = {name: one(piece, context) for name, piece in pieces.items()}
+            taken = {name: one(piece, context) for name, piece in taken.items()}
         elif isinstance(one, Norm):
-            pieces = _through(one, pieces)
+            taken = _through(one, taken)
         else:  # two cores one after the other: the second answers to all of the first
-            pieces, entropy = _core(one, added(pieces.values()), context, keep)
-    if pieces is None:  # a branch of norms and scales alone
+            taken, entropy = _core(one, added(taken.values()), context, keep)
+    if taken is None:  # a branch of norms and scales alone
         zero = torch.zeros_like(x)
         common = mean_row(x, keep).expand_as(x)
-        pieces = {"bias": zero, "common": common, "own": x - common}
-    return pieces, reads, entropy
+        taken = {"bias": zero, "common": common, "own": x - common}
+    return taken, reads, entropy
 
 
 def _core(part: Part, h: Tensor, context: Context, keep: Tensor | None) -> tuple[dict[str, Tensor], float]:
@@ -417,3 +419,54 @@ def _other_pieces(moves: Moves, network: Network, context: Context) -> dict[int,
             inner = part.inner if isinstance(part, Skip) else part
             found[place] = _branch(inner, move.x, context, moves.keep)[0]
     return found
+
+
+# ------------------------------------------------------------------------------------------- a recording without a tree
+
+RELATIVE = 1e-3
+"""So far a state may be from the sum that it is taken for, relative to its size."""
+
+
+@torch.no_grad()
+def recorded_moves(
+    states: Sequence[Tensor], sites: Mapping[tuple[int, str], Tensor], keep: Tensor | None = None
+) -> Moves | None:
+    """The steps of a live model from its states and what its sublayers put out; None where these do not explain it.
+
+    A block is read as pre-norm if its state is what entered it plus what attention and MLP put out, and as post-norm if
+    layer norms without gain stand after each of the two sums. Without the weights a branch has two pieces only: its
+    mean token counts as the answer to the common row, the rest as that to the differences; biases are not told apart.
+    """
+    steps = list[Move]()
+    for number, (x, after) in enumerate(pairwise(states), start=1):
+        wrote = [sites.get((number, site)) for site in ("attention", "mlp")]
+        if any(one is None or one.shape != x.shape for one in wrote):
+            return None
+        branches = [one for one in wrote if one is not None]
+        found = _read_block(number, x, after, branches, keep)
+        if found is None:
+            return None
+        steps += found
+    return Moves(tuple(steps), states[-1], keep) if steps else None
+
+
+def _read_block(
+    number: int, x: Tensor, after: Tensor, branches: Sequence[Tensor], keep: Tensor | None
+) -> list[Move] | None:
+    norm = LayerNorm(eps=1e-5)
+    for is_post in (False, True):
+        state, steps = x, list[Move]()
+        for site, branch in zip(("attention", "mlp"), branches, strict=True):
+            common = mean_row(branch, keep).expand_as(branch)
+            pieces = {"bias": torch.zeros_like(branch), "common": common, "own": branch - common}
+            whole = Skip(Chain(()))
+            steps.append(Move(number, whole, state, pieces, skip=1.0, reads_norm=True, site=site))
+            state = state + branch
+            if is_post:
+                steps.append(Move(number, norm, state))
+                state = norm(state)
+        inside = torch.ones_like(after[..., :1]) if keep is None else keep[..., None].to(after.dtype)
+        off = float(((state - after) * inside).abs().max())
+        if off <= RELATIVE * float((after * inside).abs().max()):
+            return steps
+    return None
