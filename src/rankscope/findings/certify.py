@@ -764,7 +764,7 @@ class CertifyFinding(Finding):
         several = (
             [
                 f"lower is the smallest and upper the largest bound over these {len(self.certificate)} texts; measured "
-                "is their geometric mean"
+                "is the geometric mean of what was measured on them"
             ]
             if self._several
             else []
@@ -776,8 +776,8 @@ class CertifyFinding(Finding):
         has_printed = any(one.bound is not None for one in self.bounds)
         said = ["lower is rounded down, upper is rounded up."]
         said.append(
-            "measured: what a run gives. Mean token and residual are computed apart from each other, so that a small "
-            "residual is not lost in rounding."
+            "measured: what a run gives. It carries the mean token and the residual from layer to layer as two separate "
+            "quantities, so that a small residual is not lost in rounding."
         )
         if any(text.startswith("(") for text in shown):
             said.append("In brackets: true, but not useful.")
@@ -797,8 +797,8 @@ class CertifyFinding(Finding):
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
         if len(self.standings) > 1:
             said.append(
-                "Each table bounds another measure of how far apart tokens are ; the option "
-                "definitions chooses them."
+                "Each table bounds another measure of how far apart tokens are; the option 'definitions' chooses "
+                "which measures."
             )
         return said
 

@@ -347,7 +347,9 @@ class ScannedModel(ScanSubject, title="Scanned"):
     def facts(self, table: "Table") -> list[str]:
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         is_family = self.read != "hidden states" and not self.family.startswith(("found by", "named by"))
-        family = f"{'layers are found as in the model family ' if is_family else ''}{clipped(self.family)}"
+        family = (
+            f"{'layers are looked up as in models of the family ' if is_family else ''}{clipped(self.family)}"
+        )
         if self.family.startswith(("found by", "named by")):
             family = f"its layers were {clipped(self.family)}"
         found = [family, f"computed in {self.dtype}"]
@@ -573,14 +575,20 @@ class ScanFinding(Finding):
         """The ratio that the verdict is about, and from where on tokens count as equal."""
         limits = self.verdict.thresholds
         few = f"{number(limits.collapsed)} or less"
+        # Of n unit tokens ratio^2 = (1 - mean cosine) (n - 1) / n.
+        at_cosine = math.sqrt(1 - limits.offset_cosine)
+        low = max(limits.collapsed, at_cosine)
+        cosine = (
+            f" (a mean cosine of {number(limits.offset_cosine)}, for many tokens)" if low == at_cosine else ""
+        )
         return [
             RESIDUAL_WORDS,
             "Unit residual ratio: scale every token to (Euclidean) length one, then take the distance of each from "
             "their mean (root mean square over tokens). It is 0 if all tokens are equal and 1 if their mean is zero.",
-            f"Collapsing: (1) the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier "
-            f"layer, and (2) it is {few} (or the mean cosine is {number(limits.offset_cosine)} or more), or the last "
-            f"{STEPS} layers all lower it and at their pace it would be {few} at twice the depth. Tokens or channels "
-            "that are far larger than all others are left out for this.",
+            f"Collapsing: the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier layer, "
+            f"and either it is {number(low)} or less{cosine}, or the last {STEPS} layers all lower it and at their "
+            f"pace it would be {few} at twice the depth. Tokens or channels that are far larger than all others are "
+            "left out for this.",
             f"Collapsed: the ratio is {few} in every layer measured, so no fall is seen, and the residual uses "
             "few directions.",
             "Healthy: neither of these, and no other verdict fits: massive token or channel (a few hold most of the "
