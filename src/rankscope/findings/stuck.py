@@ -384,12 +384,17 @@ class StuckFinding(Finding):
     @property
     def notes(self) -> tuple[str, ...]:
         """How it was compared."""
-        within = [number(self.loss.reach(rank), 2) for rank in (GIVEN, CONSTANT + 1)]
         many = f"Compared with {count(self.searched, 'value')}"
-        said = [
-            f"{many}. Equal means: within {within[0]} of a constant or of a given size, within {within[1]} of a size "
-            "that was searched."
-        ]
+        within = [number(self.loss.reach(rank), 2) for rank in (GIVEN, CONSTANT + 1)]
+        if self.loss.decimals < LEAST_DECIMALS[GIVEN]:
+            said = [
+                f"{many}, which must be exactly {self.loss.text}, because the loss has fewer than two decimals."
+            ]
+        else:
+            said = [
+                f"{many}. Equal means: within {within[0]} of a constant or of a given size, within {within[1]} of a "
+                "size that was searched."
+            ]
         if self.by_chance:
             said.append(
                 f"With so many digits, {_odds(self.by_chance)} near this one would get an answer by chance."
