@@ -492,4 +492,15 @@ FAULTS = (
             ),
         ),
     ),
+    Fault(
+        name="first row masked by a number",
+        model="nano",
+        law="rows",
+        block=1,
+        edits=(
+            ("torch.tril(torch.ones(32, 32))", "torch.tril(torch.ones(32, 32), diagonal=-1)"),
+            ('float("-inf")', "-1e9"),
+        ),
+        at="att = F.softmax(att, dim=-1)",
+    ),
 )

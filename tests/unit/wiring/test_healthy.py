@@ -163,3 +163,29 @@ def test_a_set_function_and_shared_layers_are_meant() -> None:
         ("meant", "set function"),
         ("meant", "shared layers"),
     ]
+
+
+def test_tokens_before_texts_are_found_by_what_blocks_mix() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(2))
+
+    class TokensFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(len(x))
+            for layer in self.layers:
+                x = layer(x, src_mask=mask)
+            return x
+
+    found = laws(TokensFirst(), torch.randn(7, 3, 8), only=["batch", "causality"])
+    assert [one.state for one in found.results] == ["holds", "holds"], found.words
+
+
+def test_a_teacher_without_gradients_is_no_fault() -> None:
+    model = importlib.import_module("kit.wired.distil").build()
+    model.teacher.requires_grad_(True)  # it is run without gradients, frozen or not
+    found = laws(model, torch.randint(40, (2, 6)), only=["gradient"])
+    assert found["gradient"].state != "broken", found.words
