@@ -248,7 +248,12 @@ def _nothing(run: Run) -> Decomposition:
     lost = torch.full(axes, torch.nan, dtype=torch.float64)
     return Decomposition(
         rows={},
-        **dict.fromkeys(("first", "last", "free", "lowest", "floor", "error"), lost),
+        first=lost,
+        last=lost,
+        free=lost,
+        lowest=lost,
+        floor=lost,
+        error=lost,
         cancelled=torch.ones(axes, dtype=torch.bool),
         layers=(lost,) * (len(run.network.blocks) + 1),
         sums=(),
