@@ -86,9 +86,9 @@ CURES: dict[CureName, str] = {
 Declined = Literal["no surgery", "refused", "not resolved"]
 """Why a cure has no number: nothing is known that undoes the cause, this tree cannot be changed so, or rounding."""
 
-Unresolved = Literal["rounding", "no split rule", "overflow"]
+Unresolved = Literal["rounding", "no split rule", "overflow", "own dtype"]
 """Why there is no decomposition of a text: its tokens differ by less than rounding, and the split pass has no rule for
-a part, or lost it as well; or its numbers leave the floats."""
+a part, or lost it as well; its numbers leave the floats; or some code of the model cannot be run in float64."""
 
 SHARE = 0.25
 """A group is a cause from this share of the fall on."""
@@ -535,6 +535,7 @@ class Mechanism(Value):
                 "no split rule": f"its tokens differ by less than rounding, and the split pass has no rule for "
                 f"{self.obstacle}",
                 "overflow": "its numbers leave the range of floats",
+                "own dtype": "some code of the model cannot be run in float64",
                 None: "no text was measured",
             }[self.unresolved]
             return sentence(f"why the ratio of {name} falls is not known: {why}")

@@ -22,7 +22,7 @@ bias made goes to the bias, by I4 on ``ln |Y|^2 / |sX|^2``), gains below one (``
 their input (``skip-scale``), and a missing skip (``no-skip``), which takes all of its own sum.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
@@ -104,8 +104,9 @@ T = TypeVar("T", "SumNumbers", "NormNumbers", "Decomposition")
 
 def _flattened(numbers: T) -> T:
     """The same with every tensor as one axis."""
+    made: Callable[..., T] = type(numbers)
     held = {one.name: getattr(numbers, one.name) for one in fields(numbers)}
-    return replace(numbers, **{name: v.reshape(-1) for name, v in held.items() if isinstance(v, Tensor)})
+    return made(**{name: v.reshape(-1) if isinstance(v, Tensor) else v for name, v in held.items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

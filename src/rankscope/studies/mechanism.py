@@ -15,8 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankscope.core.numerics import relative_floor, threads_for
-from rankscope.errors import ConfigError, NotUnderstood, NumericalError, RankscopeError
+from rankscope.core.numerics import broadcast, relative_floor, threads_for
+from rankscope.errors import (
+    ConfigError,
+    ModelError,
+    NotUnderstood,
+    NumericalError,
+    RankscopeError,
+    ShapeError,
+)
 from rankscope.findings.blame import Headline
 from rankscope.findings.mechanism import (
     COLLAPSED,
@@ -57,6 +64,7 @@ from rankscope.mechanism.trace import moves, start
 from rankscope.network import Context, Network, SelfAttention
 from rankscope.network.foreign import Foreign
 from rankscope.network.masking import allowed_keys
+from rankscope.network.seeds import weight_axes
 from rankscope.split import LOST, split_states
 from rankscope.split.run import in_float64, stream
 from rankscope.studies.blame import SplitPass, measured_tokens
@@ -207,7 +215,11 @@ def _without_massive(states: Sequence[Tensor], run: Run) -> tuple[Tensor, Tensor
 
 def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, Unresolved | None, str]:
     """The decomposition by the ordinary pass, or by the split pass where tokens come too close for it."""
-    found = _pass(run, keep, is_split=False)
+    try:
+        found = _pass(run, keep, is_split=False)
+    except (ModelError, ShapeError):
+        found = _nothing(run)
+        return found, torch.zeros_like(found.cancelled), "own dtype", ""
     if not len(run.network.blocks):
         return found, torch.isfinite(found.last), None, ""
     lost = ~torch.isfinite(found.last) | ~torch.isfinite(found.error) | found.cancelled
@@ -228,6 +240,25 @@ def _decomposed(run: Run, keep: Tensor | None) -> tuple[Decomposition, Tensor, U
     except NumericalError:
         ok = ~lost & (found.lowest > least)
         return found, ok, None if bool(ok.all()) else "overflow", ""
+
+
+def _nothing(run: Run) -> Decomposition:
+    """No numbers for any text."""
+    axes = broadcast(weight_axes(run.network), run.x.shape[:-2])
+    lost = torch.full(axes, torch.nan, dtype=torch.float64)
+    return Decomposition(
+        rows={},
+        first=lost,
+        last=lost,
+        free=lost,
+        lowest=lost,
+        floor=lost,
+        error=lost,
+        cancelled=torch.ones(axes, dtype=torch.bool),
+        layers=(lost,) * (len(run.network.blocks) + 1),
+        sums=(),
+        norms=(),
+    )
 
 
 def _pass(run: Run, keep: Tensor | None, *, is_split: bool) -> Decomposition:
@@ -421,7 +452,7 @@ def _means(batches: Sequence[TakenApart]) -> _Means:
         return float(known.mean()) if len(known) else math.nan
 
     keys = dict.fromkeys(key for one in batches for key in one.parts.rows)
-    first = batches[0].parts
+    first = next((one.parts for one in batches if one.parts.sums), batches[0].parts)
     names = (
         [name for name in SumNumbers.__dataclass_fields__ if isinstance(getattr(first.sums[0], name), Tensor)]
         if first.sums

@@ -137,6 +137,8 @@ def test_a_collapse_far_below_rounding_adds_up_and_has_the_cause_that_it_has() -
     assert bool((found.last < math.log(1e-40)).all())
     assert bool((found.error < EXACT).all())
     assert bool((found.group("no-skip") < 0.9 * (found.last - found.first)).all())
+    # branches answer to what they would read: the stream that nobody shrinks stays far from collapse
+    assert bool((found.free > math.log(0.2)).all())
 
 
 # ---------------------------------------------------------------------------------------------------- against loops
@@ -163,6 +165,26 @@ def test_pieces_of_attention_are_those_of_the_formula() -> None:
         np.testing.assert_allclose(
             sum(found.values()), part(h, Context()).detach().numpy(), rtol=0, atol=1e-12
         )
+
+
+@pytest.mark.parametrize("core", ["attention", "mlp"])
+def test_the_answer_to_the_bias_of_a_norm_is_a_piece_of_its_own(core: str) -> None:
+    draw = Draws(6)
+    first, held = norm("layer", draw), values(draw, groups=1, heads=1)
+    part: Part = Attention(_one_head(draw, "softmax"), held) if core == "attention" else mlp(draw)
+    x = draw(5, DIM)
+    flow = branch(
+        Chain([first, part]), Flow(state=of_tokens(x, None)), Walker(context=Context(), is_split=False)
+    )
+    found = {one.name: one.state.tokens()[0] for one in flow.pieces or ()}
+    mean, bias = first(x).mean(dim=0, keepdim=True), first.bias.unsqueeze(0)
+    if core == "attention":
+        wanted = {"norm-bias": bias @ held.value @ held.out, "common": (mean - bias) @ held.value @ held.out}
+    else:
+        zero, at, whole = (part(row, Context()) for row in (torch.zeros_like(bias), bias, mean))
+        wanted = {"bias": zero, "norm-bias": at - zero, "common": whole - at}
+    for name, row in wanted.items():
+        torch.testing.assert_close(found[name], row[0], rtol=0, atol=1e-12)
 
 
 def _one_head(draw: Draws, name: str) -> Mixer:

@@ -93,6 +93,12 @@ def test_log_odds_become_logarithms_by_one_positive_factor(before: float, step: 
     assert factor * float(t[1] - t[0]) == pytest.approx(change, abs=1e-11 * (1 + abs(change)))
 
 
+@pytest.mark.parametrize("odds", [-5.0, 0.0, 3.0, 20.0])
+def test_of_a_small_step_the_factor_is_the_slope(odds: float) -> None:
+    t = torch.tensor(odds, dtype=torch.float64)
+    assert float(odds_to_ratio(t, t + 1e-8)) == pytest.approx(0.5 / (1 + math.exp(odds)), rel=1e-7)
+
+
 # --------------------------------------------------------------------------------------------- states below rounding
 
 

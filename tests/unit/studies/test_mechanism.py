@@ -32,6 +32,7 @@ from rankscope.network import (
     Context,
     Fixed,
     Network,
+    Opaque,
     Skip,
     Sphere,
     TokenMap,
@@ -253,6 +254,15 @@ def test_below_rounding_a_part_without_a_split_rule_leaves_it_open() -> None:
     assert not found.causes
     assert not found.groups
     assert "the split pass has no rule for TokenMap" in found.words[0]
+
+
+def test_code_that_runs_in_its_own_dtype_alone_leaves_it_open() -> None:
+    weights = torch.eye(8, dtype=torch.float32)
+    region = Opaque(lambda x: x @ weights, site="mlp", where="here", what="a product")
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    found = mechanism(Network([Skip(region)]), x)
+    assert (found.collapsed, found.unresolved) == (None, "own dtype")
+    assert "cannot be run in float64" in found.words[0]
 
 
 def test_below_rounding_the_split_pass_decides() -> None:
