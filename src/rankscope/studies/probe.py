@@ -12,7 +12,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from rankscope.network import Context, Network, Norm, Part, QueryKey, Scale, Ski
 from rankscope.probe.copies import NoCopy, copy_of, fits, random_states_kept, trainable
 from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Grafted, Stock
+from rankscope.probe.repeated import run_again
 from rankscope.probe.training_loss import chosen_loss, projected
 from rankscope.sources.axes import located
 from rankscope.sources.batch import Batch
@@ -33,8 +33,7 @@ from rankscope.sources.family import Layout, Stack
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.plain_run import plain_run
-from rankscope.sources.roles import block_width
-from rankscope.sources.taps import entering, plain_code, unwrapped
+from rankscope.sources.taps import plain_code, unwrapped
 from rankscope.studies.response import mean_row, stream
 
 STEPS = 3
@@ -115,41 +114,14 @@ class LiveTrainee(Trainee):
 
     def rows(self) -> tuple[Tensor, ...]:
         """Every call of a block gets the state that it got the first time, so that only the weights have moved."""
-        if self.stack.program is not None or self.stack.enters:
-            return ()  # no calls of modules to hand a state to
-        blocks = [self.model.get_submodule(path) for path in self.stack.blocks]
-        width, is_first = block_width(blocks[0]), not self.entered
-        calls = iter(self.entered)
-
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-            state = entering(args, kwargs, width)
-            if is_first:
-                self.entered.append(None if state is None else state.detach().clone())
-                return None
-            old = next(calls, None)
-            return None if old is None or state is None else _swapped(args, kwargs, state, old)
-
-        handles = [block.register_forward_pre_hook(enter, with_kwargs=True) for block in blocks]
-        try:
-            run = plain_run(self.model, self.stack, self.own[0], with_ending=False)
-        finally:
-            for handle in handles:
-                handle.remove()
+        run = run_again(self.model, self.stack, self.own[0], self.entered)
+        if run is None:
+            return ()
         wrote = [state for _, state in sorted(run.sites.items(), key=lambda one: one[0])]
         if not wrote:  # no module puts out what a sublayer adds: blocks whole
             wrote = list(run.states[1:])
         wide = [state for state in wrote if state.shape == run.states[-1].shape]
         return tuple(mean_row(state.double(), self._keep(state)) for state in wide)
-
-
-def _swapped(
-    args: tuple[Any, ...], kwargs: dict[str, Any], state: Tensor, other: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with another tensor in the place of the state."""
-    return (
-        tuple(other if one is state else one for one in args),
-        {name: other if one is state else one for name, one in kwargs.items()},
-    )
 
 
 class GraftTrainee(Trainee):

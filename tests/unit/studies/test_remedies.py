@@ -104,6 +104,13 @@ def test_a_network_that_stays_apart_needs_none() -> None:
     assert "needs no remedy" in found.words or "none is needed" in found.words
 
 
+def test_what_changes_little_is_not_advised_for_a_network_above_the_threshold() -> None:
+    found = remedies(built(12), X)
+    assert found.before > 0.1
+    named = {name: why(found).get(name) for name in ("temperature:0.5", "qk-norm", "mask:window:16")}
+    assert set(named.values()) == {"little change"}
+
+
 def test_missing_skips_are_added() -> None:
     found = remedies(without(built(placement="pre"), "skip"), X)
     assert names(found)[0] == "skip:add"
