@@ -776,8 +776,8 @@ class CertifyFinding(Finding):
         has_printed = any(one.bound is not None for one in self.bounds)
         said = ["lower is rounded down, upper is rounded up."]
         said.append(
-            "measured: what a run gives. It carries the mean token and the residual from layer to layer as two separate "
-            "quantities, so that a small residual is not lost in rounding."
+            "measured: what a run gives. It carries the mean token and the residual from layer to layer as two "
+            "separate quantities, so that a small residual is not lost in rounding."
         )
         if any(text.startswith("(") for text in shown):
             said.append("In brackets: true, but not useful.")
