@@ -7,7 +7,7 @@ breach makes outputs wrong, then what made tokens equal by its share of the fall
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -35,6 +35,9 @@ from rankscope.findings.scan.entries import Entry
 from rankscope.findings.subject import RESIDUAL_WORDS
 from rankscope.findings.verdict import UNIT
 from rankscope.findings.verdict import Verdict as ScanVerdict
+
+if TYPE_CHECKING:
+    from rankscope.results.statistics import Decision
 
 Part = Literal["scan", "laws", "mechanism", "probe"]
 """What a diagnosis is made of; remedies follow from the mechanism."""
@@ -105,18 +108,20 @@ class DiagnoseView(Limits):
     limits: ClassVar = ("fail_if_ill",)
     fail_if_ill: bool = option(False, "Exit with 1 if a cause is found, with 3 if that cannot be decided.")
 
-    def decisions(self, finding: "DiagnoseFinding") -> "Sequence[Any]":
+    def decisions(self, finding: "DiagnoseFinding") -> "Sequence[Decision]":
         """Whether the model is ill, where that was asked."""
-        from rankscope.results.statistics import Decision
+        from rankscope.results.statistics import Decision, Outcome
 
         if not self.fail_if_ill:
             return ()
         if finding.healthy is None:
-            return (Decision(outcome="undecided", words=f"whether {finding.model} is ill is not known"),)
+            return (
+                Decision(outcome=Outcome.UNDECIDED, words=f"whether {finding.model} is ill is not known"),
+            )
         if finding.healthy:
-            return (Decision(outcome="clear"),)
-        names = listed([one.name for one in finding.causes])
-        return (Decision(outcome="crossed", words=f"{finding.model} is ill: {names}"),)
+            return (Decision(outcome=Outcome.CLEAR),)
+        names = listed(list(dict.fromkeys(one.name for one in finding.causes)))
+        return (Decision(outcome=Outcome.CROSSED, words=f"{finding.model} is ill: {names}"),)
 
 
 # --------------------------------------------------------------------------------------------------- what was found
