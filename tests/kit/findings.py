@@ -16,6 +16,7 @@ from rankscope.findings.certify import CertifyFinding
 from rankscope.findings.claims import ClaimsFinding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
+from rankscope.findings.diagnose import DiagnoseFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.layers import LayersFinding
 from rankscope.findings.old import OldFinding
@@ -224,6 +225,20 @@ def scan() -> ScanFinding:
 
 
 @cache
+def diagnose() -> DiagnoseFinding:
+    """A post-norm encoder whose copied layers make tokens equal: laws, causes, a probe, remedies with their code."""
+    import torch
+
+    from rankscope.studies.diagnose import diagnose as run
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 24, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    return run(model, inputs=x)
+
+
+@cache
 def stuck() -> StuckFinding:
     """Several readings of one value, with texts and targets."""
     from rankscope.studies.stuck import stuck as run
@@ -244,6 +259,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     ClaimsFinding: claims,
     CollapseFinding: collapse,
     CompareFinding: compare,
+    DiagnoseFinding: diagnose,
     EquilibriaFinding: equilibria,
     PredictFinding: predict,
     PathsFinding: paths,

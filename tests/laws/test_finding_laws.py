@@ -352,7 +352,7 @@ QUOTED = {
     *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
     *("Fit.loss", "Fit.outputs", "Fit.why", "Fit.look", "Fit.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
-    *("Remedy.code", "Remedy.code_before"),
+    *("Remedy.code", "Remedy.code_before", "DiagnoseFinding.obstacle"),
 }
 """Texts that claims, tasks, rows of the atlas and trivial losses declare, what code below us reported (libraries that
 load models, readers of inputs, who refused a tree), and code of models."""

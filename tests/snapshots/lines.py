@@ -35,6 +35,7 @@ LINES = (
     Asked("predict", ("predict", *SMALL)),
     Asked("ablate", ("ablate", *SMALL, "--variant", "san,san+skip,transformer")),
     Asked("ablate-model", ("ablate", MODEL, *CALL, "--blame")),
+    Asked("diagnose", ("diagnose", MODEL, *CALL)),
     Asked("scan", ("scan", MODEL, *CALL, "--attention", "--tree")),
     Asked("scan-file", ("scan", MODEL, *CALL, "--output", "first.json"), makes="first.json", has_rows=False),
     Asked(

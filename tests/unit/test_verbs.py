@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError, FileError
 
 VERBS = (
     *("collapse", "rate", "scan", "compare", "ablate", "paths"),
-    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas", "stuck"),
+    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas", "stuck", "diagnose"),
 )
 
 DRIVER = """

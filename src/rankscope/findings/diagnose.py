@@ -32,6 +32,7 @@ from rankscope.findings.laws import LawResult, Laws
 from rankscope.findings.mechanism import Cause, Mechanism
 from rankscope.findings.remedies import NotProbed, Probe, Remedies, Remedy
 from rankscope.findings.scan.entries import Entry
+from rankscope.findings.stuck import Fit
 from rankscope.findings.subject import RESIDUAL_WORDS
 from rankscope.findings.verdict import UNIT
 from rankscope.findings.verdict import Verdict as ScanVerdict
@@ -221,6 +222,9 @@ class DiagnoseFinding(Finding):
     no_probe: NotProbed | None = None
     """Why there is none."""
 
+    losses: tuple[Fit, ...] = ()
+    """Trivial values that the loss which was given has, as ``rankscope stuck`` finds them; of trained weights alone."""
+
     remedies: tuple[Remedy, ...] = ()
     """What would change it, best first; equal ranks are ties."""
 
@@ -371,6 +375,9 @@ class DiagnoseFinding(Finding):
             yield self._start_words(self.start)
         if self.probe is not None:
             yield self.probe.sentence
+        if self.losses:
+            first = self.losses[0]
+            yield f"The loss is {first.formula}, as if the output were trivial ({first.name}). {first.look}"
         if self.copies_of_torch and not any(one.name in ("clones", "same-direction") for one in found):
             yield (
                 "All layers start as copies of one, as nn.TransformerEncoder makes them; here that does not make "

@@ -21,6 +21,8 @@ from rankscope.findings.mechanism import Cause, Mechanism
 from rankscope.findings.remedies import Kind, NotProbed, Probe, Remedies
 from rankscope.findings.scan import ScanConfig, ScanFinding
 from rankscope.findings.scan.entries import Entry
+from rankscope.findings.stuck import Fit, trivial
+from rankscope.findings.trivial import Sizes
 from rankscope.findings.verdict import UNIT
 from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock, stock_of
@@ -206,6 +208,7 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         start=_start(patient) if is_ill and not patient.fresh else None,
         probe=probe if isinstance(probe, Probe) else None,
         no_probe=probe if isinstance(probe, NotProbed) else None,
+        losses=_trivial(patient, probe),
         remedies=() if treated is None else treated.advised,
         treatment=treated,
         asked=config.only,
@@ -338,6 +341,13 @@ def _probe(patient: _Patient) -> Probe | NotProbed:
         mask_token=patient.mask_token,
         is_trained=not patient.fresh and not config.probe,
     )
+
+
+def _trivial(patient: _Patient, probe: Probe | NotProbed | None) -> tuple[Fit, ...]:
+    """What the loss that was given stands at, where it is trivial; a fresh model may well start there."""
+    if patient.loss is None or patient.fresh or not isinstance(probe, Probe):
+        return ()
+    return trivial(f"{probe.losses[0]:.4f}", Sizes(batch=len(patient.batches[0])))
 
 
 def _treated(patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Mechanism | None) -> Remedies:
