@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kit.planted import Start, without_skips
+from kit.planted import Start, large_values, skip_scale, without_skips
 from kit.trees import DIM, MEMORY_DIM, Draws, gated, mlp, networks, norm, paddings, values
 from rankscope.errors import NotUnderstood
 from rankscope.findings.mechanism import GROUPS
@@ -285,6 +285,15 @@ def test_what_belongs_to_whom() -> None:
     assert float(taken(Network([Skip(shifted)]), x).group("mlp-bias")) < -0.1
     assert float(taken(Network([Skip(TokenMap(torch.nn.Tanh()))]), x).group("mlp-bias")) == 0.0
     assert float(taken(Network([Skip(gated(draw))]), x).group("attention-bias").abs()) > 1e-3
+
+
+def test_norms_and_short_skips_share_what_becomes_of_the_stream() -> None:
+    one = Start(placement="post", layers=6, dim=16, heads=2, mask="full", seed=4)
+    network = skip_scale(0.5)(large_values(6.0)(one.network(), None), None)
+    found = taken(network, one.tokens(8))
+    later = [value for (group, block, _), value in found.rows.items() if group == "skip-scale" and block > 1]
+    assert bool((torch.stack(later).sum(dim=0) < -0.1).all())
+    assert bool((found.group("norm-rescale") < -0.2).all())
 
 
 def test_a_part_without_a_split_rule_is_refused_by_the_split_pass_alone() -> None:

@@ -109,7 +109,7 @@ RECOVERED = ("one block without skips", "attention bias, pre", "gain of one bloc
 """Of these the cures are run by default; of all in a soak."""
 
 LATER = (
-    *("no skips, full", "attention bias, post", "MLP bias in one block, post", "norm bias in one block"),
+    *("no skips, full", "MLP bias in one block, post", "norm bias in one block"),
     *("skip x 0.1, pre", "large values, no norm", "gain", "MLP bias in one block"),
 )
 """Variations that only a soak runs."""
@@ -232,6 +232,9 @@ def test_both_causes_of_the_start_of_nn_transformer_encoder_are_named(seed: int)
     assert found.equal_layers
     assert {cause.name for cause in found.causes[:2]} == {"norm-rescale", "same-direction"}
     assert all(cause.recovered is not None and cause.recovered > 0.4 for cause in found.causes[:2])
+    # the free stream predicts what pre-norm gives; with branches that do not answer to it, it is off by 0.4
+    rescale = next(cause for cause in found.causes if cause.name == "norm-rescale")
+    assert found.log_free == pytest.approx(rescale.log_after, abs=0.15)
     assert "norm-rescale" in found.words[0]
     assert "same-direction" in found.words[0]
     assert any("copies one layer" in said for said in found.words)
