@@ -25,7 +25,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "Commands": [
             *(
                 {name: f"{name}.md"}
-                for name in ("scan", "compare", "stuck", "ablate", "paths", "certify", "predict")
+                for name in ("scan", "diagnose", "compare", "stuck", "ablate", "paths", "certify", "predict")
             ),
             *({name: f"{name}.md"} for name in ("collapse", "atlas", "equilibria", "train")),
             {"reproduce": "figures.md"},

@@ -186,7 +186,7 @@ def test_every_view_with_limits_says_which_they_are() -> None:
 
     views = [found_at(one.view) for one in COMMANDS.values() if one.view]
     limited = [one for one in views if issubclass(one, Limits)]
-    assert len(limited) == 4
+    assert len(limited) == 5
     for one in limited:
         assert one.limits
         assert set(one.limits) <= set(one.model_fields)
