@@ -166,7 +166,7 @@ def test_odd_attention_is_noted_and_is_no_cause(fault: Fault, note: str) -> None
     assert not found.causes
     assert note in {one.name for one in found.observations}
     assert note not in {
-        one.name for one in mechanism(Start(layers=6, seed=31).network(), one.tokens(16)).notes
+        one.name for one in mechanism(Start(layers=6, seed=31).network(), one.tokens(16)).observations
     }
 
 
