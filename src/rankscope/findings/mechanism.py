@@ -482,7 +482,7 @@ class Mechanism(Value):
     causes: tuple[Cause, ...] = ()
     """Why it fell, strongest first, then what was found after these were undone."""
 
-    notes: tuple[Note, ...] = ()
+    observations: tuple[Note, ...] = ()
     """What is named beside the causes."""
 
     sums: tuple[MechanismBlock, ...] = ()
@@ -521,7 +521,7 @@ class Mechanism(Value):
         said = [
             self.conclusion,
             *(one.sentence for one in self.causes),
-            *(one.sentence for one in self.notes),
+            *(one.sentence for one in self.observations),
         ]
         return tuple(said)
 

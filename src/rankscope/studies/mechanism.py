@@ -434,7 +434,7 @@ def _explained(
         error=_finite(means.error),
         equal_layers=clones,
         causes=causes,
-        notes=tuple(_notes(means)),
+        observations=tuple(_notes(means)),
         sums=tuple(_sum_value(means, place) for place in range(len(means.sums))),
         contributions=tuple(_contributions(means)),
         price=_finite(price),

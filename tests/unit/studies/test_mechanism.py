@@ -164,9 +164,9 @@ def test_odd_attention_is_noted_and_is_no_cause(fault: Fault, note: str) -> None
     one = Start(layers=6, seed=31)
     found = mechanism(fault(one.network(), None), one.tokens(16))
     assert not found.causes
-    assert note in {one.name for one in found.notes}
+    assert note in {one.name for one in found.observations}
     assert note not in {
-        one.name for one in mechanism(Start(layers=6, seed=31).network(), one.tokens(16)).notes
+        one.name for one in mechanism(Start(layers=6, seed=31).network(), one.tokens(16)).observations
     }
 
 
@@ -175,20 +175,20 @@ def test_attention_that_reads_itself_is_not_called_saturated() -> None:
     found = mechanism(
         with_mask(large_logits(60.0)(one.network(), None), parse_mask("window:0")), one.tokens(8)
     )
-    assert not found.notes
+    assert not found.observations
 
 
 def test_layerscale_is_at_most_dead() -> None:
     one = Start(placement="pre", layers=6)
     found = mechanism(layerscale(one.network(), 1e-5), one.tokens(12))
     assert not found.causes
-    assert {note.name for note in found.notes} <= {"dead"}
+    assert {note.name for note in found.observations} <= {"dead"}
 
 
 def test_tokens_that_are_equal_in_groups_are_told() -> None:
     one = Start(layers=6, mask="blocks:4", seed=33)
     found = mechanism(without_skips(one.network(), None), one.tokens(16))
-    groups = next(note for note in found.notes if note.name == "groups")
+    groups = next(note for note in found.observations if note.name == "groups")
     assert groups.count == 4
     assert groups.is_ill
     assert "4 groups" in groups.sentence
@@ -200,7 +200,7 @@ def test_a_massive_token_hides_no_bias() -> None:
     x[:, 0] *= 400.0
     found = mechanism(attention_bias(8.0)(one.network(), None), x, recover=False)
     assert found.causes[0].name == "attention-bias"
-    assert next(note for note in found.notes if note.name == "massive").count == 1
+    assert next(note for note in found.observations if note.name == "massive").count == 1
 
 
 def test_averaging_stands_behind_another_cause() -> None:
@@ -378,7 +378,7 @@ def test_a_fall_that_is_no_collapse_is_a_note() -> None:
     found = mechanism(large_values(2.0)(one.network(), None), one.tokens(16), recover=False)
     assert 0.1 < math.exp(found.log_end) <= 0.3
     assert not found.causes
-    note = next(one for one in found.notes if one.name == "fall")
+    note = next(one for one in found.observations if one.name == "fall")
     assert note.group == "norm-rescale"
     assert "no collapse yet" in note.sentence
 
@@ -405,6 +405,6 @@ def test_no_checkpoint_is_accused(name: str) -> None:
         found = mechanism(tree.network, x, context)
     assert found.collapsed is False
     assert not found.causes
-    assert not any(note.is_ill for note in found.notes)
+    assert not any(note.is_ill for note in found.observations)
     assert found.error is not None
     assert found.error < 1e-10
