@@ -486,7 +486,7 @@ class AtlasFinding(Finding):
         found = {(one.name, one.around): one for one in self.mixers}
         names = list(dict.fromkeys(one.name for one in self.mixers))
         return Grid(
-            title="With skips and norms",
+            title="With skips and norms" if any("norm" in one for one in arounds) else "With skips",
             rows=names,
             columns=list(arounds),
             cells=[[_cell(found.get((name, around))) for around in arounds] for name in names],

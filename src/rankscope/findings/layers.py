@@ -147,8 +147,15 @@ class LayersFinding(Finding):
         ends = {
             one.block: (one.rate_low, one.rate_high) for one in self.blocks if name == "rate" and one.rate_low
         }
+        texts = {one.block: fact(one, name) for one in self.blocks}
         return [
-            Bar(f"block {at}", value, low=ends.get(at, NO_ENDS)[0], high=ends.get(at, NO_ENDS)[1])
+            Bar(
+                f"block {at}",
+                value,
+                text=texts[at],
+                low=ends.get(at, NO_ENDS)[0],
+                high=ends.get(at, NO_ENDS)[1],
+            )
             for at, value in known
             if value is not None and math.isfinite(value)
         ]
