@@ -94,7 +94,7 @@ class LayerFacts(Value):
     """Whether the rate is taken at a row that the layer maps to a multiple of itself, or at rows that were drawn."""
 
     rate_low: Number = None
-    """Smallest rate of the draws of x, where it depends on x; of these ``rate`` is the median. Else null."""
+    """Smallest rate of the draws of x, where it depends on x; the rate is their median. Else null."""
 
     rate_high: Number = None
     """Largest rate of the draws of x, where it depends on x. Else null."""
@@ -103,7 +103,7 @@ class LayerFacts(Value):
     """How far the rate may be off: from the arithmetic, and from draws of x that give another."""
 
     rate_normed_uncertainty: Number = None
-    """The same of ``rate_normed``."""
+    """How far the rate with tokens at one length may be off."""
 
     rate_missing: NoRate | None = None
     """Why there is no rate though an order is one; null where there is a rate, or where no order is one."""
@@ -312,7 +312,12 @@ def speed_of(facts: LayerFacts) -> float | None:
     order = facts.residual_order if facts.consensus != "directions" else facts.direction_order
     if order is None:
         return None
-    return 0.0 if order > 1 + NEAR_ORDER else facts.rate
+    return 0.0 if order > 1 + NEAR_ORDER else factor_of(facts)
+
+
+def factor_of(facts: LayerFacts) -> float | None:
+    """By what differences change per layer: the rate, or the measured fall where the common token changes alike."""
+    return facts.fall if falls_beside_the_row(facts) else facts.rate
 
 
 def order_text(order: float | None) -> str:
@@ -382,12 +387,7 @@ class AtlasFinding(Finding):
                 one for one in own if one.consensus == "kept" and 0 < (speed_of(one) or 0) < KEPT
             ],
             "leaving some of them as they are": [
-                one
-                for one in own
-                if one.consensus == "kept" and (speed_of(one) or 0) >= KEPT and not falls_beside_the_row(one)
-            ],
-            "shrinking them as much as changes of the common token": [
-                one for one in own if one.consensus == "kept" and falls_beside_the_row(one)
+                one for one in own if one.consensus == "kept" and (speed_of(one) or 0) >= KEPT
             ],
             "keeping only the direction of equal tokens": [
                 one for one in own if one.consensus == "directions"
@@ -547,8 +547,8 @@ def _map(group: str, mixers: Sequence[MixerFacts]) -> Grid:
     """One row per layer: a cell where its residual stands, and a ring where its directions do if that is elsewhere."""
     cells = []
     for one in mixers:
-        turned = _place(one.direction_order, one.rate)
-        place = turned if one.consensus == "directions" else _place(one.residual_order, one.rate)
+        turned = _place(one.direction_order, factor_of(one))
+        place = turned if one.consensus == "directions" else _place(one.residual_order, factor_of(one))
         row = [GridCell(None) for _ in PLACES]
         if turned != place:
             row[turned] = GridCell(None, text=RING, tip=one.words)
@@ -573,7 +573,7 @@ def _figure(one: LayerFacts) -> str:
         return NOTHING
     if one.rate is None or order > 1 + NEAR_ORDER:
         return order_text(order)
-    return rate_text(one.rate, 4, one.rate_uncertainty)
+    return number(one.fall) if falls_beside_the_row(one) else rate_text(one.rate, 4, one.rate_uncertainty)
 
 
 def _cell(one: MixerFacts | None) -> GridCell:

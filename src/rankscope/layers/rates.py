@@ -201,7 +201,7 @@ def _over_rows(first: Radius, others: Sequence[Radius | None]) -> Rate:
     if None in others:
         return Rate(middle, "given", error + max(apart, middle))
     if apart <= SAME * middle:
-        return Rate(middle, "given", error + apart)
+        return Rate(middle, "given", error + max(apart, SAME * middle / 1000))
     return Rate(middle, "given", error + apart, None, low, high)
 
 

@@ -169,13 +169,16 @@ def test_a_rate_has_the_digits_that_are_sure(rate, off, low, high, words: str, c
 
 
 def test_tokens_may_become_equal_though_the_rate_is_one() -> None:
-    one = rs.atlas(only=("cross-attention",), around=("bare",), tokens=8, dim=4).mixers[0]
+    found = rs.atlas(only=("cross-attention",), around=("bare",), tokens=8, dim=4)
+    one = found.mixers[0]
     assert one.rate == pytest.approx(1, abs=1e-9)
     assert one.collapses
     assert one.fall is not None
     assert one.fall < 0.99
     assert "fall as changes of the common token do" in one.words
     assert "do not all fall" not in one.words
+    (cells,) = found.chart().pictures[0].cells  # type: ignore[union-attr]
+    assert not cells[PLACES.index("kept")].text
 
 
 def test_the_picture_has_every_layer_where_its_order_and_rate_put_it() -> None:
