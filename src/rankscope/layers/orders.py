@@ -208,7 +208,8 @@ def _is_dead(found: Reading, known: list[tuple[float, float]], lost: float, size
     if found.order is None or size is None:
         return False
     value = next(value for scale, value in known if scale == found.low)
-    return value * (lost / found.low) ** found.order > 10 * RESOLVED * size.floor
+    continued: float = value * (lost / found.low) ** found.order
+    return continued > 10 * RESOLVED * size.floor
 
 
 def _jumps(below: Size | None, above: Size | None) -> bool:
