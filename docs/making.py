@@ -502,7 +502,7 @@ class Picture:
         args = Asked.read(self.command).args
         with _elsewhere() as folder:
             made = folder / args[args.index(self.option) + 1]
-            if self.panel is not None or args[0] == "reproduce":
+            if self.panel is not None or args[0] == "reproduce" or made.suffix == ".svg":
                 _draw_again(args, made, self.panel)
             else:
                 _run(args)
@@ -522,7 +522,11 @@ def _draw_again(args: tuple[str, ...], made: Path, panel: int | None) -> None:
     found = Path("found.json")
     found.write_text(json_of(shlex.join(("rankscope", *args[:place], *args[place + 2 :]))), "utf-8")
     chart = Finding.load(found).chart()
-    (chart if panel is None else Chart([chart.pictures[panel - 1]])).save(made)
+    chart = chart if panel is None else Chart([chart.pictures[panel - 1]])
+    if made.suffix == ".svg":  # an image on a page has no pointer
+        made.write_text(str(chart.svg(tips=False)), "utf-8")
+    else:
+        chart.save(made)
 
 
 def pictures() -> list[Picture]:

@@ -81,16 +81,29 @@ class LayerFacts(Value):
     """Smallest scale at which a draw meets a kink of the layer; orders are read below it. Null where none was met."""
 
     rate: Number = None
-    """Factor per layer of what is unequal over what is equal, near consensus; null unless an order is one."""
+    """Factor per layer of what is unequal over what is equal, near consensus; null unless an order is one.
+
+    Where no row is found that the layer maps to a multiple of itself, and the factor depends on the row, it is the
+    median of the draws.
+    """
 
     rate_normed: Number = None
     """The same with every token brought to one length after every layer; of layers that keep directions alone."""
 
     rate_at: Literal["fixed point", "given"] | None = None
-    """Whether the rate is taken at a row that the layer maps to a multiple of itself, or at the row that was drawn."""
+    """Whether the rate is taken at a row that the layer maps to a multiple of itself, or at rows that were drawn."""
+
+    rate_low: Number = None
+    """Smallest rate of the draws of x, where it depends on x; the rate is their median. Else null."""
+
+    rate_high: Number = None
+    """Largest rate of the draws of x, where it depends on x. Else null."""
 
     rate_uncertainty: Number = None
-    """How far the rate may be off: from the arithmetic, and from a row that is no fixed point."""
+    """How far the rate may be off: from the arithmetic, and from draws of x that give another."""
+
+    rate_normed_uncertainty: Number = None
+    """How far the rate with tokens at one length may be off."""
 
     rate_missing: NoRate | None = None
     """Why there is no rate though an order is one; null where there is a rate, or where no order is one."""
@@ -122,6 +135,12 @@ NEAR_ORDER = 0.02
 
 KEPT = 1 - 1e-6
 """A rate from here on keeps differences for ever."""
+
+NO_RATE = 1e-9
+"""A smaller rate is nothing but rounding."""
+
+SETTLED = 0.1
+"""A rate that may be off by more than this share of itself has hardly one sure digit: its ends are said instead."""
 
 MOST_SENTENCES = 4
 """Layers that get a sentence each in the conclusion; of more, one sentence counts them."""
@@ -201,16 +220,16 @@ def _fall(facts: LayerFacts) -> str:
     """What becomes of small differences, as part of a sentence."""
     whole, turned = facts.residual_order, facts.direction_order
     if facts.consensus == "directions" or whole is None:
-        return "differences of direction " + _power(turned, facts.rate)
+        return "differences of direction " + _power(turned, facts)
     if whole == turned or (turned is not None and abs(whole - turned) <= NEAR_ORDER):
-        return "differences between tokens " + _power(whole, facts.rate)
+        return "differences between tokens " + _power(whole, facts)
     return (
-        f"differences between tokens {_power(whole, facts.rate)}, but those of their directions "
+        f"differences between tokens {_power(whole, facts)}, but those of their directions "
         f"{_power(turned, None)}"
     )
 
 
-def _power(order: float | None, rate: float | None) -> str:
+def _power(order: float | None, facts: LayerFacts | None) -> str:
     if order is None:
         return "have no order"
     if math.isinf(order):
@@ -219,11 +238,70 @@ def _power(order: float | None, rate: float | None) -> str:
     if abs(order - 1) > NEAR_ORDER:
         near = named.get(round(order)) if abs(order - round(order)) <= NEAR_ORDER else None
         return near or f"are raised to the power {number(order)} by every layer"
-    if rate is None:
+    if facts is None or facts.rate is None:
         return "change by a factor per layer"
-    if abs(rate - 1) <= 1 - KEPT:
+    if falls_beside_the_row(facts):
+        return f"fall as changes of the common token do, {_measured_fall(facts)}"
+    low, high = ends_of(facts)
+    if is_settled(facts) and abs(facts.rate - 1) <= 1 - KEPT:
         return "do not all fall"
-    return f"{'fall' if rate < 1 else 'grow'} by a factor {rate_text(rate)} per layer"
+    verb = "fall" if high < 1 else "grow" if low > 1 else "change"
+    return f"{verb} {factor_words(facts)}"
+
+
+def falls_beside_the_row(facts: LayerFacts) -> bool:
+    """Whether tokens become equal although the rate is one.
+
+    The rate compares differences between tokens with changes of the row that they have in common. A layer that treats
+    every token by itself, such as attention to a fixed memory, does the same to both. If it brings every token to one
+    place, both vanish, and the common row stays.
+    """
+    return (
+        facts.rate is not None
+        and is_settled(facts)
+        and abs(facts.rate - 1) <= 1 - KEPT
+        and facts.collapses is True
+    )
+
+
+def _measured_fall(facts: LayerFacts) -> str:
+    return (
+        "and both vanish over depth"
+        if facts.fall is None
+        else f"and over depth both vanish, by a factor {number(facts.fall)} per layer"
+    )
+
+
+def ends_of(facts: LayerFacts) -> tuple[float, float]:
+    """Between which numbers the rate is: those of the draws where it depends on the tokens, else those of rounding."""
+    rate, off = facts.rate or 0.0, facts.rate_uncertainty or 0.0
+    if facts.rate_low is not None and facts.rate_high is not None:
+        return facts.rate_low, facts.rate_high
+    return max(rate - off, 0.0), rate + off
+
+
+def is_settled(facts: LayerFacts) -> bool:
+    """Whether the rate is one number, not an interval."""
+    return facts.rate is None or (facts.rate_uncertainty or 0.0) <= max(SETTLED * facts.rate, NO_RATE)
+
+
+def factor_words(facts: LayerFacts, digits: int = 4) -> str:
+    """By which factor: with the digits that are sure, or why there is no one number, and between which it is."""
+    low, high = (number(one, 2) for one in ends_of(facts))
+    rate, off = facts.rate or 0.0, facts.rate_uncertainty or 0.0
+    if is_settled(facts):
+        shown = f" ± {number(off, 1)}" if off > 10.0**-digits * max(rate, NO_RATE) and rate > NO_RATE else ""
+        return f"by a factor {rate_text(rate, digits, off)}{shown} per layer"
+    if facts.rate_low is not None:
+        return f"by a factor per layer that depends on the tokens ({low} to {high} at three random ones)"
+    return f"by a factor per layer that is not settled ({low} to {high})"
+
+
+def rate_cell(facts: LayerFacts, digits: int = 6) -> str:
+    """The rate in a cell: with the digits that are sure, or as an interval."""
+    if is_settled(facts):
+        return rate_text(facts.rate, digits, facts.rate_uncertainty)
+    return " to ".join(number(one, 2) for one in ends_of(facts))
 
 
 def speed_of(facts: LayerFacts) -> float | None:
@@ -234,7 +312,12 @@ def speed_of(facts: LayerFacts) -> float | None:
     order = facts.residual_order if facts.consensus != "directions" else facts.direction_order
     if order is None:
         return None
-    return 0.0 if order > 1 + NEAR_ORDER else facts.rate
+    return 0.0 if order > 1 + NEAR_ORDER else factor_of(facts)
+
+
+def factor_of(facts: LayerFacts) -> float | None:
+    """By what differences change per layer: the rate, or the measured fall where the common token changes alike."""
+    return facts.fall if falls_beside_the_row(facts) else facts.rate
 
 
 def order_text(order: float | None) -> str:
@@ -250,13 +333,24 @@ def order_text(order: float | None) -> str:
     return number(float(round(order)) if abs(order - round(order)) <= NEAR_ORDER else order)
 
 
-def rate_text(rate: float | None, digits: int = 4) -> str:
-    """A rate in a cell; one that is rounding alone is written as such.
+def rate_text(rate: float | None, digits: int = 4, off: float | None = None) -> str:
+    """A rate with at most so many digits, and none below the first of how far it may be off.
+
+    One that is rounding alone is written as such; one of which no digit is sure keeps its first, after a ~.
 
     >>> rate_text(0.896142), rate_text(1e-31), rate_text(None)
     ('0.8961', '< 1e-9', '-')
+    >>> rate_text(0.556444, 6, 0.033), rate_text(0.9975, 6, 0.097), rate_text(0.0144, 6, 0.011)
+    ('0.56', '1', '~0.01')
     """
-    return "< 1e-9" if rate is not None and rate < 1e-9 else number(rate, digits)
+    if rate is not None and rate < NO_RATE:
+        return "< 1e-9"
+    if rate is None or not off:
+        return number(rate, digits)
+    # 0.097 is a tenth: its first digit is the one that it has after rounding
+    sure = math.floor(math.log10(rate)) - math.floor(math.log10(float(f"{off:.0e}"))) + 1
+    about = "~" if off > SETTLED * rate else ""
+    return about + number(rate, max(1, min(digits, sure)))
 
 
 class AtlasFinding(Finding):
@@ -383,7 +477,8 @@ class AtlasFinding(Finding):
             title=f"How fast each kind of layer makes tokens equal{named}",
             notes=(
                 "Left: at once. Right: never. A number is the order of the residual where it is above one, else its "
-                f"rate per layer; {RING} stands where the directions of tokens differ from that.",
+                f"rate per layer (~ where it depends on the tokens); {RING} stands where the directions of tokens "
+                "differ from that.",
             ),
         )
 
@@ -391,7 +486,7 @@ class AtlasFinding(Finding):
         found = {(one.name, one.around): one for one in self.mixers}
         names = list(dict.fromkeys(one.name for one in self.mixers))
         return Grid(
-            title="With skips and norms",
+            title="With skips and norms" if any("norm" in one for one in arounds) else "With skips",
             rows=names,
             columns=list(arounds),
             cells=[[_cell(found.get((name, around))) for around in arounds] for name in names],
@@ -452,8 +547,8 @@ def _map(group: str, mixers: Sequence[MixerFacts]) -> Grid:
     """One row per layer: a cell where its residual stands, and a ring where its directions do if that is elsewhere."""
     cells = []
     for one in mixers:
-        turned = _place(one.direction_order, one.rate)
-        place = turned if one.consensus == "directions" else _place(one.residual_order, one.rate)
+        turned = _place(one.direction_order, factor_of(one))
+        place = turned if one.consensus == "directions" else _place(one.residual_order, factor_of(one))
         row = [GridCell(None) for _ in PLACES]
         if turned != place:
             row[turned] = GridCell(None, text=RING, tip=one.words)
@@ -476,7 +571,9 @@ def _figure(one: LayerFacts) -> str:
     order = one.direction_order if one.consensus == "directions" else one.residual_order
     if order is None:
         return NOTHING
-    return order_text(order) if one.rate is None or order > 1 + NEAR_ORDER else rate_text(one.rate)
+    if one.rate is None or order > 1 + NEAR_ORDER:
+        return order_text(order)
+    return number(one.fall) if falls_beside_the_row(one) else rate_text(one.rate, 4, one.rate_uncertainty)
 
 
 def _cell(one: MixerFacts | None) -> GridCell:
@@ -516,8 +613,8 @@ def _row(one: MixerFacts) -> list[Cell | str]:
         one.consensus,
         order_text(one.residual_order),
         order_text(one.direction_order),
-        rate_text(one.rate, 6),
-        rate_text(one.rate_normed, 6),
+        rate_cell(one),
+        rate_text(one.rate_normed, 6, one.rate_normed_uncertainty),
         depth,
         clipped(one.words, 200),
     ]

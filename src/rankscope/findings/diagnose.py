@@ -257,7 +257,7 @@ class DiagnoseFinding(Finding):
             if one.name in SOFT and (one.name != "clones" or fallen or not self.copies_of_torch):
                 yield self._law(one)
         has_logits = any(one.name == "logits" for one in broken)
-        for note in self.mechanism.notes if self.mechanism is not None else ():
+        for note in self.mechanism.observations if self.mechanism is not None else ():
             if note.is_ill and not (note.name == "saturated" and has_logits):
                 yield FoundCause(
                     name=note.name,

@@ -6,7 +6,15 @@ from typing import Any, ClassVar
 from rankscope.charts import Bar, Bars, Chart
 from rankscope.core.words import NOTHING, count, number, ranges
 from rankscope.document import Column, Document, Facts, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.findings.atlas import LayerFacts
+from rankscope.findings.atlas import (
+    LayerFacts,
+    ends_of,
+    factor_words,
+    falls_beside_the_row,
+    is_settled,
+    rate_cell,
+    rate_text,
+)
 from rankscope.findings.base import Finding
 
 
@@ -83,16 +91,21 @@ class LayersFinding(Finding):
     def notes(self) -> tuple[str, ...]:
         """What numbers mean, and what limits them."""
         coarse = sorted({one.precision for one in self.blocks} - {"float64"})
-        kinks = [one.kink for one in self.blocks if one.kink is not None]
+        kinks = [one.kink for one in self.blocks if one.kink is not None and not _is_above(one)]
+        above = [one.kink for one in self.blocks if one.kink is not None and _is_above(one)]
         said = {
             f"The layer computes in {', '.join(coarse)}: floors are those of that arithmetic.": bool(coarse),
             f"Orders are read below a kink at the scale {number(min(kinks, default=None))}.": bool(kinks),
+            f"Orders are read above a kink at the scale {number(min(above, default=None))}: below it too few scales "
+            "are above rounding.": bool(above),
             "A state starts at zero: orders and rates are those of the second half of the tokens.": any(
                 one.from_token for one in self.blocks
             ),
             "No row was found that the layer maps to a multiple of itself: the rate is that at a random row.": any(
-                one.rate_at == "given" for one in self.blocks
+                one.rate_at == "given" and one.rate_low is None for one in self.blocks
             ),
+            "No row was found that the layer maps to a multiple of itself, and the rate depends on the row: it is the "
+            "median of three random ones.": any(one.rate_low is not None for one in self.blocks),
         }
         return tuple(words for words, holds in said.items() if holds)
 
@@ -131,8 +144,20 @@ class LayersFinding(Finding):
 
     def _bars(self, name: str) -> list[Bar]:
         known = [(one.block, getattr(one, name)) for one in self.blocks]
+        ends = {
+            one.block: (one.rate_low, one.rate_high) for one in self.blocks if name == "rate" and one.rate_low
+        }
+        texts = {one.block: fact(one, name) for one in self.blocks}
         return [
-            Bar(f"block {at}", value) for at, value in known if value is not None and math.isfinite(value)
+            Bar(
+                f"block {at}",
+                value,
+                text=texts[at],
+                low=ends.get(at, NO_ENDS)[0],
+                high=ends.get(at, NO_ENDS)[1],
+            )
+            for at, value in known
+            if value is not None and math.isfinite(value)
         ]
 
     def _table(self) -> Tabular:
@@ -147,6 +172,14 @@ class LayersFinding(Finding):
             columns=columns,
             rows=[[str(one.block), *(fact(one, name) for name in names)] for one in self.blocks],
         )
+
+
+NO_ENDS = (None, None)
+
+
+def _is_above(facts: LayerFacts) -> bool:
+    """Whether the smallest scale at which an order was read is above the kink."""
+    return facts.kink is not None and facts.scales is not None and facts.scales[0] >= facts.kink
 
 
 SHOWN = {
@@ -190,7 +223,13 @@ def law_of(facts: LayerFacts) -> str:
         f"directions have the order {_order(q)}" if q is not None else "a token has no direction",
     ]
     if facts.rate is not None:
-        said.append(f"the factor per layer is {number(facts.rate, 6)}")
+        low, high = (number(one, 2) for one in ends_of(facts))
+        about = "depends on the tokens" if facts.rate_low is not None else "is not settled"
+        said.append(
+            f"the factor per layer is {rate_text(facts.rate, 6, facts.rate_uncertainty)}"
+            if is_settled(facts)
+            else f"the factor per layer {about} ({low} to {high})"
+        )
     return ", ".join(said)
 
 
@@ -218,11 +257,9 @@ def said_of(who: str, facts: LayerFacts) -> list[str]:
         what = "become equal in one layer" if q == math.inf else f"differ by the order s^{_order(q)}"
         said.append(f"Directions{later} {what}.")
     if facts.rate is not None:
-        off = facts.rate_uncertainty
-        coarse = f" ± {number(off, 2)}" if off is not None and off > 1e-6 else ""
-        said.append(
-            f"Near consensus the residual changes by a factor {number(facts.rate, 6)}{coarse} per layer."
-        )
+        said.append(f"Near consensus the residual changes {factor_words(facts, 6)}.")
+        if falls_beside_the_row(facts):
+            said.append("Changes of the common token fall just as fast, and over depth both vanish.")
     elif (p is not None and abs(p - 1) < 0.05) or (p is None and q is not None and abs(q - 1) < 0.05):
         said.append(
             "There is no rate: the layer has no derivative at equal tokens, or nothing is common there."
@@ -246,6 +283,13 @@ def fact(facts: LayerFacts, name: str) -> str:
             return str(value)
         case tuple():
             return f"{number(value[0])} to {number(value[1])}"
+    match name:
+        case "rate":
+            return rate_cell(facts)
+        case "rate_normed":
+            return rate_text(value, 6, facts.rate_normed_uncertainty)
+        case "rate_uncertainty":
+            return number(value, 2)
     return _order(value) if name.endswith("_order") else number(value, 6)
 
 

@@ -26,7 +26,7 @@ class Question:
         command: shows it; ``shows`` says which part of its output the page quotes.
         proven: what a proof says, and where it is.
         measured: what was only run, and how far that goes.
-        picture: a file of the docs with what it shows; empty where none helps.
+        picture: a file of the docs with what it shows.
         pages: where to read on.
     """
 
@@ -36,9 +36,9 @@ class Question:
     command: str
     proven: str
     measured: str
+    picture: tuple[str, str]
     shows: str = "words"
     when: When = "papers"
-    picture: tuple[str, str] = ("", "")
     pages: tuple[str, ...] = ()
 
 
@@ -136,6 +136,7 @@ QUESTIONS = (
         "--around bare",
         proven="The eigenvalues, computed from the mask with a certified bracket (`rankscope list masks --tokens 64`).",
         measured="Nothing beyond: the rate near consensus is that eigenvalue for any such mask.",
+        picture=("bigbird.svg", "Windows, and what global tokens make of them"),
         pages=("atlas.md",),
     ),
     Question(
@@ -148,6 +149,10 @@ QUESTIONS = (
         proven="The direction order is never below the residual order ([proofs](proofs.md)); that it is two here "
         "is not proven.",
         measured="Both orders at random weights.",
+        picture=(
+            "linformer.svg",
+            "Linformer with random projections, and with projections whose rows sum to one",
+        ),
         pages=("atlas.md",),
     ),
     Question(
@@ -172,6 +177,7 @@ QUESTIONS = (
         when="test",
         proven="The order three holds at every width.",
         measured="Three widths, four seeds each; other initialisations move the constant.",
+        picture=("wider.svg", "The residual of attention alone at three widths"),
         pages=("collapse.md",),
     ),
     Question(
@@ -183,6 +189,7 @@ QUESTIONS = (
         when="test",
         proven="Bounds multiply over layers ([predict](predict.md)).",
         measured="The forecast is a mean-field formula, checked against random networks.",
+        picture=("deeper.svg", "What is forecast of untrained networks of four depths"),
         pages=("predict.md",),
     ),
     Question(
@@ -206,6 +213,7 @@ QUESTIONS = (
         command="rankscope atlas --only rnn,gru,lstm,rwkv --around bare",
         proven="Nothing about these layers: order one is what a smooth map has unless something cancels.",
         measured="The factor, at random weights and after the first half of the tokens.",
+        picture=("recurrent.svg", "Recurrent layers, from the middle token on"),
         pages=("atlas.md", "scan.md"),
     ),
     Question(
@@ -214,25 +222,25 @@ QUESTIONS = (
         answer="In a layer whose channels are decaying averages of the past, stacked copies without skips make "
         "tokens alike at a fixed rate, as under a causal mask. A strong enough skip keeps them apart at any "
         "given depth.",
-        command="rankscope claims lambda-skip",
-        shows='from "lambda-skip" to "lambda-skip"',
-        when="test",
+        command="rankscope atlas --only mamba,diagonal-state-space --around bare,skip",
         proven="The angle between two tokens falls by at most 2 arcsin(c / lambda) per layer "
         "([claims](claims.md#lambda-skip)).",
-        measured="That such layers collapse without skips, for one linear state space with a norm.",
-        pages=("claims.md",),
+        measured="The factors, at random weights and after the first half of the tokens; that one linear state space "
+        "with a norm collapses without skips.",
+        picture=("state-space.svg", "State-space layers, bare and with a skip"),
+        pages=("atlas.md", "claims.md"),
     ),
     Question(
         name="graphs",
         question="Is over-smoothing in graph networks the same thing?",
         answer="Yes: a graph is a mask, and the rate is the second eigenvalue of the neighbourhood average, with or "
         "without attention. The symmetric GCN makes nodes parallel, not equal: their lengths stay apart by degree.",
-        command="rankscope claims gat-exponential",
-        shows='from "gat-exponential" to "gat-exponential"',
-        when="test",
+        command="rankscope atlas --only gcn@karate,random-walk-gcn@karate,gat@karate,random-walk-gcn@cycle:20 "
+        "--around bare",
         proven="Exponential fall for GCN (Oono and Suzuki 2020) and graph attention (Wu et al. 2023), "
         "[run here](claims.md#gat-exponential).",
         measured="That five graphs fall at that eigenvalue over 400 layers.",
+        picture=("graphs.svg", "Layers of graphs fall at the second eigenvalue of the neighbourhood average"),
         pages=("claims.md", "atlas.md"),
     ),
     Question(
@@ -245,6 +253,7 @@ QUESTIONS = (
         proven="Nothing special to images.",
         measured="The forecast for an untrained network of that shape; `rankscope scan MODEL --images folder` for "
         "yours.",
+        picture=("vision.svg", "What is forecast of untrained vision transformers"),
         pages=("scan.md", "predict.md"),
     ),
     Question(
@@ -299,6 +308,7 @@ QUESTIONS = (
         when="docs",
         proven="Lower bounds for a given network, by `certify --require-lower`.",
         measured="What each change does to the tokens of this network; not what it does to training.",
+        picture=("balance.svg", "What each change of skips and branches keeps of a random network"),
         pages=("ablate.md",),
     ),
     Question(
@@ -381,7 +391,7 @@ def _section(one: Question, known: dict[str, str]) -> str:
     lines = [f"## {one.question}", "", _wrapped(one.answer), ""]
     lines += ["```sh", one.command, "```", ""]
     lines += [f"<!-- made by: {asked} -->", "```text", f"{known.get(asked, '')}```", ""]
-    lines += [f"![{words}]({file})", ""] if file else []
+    lines += [f"![{words}]({file})", ""]
     lines += [_wrapped(f"*Proven:* {one.proven}"), "", _wrapped(f"*Measured:* {one.measured}"), ""]
     read = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in one.pages)
     return "\n".join([*lines, f"Read on: {read}.", ""])

@@ -85,13 +85,13 @@ def layer_facts(
     rate = normed = Rate(None, None)
     known: Linear | None = None
     if consensus == "kept" and residual.is_one:
-        rate, known = rate_at_consensus(layer, drawn[0])
+        rate, known = rate_at_consensus(layer, drawn)
     elif consensus == "directions" and direction.is_one:
-        rate = rate_of_directions(layer, drawn[0])
+        rate = rate_of_directions(layer, drawn)
     elif is_recurrent and residual.is_one:
-        rate = rate_of_tail(layer, drawn[0], from_token)
+        rate = rate_of_tail(layer, drawn, from_token)
     if consensus != "none" and direction.is_one:
-        normed = rate_with_norm(layer, drawn[0], known)
+        normed = rate_with_norm(layer, drawn, known)
     found = None if known is None else known.derivative
     if found is None and maps is None and consensus == "kept" and around == "bare" and tokens * dim <= DENSE:
         found = derivative(layer, drawn[0].equal, float(drawn[0].noise.norm()))
@@ -121,8 +121,11 @@ def layer_facts(
         kink=min(met, default=None),
         rate=rate.value,
         rate_normed=normed.value,
+        rate_normed_uncertainty=normed.error,
         rate_at=rate.at,
         rate_uncertainty=rate.error,
+        rate_low=rate.low,
+        rate_high=rate.high,
         rate_missing=rate.why,
         fall=end.fall if end is not None and has_fall else None,
         collapses=end.collapses if end is not None else None,
@@ -226,7 +229,13 @@ def _map_facts(
         "rank_cap": min(sum(ranks), layer.tokens),
     }
     if float(held.min()) >= -1e-12 and float((held.sum(dim=-1) - 1).abs().max()) <= 1e-9:
-        known |= {"entropy": float(entropy_of(held).mean()), "dobrushin": float(dobrushin_of(held).max())}
+        entropy = float(entropy_of(held).mean())
+        # A row that reads one token has none: what is left of it is the rounding of its entries.
+        floor = 4 * layer.tokens * torch.finfo(held.dtype).eps
+        known |= {
+            "entropy": entropy if entropy > floor else 0.0,
+            "dobrushin": float(dobrushin_of(held).max()),
+        }
     return known
 
 

@@ -104,7 +104,7 @@ def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare
     """The layer, after calls that show that it is one: right shape, same output every time, finite numbers.
 
     A module is copied to float64 and set to evaluation. What computes in float32, whatever it is given, is found from
-    its outputs, and its floors are those of float32.
+    its outputs, and its floors are those of float32; what computes in less is refused.
     """
     if tokens < 2:
         raise ConfigError(
@@ -122,6 +122,13 @@ def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare
     _check_arguments(mixer, name)
     x = torch.randn(tokens, dim, generator=torch.Generator().manual_seed(tokens + dim), dtype=torch.float64)
     raw, dtype, batched = _first_call(mixer, x, name)
+    if dtype not in (torch.float32, torch.float64):
+        coarse = str(dtype).removeprefix("torch.")
+        raise ModelError(
+            f"{name} computes in {coarse}, whose numbers are {torch.finfo(dtype).eps:.2g} apart relative to their "
+            "size: small differences between tokens are lost in that, so that no order can be read; let it compute "
+            "in float32 or float64"
+        )
     layer = Layer(raw=raw, tokens=tokens, dim=dim, dtype=dtype, batched=batched, around=around, name=name)
     _check_size(layer, x)
     _check_repeats(layer, x)
@@ -201,8 +208,7 @@ def _module_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def _computes_in(out: Tensor, given: torch.dtype) -> torch.dtype:
     """The coarsest dtype that holds all outputs, where they fill it: what the layer computed in."""
-    found = computed_in([out.double()], given)
-    return found if found in (torch.float32, torch.float64) else torch.float32
+    return computed_in([out.double()], given)
 
 
 def _check_repeats(layer: Layer, x: Tensor) -> None:

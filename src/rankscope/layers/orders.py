@@ -180,9 +180,10 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
     if not known:
         return Reading(math.inf)
     below = [pair for pair in known if kink is None or pair[0] < kink]
-    for pairs in (below, known):
-        if found := _last_agreement(pairs):
+    if found := _last_agreement(below) or _last_agreement(known):
+        if lost is None or not _is_dead(found, known, lost, symmetric(lost)):
             return found
+        return Reading(math.inf, 0.0, _bisected(symmetric, lost, known[-1][0])[1])
     if lost is None:
         return Reading(None)
     # The value leaves what is resolved within a few scales: a high order, or a kink or jump below which it is zero.
@@ -196,6 +197,19 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
     if steep and steep[0] > STEEPEST:
         return Reading(math.inf, 0.0, edge)
     return _last_agreement(pairs, 5 * AGREE) or Reading(None)
+
+
+def _is_dead(found: Reading, known: list[tuple[float, float]], lost: float, size: Size | None) -> bool:
+    """Whether tokens are equal at the scale ``lost``, where the order that was read above it says they are not.
+
+    The law value ~ s^p is continued from the scales at which it was read. Where it would still be well resolved at the
+    scale at which nothing is left, a kink below which all tokens are equal stands between the two.
+    """
+    if found.order is None or size is None:
+        return False
+    value = next(value for scale, value in known if scale == found.low)
+    continued: float = value * (lost / found.low) ** found.order
+    return continued > 10 * RESOLVED * size.floor
 
 
 def _jumps(below: Size | None, above: Size | None) -> bool:

@@ -1,7 +1,7 @@
 """The rate of a layer near equal tokens: how much slower than its common row its residual grows, per layer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ from rankscope.findings.atlas import NoRate
 from rankscope.layers.derivatives import Derivative, derivative
 from rankscope.layers.layer import Layer
 from rankscope.layers.orders import Draw
-from rankscope.layers.spectra import ratio_of_radii
+from rankscope.layers.spectra import Radius, ratio_of_radii
 
 STEPS = 500
 """Applications of a layer after which no fixed point is hoped for."""
@@ -23,15 +23,23 @@ VANISHED = 1e-6
 FIXED = 1e-10
 """A row, or a profile, that moves by no more than this is fixed; times the round-off where that is coarser."""
 
+SAME = 1e-9
+"""Rates at two rows that differ by no more than this, relative to them, are one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate, where it was taken, and how far it may be off; None where there is none."""
+    """A rate, where it was taken, and how far it may be off; None where there is none.
+
+    Where it depends on the common row, it is the median of the draws, and ``low`` and ``high`` are their ends.
+    """
 
     value: float | None
     at: Literal["fixed point", "given"] | None
     error: float | None = None
     why: NoRate | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 def none(why: NoRate) -> Rate:
@@ -58,6 +66,8 @@ class Linear:
 
     derivative: Derivative
     output: Tensor
+    elsewhere: "tuple[Linear, ...]" = ()
+    """The same at the rows of the other draws, where the derivative depends on the row."""
 
     def with_norm(self) -> Derivative:
         """The derivative with every token brought to length one afterwards: that of y / |y| is (I - u u) / |y|."""
@@ -77,12 +87,13 @@ class Linear:
         return replace(self.derivative, products=products, terms=terms)
 
 
-def rate_at_consensus(layer: Layer, draw: Draw) -> tuple[Rate, Linear | None]:
+def rate_at_consensus(layer: Layer, drawn: Sequence[Draw]) -> tuple[Rate, Linear | None]:
     """Spectral radius of the derivative at 1 x modulo common rows over that on common rows, and the derivative.
 
     J maps common rows to common rows where the layer keeps consensus, so both operators are well defined. After many
     layers the residual has changed by the first per layer and the common row by the second.
     """
+    draw = drawn[0]
     resting = resting_row(layer, draw)
     off = float(draw.noise.norm())
     found = derivative(layer, resting.tokens, off)
@@ -91,33 +102,34 @@ def rate_at_consensus(layer: Layer, draw: Draw) -> tuple[Rate, Linear | None]:
         found = derivative(layer, resting.tokens, off)
     if found is None:
         return none("no derivative"), None
-    rate = _rate(layer, found, resting, draw, lambda one: derivative(layer, one, off))
-    return rate, Linear(found, layer.at(resting.tokens))
+    others = _elsewhere(layer, found, resting, drawn)
+    known = Linear(found, layer.at(resting.tokens), tuple(one for one in others if one is not None))
+    return _rate(found, resting, others), known
 
 
-def rate_of_directions(layer: Layer, draw: Draw) -> Rate:
+def rate_of_directions(layer: Layer, drawn: Sequence[Draw]) -> Rate:
     """The same at tokens c x of different lengths, whose profile c the layer reproduces: second over first.
 
     There is none where that profile leaves tokens without a length. Unnormalised retention is of degree three in its
     tokens, c_i becomes c_i sum_j g^(i-j) c_j^2 up to a factor, and of two tokens the longer one wins.
     """
-    resting = resting_profile(layer, draw)
+    resting = resting_profile(layer, drawn[0])
     if not _reaches_all(resting.profile):
         return none("tokens vanish")
-    off = float(draw.noise.norm())
-    found = derivative(layer, resting.tokens, off)
+    found = derivative(layer, resting.tokens, float(drawn[0].noise.norm()))
     if found is None:
         return none("no derivative")
-    return _rate(layer, found, resting, draw, lambda one: derivative(layer, one, off))
+    return _rate(found, resting, _elsewhere(layer, found, resting, drawn))
 
 
-def rate_with_norm(layer: Layer, draw: Draw, known: Linear | None) -> Rate:
+def rate_with_norm(layer: Layer, drawn: Sequence[Draw], known: Linear | None) -> Rate:
     """The rate with every token brought to one length after the layer; ``known`` is its derivative at equal tokens."""
     if known is not None:
-        found = ratio_of_radii(known.with_norm(), torch.ones(layer.tokens, dtype=torch.float64))
-        return none("nothing common") if found is None else Rate(found.value, "given", found.error)
+        ones = torch.ones(layer.tokens, dtype=torch.float64)
+        found = [ratio_of_radii(one.with_norm(), ones) for one in (known, *known.elsewhere)]
+        return none("nothing common") if found[0] is None else _over_rows(found[0], found[1:])
     normed = replace(layer, then=unit_tokens)
-    return rate_at_consensus(normed, replace_noise(normed, draw))[0]
+    return rate_at_consensus(normed, [replace_noise(normed, draw) for draw in drawn])[0]
 
 
 def replace_noise(normed: Layer, draw: Draw) -> Draw:
@@ -132,25 +144,25 @@ def unit_tokens(y: Tensor) -> Tensor:
     return unit
 
 
-def rate_of_tail(layer: Layer, draw: Draw, from_token: int) -> Rate:
+def rate_of_tail(layer: Layer, drawn: Sequence[Draw], from_token: int) -> Rate:
     """The rate of later tokens of a recurrent layer: what a token passes to itself over what equal tokens pass to it.
 
     The layer reads earlier tokens alone, so the eigenvalues of its derivative are those of its diagonal blocks.
     """
-    found = derivative(layer, draw.equal, float(draw.noise.norm()), terms=False)
-    if found is None:
+    first, *others = (derivative(layer, draw.equal, float(draw.noise.norm()), terms=False) for draw in drawn)
+    if first is None:
         return none("no derivative")
-    common = _passed_on(found, from_token)
-    if not common > 0:
+    found = _of_tail(first, from_token)
+    if found is None:
         return none("nothing common")
-    own = found.own_blocks(from_token)
-    # The same of the last token at another row shows how much the rate depends on the row.
-    error = found.error
-    elsewhere = derivative(layer, draw.equal.flip(1), float(draw.noise.norm()), terms=False)
-    if elsewhere is not None and (there := _passed_on(elsewhere, from_token)) > 0:
-        last = _modulus(elsewhere.own_blocks(layer.tokens - 1)[0])
-        error += abs(last / there - _modulus(own[-1]) / common)
-    return Rate(max(map(_modulus, own)) / common, "given", error)
+    return _over_rows(found, [None if one is None else _of_tail(one, from_token) for one in others])
+
+
+def _of_tail(found: Derivative, from_token: int) -> Radius | None:
+    common = _passed_on(found, from_token)
+    return (
+        Radius(max(map(_modulus, found.own_blocks(from_token))) / common, found.error) if common > 0 else None
+    )
 
 
 def _passed_on(found: Derivative, from_token: int) -> float:
@@ -165,27 +177,54 @@ def _modulus(matrix: Tensor) -> float:
     return float(torch.linalg.eigvals(matrix).abs().max())
 
 
-def _rate(
-    layer: Layer,
-    found: Derivative,
-    resting: Resting,
-    draw: Draw,
-    other: Callable[[Tensor], Derivative | None],
-) -> Rate:
+def _rate(found: Derivative, resting: Resting, others: Sequence[Linear | None]) -> Rate:
     first = ratio_of_radii(found, resting.profile)
     if first is None:
         return none("nothing common")
     if resting.is_fixed:
         return Rate(first.value, "fixed point", first.error)
-    # The derivative at another row shows how much the rate depends on the row; of a linear layer it does not.
-    elsewhere = torch.outer(resting.profile, resting.row.flip(0))
-    before, after = found.times(draw.r), _times(layer, elsewhere, draw.r)
-    error = first.error
-    if float((before - after).norm()) > 1e-6 * float(before.norm()):
-        there = other(elsewhere)
-        second = None if there is None else ratio_of_radii(there, resting.profile)
-        error += abs(second.value - first.value) if second is not None else first.value
-    return Rate(first.value, "given", error)
+    there = [None if one is None else ratio_of_radii(one.derivative, resting.profile) for one in others]
+    return _over_rows(first, there)
+
+
+def _over_rows(first: Radius, others: Sequence[Radius | None]) -> Rate:
+    """The median of what the draws of a common row give, with its ends; of one that does not depend on it the first.
+
+    A row at which there is no rate leaves it open altogether.
+    """
+    found = sorted([first, *(one for one in others if one is not None)])
+    error = max(one.error for one in found)
+    if not others:
+        return Rate(first.value, "given", error)
+    low, middle, high = found[0].value, found[(len(found) - 1) // 2].value, found[-1].value
+    apart = max(high - middle, middle - low)
+    if None in others:
+        return Rate(middle, "given", error + max(apart, middle))
+    if apart <= SAME * middle:
+        return Rate(middle, "given", error + max(apart, SAME * middle / 1000))
+    return Rate(middle, "given", error + apart, None, low, high)
+
+
+def _elsewhere(
+    layer: Layer, found: Derivative, resting: Resting, drawn: Sequence[Draw]
+) -> list[Linear | None]:
+    """The derivative at the rows of the other draws, with the same profile; none where the row does not matter.
+
+    It does not where the layer maps its row to a multiple of itself, since there it is for ever, nor where the
+    derivative is the same at another row.
+    """
+    if resting.is_fixed:
+        return []
+    length, off = resting.row.norm(), float(drawn[0].noise.norm())
+    places = [torch.outer(resting.profile, one.x / one.x.norm() * length) for one in drawn[1:]]
+    before, after = found.times(drawn[0].r), _times(layer, places[0], drawn[0].r)
+    if float((before - after).norm()) <= 1e-6 * float(before.norm()):
+        return []
+    there = [derivative(layer, place, off) for place in places]
+    return [
+        None if one is None else Linear(one, layer.at(place))
+        for one, place in zip(there, places, strict=True)
+    ]
 
 
 def _times(layer: Layer, at: Tensor, direction: Tensor) -> Tensor:

@@ -185,5 +185,7 @@ def _floor(one: MixerFacts, fact: str) -> float:
     """What is not known of a fact: of an order how far it may be from a whole number, of a rate its uncertainty."""
     if fact.endswith("order"):
         return NEAR_ORDER
-    rounding = 64 * float(torch.finfo(dtype_named(one.precision)).eps)
-    return max(one.rate_uncertainty or 0.0, rounding) if fact == "rate" else rounding
+    eps = float(torch.finfo(dtype_named(one.precision)).eps)
+    # What an eigenvalue is off by is read from errors drawn at random: near rounding only its order is known.
+    off = {"rate": one.rate_uncertainty, "rate_normed": one.rate_normed_uncertainty}
+    return max(off[fact] or 0.0, 4096 * eps) if fact in off else 64 * eps

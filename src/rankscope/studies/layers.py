@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from rankscope.core.numerics import threads_for
 from rankscope.core.words import article
-from rankscope.errors import ConfigError, Option, RankscopeError, options
+from rankscope.errors import ConfigError, Option, RankscopeError, is_out_of_memory, options
 from rankscope.findings.asked import OF_A_MODEL
 from rankscope.findings.layers import DEFINITIONS, BlockFacts, LayersFinding
 from rankscope.findings.rate import RateConfig
@@ -67,11 +68,30 @@ def layer_in(source: Any, *, has_blocks: bool) -> GivenLayer | None:
         raise ConfigError(
             f"{name!r} is {article(type(source).__name__)}; expected a function of tokens, or a torch.nn.Module"
         )
+    if name and isinstance(source, type) and not _makes_a_model(source):
+        raise ConfigError(
+            f"{name!r} is a class, and a layer is an instance of one, or a function of tokens; write "
+            f"'mixer = {name}(...)' into the file and name that"
+        )
     if isinstance(source, type) or not callable(source) or isinstance(source, MODELS):
         return None
     if isinstance(source, nn.Module) and (has_blocks or _has_blocks(source)):
         return None
     return GivenLayer(source, name or getattr(source, "__name__", type(source).__name__))
+
+
+def _makes_a_model(kind: type) -> bool:
+    """Whether the class can be called without arguments, as one that names a model is, and gives one with blocks."""
+    if not issubclass(kind, nn.Module):
+        return False
+    with torch.random.fork_rng(devices=()):
+        try:
+            made = kind()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+    return _has_blocks(made)
 
 
 def _has_blocks(module: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """The questions: one list, from which both the page and the listing come."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,7 @@ def test_every_question_is_answered_in_two_sentences_without_made_numbers(one: Q
     assert one.measured.endswith(".")
     for page in one.pages:
         assert (DOCS / page).exists()
-    if one.picture[0]:
-        assert (DOCS / one.picture[0]).exists()
+    assert (DOCS / one.picture[0]).exists()
 
 
 def test_the_page_is_made_from_the_list_and_every_command_was_run() -> None:
@@ -50,6 +50,16 @@ def test_outputs_of_the_old_page_are_kept_and_others_are_empty() -> None:
     filled = fresh[: first.end("text")] + "made before\n" + fresh[first.end("text") :]
     assert questions_page(filled) == filled
     assert "made before" not in questions_page(filled.replace(first["asked"], "rankscope list masks"))
+
+
+def test_a_picture_of_a_question_alone_is_drawn_by_its_own_command_and_is_small() -> None:
+    drawn = tomllib.loads((DOCS / "pictures.toml").read_text("utf-8"))
+    own = {one.picture[0]: one for one in QUESTIONS if drawn[one.picture[0]]["page"] == "questions.md"}
+    assert len(own) >= 9
+    for file, one in own.items():
+        assert drawn[file]["command"] == f"{one.command} --plot {file}"
+        assert drawn[file]["title"] == one.picture[1]
+        assert (DOCS / file).stat().st_size <= 40_000, file
 
 
 def test_the_listing_says_the_same() -> None:

@@ -94,6 +94,41 @@ def test_a_nilpotent_map_has_the_rate_zero_exactly() -> None:
     assert (found.rate, found.fall, found.collapses) == (0.0, 0.0, True)
 
 
+def turned_by_its_row(x: Tensor) -> Tensor:
+    """Differences times c(m), m the mean, and all turned: at 1 m the rate is c(m), and no row comes to rest."""
+    mean = x.mean(dim=0)
+    share = 0.1 + 0.8 * mean[0].square() / mean.square().sum()
+    return (mean + share * (x - mean)) @ torch.linalg.matrix_exp(normal(DIM, DIM) - normal(DIM, DIM).mT)
+
+
+def test_a_rate_that_depends_on_the_row_has_the_ends_of_the_draws() -> None:
+    found = facts(turned_by_its_row, depth=False)
+    generator, expected = torch.Generator().manual_seed(0), list[float]()
+    for _ in range(3):
+        row = torch.randn(DIM, dtype=torch.float64, generator=generator)
+        torch.randn(TOKENS, DIM, dtype=torch.float64, generator=generator)
+        expected.append(float(0.1 + 0.8 * row[0].square() / row.square().sum()))
+    low, middle, high = sorted(expected)
+    assert found.rate_at == "given"
+    assert (found.rate_low, found.rate, found.rate_high) == pytest.approx((low, middle, high), abs=1e-9)
+    assert found.rate_uncertainty == pytest.approx(max(high - middle, middle - low), abs=1e-9)
+    assert found.rate_normed_uncertainty is not None
+    assert found.rate_normed_uncertainty > 0.01
+
+
+def test_a_rate_that_does_not_depend_on_the_row_has_no_ends() -> None:
+    turn = torch.linalg.matrix_exp(normal(DIM, DIM) - normal(DIM, DIM).mT)
+    found = facts(mixing(CAUSAL, turn), depth=False)
+    assert (found.rate_at, found.rate_low, found.rate_high) == ("given", None, None)
+    assert found.rate_uncertainty is not None
+    assert found.rate_uncertainty < 1e-9
+
+
+def test_rows_that_read_one_token_have_no_entropy() -> None:
+    found = facts(lambda x: SHIFT @ x, depth=False)
+    assert found.entropy == 0.0
+
+
 def test_the_measured_fall_is_the_rate() -> None:
     found = facts(mixing(CAUSAL, W))
     assert found.fall == pytest.approx(0.5, abs=1e-3)
@@ -233,6 +268,15 @@ def test_below_a_jump_all_tokens_are_equal(jump, around) -> None:
     assert 0 < found.kink < 0.2
 
 
+@pytest.mark.parametrize("shrink", [nn.functional.softshrink, nn.functional.hardshrink])
+def test_below_a_dead_zone_all_tokens_are_equal_though_above_it_the_order_is_one(shrink) -> None:
+    found = facts(lambda x: x.mean(dim=0) + shrink(x - x.mean(dim=0), 1e-4))
+    assert (found.residual_order, found.direction_order) == (math.inf, math.inf)
+    assert found.kink is not None
+    assert 1e-5 < found.kink < 1e-3
+    assert found.rate is None
+
+
 def test_a_kink_at_equal_tokens_may_leave_nothing_on_one_side() -> None:
     noise = normal(TOKENS, DIM, seed=3)
     found = facts(lambda x: x.mean(dim=0) + torch.relu((x[0] - x[1]).sum()) * noise)
@@ -323,6 +367,8 @@ NO_LAYERS = {
     "is too large": (lambda x: 1e200 * x, "numbers of the size"),
     "is too small": (lambda x: 1e-200 * x, "numbers of the size"),
     "reads ids": (nn.Embedding(5, DIM), "no map"),
+    "computes in bfloat16": (lambda x: (CAUSAL.bfloat16() @ x.bfloat16()).double(), "computes in bfloat16"),
+    "computes in float16": (lambda x: CAUSAL.half() @ x.half(), "computes in float16"),
 }
 
 

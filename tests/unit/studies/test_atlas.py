@@ -12,7 +12,7 @@ import rankscope as rs
 from kit.findings import atlas as example
 from rankscope.cli import app
 from rankscope.errors import ConfigError, UnknownNameError
-from rankscope.findings.atlas import PLACES, AtlasConfig, MixerFacts
+from rankscope.findings.atlas import PLACES, AtlasConfig, MixerFacts, rate_cell
 from rankscope.layers.find import all_layers
 from rankscope.studies import atlas as study
 
@@ -140,6 +140,45 @@ def test_json_has_one_entry_per_name_and_around(tmp_path: Path) -> None:
 def test_each_kind_of_facts_has_its_sentence(name: str, words: str) -> None:
     one = next(one for one in example().mixers if one.name == name)
     assert one.words.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("rate", "off", "low", "high", "words", "cell"),
+    [
+        (0.896142, 1e-12, None, None, "fall by a factor 0.8961 per layer", "0.896142"),
+        (0.556444, 0.033, 0.52, 0.56, "fall by a factor 0.56 ± 0.03 per layer", "0.56"),
+        (
+            0.01444,
+            0.011,
+            0.0044,
+            0.0254,
+            "depends on the tokens (0.0044 to 0.025 at three",
+            "0.0044 to 0.025",
+        ),
+        (1.112, 0.26, 0.85, 1.37, "change by a factor per layer that depends", "0.85 to 1.4"),
+        (0.5, 0.2, None, None, "fall by a factor per layer that is not settled (0.3 to 0.7)", "0.3 to 0.7"),
+        (1.0, 1e-13, None, None, "do not all fall", "1"),
+        (1e-31, 1e-13, None, None, "fall by a factor < 1e-9 per layer", "< 1e-9"),
+    ],
+)
+def test_a_rate_has_the_digits_that_are_sure(rate, off, low, high, words: str, cell: str) -> None:
+    given = {"rate": rate, "rate_uncertainty": off, "rate_low": low, "rate_high": high, "collapses": False}
+    one = example().mixers[2].model_copy(update={**given, "direction_order": 1.0})
+    assert words in one.words
+    assert rate_cell(one) == cell
+
+
+def test_tokens_may_become_equal_though_the_rate_is_one() -> None:
+    found = rs.atlas(only=("cross-attention",), around=("bare",), tokens=8, dim=4)
+    one = found.mixers[0]
+    assert one.rate == pytest.approx(1, abs=1e-9)
+    assert one.collapses
+    assert one.fall is not None
+    assert one.fall < 0.99
+    assert "fall as changes of the common token do" in one.words
+    assert "do not all fall" not in one.words
+    (cells,) = found.chart().pictures[0].cells  # type: ignore[union-attr]
+    assert not cells[PLACES.index("kept")].text
 
 
 def test_the_picture_has_every_layer_where_its_order_and_rate_put_it() -> None:

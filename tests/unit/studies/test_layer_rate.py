@@ -25,6 +25,10 @@ def pooled(x):
     return x.mean(0)
 
 number = 3
+
+class Mixer(torch.nn.Linear):
+    def __init__(self, dim=3):
+        super().__init__(dim, dim)
 '''
 
 
@@ -51,6 +55,8 @@ def test_a_function_in_a_file_is_a_layer(file) -> None:
     [
         (["pooled"], "no map of"),
         (["number"], "'number' is an int"),
+        (["Mixer"], "'Mixer' is a class"),
+        (["Mixer", "--tokens", "8"], "'Mixer' is a class"),
         (["mixer", "--tokens", "1"], "--tokens 1"),
         (["mixer", "--heads", "2"], "--heads has no effect on a layer"),
         (["mixer", "--black-box"], "--black-box has no effect on a layer"),
@@ -124,6 +130,7 @@ def test_a_black_box_needs_a_model_and_what_stands_around_needs_a_layer() -> Non
         rate(around="skip", layers=16)
 
 
+@pytest.mark.slow
 def test_experts_are_multiplied_one_by_one_in_float64() -> None:
     """Fused products of experts have no float64; the model itself keeps them."""
     torch.manual_seed(0)
