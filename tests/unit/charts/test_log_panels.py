@@ -112,7 +112,7 @@ def test_a_heading_stands_over_all_pictures() -> None:
 
 
 def test_without_a_title_nothing_moves() -> None:
-    plain = read(str(Chart([bars(), bars()], notes=["not shown without a title"]).svg()))
+    plain = read(str(Chart([bars(), bars()]).svg()))
     assert not plain.findall(f"{SVG}text")
     assert [one.attrib["transform"] for one in plain.findall(f"{SVG}g")] == [
         "translate(0 0)",
