@@ -226,14 +226,17 @@ def scan() -> ScanFinding:
 
 @cache
 def diagnose() -> DiagnoseFinding:
-    """A post-norm encoder whose copied layers make tokens equal: laws, causes, a probe, remedies with their code."""
+    """A post-norm encoder with large copied layers: tokens are equal, with laws, causes, a probe and remedies."""
     import torch
 
     from rankscope.studies.diagnose import diagnose as run
 
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 24, enable_nested_tensor=False).eval()
+    with torch.no_grad():
+        layer.self_attn.in_proj_weight[32:] *= 6  # values
+        layer.self_attn.out_proj.weight *= 6
+    model = torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False).eval()
     x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
     return run(model, inputs=x)
 

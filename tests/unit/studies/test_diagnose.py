@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 import rankscope as rs
+from kit.findings import diagnose as example
 from rankscope.cli import app
 from rankscope.errors import ConfigError, ModelError
 
@@ -75,11 +75,6 @@ def encoder(layers: int, *, norm_first: bool = False) -> nn.TransformerEncoder:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=norm_first)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-
-
-@cache
-def deep() -> rs.DiagnoseFinding:
-    return rs.diagnose(encoder(24), inputs=states())
 
 
 def states() -> Tensor:
@@ -147,9 +142,10 @@ def test_a_broken_law_is_a_cause_with_its_block_and_line(law: str, more: dict[st
     assert found.verdict is None  # what was not asked for is not said
 
 
+@pytest.mark.slow
 def test_the_start_of_a_deep_post_norm_encoder_of_torch() -> None:
     """Both causes come first, pre-norm and scaled branches are advised, what does not help is not."""
-    found = deep()
+    found = rs.diagnose(encoder(24), inputs=states())
     assert {one.name for one in found.causes[:2]} == {"norm-rescale", "same-direction"}
     assert "copies one layer" in " ".join(found.words[:2])
     advised = [one.name for one in found.remedies]
@@ -169,7 +165,7 @@ def test_copies_that_torch_makes_are_named_and_blamed_only_where_they_do_harm() 
 
 
 def test_json_has_the_names_that_readers_look_for(tmp_path: Path) -> None:
-    found = deep()
+    found = example()
     found.save(tmp_path / "found.json")
     whole = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert whole["healthy"] is False
