@@ -147,6 +147,21 @@ MARKS: dict[State, str] = {
 }
 
 
+UNITS = {
+    "batch": "it changes by {} of its size",
+    "causality": "it changes by {} of its size",
+    "padding": "it changes by {} of its size",
+    "deterministic": "they differ by {} of their size",
+    "rows": "{}",
+    "clones": "{} in all",
+    "epsilon": "{}",
+    "logits": "{}",
+    "precision": "by {} of its size",
+    "start-loss": "it is {}",
+}
+"""What the number of a broken law is, in a sentence; laws that are not here have none worth saying."""
+
+
 class LawResult(Value, title="Law"):
     """One law and whether a model obeys it."""
 
@@ -202,7 +217,8 @@ class LawResult(Value, title="Law"):
         """One sentence that says what was found.
 
         >>> LawResult(name="batch", state="broken", block=2, line="gpt.py:31", reason="texts meet", number=0.5).sentence
-        'Law batch is broken in block 2, gpt.py:31: one text of a batch changes what is computed for another (0.5).'
+        'Law batch is broken in block 2, gpt.py:31: one text of a batch changes what is computed for another (it changes \
+by 0.5 of its size).'
         >>> LawResult(name="padding", state="not checked", reason="no mask").sentence
         'Law padding is not checked: the model takes no mask of padding.'
         """
@@ -211,7 +227,9 @@ class LawResult(Value, title="Law"):
         )
         where = f" in {self.place}" if self.place and self.state != "not checked" else ""
         why = f": {self.why}" if self.why else ""
-        measured = "" if self.number is None or self.state != "broken" else f" ({number(self.number)})"
+        unit = UNITS.get(self.name, "")
+        is_shown = self.number is not None and self.state == "broken" and bool(unit)
+        measured = f" ({unit.format(number(self.number))})" if is_shown else ""
         return f"Law {self.name} {said}{where}{why}{measured}."
 
 
