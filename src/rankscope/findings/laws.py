@@ -217,8 +217,8 @@ class LawResult(Value, title="Law"):
         """One sentence that says what was found.
 
         >>> LawResult(name="batch", state="broken", block=2, line="gpt.py:31", reason="texts meet", number=0.5).sentence
-        'Law batch is broken in block 2, gpt.py:31: one text of a batch changes what is computed for another (it changes \
-by 0.5 of its size).'
+        'Law batch is broken in block 2, gpt.py:31: one text of a batch changes what is computed for another (it \
+changes by 0.5 of its size).'
         >>> LawResult(name="padding", state="not checked", reason="no mask").sentence
         'Law padding is not checked: the model takes no mask of padding.'
         """
