@@ -257,9 +257,13 @@ def test_copies_of_one_block_are_told_from_one_block() -> None:
     assert equal_blocks(redrawn(unshared(shared), generator=generator)) == ()
     assert equal_blocks(unshared(shared)) == ((1, 2, 3),)
     same(unshared(shared), shared)
-    assert not {id(held) for held in unshared(net).blocks.parameters()} & {
-        id(held) for held in net.parameters()
-    }
+    apart = unshared(shared)
+    assert apart.blocks[0] is one
+    assert len({id(held) for held in apart.blocks.parameters()}) == 3 * len(list(one.parameters()))
+    assert list(unshared(net).blocks) == list(net.blocks)
+    half = net.with_blocks([Chain([*block.parts[:2], *one.parts[2:]]) for block in net.blocks])
+    ids = [{id(held) for held in block.parameters()} for block in unshared(half).blocks]
+    assert sum(map(len, ids)) == len(set.union(*ids))
     kept = redrawn(copies, generator=generator, keep_equal=True)
     assert equal_blocks(kept) == ((1, 2, 3),)
     assert not torch.allclose(kept(X), copies(X))

@@ -2,8 +2,8 @@
 moved before their sublayers, biases and gains taken out, and blocks that are drawn one by one.
 
 Like all surgery these leave the original untouched, share its weights wherever they do not change them, and a block
-that is used twice stays one block. The exceptions are ``redrawn`` and ``unshared``, whose weights are all new: they
-share nothing. Every cure changes all blocks; ``only_in(network, cure(network), blocks)`` changes some.
+that is used twice stays one block. The exceptions are ``redrawn``, whose weights are all new, and ``unshared``. Every
+cure changes all blocks; ``only_in(network, cure(network), blocks)`` changes some.
 """
 
 import copy
@@ -344,8 +344,13 @@ def redrawn(network: Network, *, generator: torch.Generator, keep_equal: bool = 
 
 
 def unshared(network: Network) -> Network:
-    """A copy in which every block has weights of its own, also where one block is called several times."""
-    return network.with_blocks([copy.deepcopy(block) for block in network.blocks])
+    """A copy in which no two blocks share weights; what is shared is copied for all but the first that uses it."""
+    blocks, seen = list[Part](), set[int]()
+    for block in network.blocks:
+        held = set(map(id, block.parameters()))
+        blocks.append(copy.deepcopy(block) if held & seen else block)
+        seen |= held
+    return network.with_blocks(blocks)
 
 
 def equal_blocks(network: Network) -> tuple[tuple[int, ...], ...]:

@@ -305,9 +305,8 @@ def test_the_network_is_left_as_it_was() -> None:
 
 def test_one_layer_that_is_called_again_is_cured_by_weights_for_each_call() -> None:
     """Layers that share their weights on purpose write the same every time, as copies do."""
-    block = Start(placement="post", layers=1, dim=48, seed=3).network().blocks[0]
-    x = Start(dim=48, seed=3).tokens(24)
-    found = mechanism(Network([block] * 24), x)
+    one = Start(placement="post", layers=1, seed=3)
+    found = mechanism(Network(list(one.network().blocks) * 16), one.tokens(12, texts=1))
     assert found.equal_layers
     same = next(cause for cause in found.causes if cause.name == "same-direction")
     assert same.cure == "redraw"
@@ -332,7 +331,7 @@ def test_a_bias_that_nothing_can_take_out_is_refused_and_not_called_useless() ->
 def test_a_mechanism_survives_json_and_every_cause_has_its_sentence() -> None:
     for name in ("no skips, pre", "MLP bias, parallel", "gain", "norm bias"):
         *_, one, fault = PLANTED[name]
-        found = mechanism(fault(one.network(), None), one.tokens(12), recover=False)
+        found = mechanism(fault(one.network(), None), one.tokens(8, texts=1), recover=False)
         again = Mechanism(**json.loads(found.model_dump_json()))
         assert again == found
         assert again.words == found.words
