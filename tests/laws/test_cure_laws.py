@@ -19,13 +19,17 @@ from rankscope.network import (
     Scale,
     Skip,
     Spec,
+    Sphere,
+    Sum,
     build,
     equal_blocks,
+    only_in,
     redrawn,
     with_branch_scale,
     with_deepnorm,
     with_layerscale,
     with_mask,
+    with_placement,
     with_qk_norm,
     with_skip_scale,
     with_skips,
@@ -34,7 +38,14 @@ from rankscope.network import (
     without,
     without_biases,
 )
-from rankscope.network.cures import bias_sites, has_gains, lacks_skip
+from rankscope.network.cures import (
+    bias_sites,
+    equal_layers,
+    has_gains,
+    lacks_skip,
+    unshared,
+    with_pre_norm,
+)
 
 X = Draws(99)(5, DIM)
 MEMORY = Context(memory=Draws(98)(4, MEMORY_DIM))
@@ -118,12 +129,48 @@ def test_skips_come_back_where_they_were(placement: str) -> None:
     same(with_skips(net), net)
 
 
-def test_a_skip_comes_back_around_one_sublayer_alone() -> None:
-    net = built("pre")
-    first = net.blocks[0]
-    bare = net.with_blocks([Chain([first.parts[0].inner, first.parts[1]]), *list(net.blocks)[1:]])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_a_skip_comes_back_around_one_sublayer_alone(placement: str, which: int) -> None:
+    net = built(placement)
+    parts = list(net.blocks[0].parts)
+    place = [number for number, part in enumerate(parts) if isinstance(part, Skip)][which]
+    parts[place] = parts[place].inner
+    bare = net.with_blocks([Chain(parts), *list(net.blocks)[1:]])
     assert lacks_skip(bare) == [1]
     same(with_skips(bare), net)
+
+
+def test_a_skip_is_told_by_what_it_carries() -> None:
+    net = built("pre")
+    silent = with_skip_scale(net, 0.0)
+    assert lacks_skip(silent) == [1, 2, 3]
+    same(with_skips(silent), net)
+    sums = net.with_blocks(
+        [Chain([Sum([Chain(()), part.inner]) for part in block.parts]) for block in net.blocks]
+    )
+    assert lacks_skip(sums) == []
+    assert with_skips(sums).blocks[0] is sums.blocks[0]
+
+
+def test_scales_of_a_bare_branch_stay_in_it() -> None:
+    for placement in ("pre", "sandwich"):
+        net = with_branch_scale(built(placement), 0.25)
+        same(with_skips(without(net, "skip")), net)
+
+
+def test_norms_move_before_their_branch_where_they_can() -> None:
+    net = built("post")
+    same(with_pre_norm(net), with_placement(net, "pre"))
+    odd = Chain([net.blocks[1].parts[0].inner, net.blocks[1].parts[1]])
+    mixed = net.with_blocks([net.blocks[0], odd, net.blocks[2]])
+    with pytest.raises(ConfigError, match="block 2"):
+        with_placement(mixed, "pre")
+    moved = with_pre_norm(mixed)
+    assert moved.blocks[1] is odd
+    same(moved, only_in(mixed, with_placement(net, "pre"), (1, 3)))
+    with pytest.raises(ConfigError, match="outside of a skip"):
+        with_pre_norm(net.with_blocks([odd, odd]))
 
 
 def test_layerscale_starts_as_scaled_branches_do() -> None:
@@ -177,6 +224,11 @@ def test_biases_and_gains_are_taken_out_where_they_are_asked_for() -> None:
     assert has_gains(net)
     bare = without_biases(net, ("attention",))
     assert bias_sites(bare) == ("norm",)
+    one, other = (tree.blocks[0].parts[0].inner for tree in (net, bare))
+    assert other.mixer is one.mixer
+    assert (
+        without_biases(bare, ("attention",)).blocks[0].parts[0].inner is other
+    )  # nothing was there to change
     assert bias_sites(without_biases(bare, ("norm",))) == ()
     assert not has_gains(with_unit_gains(net))
     with pytest.raises(UnknownNameError, match="did you mean 'mlp'"):
@@ -190,8 +242,28 @@ def test_copies_of_one_block_are_told_from_one_block() -> None:
     copies = net.with_blocks([Network([one]).owned().blocks[0] for _ in range(3)])
     assert equal_blocks(net) == equal_blocks(shared) == ()
     assert equal_blocks(copies) == ((1, 2, 3),)
+    assert equal_layers(shared)
+    assert equal_layers(copies)
+    assert not equal_layers(net)
+    assert not equal_layers(net.with_blocks([one]))
+    assert not equal_layers(Network([Sphere(), Sphere()]))
+    assert equal_blocks(net.with_blocks([*copies.blocks, net.blocks[1]])) == ((1, 2, 3),)
+    assert not equal_layers(net.with_blocks([*copies.blocks, net.blocks[1]]))
+    last = copies.owned()
+    next(iter(last.blocks[2].parameters())).data[-1, -1] += 1.0
+    assert equal_blocks(last) == ((1, 2),)
     generator = torch.Generator().manual_seed(0)
     assert equal_blocks(redrawn(copies, generator=generator)) == ()
+    assert equal_blocks(redrawn(unshared(shared), generator=generator)) == ()
+    assert equal_blocks(unshared(shared)) == ((1, 2, 3),)
+    same(unshared(shared), shared)
+    apart = unshared(shared)
+    assert apart.blocks[0] is one
+    assert len({id(held) for held in apart.blocks.parameters()}) == 3 * len(list(one.parameters()))
+    assert list(unshared(net).blocks) == list(net.blocks)
+    half = net.with_blocks([Chain([*block.parts[:2], *one.parts[2:]]) for block in net.blocks])
+    ids = [{id(held) for held in block.parameters()} for block in unshared(half).blocks]
+    assert sum(map(len, ids)) == len(set.union(*ids))
     kept = redrawn(copies, generator=generator, keep_equal=True)
     assert equal_blocks(kept) == ((1, 2, 3),)
     assert not torch.allclose(kept(X), copies(X))

@@ -58,6 +58,13 @@ CauseName = Literal[Group, "averaging"]
 NoteName = Literal["fall", "saturated", "groups", "massive", "uniform", "dead"]
 Site = Literal["attention", "mlp", "block", "norm"]
 
+CAUSE_SITES: dict[str, Literal["attention", "mlp", "norm"]] = {
+    "attention-bias": "attention",
+    "mlp-bias": "mlp",
+    "norm-direct": "norm",
+}
+"""Causes that biases make, and where these stand."""
+
 CureName = Literal[
     "placement:pre",
     "skips",
@@ -74,7 +81,7 @@ CureName = Literal[
 CURES: dict[CureName, str] = {
     "placement:pre": "with the norms moved before attention and MLP",
     "skips": "with skips added",
-    "redraw": "with what each block writes turned into a direction of its own",
+    "redraw": "with weights drawn for each block, not copied",
     "no-bias": "without these biases",
     "branch-scale": "with branches multiplied by {}",
     "gain:1": "with gains of 1",

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import relative_floor
 from rankscope.findings.mechanism import Group
-from rankscope.mechanism.identities import growth, odds_to_ratio
+from rankscope.mechanism.identities import growth, odds_to_ratio, response
 from rankscope.mechanism.pieces import FOLLOWS, Piece
 from rankscope.mechanism.states import (
     by_channel,
@@ -353,16 +353,12 @@ def _site(piece: Piece, move: Added) -> str:
 def _responding(move: Added, free: Split) -> list[Piece]:
     """The pieces as they would be if the branch read the free stream: to first order in what it reads.
 
-    The common part of its input grows by a factor and the differences by another; where it reads normed tokens, both
-    are relative to the whole: ``rho~ / rho`` and ``sqrt((1 - rho~^2) / (1 - rho^2))``.
+    The common part of its input grows by a factor and the differences by another (``response``); where it reads normed
+    tokens these are ``sqrt((1 - rho~^2) / (1 - rho^2))`` and ``rho~ / rho``.
     """
-    m, r = log_energies(move.x)
-    m_free, r_free = log_energies(free)
-    if move.reads_normed:
-        whole, whole_free = torch.logaddexp(m, r), torch.logaddexp(m_free, r_free)
-        m, r, m_free, r_free = m - whole, r - whole, m_free - whole_free, r_free - whole_free
-    common = (0.5 * (m_free - m)).clamp(min=-STEEP, max=STEEP)
-    residual = torch.where(r > -torch.inf, 0.5 * (r_free - r), 0.0)
+    read, other = log_energies(move.x), log_energies(free)
+    common, residual = response(read, other, reads_norm=move.reads_normed)
+    common = common.clamp(min=-STEEP, max=STEEP)
     none = torch.zeros_like(common)
     found = []
     for one in move.pieces:

@@ -141,3 +141,24 @@ def odds_to_ratio(before: Tensor, after: Tensor) -> Tensor:
 def share_and_diversity(own: Tensor, whole: Tensor, kept: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
     """The two factors of I1: ``|sX| / |Y|`` and ``|sR + R_F| / |sR|``, from natural logarithms of the four norms."""
     return (own - whole).exp(), (grown - kept).exp()
+
+
+def response(
+    read: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], *, reads_norm: bool
+) -> tuple[Tensor, Tensor]:
+    """Logarithms of what the answers of a branch grow by if it reads another stream: to the common part, and to the
+    differences. Both streams are ``(ln M, ln r^2)``.
+
+    To first order an answer grows as what it answers to, by the root of ``M'/M`` and by ``r'/r``. A norm divides by the
+    length, so that behind one the same holds of the shares ``M / (M + r^2)`` and ``r^2 / (M + r^2)``. Where there is
+    nothing to answer to, nothing grows.
+    """
+    (m, r), (m_other, r_other) = read, other
+    if reads_norm:
+        wholes = (torch.logaddexp(m, r), torch.logaddexp(m_other, r_other))
+        whole, whole_other = (
+            torch.where(one > -torch.inf, one, 0.0) for one in wholes
+        )  # nothing stays nothing
+        m, r, m_other, r_other = m - whole, r - whole, m_other - whole_other, r_other - whole_other
+    common = torch.where(m > -torch.inf, 0.5 * (m_other - m), 0.0)
+    return common, torch.where(r > -torch.inf, 0.5 * (r_other - r), 0.0)

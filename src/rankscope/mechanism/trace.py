@@ -10,9 +10,9 @@ from rankscope.core.numerics import broadcast, checked
 from rankscope.mechanism.looks import AttentionLook
 from rankscope.mechanism.pieces import MECHANISM, Flow, Piece, Walker, branch
 from rankscope.mechanism.states import by_channel, measured, of_tokens, plus
-from rankscope.network import Chain, Context, Network, Norm, Part, Scale, Skip, Sum
+from rankscope.network import Context, Network, Norm, Part, Scale
 from rankscope.network.known import check_tree
-from rankscope.network.parts import leaves, scaled
+from rankscope.network.parts import around, flat, leaves, scaled
 from rankscope.network.seeds import weight_axes
 from rankscope.network.surgery import is_attention, is_mlp
 from rankscope.split.run import in_float64
@@ -98,7 +98,7 @@ def moves(
             if is_plain or is_split:
                 after = walker.run(part, state)
             if not is_plain:
-                scales, inner = through(part)
+                scales, inner = around(part)
                 written = branch(inner, Flow(state=state), walker)
                 if not is_split:  # the branch has run already
                     after = _joined(state, scales, written.state)
@@ -126,36 +126,6 @@ def moves(
                 )
                 is_normed = False
             state = after
-
-
-def flat(part: Part) -> list[Part]:
-    """The parts of nested chains, one after the other."""
-    return [one for child in part.parts for one in flat(child)] if type(part) is Chain else [part]
-
-
-def through(part: Part) -> tuple[list[float | Tensor], Part]:
-    """The factors with which the input of a part goes around everything in it, and the rest of it as one part.
-
-    ``s x + F(x)`` has the factor s and the rest F; so has a sum of which one branch does nothing.
-    """
-    if type(part) is Skip:
-        more, rest = through(part.inner)
-        return [part.scale, *more], rest
-    if type(part) is Sum:
-        scales, rests = list[float | Tensor](), list[Part]()
-        for child in part.parts:
-            found, rest = through(child)
-            scales += found
-            if not found or not (type(rest) is Sum and not len(rest.parts)):
-                rests.append(rest)
-        return scales, Sum(rests)
-    if type(part) is Chain:
-        inner = flat(part)
-        if not inner:
-            return [1.0], Sum(())
-        if len(inner) == 1:
-            return through(inner[0])
-    return [], part
 
 
 def site_of(part: Part) -> str:

@@ -199,3 +199,38 @@ def leaves(part: Part) -> Iterator[Part]:
             yield from leaves(child)
     else:
         yield part
+
+
+def flat(part: Part) -> list[Part]:
+    """What the stream passes one after the other: the parts of nested chains, everything else whole."""
+    return [one for child in children(part) for one in flat(child)] if type(part) is Chain else [part]
+
+
+def around(part: Part) -> tuple[list[float | Tensor], Part]:
+    """The factors with which the input of a part goes around everything in it, and the rest of it as one part.
+
+    ``s x + F(x)`` has the factor s and the rest F; so has a sum of which one branch does nothing.
+    """
+    if type(part) is Skip:
+        more, rest = around(part.inner)
+        return [part.scale, *more], rest
+    if type(part) is Sum:
+        scales, rests = list[float | Tensor](), list[Part]()
+        for child in part.parts:
+            found, rest = around(child)
+            scales += found
+            if not found or not (type(rest) is Sum and not len(rest.parts)):
+                rests.append(rest)
+        return scales, Sum(rests)
+    if type(part) is Chain:
+        inner = flat(part)
+        if not inner:
+            return [1.0], Sum(())
+        if len(inner) == 1:
+            return around(inner[0])
+    return [], part
+
+
+def carries(part: Part) -> bool:
+    """Whether something of its input goes around a part: it has a skip, and not one that carries it times zero."""
+    return any(bool((torch.as_tensor(scale) != 0).any()) for scale in around(part)[0])

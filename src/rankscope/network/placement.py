@@ -16,7 +16,7 @@ from torch import Tensor
 from rankscope.core.registry import unknown_name
 from rankscope.errors import ConfigError
 from rankscope.network.norms import Norm
-from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, leaves
+from rankscope.network.parts import Chain, Part, Scale, Skip, Sum, flat, leaves
 from rankscope.network.tree import Network
 
 PLACEMENTS = ("pre", "post", "sandwich")
@@ -130,7 +130,7 @@ def _placed(sub: _Sublayer, placement: str, number: int) -> list[Part]:
 def _sublayers(block: Part, number: int) -> list[_Sublayer]:
     """The skips of a block in order, each with the norm that follows it."""
     found: list[_Sublayer] = []
-    for part in _flat(block):
+    for part in flat(block):
         if isinstance(part, Skip):
             found.append(_sublayer(part, number))
         elif not isinstance(part, Norm):
@@ -156,7 +156,7 @@ def _sublayer(skip: Skip, number: int) -> _Sublayer:
 
 
 def _branch(part: Part) -> _Branch:
-    parts, tail = _flat(part), list[Part]()
+    parts, tail = flat(part), list[Part]()
     first = last = None
     if parts and isinstance(parts[0], Norm):
         first, parts = parts[0], parts[1:]
@@ -179,11 +179,6 @@ def _equal(a: Norm, b: Norm) -> bool:
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b or (a is not None and b is not None and torch.equal(a, b))
-
-
-def _flat(part: Part) -> list[Part]:
-    """The parts of nested chains, one after the other."""
-    return [inner for child in part.parts for inner in _flat(child)] if isinstance(part, Chain) else [part]
 
 
 def _chain(parts: Iterable[Part]) -> Part:

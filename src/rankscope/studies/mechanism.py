@@ -26,6 +26,7 @@ from rankscope.errors import (
 )
 from rankscope.findings.blame import Headline
 from rankscope.findings.mechanism import (
+    CAUSE_SITES,
     COLLAPSED,
     FALL,
     GROUPS,
@@ -45,23 +46,24 @@ from rankscope.findings.mechanism import (
     Unresolved,
 )
 from rankscope.measures.massive import massive_channels, massive_count, massive_share, other_channels_of
-from rankscope.mechanism.cures import (
-    COLD,
-    colder,
-    equal_layers,
-    pre_norm,
-    redrawn,
-    with_gain_one,
-    with_skips,
-    with_smaller_branches,
-    with_whole_skips,
-    without_biases,
-    without_norm_biases,
-)
 from rankscope.mechanism.decompose import Decomposition, Key, NormNumbers, SumNumbers, decompose
 from rankscope.mechanism.states import measured, of_tokens, unit_log_ratio
 from rankscope.mechanism.trace import moves, start
-from rankscope.network import Context, Network, SelfAttention
+from rankscope.network import (
+    Context,
+    Network,
+    SelfAttention,
+    Skip,
+    only_in,
+    redrawn,
+    with_branch_scale,
+    with_skip_scale,
+    with_skips,
+    with_temperature,
+    with_unit_gains,
+    without_biases,
+)
+from rankscope.network.cures import bias_sites, equal_layers, unshared, with_pre_norm
 from rankscope.network.foreign import Foreign
 from rankscope.network.masking import allowed_keys
 from rankscope.network.seeds import weight_axes
@@ -81,6 +83,9 @@ to nothing where its branch is smaller than the second times the stream."""
 
 SATURATED, STEEP = 0.25, 4.0
 """Attention reads one key where its entropy is below the first number and its logits differ by more than the second."""
+
+COLD = 0.05
+"""The temperature that makes attention read few keys."""
 
 MOSTLY = 0.75
 """A site is named where it makes this part of a cause."""
@@ -719,27 +724,37 @@ def _cure_name(name: CauseName, means: _Means) -> CureName | None:
 
 
 def _cured(network: Network, cause: Cause, seed: int) -> Network:
-    """A copy of the network without the cause."""
-    blocks = None if cause.block is None else (cause.block,)
+    """A copy of the network without the cause, in its block or in all."""
+    changed = _cured_everywhere(network, cause, seed)
+    return changed if cause.block is None else only_in(network, changed, (cause.block,))
+
+
+def _cured_everywhere(network: Network, cause: Cause, seed: int) -> Network:
     match cause.cure:
         case "skips":
-            return with_skips(network, blocks)
+            return with_skips(network)
         case "placement:pre":
-            return pre_norm(network, blocks)
+            return with_pre_norm(network)
         case "gain:1":
-            return with_gain_one(network, blocks)
-        case "no-norm-bias":
-            return without_norm_biases(network, blocks)
+            return with_unit_gains(network)
         case "skip-scale:1":
-            return with_whole_skips(network, blocks)
-        case "no-bias":
-            return without_biases(network, "attention" if cause.name == "attention-bias" else "mlp", blocks)
+            return with_skip_scale(network, 1.0)
+        case "no-bias" | "no-norm-bias":
+            site = CAUSE_SITES[cause.name]
+            if site not in bias_sites(network):
+                raise ConfigError(f"the blocks have no biases at the site {site!r} that could be taken out")
+            return without_biases(network, (site,))
         case "redraw":
-            return redrawn(network, blocks, generator=torch.Generator().manual_seed(seed))
+            # also a block that is called again gets weights for each call: it writes the same every time
+            return redrawn(unshared(network), generator=torch.Generator().manual_seed(seed))
         case "branch-scale" if cause.dose is not None:
-            return with_smaller_branches(network, cause.dose, blocks)
+            if not any(isinstance(part, Skip) for part in network.blocks.modules()):
+                raise ConfigError(
+                    "this network has no skips, so its branches cannot be made smaller beside them"
+                )
+            return with_branch_scale(network, cause.dose)
         case "temperature":
-            return colder(network, blocks)
+            return with_temperature(network, COLD)
     raise ConfigError(f"nothing is known that undoes {cause.name}")
 
 

@@ -22,6 +22,7 @@ from rankscope.findings.remedies import LossKind, NotProbed, Probe
 from rankscope.findings.suggest import RANKED_BY
 from rankscope.measures import evaluate, evaluate_padded, find_measure
 from rankscope.network import Context, Network, Norm, Part, QueryKey, Scale, Skip, Values
+from rankscope.network.parts import flat
 from rankscope.probe.copies import NoCopy, copy_of, fits, random_states_kept, trainable
 from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Grafted, Stock
@@ -34,7 +35,7 @@ from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.plain_run import plain_run
 from rankscope.sources.taps import plain_code, unwrapped
-from rankscope.studies.response import mean_row, stream
+from rankscope.studies.response import mean_row
 
 STEPS = 3
 LR = 1e-3
@@ -196,7 +197,7 @@ class TreeTrainee(Trainee):
 
 def _sums(network: Network) -> list[Part]:
     """What writes into the stream, in order: branches of skips, and sublayers without one."""
-    parts = [part for block in network.blocks for part in stream(block)]
+    parts = [part for block in network.blocks for part in flat(block)]
     return [
         part.inner if isinstance(part, Skip) else part for part in parts if not isinstance(part, Norm | Scale)
     ]
@@ -206,7 +207,7 @@ def _sums(network: Network) -> list[Part]:
 def _inputs_of_sums(network: Network, x: Tensor, context: Context) -> list[Tensor]:
     found = []
     with safe_products(x):
-        for part in (part for block in network.blocks for part in stream(block)):
+        for part in (part for block in network.blocks for part in flat(block)):
             if not isinstance(part, Norm | Scale):
                 found.append(x)
             x = part(x, context)

@@ -19,9 +19,9 @@ from rankscope.core.words import number
 from rankscope.findings.remedies import Kind, Remedies, Remedy
 from rankscope.findings.tree import SourceLine
 from rankscope.network import Network, Skip
+from rankscope.network.parts import flat
 from rankscope.sources.operations.graph import Line
 from rankscope.sources.roles import block_width, is_attention, is_mlp, is_norm, leaf
-from rankscope.studies.response import stream
 
 SWITCHES = ("do_layer_norm_before", "do_stable_layer_norm", "pre_norm", "normalize_before")
 """Entries of configurations of transformers that move the norms before the sublayers, where they are False."""
@@ -695,5 +695,5 @@ def written_of(model: nn.Module, blocks: Sequence[str], network: Network | None 
     sums = None
     if network is not None:
         first = next(iter(network.blocks))
-        sums = sum(isinstance(part, Skip) for part in stream(first))
+        sums = sum(isinstance(part, Skip) for part in flat(first))
     return Written(model=model, blocks=tuple(blocks), dim=width or 0, sums=sums)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import relative_floor, threads_for
 from rankscope.errors import ConfigError, RankscopeError
+from rankscope.findings.mechanism import CAUSE_SITES
 from rankscope.findings.remedies import (
     LEAST_RATIO,
     LEAST_RECOVERY,
@@ -93,9 +94,6 @@ ANSWERS: dict[str, tuple[Kind, ...]] = {
     "branch-size": ("branch-scale",),
 }
 """Which kinds answer to which cause: among remedies that are tied they stand first."""
-
-CAUSE_SITES = {"attention-bias": "attention", "mlp-bias": "mlp", "norm-direct": "norm"}
-"""Causes that are biases, and where these stand."""
 
 Prober = Callable[[Network], Probe | NotProbed]
 """The probe of a changed network."""

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.processor import safe_products
+from rankscope.mechanism.identities import response
 from rankscope.network import (
     Chain,
     Context,
@@ -35,7 +36,7 @@ from rankscope.network import (
     Skip,
     Sum,
 )
-from rankscope.network.parts import children, leaves, row, scaled
+from rankscope.network.parts import carries, flat, leaves, row, scaled
 
 TINY = 1e-300
 """Stands for zero where a logarithm or a quotient is taken."""
@@ -149,7 +150,7 @@ def passed(network: Network, x: Tensor, context: Context, keep: Tensor | None) -
     handles = [mixer.register_forward_hook(seen) for mixer in mixers if mixer.rows_sum_to_one]
     try:
         with safe_products(x):
-            for part in (part for block in network.blocks for part in stream(block)):
+            for part in (part for block in network.blocks for part in flat(block)):
                 y = part(x, context)
                 if not isinstance(part, Norm | Scale):
                     brought = scaled(x, part.scale) if isinstance(part, Skip) else torch.zeros_like(x)
@@ -215,7 +216,7 @@ def moves_of(
         keep = context.is_token.expand(x.shape[:-1])
     steps, normed = list[Move](), False
     for number, block in enumerate(network.blocks, start=1):
-        for part in stream(block):
+        for part in flat(block):
             if isinstance(part, Norm | Scale):
                 steps.append(Move(number, part, x))
                 x, normed = part(x, context), normed or isinstance(part, Norm)
@@ -236,11 +237,6 @@ def moves_of(
             steps.append(move)
             x, normed = move.carried + move.branch, False
     return Moves(tuple(steps), x, keep)
-
-
-def stream(part: Part) -> list[Part]:
-    """What the stream passes one after the other: skips whole, chains taken apart."""
-    return [one for child in children(part) for one in stream(child)] if type(part) is Chain else [part]
 
 
 def _site(part: Part) -> str:
@@ -265,7 +261,7 @@ def _branch(
         return pieces or dict.fromkeys(PIECES, torch.zeros_like(x)), all(one[1] for one in found), mean
     taken: dict[str, Tensor] | None = None
     reads, entropy = False, math.nan
-    for one in stream(part):
+    for one in flat(part):
         if taken is None:
             if isinstance(one, Norm | Scale):
                 x, reads = one(x, context), reads or isinstance(one, Norm)
@@ -381,8 +377,10 @@ def predicted(moves: Moves, change: Change, context: Context) -> Tensor:
             f = f * change.branch(move.block)
         if change.skip is not None and move.skip is not None:
             z = change.skip * z + f
+        elif change.add_skips and not carries(move.part):
+            z = z + f
         elif move.skip is None:
-            z = z + f if change.add_skips else f
+            z = f
         else:
             z = scaled(z, move.skip) + f
     return log_ratio(z, keep)
@@ -400,17 +398,14 @@ def _response(
     pieces: Mapping[str, Tensor], x: Tensor, z: Tensor, *, reads_norm: bool, keep: Tensor | None
 ) -> Tensor:
     (common, own), (common_z, own_z) = energies(x, keep), energies(z, keep)
-    if reads_norm:
-        whole, whole_z = (common + own).clamp(min=TINY), (common_z + own_z).clamp(min=TINY)
-        common, own, common_z, own_z = common / whole, own / whole, common_z / whole_z, own_z / whole_z
-    of_common = (common_z / common.clamp(min=TINY)).sqrt()[..., None, None].to(x.dtype)
-    of_own = (own_z / own.clamp(min=TINY)).sqrt()[..., None, None].to(x.dtype)
+    logs = response((common.log(), own.log()), (common_z.log(), own_z.log()), reads_norm=reads_norm)
+    of_common, of_own = (log.exp()[..., None, None].to(x.dtype) for log in logs)
     return pieces["bias"] + of_common * pieces["common"] + of_own * pieces["own"]
 
 
 def _other_pieces(moves: Moves, network: Network, context: Context) -> dict[int, dict[str, Tensor]]:
     """Pieces of every attention of a network with the same skeleton, at what the recorded ones read."""
-    parts = [part for block in network.blocks for part in stream(block)]
+    parts = [part for block in network.blocks for part in flat(block)]
     if len(parts) != len(moves.steps):
         raise ValueError("another mixer leaves the steps of the stream as they are")
     found = {}

@@ -18,7 +18,7 @@ from rankscope.measures import evaluate, find_measure
 from rankscope.mechanism import Decomposition, decompose, moves, start
 from rankscope.mechanism.pieces import Flow, Walker, branch
 from rankscope.mechanism.states import measured, of_tokens, plus
-from rankscope.mechanism.trace import Added, through
+from rankscope.mechanism.trace import Added
 from rankscope.network import (
     Attention,
     Chain,
@@ -38,6 +38,7 @@ from rankscope.network import (
     stack,
     without,
 )
+from rankscope.network.parts import around
 from reference import mechanism_loops
 
 RATIO = find_measure("residual_ratio[frobenius,mean,unit]")
@@ -264,7 +265,7 @@ def test_a_skip_is_found_however_it_is_written() -> None:
         (part, []),
         (Chain([part, part]), []),
     ):
-        found, rest = through(written)
+        found, rest = around(written)
         assert found == scales
         x = Draws(2)(4, DIM)
         whole = sum((scale * x for scale in found), rest(x, Context()))

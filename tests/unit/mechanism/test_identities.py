@@ -8,7 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.mechanism.identities import growth, log_ratio, odds_to_ratio, share_and_diversity
+from rankscope.mechanism.identities import (
+    growth,
+    log_ratio,
+    odds_to_ratio,
+    response,
+    share_and_diversity,
+)
 from rankscope.mechanism.states import (
     inverse_lengths,
     log_energies,
@@ -141,3 +147,22 @@ def test_only_measured_tokens_count() -> None:
     found = plain_log_ratio(measured(of_tokens(x, None), keep))
     assert float(found) == pytest.approx(mechanism_loops.log_ratio(x[0][keep[0]].numpy()), abs=1e-12)
     assert np.isfinite(float(found))
+
+
+@pytest.mark.parametrize("reads_norm", [False, True])
+def test_a_linear_map_answers_as_its_input_grows(reads_norm: bool) -> None:
+    """The common part of a stream times 3 and its differences times 0.5; a norm then divides by the new length."""
+    common, own = 9.0, 4.0
+    read = (torch.tensor(math.log(common)), torch.tensor(math.log(own)))
+    other = (torch.tensor(math.log(9 * common)), torch.tensor(math.log(0.25 * own)))
+    shorter = math.sqrt((common + own) / (9 * common + 0.25 * own)) if reads_norm else 1.0
+    found = [float(one.exp()) for one in response(read, other, reads_norm=reads_norm)]
+    assert found == pytest.approx([3 * shorter, 0.5 * shorter], rel=1e-6)
+
+
+def test_nothing_answers_to_nothing() -> None:
+    nothing, some = torch.tensor(-math.inf), torch.tensor(0.0)
+    for reads_norm in (False, True):
+        assert [float(one) for one in response((some, nothing), (some, some), reads_norm=reads_norm)][1] == 0
+        gone = response((some, some), (nothing, nothing), reads_norm=reads_norm)
+        assert [float(one.exp()) for one in gone] == [0.0, 0.0]
