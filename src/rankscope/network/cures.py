@@ -34,6 +34,7 @@ from rankscope.network.parts import (
     TokenMap,
     around,
     carries,
+    children,
     flat,
     leaves,
     shallow_copy,
@@ -137,8 +138,9 @@ def _skipped(block: Part) -> Part:
             done += head or [waiting.pop()]
             continue
         rest = around(waiting.pop())[1]
-        alone = isinstance(rest, Sum) and len(rest.parts) == 1
-        branch = [*head, *(flat(next(iter(rest.parts))) if alone else flat(rest)), *taken(Scale)]
+        inner = children(rest)
+        core = inner[0] if isinstance(rest, Sum) and len(inner) == 1 else rest
+        branch = [*head, *flat(core), *taken(Scale)]
         if is_sandwich:
             branch += [*taken(Norm, 1), *taken(Scale)]
         done.append(Skip(branch[0] if len(branch) == 1 else Chain(branch)))
@@ -156,7 +158,7 @@ def with_pre_norm(network: Network) -> Network:
     for block in network.blocks:
         if block not in done:
             try:
-                done[block] = with_placement(Network([block]), "pre").blocks[0]
+                (done[block],) = with_placement(Network([block]), "pre").blocks
             except ConfigError as error:
                 done[block], refused = block, error
     if refused is not None and all(old is new for old, new in done.items()):

@@ -37,7 +37,7 @@ from rankscope.network import (
     with_mask,
 )
 from rankscope.sources.translate import translate
-from rankscope.studies.mechanism import Run, explain, mechanism, take_apart
+from rankscope.studies.mechanism import Run, _cured, explain, mechanism, take_apart
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 
@@ -312,6 +312,19 @@ def test_one_layer_that_is_called_again_is_cured_by_weights_for_each_call() -> N
     assert same.cure == "redraw"
     assert same.recovered is not None
     assert same.recovered > 0.4
+
+
+def test_a_cure_changes_the_block_of_its_cause_alone() -> None:
+    *_, one, fault = PLANTED["attention bias in one block"]
+    network = fault(one.network(), (4,))
+    cause = mechanism(network, one.tokens(8, texts=1), recover=False).causes[0]
+    assert cause.block == 4
+    cured = _cured(network, cause, 0)
+    assert [new is old for new, old in zip(cured.blocks, network.blocks, strict=True)] == [
+        number != 4 for number in range(1, 9)
+    ]
+    everywhere = _cured(network, cause.model_copy(update={"block": None}), 0)
+    assert not any(new is old for new, old in zip(everywhere.blocks, network.blocks, strict=True))
 
 
 def test_a_bias_that_nothing_can_take_out_is_refused_and_not_called_useless() -> None:

@@ -86,9 +86,11 @@ def test_where_a_branch_reads_the_same_as_before_the_prediction_is_exact(placeme
 
 
 def test_skips_that_are_added_are_predicted_for_one_sublayer() -> None:
-    net = without(first_sum(built(1, "post")), "skip")
-    found = predicted(moves_of(net, X), Change(add_skips=True), Context())
-    assert_close(found, ratio(with_skips(net)), rtol=1e-9, atol=1e-9)
+    whole = first_sum(built(1, "post"))
+    for net in (whole, without(whole, "skip"), with_skip_scale(whole, 0.0)):
+        found = predicted(moves_of(net, X), Change(add_skips=True), Context())
+        assert_close(found, ratio(with_skips(net)), rtol=1e-9, atol=1e-9)
+        assert_close(found, ratio(whole), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
