@@ -158,7 +158,7 @@ def with_pre_norm(network: Network) -> Network:
     for block in network.blocks:
         if block not in done:
             try:
-                (done[block],) = with_placement(Network([block]), "pre").blocks
+                done[block] = next(iter(with_placement(Network([block]), "pre").blocks))
             except ConfigError as error:
                 done[block], refused = block, error
     if refused is not None and all(old is new for old, new in done.items()):
