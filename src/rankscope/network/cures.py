@@ -318,7 +318,8 @@ def redrawn(network: Network, *, generator: torch.Generator, keep_equal: bool = 
     different ones, unless ``keep_equal`` gives equal weights the same order: that is another start of the same kind.
     """
     # Why orders and not rotations: both keep singular values and take from each block the direction that copies write
-    # in common, and both bring copies of a torch layer back equally far (24 post-norm layers, ratio 0.05 to 0.2-0.6).
+    # in common. On copies of a torch layer (24, post-norm, causal; 3 starts, 3 draws each) the last ratio is 0.02-0.07,
+    # 0.28-0.52 after an order and 0.22-0.65 after a rotation: neither is better.
     # But a rotation of a uniform or sparse matrix is neither, so only an order gives what a user gets who draws the
     # layers one by one. The price: an order keeps the direction of equal channels. A layer norm takes it out; without
     # one, weights whose columns have a mean still write into it together.
