@@ -190,7 +190,7 @@ class DiagnoseFinding(Finding):
     """Whether its weights look freshly drawn: gains of norms are one number, and their biases zero."""
 
     texts: int
-    """Texts that were read."""
+    """Texts that were read; 0 where they cannot be told apart, so that only the laws were tried."""
 
     verdict: ScanVerdict | None
     """What a scan says of its tokens; null where it was not asked for."""
@@ -440,7 +440,7 @@ class DiagnoseFinding(Finding):
                 ", ".join(
                     [
                         "freshly drawn weights" if self.fresh else "trained weights",
-                        count(self.texts, "text"),
+                        *([count(self.texts, "text")] if self.texts else []),
                         "read as a tree of parts" if self.translated else "not read as a tree of parts",
                     ]
                 )

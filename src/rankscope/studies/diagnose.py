@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, RankscopeError
+from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, RankscopeError, ShapeError
 from rankscope.findings.diagnose import DiagnoseConfig, DiagnoseFinding, Start
 from rankscope.findings.laws import Laws
 from rankscope.findings.mechanism import Cause, Mechanism
@@ -28,6 +28,7 @@ from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock, stock_of
 from rankscope.probe.run import own_words
 from rankscope.probe.training_loss import chosen_loss
+from rankscope.results.table import Columns, provenance
 from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
@@ -50,6 +51,7 @@ from rankscope.studies.mechanism import mechanism
 from rankscope.studies.probe import probe_model
 from rankscope.studies.recipes import with_recipes, written_of
 from rankscope.studies.remedies import graft_prober, remedies, tree_prober
+from rankscope.studies.rows import RowBuilder
 from rankscope.studies.scan import load_loss, scan_batches
 from rankscope.studies.subjects import EmbeddedTexts, feeds_of, memory_words
 from rankscope.studies.trial import trial, with_trial
@@ -113,8 +115,50 @@ def diagnose(
     config, model, given = resolve_call(DiagnoseConfig, model, config, given, **fields, **named)
     own = load_loss(config.loss) if config.loss is not None else cast("LossFn | None", loss)
     with memory_words("diagnosis", ADVICE):
-        patient = _patient(model, config, given, tokenizer, own)
-        return _diagnosed(patient, advance)
+        try:
+            return _diagnosed(_patient(model, config, given, tokenizer, own), advance)
+        except ShapeError as error:
+            alone = _by_laws_alone(model, config, given, own, first_line(error))
+            if alone is None or not alone.causes:
+                raise
+            return alone
+
+
+def _by_laws_alone(
+    model: object, config: DiagnoseConfig, given: CallInputs, loss: LossFn | None, obstacle: str
+) -> DiagnoseFinding | None:
+    """The laws of a model whose texts cannot be told apart, so that nothing can be measured: a law may say why.
+
+    None where the laws were not asked for, or cannot be tried either.
+    """
+    model, given = asked_of(model, given)
+    module = model.model if isinstance(model, Loaded) else model
+    if "laws" not in config.only or not isinstance(module, nn.Module) or given.inputs is None:
+        return None
+    try:
+        wired = laws(module, given.inputs, loss=loss)
+    except RankscopeError:
+        return None
+    return DiagnoseFinding(
+        model=type(module).__name__,
+        fresh=is_fresh(module),
+        texts=0,
+        verdict=None,
+        laws=wired.results,
+        obstacle=obstacle,
+        asked=config.only,
+        table=_law_rows(wired, type(module).__name__).table(config, command="diagnose", seeds=[config.seed]),
+    )
+
+
+def _law_rows(wired: Laws, model: str) -> RowBuilder:
+    """The numbers of the laws as rows, where there are no others."""
+    rows = RowBuilder()
+    for one in wired.results:
+        about: Columns = {"model": model, "layer": one.block, "measure": f"law_{one.name.replace('-', '_')}"}
+        numbers: Columns = {"value": one.number, "floor": one.floor}
+        rows.add(1, {**about, "definition": f"law[{one.name}]", **numbers})
+    return rows
 
 
 def _patient(
@@ -212,7 +256,14 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         remedies=() if treated is None else treated.advised,
         treatment=treated,
         asked=config.only,
-        table=replace(scanned.table, command="diagnose", sections={}),
+        table=replace(
+            scanned.table,
+            command="diagnose",
+            sections={},
+            provenance=provenance(
+                config.model_dump(mode="json") | {"model": patient.ready.name}, seeds=[config.seed]
+            ),
+        ),
     )
 
 

@@ -259,3 +259,20 @@ def test_what_cannot_be_looked_at_is_one_clear_error(
     assert "\n" not in str(caught.value)
     assert words in str(caught.value)
     assert one.training
+
+
+class Exchanged(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x).transpose(0, 1)).transpose(0, 1)
+        return x + self.mlp(self.other(x))
+
+
+def test_texts_that_are_read_as_tokens_are_named_though_nothing_can_be_measured(tmp_path: Path) -> None:
+    one = model()
+    one.blocks[2] = Exchanged(DIM, 3)
+    found = rs.diagnose(one, inputs=batch())
+    assert [(cause.name, cause.block) for cause in found.causes] == [("batch", 3)]
+    assert found.texts == 0
+    assert "which axis of the inputs holds texts cannot be told" in found.obstacle
+    found.save(tmp_path / "found.json")
+    assert str(rs.DiagnoseFinding.load(tmp_path / "found.json")) == str(found)
