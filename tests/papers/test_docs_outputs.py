@@ -16,6 +16,7 @@ def needs(quote: making.Quote) -> list[pytest.MarkDecorator]:
     return [*marks, pytest.mark.skipif(bool(absent), reason=f"the checkpoint is not installed: {absent}")]
 
 
+@pytest.mark.timeout(1200)  # some answers take minutes on a busy machine
 @pytest.mark.parametrize(
     "quote", [pytest.param(one, id=f"{one.page.stem}-{one.start}", marks=needs(one)) for one in QUOTES]
 )
