@@ -63,11 +63,23 @@ class Stock:
         return self.translation.embed(self.batches[batch])[0]
 
 
-def stock_of(model: nn.Module, batches: tuple[Batch, ...], *, stack: str | None = None) -> Stock:
-    """A model made ready to be trained with changed trees; ``NotTranslated`` says what stands in the way."""
-    base = copy_of(model)
-    found = translate(base, batches[0], stack=stack)
-    base = found.model  # of a wrapper the module inside
+def stock_of(
+    model: nn.Module,
+    batches: tuple[Batch, ...],
+    *,
+    stack: str | None = None,
+    translation: Translation | None = None,
+) -> Stock:
+    """A model made ready to be trained with changed trees; ``NotTranslated`` says what stands in the way.
+
+    ``translation`` is the tree of the model, where it is known already; what is trained is always a copy of both.
+    """
+    if translation is None:
+        base = copy_of(model)
+        found = translate(base, batches[0], stack=stack)
+        base = found.model  # of a wrapper the module inside
+    else:
+        found, base = translation, copy_of(translation.model)
     if found.stack.program is not None or found.stack.enters:
         raise NotTranslated(
             "no modules stand for the blocks of this model, so that nothing can be put in their place; give each block "

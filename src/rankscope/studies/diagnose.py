@@ -4,6 +4,7 @@ One set of batches serves all parts. A part that cannot be had (no tree, no loss
 and never guessed; the others go on.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock, stock_of
 from rankscope.probe.run import own_words
 from rankscope.probe.training_loss import chosen_loss
-from rankscope.results.table import Columns, provenance
+from rankscope.results.table import Columns, Table, provenance
 from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
@@ -64,6 +65,14 @@ Advance = Callable[[int, int | None], None]
 MOST_BATCHES = 4
 """Batches that are read; means over some dozens of texts settle quickly."""
 
+MOST_WORK = 3e10
+"""Tokens times parameters of a pass on which causes are looked for and remedies are tried, about 256 tokens of a model
+of BERT-base's size. They take some hundred passes in float64 and in training, where a scan takes one; what makes tokens
+equal is seen in a few texts."""
+
+LEAST_TEXTS = 2
+"""So many texts are looked at in any case."""
+
 ADVICE = "ask for a smaller batch size or fewer tokens per text, or leave out parts with --only"
 
 
@@ -76,6 +85,9 @@ class _Patient:
     layout: Layout
     chosen: MeasuredBatches
     batches: tuple[Batch, ...]
+    few: tuple[Batch, ...]
+    """The texts on which causes are looked for and remedies are tried; of a large model less than all."""
+
     given: CallInputs
     config: DiagnoseConfig
     loss: LossFn | None
@@ -198,11 +210,22 @@ def _patient(
         layout=layout,
         chosen=replace(chosen, batches=iter(batches), read=chosen.read or chosen.batches),
         batches=batches,
+        few=_few(unwrapped(ready.model), batches),
         given=given,
         config=config,
         loss=loss,
         fresh=is_fresh(unwrapped(ready.model)),
     )
+
+
+def _few(model: nn.Module, batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """The batches as they are, or of a large model as many texts of the first as a diagnosis has time for."""
+    weights = sum(one.numel() for one in model.parameters())
+    first = batches[0]
+    tokens = max((math.prod(one.shape[:2]) for one in first.inputs.values() if one.ndim > 1), default=0)
+    if not tokens or not len(first) or weights * tokens <= MOST_WORK:
+        return batches
+    return (first.first(max(LEAST_TEXTS, int(MOST_WORK / weights * len(first) / tokens))),)
 
 
 # ------------------------------------------------------------------------------------------------------------ the parts
@@ -218,7 +241,8 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         if advance is not None:
             advance(done, parts)
 
-    scanned = _scan(patient, patient.ready, patient.batches)
+    is_scanned = config.only != ("laws",)  # the laws need no numbers of layers
+    scanned = _scan(patient, patient.ready, patient.batches) if is_scanned else None
     step()
     wired = _laws(patient) if "laws" in config.only else None  # looks at the mode that the model is in
     step()
@@ -226,13 +250,11 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         tree, obstacle = _tree(patient) if "mechanism" in config.only else (None, "")
         found, fed = None, None
         if tree is not None:
-            fed = next(feeds_of(tree, iter(patient.batches[:1]), config.blocks))
+            fed = next(feeds_of(tree, iter(patient.few[:1]), config.blocks))
             found, obstacle = _mechanism(tree, fed)
         step()
-        is_ill = bool(found is not None and found.causes) or scanned.verdict.verdict in (
-            "collapsing",
-            "collapsed",
-        )
+        fell = scanned is not None and scanned.verdict.verdict in ("collapsing", "collapsed")
+        is_ill = fell or bool(found is not None and found.causes)
         probe = _probe(patient) if "probe" in config.only else None
         treated = None
         if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
@@ -242,8 +264,8 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         model=patient.ready.name,
         fresh=patient.fresh,
         texts=sum(len(batch) for batch in patient.batches),
-        verdict=scanned.verdict if "scan" in config.only else None,
-        ratios=_ratios(scanned),
+        verdict=scanned.verdict if scanned is not None and "scan" in config.only else None,
+        ratios=() if scanned is None else _ratios(scanned),
         laws=() if wired is None else wired.results,
         copies_of_torch=_copies_of_torch(patient, wired),
         translated=tree is not None,
@@ -256,15 +278,20 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         remedies=() if treated is None else treated.advised,
         treatment=treated,
         asked=config.only,
-        table=replace(
-            scanned.table,
-            command="diagnose",
-            sections={},
-            provenance=provenance(
-                config.model_dump(mode="json") | {"model": patient.ready.name}, seeds=[config.seed]
-            ),
-        ),
+        table=_table(patient, scanned, wired),
     )
+
+
+def _table(patient: _Patient, scanned: ScanFinding | None, wired: Laws | None) -> Table:
+    """The rows of the scan; without one the numbers of the laws."""
+    config, name = patient.config, patient.ready.name
+    if scanned is None:
+        rows = _law_rows(wired or Laws(results=()), name)
+        table = rows.table(config, command="diagnose", seeds=[config.seed])
+    else:
+        table = replace(scanned.table, command="diagnose", sections={})
+    own = provenance(config.model_dump(mode="json") | {"model": name}, seeds=[config.seed])
+    return replace(table, provenance=own)
 
 
 def _scan(patient: _Patient, ready: Loaded, batches: Sequence[Batch]) -> ScanFinding:
@@ -314,7 +341,7 @@ def _tree(patient: _Patient) -> tuple[Translation | None, str]:
     config = patient.config
     try:
         source = recording_of(patient.ready.model, patient.given)
-        return translate(source, patient.batches[0], stack=config.stack, blocks=config.blocks), ""
+        return translate(source, patient.few[0], stack=config.stack, blocks=config.blocks), ""
     except NotTranslated as error:
         return None, first_line(error)
 
@@ -383,7 +410,7 @@ def _probe(patient: _Patient) -> Probe | NotProbed:
     config = patient.config
     return probe_model(
         patient.model,
-        patient.batches,
+        patient.few,
         generator=torch.Generator().manual_seed(config.seed),
         lr=config.lr,
         loss=patient.loss,
@@ -404,7 +431,7 @@ def _trivial(patient: _Patient, probe: Probe | NotProbed | None) -> tuple[Fit, .
 def _treated(patient: _Patient, tree: Translation, fed: EmbeddedTexts, found: Mechanism | None) -> Remedies:
     """What would change it: every change run in the tree, those that help probed for three steps."""
     names = [] if found is None else [one.name for one in found.causes]
-    stock = _stock(patient)
+    stock = _stock(patient, tree)
     loss = None
     if stock is not None:
         loss = chosen_loss(
@@ -455,9 +482,9 @@ def _tried(patient: _Patient, coded: Remedies) -> Remedies:
     return with_trial(coded, shown)
 
 
-def _stock(patient: _Patient) -> Stock | None:
+def _stock(patient: _Patient, tree: Translation) -> Stock | None:
     """The model with changed trees in place of its blocks, where that can be trained."""
     try:
-        return stock_of(patient.model, patient.batches[:1], stack=patient.config.stack)
+        return stock_of(patient.model, patient.few[:1], stack=patient.config.stack, translation=tree)
     except RankscopeError:
         return None

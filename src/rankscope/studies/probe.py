@@ -271,8 +271,9 @@ class Training:
                 "other"
             )
         value = float(loss.detach())
-        squares = [float(one.double().square().sum()) for one in gradients if one is not None]
-        whole = math.sqrt(sum(squares))
+        # summed in float64 without a copy of every gradient in it
+        lengths = [torch.linalg.vector_norm(one, dtype=torch.float64) for one in gradients if one is not None]
+        whole = math.hypot(*map(float, lengths))
         if not (math.isfinite(value) and math.isfinite(whole)):
             raise NotFinite("the loss or its gradient is not finite")
         self.gradients = gradients
