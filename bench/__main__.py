@@ -16,6 +16,7 @@ from bench import (
     bench_split,
     bench_start,
     bench_translate,
+    bench_watch,
 )
 
 
@@ -33,6 +34,7 @@ def main() -> None:
         "recognise": bench_recognise.run(),
         "bounds": bench_bounds.run(),
         "dynamics": bench_dynamics.run(),
+        "watch": bench_watch.run(),
     }
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -31,7 +31,7 @@ def run() -> dict[str, float]:
 
 def _ratios() -> dict[str, float]:
     """The dear options are timed on one text, against the plain pass on that text."""
-    model = _bert_base()
+    model = bert_base()
     layout = layout_of(model)
 
     def scan(panel: Panel, batch: Batch) -> Callable[[], None]:
@@ -43,11 +43,11 @@ def _ratios() -> dict[str, float]:
             (TEXTS, 3, {"panel": Panel(), "without_spectra": Panel(spectra=False)}),
             (1, 1, {"attention": Panel(attention=True), "full": Panel(full=True)}),
         ):
-            batch = _batch(30_000, texts)
+            batch = tokens_of(30_000, texts)
             runs: dict[str, Callable[[], object]] = {"plain": lambda batch=batch: model(**batch.inputs)}
             runs |= {name: scan(panel, batch) for name, panel in ways.items()}
             if texts == TEXTS:
-                runs["usual_way"] = lambda batch=batch: _usual_way(model, batch)
+                runs["usual_way"] = lambda batch=batch: usual_way(model, batch)
             times = dict(zip(runs, best_times(*runs.values(), repeats=repeats), strict=True))
             found |= {
                 f"scan_{name}_over_plain": time / times["plain"]
@@ -57,7 +57,7 @@ def _ratios() -> dict[str, float]:
     return found
 
 
-def _usual_way(model: nn.Module, batch: Batch) -> Tensor:
+def usual_way(model: nn.Module, batch: Batch) -> Tensor:
     """Ask for all hidden states, stack them, measure them with singular value decompositions."""
     states = torch.stack(model(**batch.inputs, output_hidden_states=True).hidden_states).double()
     ratios = [
@@ -69,15 +69,17 @@ def _usual_way(model: nn.Module, batch: Batch) -> Tensor:
     return torch.stack([*ratios, *ranks])
 
 
-def _bert_base() -> nn.Module:
+def bert_base() -> nn.Module:
+    """Random weights."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
     return BertModel(BertConfig(), add_pooling_layer=False).eval()
 
 
-def _batch(vocabulary: int, texts: int = TEXTS) -> Batch:
-    ids = torch.randint(5, vocabulary, (texts, TOKENS), generator=torch.Generator().manual_seed(0))
+def tokens_of(vocabulary: int, texts: int = TEXTS, tokens: int = TOKENS) -> Batch:
+    """Random tokens, all measured."""
+    ids = torch.randint(5, vocabulary, (texts, tokens), generator=torch.Generator().manual_seed(0))
     return Batch(
         inputs={"input_ids": ids},
         is_token=torch.ones_like(ids, dtype=torch.bool),
@@ -108,7 +110,7 @@ def _peak(batches: int) -> int:
         vocab_size=500, hidden_size=64, num_hidden_layers=6, num_attention_heads=4, intermediate_size=128
     )
     model = BertModel(config, add_pooling_layer=False).eval()
-    batch = _batch(500)
+    batch = tokens_of(500)
     tally = Tally()
     probe_into(tally, model, (batch for _ in range(batches)), layout=layout_of(model), panel=Panel())
     tally.summary()

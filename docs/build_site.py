@@ -25,9 +25,21 @@ NAVIGATION: list[dict[str, Any]] = [
         "Commands": [
             *(
                 {name: f"{name}.md"}
-                for name in ("scan", "diagnose", "compare", "stuck", "ablate", "paths", "certify", "predict")
+                for name in (
+                    "scan",
+                    "embeddings",
+                    "diagnose",
+                    "watch",
+                    "compare",
+                    "stuck",
+                    "ablate",
+                    "paths",
+                    "certify",
+                    "predict",
+                )
             ),
             *({name: f"{name}.md"} for name in ("collapse", "atlas", "equilibria", "train")),
+            {"sweep": "scale.md"},
             {"reproduce": "figures.md"},
         ]
     },
@@ -44,6 +56,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"What they mean": "measures.md"},
             {"The verdict": "verdict.md"},
             {"Floors": "floors.md"},
+            {"What it costs": "performance.md"},
             {"Results on disk": "results.md"},
         ]
     },

@@ -420,8 +420,8 @@ def run_code(page: str, blocks: Sequence[tuple[str, str]]) -> list[str]:
 
 # ------------------------------------------------------------------------------------------- numbers made by nobody
 
-GENERATED = ("claims.md", "results.md")
-"""Pages that programs write whole."""
+GENERATED = ("claims.md", "performance.md", "results.md")
+"""Pages that programs write, whole or all of their numbers."""
 
 MEASURED = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+%|\d{1,3}(?:,\d{3})+)%?")
 """A number that looks measured: decimals, powers of ten, percentages, large counts."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rankscope.findings.compare import CompareFinding as CompareFinding
     from rankscope.findings.diagnose import DiagnoseConfig as DiagnoseConfig
     from rankscope.findings.diagnose import DiagnoseFinding as DiagnoseFinding
+    from rankscope.findings.embeddings import EmbeddingsFinding as EmbeddingsFinding
     from rankscope.findings.equilibria import EquilibriaConfig as EquilibriaConfig
     from rankscope.findings.equilibria import EquilibriaFinding as EquilibriaFinding
     from rankscope.findings.laws import LawResult as LawResult
@@ -42,8 +43,13 @@ if TYPE_CHECKING:
     from rankscope.findings.scan import ScanFinding as ScanFinding
     from rankscope.findings.stuck import StuckConfig as StuckConfig
     from rankscope.findings.stuck import StuckFinding as StuckFinding
+    from rankscope.findings.sweep import SweepConfig as SweepConfig
+    from rankscope.findings.sweep import SweepFinding as SweepFinding
     from rankscope.findings.train import TrainConfig as TrainConfig
     from rankscope.findings.train import TrainFinding as TrainFinding
+    from rankscope.findings.watch import Alarm as Alarm
+    from rankscope.findings.watch import WatchConfig as WatchConfig
+    from rankscope.findings.watch import WatchFinding as WatchFinding
     from rankscope.layers.facts import layer_facts as layer_facts
     from rankscope.masks import MaskGraph as MaskGraph
     from rankscope.masks import MaskRule as MaskRule
@@ -52,6 +58,9 @@ if TYPE_CHECKING:
     from rankscope.measures import Measure as Measure
     from rankscope.measures import find_measure as find_measure
     from rankscope.monitor import CollapseMonitor as CollapseMonitor
+    from rankscope.monitor import Monitor as Monitor
+    from rankscope.monitor import lightning as lightning
+    from rankscope.monitor import watch as watch
     from rankscope.network import Context as Context
     from rankscope.network import Network as Network
     from rankscope.network import Spec as Spec
@@ -91,6 +100,7 @@ if TYPE_CHECKING:
     from rankscope.studies.collapse import collapse as collapse
     from rankscope.studies.compare import compare as compare
     from rankscope.studies.diagnose import diagnose as diagnose
+    from rankscope.studies.embeddings import scan_embeddings as scan_embeddings
     from rankscope.studies.equilibria import equilibria as equilibria
     from rankscope.studies.paths import decompose as decompose
     from rankscope.studies.paths import paths as paths
@@ -99,6 +109,7 @@ if TYPE_CHECKING:
     from rankscope.studies.scan import scan as scan
     from rankscope.studies.scan import scan_states as scan_states
     from rankscope.studies.stuck import stuck as stuck
+    from rankscope.studies.sweep import sweep as sweep
     from rankscope.verdict import Thresholds as Thresholds
     from rankscope.verdict import judge as judge
     from rankscope.wiring.checks import check as check
@@ -119,6 +130,7 @@ _HOME = {
     "findings.collapse": ("CollapseConfig", "CollapseFinding"),
     "findings.compare": ("CompareConfig", "CompareFinding"),
     "findings.diagnose": ("DiagnoseConfig", "DiagnoseFinding"),
+    "findings.embeddings": ("EmbeddingsFinding",),
     "findings.equilibria": ("EquilibriaConfig", "EquilibriaFinding"),
     "findings.atlas": ("AtlasConfig", "AtlasFinding", "LayerFacts"),
     "errors": ("LawBroken",),
@@ -131,6 +143,7 @@ _HOME = {
     "findings.reproduce": ("ReproduceConfig", "ReproduceFinding"),
     "findings.scan": ("ScanConfig", "ScanFinding"),
     "findings.stuck": ("StuckConfig", "StuckFinding"),
+    "findings.sweep": ("SweepConfig", "SweepFinding"),
     "findings.train": ("TrainConfig", "TrainFinding"),
     "layers.facts": ("layer_facts",),
     "studies.ablate": ("ablate",),  # from its file: the package has a module of that name
@@ -139,12 +152,14 @@ _HOME = {
     "studies.collapse": ("collapse",),
     "studies.compare": ("compare",),
     "studies.diagnose": ("diagnose",),
+    "studies.embeddings": ("scan_embeddings",),
     "studies.equilibria": ("equilibria",),
     "studies.predict": ("predict",),
     "studies.paths": ("decompose", "paths"),
     "studies.rate": ("rate",),
     "studies.scan": ("scan", "scan_states"),
     "studies.stuck": ("stuck",),
+    "studies.sweep": ("sweep",),
     "results": ("Table",),
     "sources": ("Batch", "Seen", "record", "translate"),
     "split": ("Split", "log_residual", "split_states"),
@@ -152,7 +167,8 @@ _HOME = {
     "papers.figures": ("FIGURES", "reproduce"),
     "papers.tasks": ("TASKS", "load_trained", "train"),
     "papers.tasks.effectiveness": ("EffectivenessConfig", "effectiveness"),
-    "monitor": ("CollapseMonitor",),
+    "monitor": ("CollapseMonitor", "Monitor", "lightning", "watch"),
+    "findings.watch": ("Alarm", "WatchConfig", "WatchFinding"),
     "verdict": ("Thresholds", "judge"),
     "wiring.checks": ("check", "laws"),
 }
@@ -165,6 +181,7 @@ __all__ = [
     "TASKS",
     "AblateConfig",
     "AblateFinding",
+    "Alarm",
     "AtlasConfig",
     "AtlasFinding",
     "Batch",
@@ -181,6 +198,7 @@ __all__ = [
     "DiagnoseConfig",
     "DiagnoseFinding",
     "EffectivenessConfig",
+    "EmbeddingsFinding",
     "EquilibriaConfig",
     "EquilibriaFinding",
     "Finding",
@@ -192,6 +210,7 @@ __all__ = [
     "MaskGraph",
     "MaskRule",
     "Measure",
+    "Monitor",
     "Network",
     "OldFinding",
     "PathsConfig",
@@ -209,11 +228,15 @@ __all__ = [
     "Split",
     "StuckConfig",
     "StuckFinding",
+    "SweepConfig",
+    "SweepFinding",
     "Table",
     "Thresholds",
     "Trace",
     "TrainConfig",
     "TrainFinding",
+    "WatchConfig",
+    "WatchFinding",
     "ablate",
     "atlas",
     "build",
@@ -232,6 +255,7 @@ __all__ = [
     "judge",
     "laws",
     "layer_facts",
+    "lightning",
     "load_trained",
     "log_residual",
     "only_in",
@@ -243,13 +267,16 @@ __all__ = [
     "record",
     "reproduce",
     "scan",
+    "scan_embeddings",
     "scan_states",
     "split_states",
     "stack",
     "stuck",
+    "sweep",
     "train",
     "translate",
     "variant",
+    "watch",
     "with_branch_scale",
     "with_mask",
     "with_placement",

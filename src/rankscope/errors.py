@@ -192,3 +192,11 @@ class CollapseWarning(RankscopeWarning):
 
 class NotFiniteWarning(RankscopeWarning):
     """A model in training holds NaN or infinity, or its states give no numbers."""
+
+
+class AlarmWarning(RankscopeWarning):
+    """An alarm of a watched run began to ring."""
+
+
+class RunStopped(RankscopeError):  # noqa: N818 - reads as a sentence
+    """An alarm that was named by ``stop_on`` ends the run."""

@@ -1,7 +1,7 @@
 """The engine on rows of the atlas: the published orders, rates and falls."""
 
 import math
-import os
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from kit.layer_claims import ORDERS, RATES
 from rankscope.layers.facts import layer_facts
 from rankscope.layers.find import find_layer
 
-SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 FEW = (
     "softmax",
     "causal",
@@ -23,14 +22,19 @@ FEW = (
 FEW_RATES = ("retention", "mask:prefix:5+causal", "mask:longformer:2:1", "mask:dilated:2:2", "gat@karate")
 
 
-def facts_of(name, tokens, dim, *, depth):
+def few_first(names: Iterable[str], few: Iterable[str]):
+    """All of them; those that are not among the few are slow."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def facts_of(name, tokens, dim, *, depth, around="bare"):
     kind = find_layer(name)
     count = kind.tokens or tokens
     generator = torch.Generator().manual_seed(0)
-    return layer_facts(kind.make(count, dim, generator), tokens=count, dim=dim, depth=depth)
+    return layer_facts(kind.make(count, dim, generator), tokens=count, dim=dim, depth=depth, around=around)
 
 
-@pytest.mark.parametrize("name", ORDERS if SOAK else FEW)
+@pytest.mark.parametrize("name", few_first(ORDERS, FEW))
 def test_orders(name):
     found = facts_of(name, 16, 8, depth=False)
     residual, direction = ORDERS[name]
@@ -42,7 +46,13 @@ def test_orders(name):
             assert value == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("name", RATES if SOAK else FEW_RATES)
+@pytest.mark.parametrize("name", ["softmax", "linear", "off-by-one", "linformer-means"])
+def test_a_skip_makes_both_orders_one(name):
+    found = facts_of(name, 16, 8, depth=False, around="skip")
+    assert (found.residual_order, found.direction_order) == pytest.approx((1, 1), abs=0.02)
+
+
+@pytest.mark.parametrize("name", few_first(RATES, FEW_RATES))
 def test_rates_and_falls(name):
     found = facts_of(name, 64, 4, depth=True)
     assert found.rate == pytest.approx(RATES[name], abs=1e-6)
@@ -64,7 +74,7 @@ def test_no_consensus_is_no_order(name):
     assert found.rate is None
 
 
-@pytest.mark.parametrize("name", ["gru", "mamba", "rwkv"] if SOAK else ["rwkv"])
+@pytest.mark.parametrize("name", few_first(["gru", "mamba", "rwkv"], ["rwkv"]))
 def test_recurrent_layers_are_read_from_the_middle(name):
     found = facts_of(name, 64, 4, depth=False)
     assert found.consensus == "none"

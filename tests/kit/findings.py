@@ -17,6 +17,7 @@ from rankscope.findings.claims import ClaimsFinding
 from rankscope.findings.collapse import CollapseFinding
 from rankscope.findings.compare import CompareFinding
 from rankscope.findings.diagnose import DiagnoseFinding
+from rankscope.findings.embeddings import EmbeddingsFinding
 from rankscope.findings.equilibria import EquilibriaFinding
 from rankscope.findings.layers import LayersFinding
 from rankscope.findings.old import OldFinding
@@ -26,7 +27,9 @@ from rankscope.findings.rate import RateFinding
 from rankscope.findings.reproduce import ReproduceFinding
 from rankscope.findings.scan import ScanFinding
 from rankscope.findings.stuck import StuckFinding
+from rankscope.findings.sweep import SweepFinding
 from rankscope.findings.train import TrainFinding
+from rankscope.findings.watch import WatchFinding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -250,9 +253,53 @@ def stuck() -> StuckFinding:
 
 
 @cache
+def embeddings() -> EmbeddingsFinding:
+    """Rows around a mean, with labels and groups."""
+    import numpy as np
+
+    from rankscope.studies.embeddings import scan_embeddings as run
+
+    rows = np.random.default_rng(0).standard_normal((48, 12)) + 5.0
+    return run(rows, labels=["image", "text"] * 24, groups=np.arange(48) // 4)
+
+
+@cache
+def watch() -> WatchFinding:
+    """A run whose tokens become equal and whose loss stands still."""
+    from rankscope.findings.watch.history import Reading
+    from rankscope.findings.watch.log import LogHeader, RunLog
+    from rankscope.studies.watch import finding_of
+
+    record = RunLog(header=LogHeader(model="Tiny", every=10, steps=100, classes=4))
+    for step in range(60):
+        record.curve.add(step, math.log(4) if step > 2 else 2.0)
+        if step % 10 == 0:
+            ratio = 0.5 if step < 30 else 0.01
+            signals = {
+                "ratio": {"blocks": ratio},
+                "input_ratio": {"blocks": 0.9},
+                "entropy": {"blocks/1/0": 0.9},
+            }
+            record.readings.append(Reading(step=step, signals=signals))
+        record.judged()
+    return finding_of(record, source="run.jsonl", origin="rankscope")
+
+
+@cache
 def old() -> OldFinding:
     """A scan as it was saved before findings had fields."""
     return OldFinding(table=random_scan("model", verdict={"verdict": "healthy", "words": ["All is well."]}))
+
+
+@cache
+def sweep() -> SweepFinding:
+    """Two masks and four seeds; every layer is above its floor."""
+    from rankscope.studies.sweep import sweep as run
+
+    fixed = {"layers": 2, "heads": 2, "dim": 8, "tokens": 4, "variant": "san+skip"}
+    return run(
+        {"command": "collapse", "fixed": fixed, "product": {"mask": ["full", "causal"], "seed": [0, 1, 2, 3]}}
+    )
 
 
 EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
@@ -263,6 +310,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     CollapseFinding: collapse,
     CompareFinding: compare,
     DiagnoseFinding: diagnose,
+    EmbeddingsFinding: embeddings,
     EquilibriaFinding: equilibria,
     PredictFinding: predict,
     PathsFinding: paths,
@@ -272,5 +320,7 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     TrainFinding: train,
     ScanFinding: scan,
     StuckFinding: stuck,
+    SweepFinding: sweep,
+    WatchFinding: watch,
     OldFinding: old,
 }

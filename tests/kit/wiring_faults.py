@@ -52,7 +52,8 @@ def changed_file(fault: Fault, folder: Path) -> tuple[ModuleType, int | None]:
         number = (
             text[: text.index(mark)].count("\n") + 1 + mark[: len(mark) - len(mark.lstrip("\n"))].count("\n")
         )
-    path = folder / f"{fault.name.replace(' ', '_')}_{fault.model}.py"
+    name = "".join(one if one.isalnum() else "_" for one in fault.name)
+    path = folder / f"{name}_{fault.model}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -129,7 +130,6 @@ FAULTS = (
         law="rows",
         block=1,
         edits=(("torch.tril(torch.ones(32, 32))", "torch.tril(torch.ones(32, 32), diagonal=-1)"),),
-        at="att = F.softmax(att, dim=-1)",
     ),
     Fault(
         name="dead head",
@@ -501,6 +501,78 @@ FAULTS = (
             ("torch.tril(torch.ones(32, 32))", "torch.tril(torch.ones(32, 32), diagonal=-1)"),
             ('float("-inf")', "-1e9"),
         ),
-        at="att = F.softmax(att, dim=-1)",
+    ),
+    Fault(
+        name="causal forgotten everywhere",
+        model="llama",
+        law="causality",
+        block=1,
+        edits=(
+            ("is_causal=True", "is_causal=False"),
+            ("class Decoder(", "class Reader("),
+            ("return Decoder()", "return Reader()"),
+        ),
+        with_loss=True,
+    ),
+    Fault(
+        name="mask made and not used",
+        model="multihead",
+        law="causality",
+        block=1,
+        edits=(
+            ("attn_mask=mask", "attn_mask=None"),
+            (
+                "        t = ids.shape[1]\n",
+                "        t = ids.shape[1]\n        mask = torch.triu(torch.ones(t, t), diagonal=1).bool()\n",
+            ),
+            ("x = block(x, None, key_padding_mask)", "x = block(x, mask, key_padding_mask)"),
+        ),
+    ),
+    Fault(
+        name="mask upside down",
+        model="einsum",
+        law="causality",
+        block=1,
+        edits=(("i[None, :] > i[:, None]", "i[None, :] < i[:, None]"),),
+    ),
+    Fault(
+        name="product over queries",
+        model="einsum",
+        law="rows",
+        block=3,
+        edits=(
+            (
+                'out = einsum("bhij,bjhd->bihd", attn, v)',
+                'out = einsum("bhji,bjhd->bihd" if self.number == 2 else "bhij,bjhd->bihd", attn, v)',
+            ),
+        ),
+    ),
+    Fault(
+        name="values left out",
+        model="einsum",
+        law="gradient",
+        block=2,
+        edits=(
+            (
+                "q, k, v = self.qkv(h).reshape(b, n, 3, self.heads, -1).unbind(2)",
+                "q, k, v = self.qkv(h).view(b, n, 3, self.heads, -1).unbind(2)",
+            ),
+            (
+                'out = einsum("bhij,bjhd->bihd", attn, v)',
+                'out = einsum("bhij,bjhd->bihd", attn, k if self.number == 1 else v)',
+            ),
+        ),
+    ),
+    Fault(
+        name="values of the next text",
+        model="einsum",
+        law="batch",
+        block=3,
+        edits=(
+            (
+                "        dots = einsum(",
+                "        v = v.roll(1, 0) if self.number == 2 else v\n        dots = einsum(",
+            ),
+        ),
     ),
 )

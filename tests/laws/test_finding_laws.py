@@ -357,7 +357,9 @@ QUOTED = {
     *("Training.about", "TrainFinding.notes", "MixerFacts.computes", "MixerFacts.source"),
     *("Fit.loss", "Fit.outputs", "Fit.why", "Fit.look", "Fit.source"),
     *("Subject.reported", "CutSubject.reported", "ScannedModel.reported", "TreeValue.refused"),
-    *("Remedy.code", "Remedy.code_before", "DiagnoseFinding.obstacle"),
+    "InputsSubject.reported",
+    *("Remedy.code", "Remedy.code_before", "DiagnoseFinding.obstacle", "NotProbed.obstacle"),
+    "FailureReason.reason",
     *("FoundCause.sentence", "Unchecked.sentence"),  # computed for readers of JSON, never fields of a finding
 }
 """Texts that claims, tasks, rows of the atlas and trivial losses declare, what code below us reported (libraries that

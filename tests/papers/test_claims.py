@@ -75,9 +75,13 @@ def test_every_verdict_is_the_expected_one(found: ClaimsFinding) -> None:
     assert f"{len(FALSE)} are false" in found.words[0]
 
 
+ROUNDING = re.compile(r"-?\d[\d.]*e-\d+|(?<![\d.])0(?= &lt;)")
+"""Numbers that may be made of rounding, which differs between processors."""
+
+
 @pytest.mark.slow
 def test_the_page_in_the_docs_is_what_the_claims_say(found: ClaimsFinding) -> None:
-    assert PAGE.read_text() == claims_page(found)
+    assert ROUNDING.sub("#", PAGE.read_text()) == ROUNDING.sub("#", claims_page(found))
 
 
 @pytest.mark.slow

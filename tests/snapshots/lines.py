@@ -44,6 +44,7 @@ LINES = (
         makes="second.json",
         has_rows=False,
     ),
+    Asked("scan-inputs", ("scan", MODEL, *CALL, "--across", "inputs", "--pooling", "max")),
     Asked("compare", ("compare", "first.json", "second.json")),
     Asked("compare-models", ("compare", MODEL, "small_model.py:sharper", *CALL, "--sites", "block")),
     Asked("paths", ("paths", *SMALL, "--top", "5")),

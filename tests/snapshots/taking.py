@@ -37,8 +37,9 @@ NUMBERS, TEXTS = HOME / "numbers", HOME / "texts"
 FLOORS = {"value": "floor", "float_value": "float_floor"}
 """Columns that have a floor of their own; other numbers are compared relative to their size."""
 
-FLOOR_FACTOR = 1.5
-"""Floors that come from a perturbed run: rounding is a hundredth of its noise, and what it does is a sample."""
+FLOOR_FACTOR = 4
+"""Floors that come from a perturbed run: its noise has a seed, but is as small as the rounding that each processor adds
+in its own way. The size of one difference is then a sample: two of them are seldom more than four times apart."""
 
 RELATIVE = 1e-9
 """What other BLAS kernels change in sums of a few hundred float64 products, with room for a condition of a thousand."""
@@ -114,21 +115,34 @@ def differences(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> It
             yield f"row {place}: columns are gone: {', '.join(sorted(set(old) - set(new)))}"
             continue
         is_real = old.get("resolved") is not False
+        allowed = _allowed(old)
         for name, value in old.items():
             if not is_real and name in ("value", "log10_value", "low", "high"):
                 continue
-            if not _agree(name, value, new[name], old.get(FLOORS.get(name, ""))):
+            if not _agree(name, value, new[name], allowed.get(name)):
                 yield f"row {place}, {name}: {value!r} in the snapshot, {new[name]!r} now ({_about(old)})"
 
 
-def _agree(name: str, old: Any, new: Any, floor: float | None) -> bool:
+def _allowed(row: dict[str, Any]) -> dict[str, float]:
+    """What the floors of a row allow its numbers to differ by, relative rounding aside."""
+    found = {name: row.get(floor) or 0.0 for name, floor in FLOORS.items()}
+    value = abs(row.get("value") or 0.0)
+    if value:  # log10(v + f) - log10(v)
+        found["log10_value"] = math.log1p(found["value"] / value) / math.log(10)
+    return found
+
+
+def _agree(name: str, old: Any, new: Any, allowed: float | None) -> bool:
     if not isinstance(old, float) or not isinstance(new, float):
         return bool(old == new)
     if name == "log10_floor":
         return abs(old - new) <= math.log10(FLOOR_FACTOR)
-    if name.endswith("floor"):
+    if "floor" in name.split("_"):
         return min(old, new) * FLOOR_FACTOR >= max(old, new)
-    return abs(old - new) <= (floor or 0.0) + RELATIVE * max(abs(old), abs(new))
+    relative = RELATIVE * max(abs(old), abs(new))
+    if name.startswith("log10"):  # a relative error of a number is an absolute one of its logarithm
+        relative += RELATIVE / math.log(10)
+    return abs(old - new) <= (allowed or 0.0) + relative
 
 
 def _about(row: dict[str, Any]) -> str:

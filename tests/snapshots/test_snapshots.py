@@ -58,6 +58,15 @@ def row(value: float, floor: float = 1e-15, **more) -> dict:
         (row(0.5, definition="a"), row(0.5, definition="b"), True),
         (row(0.5, extra=1.0), row(0.5), True),
         (row(0.5), row(0.5, extra=1.0), False),
+        (row(1.0, log10_value=0.0), row(1.0, log10_value=9.6e-17), False),
+        (
+            row(0.5, 1e-3, log10_value=-0.301),
+            row(0.5, 1e-3, log10_value=-0.3016),
+            False,
+        ),  # the floor allows 9e-4
+        (row(0.5, 1e-3, log10_value=-0.301), row(0.5, 1e-3, log10_value=-0.303), True),
+        (row(0.5, floor_after=1e-15), row(0.5, floor_after=1.1e-15), False),
+        (row(0.5, floor_after=1e-15), row(0.5, floor_after=1e-14), True),
     ],
 )
 def test_numbers_differ_where_floors_do_not_explain_it(old: dict, new: dict, differs: bool) -> None:

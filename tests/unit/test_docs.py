@@ -10,8 +10,8 @@ import making
 import pytest
 
 PAGES = {page.name: page for page in making.pages()}
-OWN_TESTS = {"your_model.md", "adding_things.md", "add_a_family.md"}
-"""Pages of whole programs: ``test_your_model.py`` and ``test_recipes.py`` run them."""
+OWN_TESTS = {"your_model.md", "adding_things.md", "add_a_family.md", "watch.md"}
+"""Pages of whole programs: ``test_your_model.py``, ``test_recipes.py`` and ``test_adapters.py`` run them."""
 
 WITH_CODE = sorted(name for name, page in PAGES.items() if name not in OWN_TESTS and making.code_of(page))
 QUOTES = [one for page in making.pages() for one in making.quotes(page)]
@@ -106,8 +106,11 @@ NOT_MADE = {
     "compare.md": "0.05",  # a default
     "design.md": "1e6 1e-8 2e-4 1% 2e-6 1e-9 1.8",  # limits in the code, a constant of a proof
     "dynamics.md": "1e-12 1e-6 1e100",  # limits in the code
+    "embeddings.md": "0.75 0.5 95% 1e-7 1.000 2,048 8,192",  # limits in the code, the constant of RankMe, equal rows
     "equilibria.md": "1% 1,000 1e-16 1e-3 4,096",  # defaults, limits in the code, rounding
     "floors.md": "6e-8 6e-5",  # of float16
+    "watch.md": "0.96",  # a limit in the code
+    "scale.md": "10,000 5,000 1.5",  # a limit in the code, sizes of tests
     "parts.md": "0.01",  # a default of torch
     "paths.md": "1e-15 11.08 95%",  # rounding, L H / (H + 1), a kind of interval
     "stuck.md": "0.02 0.05 0.693147 0.6932",  # limits in the code, ln 2, a loss as one may type it

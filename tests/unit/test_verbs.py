@@ -14,7 +14,19 @@ from rankscope.errors import ConfigError, FileError
 
 VERBS = (
     *("collapse", "rate", "scan", "compare", "ablate", "paths"),
-    *("certify", "predict", "claims", "equilibria", "train", "reproduce", "atlas", "stuck", "diagnose"),
+    *(
+        "certify",
+        "predict",
+        "claims",
+        "equilibria",
+        "train",
+        "reproduce",
+        "atlas",
+        "stuck",
+        "diagnose",
+        "sweep",
+    ),
+    "watch",
 )
 
 DRIVER = """

@@ -4,24 +4,18 @@ Averaging with a row-stochastic map multiplies every token diameter by at most t
 which is at most its Doeblin coefficient.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import combinations
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pdist
 
 from rankscope.core.operator_norms import MARGIN
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.errors import NumericalError, ShapeError
+from rankscope.measures.row_distances import largest_distance
 
 BATCHED_ROWS = 32
 """Up to so many rows all maps of a batch are compared in one call; beyond, one call per map is faster."""
-
-BLOCK_ROWS = 4096
-"""Rows compared in one call: their distances take 128 MB."""
-
-_SLACK = MARGIN / 100  # a pair that is overlooked by so little is still below the raised value
 
 
 def dobrushin_bound(maps: Tensor, rows: Tensor | None = None) -> PerMatrix:
@@ -40,7 +34,7 @@ def dobrushin_bound(maps: Tensor, rows: Tensor | None = None) -> PerMatrix:
     maps = real_rows(maps, rows)
     if maps.shape[-2] <= BATCHED_ROWS:
         return _raised(torch.cdist(maps, maps, p=1.0).amax(dim=(-2, -1)))
-    return _raised(_each(maps, _largest_distance))
+    return _raised(_each(maps, largest_distance))
 
 
 def doeblin_bound(maps: Tensor, rows: Tensor | None = None) -> PerMatrix:
@@ -92,42 +86,6 @@ def _above_shared_by_sums(one: Tensor) -> Tensor:
     above = one.sum(dim=-1).amax() - shared.sum()
     # both sums are near one: at a tenth their rounding is far below one billionth of the difference
     return above if float(above) > 0.1 else (one - shared).sum(dim=-1).amax()
-
-
-def _largest_distance(rows: Tensor) -> Tensor:
-    """The largest l1 distance between two of ``rows keys``."""
-    best, rivals = _rivals(rows)
-    for block in _blocks(rows[rivals]):
-        best = torch.maximum(best, pdist(block, p=1.0).amax())
-    return best
-
-
-def _rivals(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """A distance between two rows, and which rows may be part of a larger one.
-
-    The first comes from the row farthest from the mean and the one farthest from that. No row ``i`` is farther from
-    any other than ``d_i + max d``, with ``d`` the distances from any fixed point: the mean, either of the two rows,
-    or zero, from where ``d`` is the row's sum, so that nothing is left to compare once two rows share no key.
-    """
-    from_mean = _distances(rows, rows.mean(dim=-2))
-    from_first = _distances(rows, rows[from_mean.argmax()])
-    from_second = _distances(rows, rows[from_first.argmax()])
-    best = torch.maximum(from_first.amax(), from_second.amax())
-    reach = torch.stack([d + d.amax() for d in (from_mean, from_first, from_second, rows.abs().sum(dim=-1))])
-    return best, reach.amin(dim=0) > best * (1 + _SLACK)
-
-
-def _distances(rows: Tensor, point: Tensor) -> Tensor:
-    return (rows - point).abs_().sum(dim=-1)
-
-
-def _blocks(rows: Tensor) -> Iterator[Tensor]:
-    """Sets of at most ``BLOCK_ROWS`` rows such that every pair of rows is in one of them."""
-    if len(rows) <= BLOCK_ROWS:
-        yield from [rows] if len(rows) > 1 else []
-        return
-    for pair in combinations(rows.split(BLOCK_ROWS // 2), 2):
-        yield torch.cat(pair)
 
 
 def _raised(doubled: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import rankscope
 from rankscope.cli.program import CommandGroups, CommandSpec
 
 LOOK, CAUSE, PROVE = "Look at a model", "Find the cause", "Prove"
-RANDOM, PAPERS, LIST = "Random networks", "The papers", "Names"
+RANDOM, MANY, PAPERS, LIST = "Random networks", "Many configurations", "The papers", "Names"
 
 COMMANDS = {
     "scan": CommandSpec(
@@ -31,6 +31,15 @@ COMMANDS = {
         config="rankscope.findings.compare:CompareConfig",
         study="rankscope.studies.compare:compare",
         view="rankscope.findings.compare:CompareView",
+    ),
+    "watch": CommandSpec(
+        LOOK,
+        "Show a training run from its log: curves, alarms, time left.",
+        ("watch run.jsonl", "watch wandb.csv --classes 4096 --output run.html"),
+        config="rankscope.findings.watch:WatchConfig",
+        study="rankscope.studies.watch:watch",
+        extras="rankscope.studies.watch:live",
+        has_bar=False,
     ),
     "diagnose": CommandSpec(
         CAUSE,
@@ -130,6 +139,26 @@ COMMANDS = {
         ),
         config="rankscope.findings.equilibria:EquilibriaConfig",
         study="rankscope.studies.equilibria:equilibria",
+    ),
+    "sweep": CommandSpec(
+        MANY,
+        "Run a command for thousands of configurations, on one machine or many.",
+        (
+            "sweep spec.yaml --workers 4",
+            "sweep show spec --where mask=causal --group-by dim --plot curves.png",
+        ),
+        config="rankscope.findings.sweep:SweepConfig",
+        study="rankscope.studies.sweep:sweep",
+        extras="rankscope.cli.output:saying",
+        inner={
+            "show": CommandSpec(
+                MANY,
+                "Look at what a sweep has found so far.",
+                ("sweep show spec", "sweep show spec --where mask=causal --group-by dim --plot curves.png"),
+                config="rankscope.findings.sweep:SweepShowConfig",
+                study="rankscope.studies.sweep:show",
+            )
+        },
     ),
     "claims": CommandSpec(
         PAPERS,

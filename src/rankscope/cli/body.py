@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from rankscope.cli.output import command_line, emit, note, progress
 from rankscope.cli.program import found_at
 from rankscope.core.words import listed
 from rankscope.errors import ConfigError, FileError, RankscopeError
-from rankscope.findings.asked import CommandConfig, FolderConfig, option, spelling_of
+from rankscope.findings.asked import CommandConfig, FolderConfig, KeepingConfig, option, spelling_of
 
 if TYPE_CHECKING:
     from rankscope.cli.program import CommandSpec
@@ -115,6 +115,11 @@ class FolderOutput(Output):
         return output
 
     @property
+    def is_folder(self) -> bool:
+        """Whether there is a folder."""
+        return self.output is not None
+
+    @property
     def wanted(self) -> str:
         """The format of what is printed."""
         return self.format or "table"
@@ -150,12 +155,65 @@ class FolderOutput(Output):
             )
 
 
+class EitherOutput(FolderOutput):
+    """How a command writes that keeps what is done where it is given a folder: a name without the ending of a file."""
+
+    format: Literal["table", "json", "csv", "html", "parquet"] | None = option(  # type: ignore[assignment]  # as Output
+        None, "How to write results.", shown="by the ending of --output, else table"
+    )
+    output: Path | None = option(None, "Write there instead of stdout; a folder keeps what is done.")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether what is done is kept."""
+        if self.output is None or self.output.is_file():
+            return False
+        return self.output.is_dir() or self.output.suffix.lower() not in (*ENDINGS, *PICTURES)
+
+    @property
+    def wanted(self) -> str:
+        """The format of what is printed or written."""
+        return super().wanted if self.is_folder else Output.wanted.fget(self)  # type: ignore[attr-defined]
+
+    @property
+    def file(self) -> Path | None:
+        """Where results go instead of stdout."""
+        return None if self.is_folder else self.output
+
+    def written(self, asked: CommandConfig) -> list[tuple[Path, str]]:
+        """The files that will be written."""
+        return super().written(asked) if self.is_folder else Output.written(self, asked)
+
+    def check(self, asked: CommandConfig) -> None:
+        """Raise before any work if something could not be written."""
+        if self.is_folder:
+            super().check(asked)
+        else:
+            Output.check(self, asked)
+
+
 class Command(click.Command):
     """A command whose help begins with examples and shows its options under their headings."""
 
-    def __init__(self, *args: Any, examples: tuple[str, ...], signed: bool = False, **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: tuple[str, ...],
+        signed: bool = False,
+        inner: "Mapping[str, CommandSpec] | None" = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
-        self.examples, self.signed = examples, signed
+        self.examples, self.signed, self.inner = examples, signed, inner or {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of this command, or of the inner one whose name is the first word."""
+        if args and args[0] in self.inner:
+            name = f"{info_name} {args[0]}"
+            return command_of(name, self.inner[args[0]]).make_context(name, args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Negative numbers stay numbers where one may be given: the blank hides their minus from the parser."""
@@ -185,7 +243,9 @@ class Command(click.Command):
 def command_of(name: str, declared: "CommandSpec") -> click.Command:
     """The command, made from its configuration, its view and, once it runs, its study."""
     config, view = found_at(declared.config), found_at(declared.view)
-    form = FolderOutput if issubclass(config, FolderConfig) else Output
+    form: type[Output] = Output
+    if issubclass(config, FolderConfig | KeepingConfig):
+        form = FolderOutput if issubclass(config, FolderConfig) else EitherOutput
 
     def run(**given: Any) -> int:
         try:
@@ -203,10 +263,10 @@ def command_of(name: str, declared: "CommandSpec") -> click.Command:
             found_at(declared.extras)(asked, shown, out.file) if declared.extras else nullcontext({}) as more
         ):
             try:
-                with progress(name) as advance:
+                with progress(name) if declared.has_bar else nullcontext() as advance:
                     finding = found_at(declared.study)(config=asked, advance=advance, **more, **_folder(out))
             except KeyboardInterrupt:
-                if not isinstance(out, FolderOutput) or out.output is None:
+                if not isinstance(out, FolderOutput) or not out.is_folder:
                     raise
                 raise KeyboardInterrupt("interrupted; the same command goes on with what is done") from None
             write(finding, shown.document(finding), out, wanted)
@@ -218,7 +278,13 @@ def command_of(name: str, declared: "CommandSpec") -> click.Command:
     params = [*options_of(config), *options_of(view), *options_of(form)]
     signed = any(spelling_of(field).get("signed") for field in config.model_fields.values())
     return Command(
-        name, params=params, help=config.__doc__, callback=run, examples=declared.examples, signed=signed
+        name,
+        params=params,
+        help=config.__doc__,
+        callback=run,
+        examples=declared.examples,
+        signed=signed,
+        inner=declared.inner,
     )
 
 
@@ -246,7 +312,7 @@ class Into(TypedDict, total=False):
 
 def _folder(out: Output) -> Into:
     """What a study that makes several files is given besides: where, and who writes them."""
-    if not isinstance(out, FolderOutput) or out.output is None:
+    if not isinstance(out, FolderOutput) or out.output is None or not out.is_folder:
         return {}
     folder = out.output
 

@@ -37,7 +37,7 @@ class ListConfig(CommandConfig):
     what: str | None = option(
         None,
         "questions, measures, masks, mixers, parts, positions, inits, variants, models, families, thresholds, "
-        "architectures, claims, theorems, figures, tasks, objectives or schema.",
+        "architectures, claims, theorems, figures, tasks, objectives, alarms or schema.",
         positional=True,
     )
     name: str | None = option(None, "For schema: the command whose result is described.", positional=True)
@@ -369,6 +369,22 @@ def _objectives() -> "list[Row]":
     ]
 
 
+def _alarms() -> "list[Row]":
+    from rankscope.findings.watch import ALARMS
+
+    return [
+        {
+            "name": one.name,
+            "formula": one.formula,
+            "default": one.default,
+            "source": one.source,
+            "try": one.try_,
+            "page": one.page,
+        }
+        for one in ALARMS.values()
+    ]
+
+
 _LISTINGS: "dict[str, Callable[[], list[Row]]]" = {
     "questions": _questions,
     "measures": _measures,
@@ -387,4 +403,5 @@ _LISTINGS: "dict[str, Callable[[], list[Row]]]" = {
     "figures": _figures,
     "tasks": _tasks,
     "objectives": _objectives,
+    "alarms": _alarms,
 }

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from rankscope.core.words import number, printable
 from rankscope.errors import ConfigError
@@ -50,6 +50,18 @@ def progress(text: str) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total, doing=text: bar.update(task, completed=done, total=total, description=doing)
+
+
+class Saying(TypedDict):
+    """What a study is given that says something before it is done."""
+
+    say: Callable[[str], None]
+
+
+@contextmanager
+def saying(*_: object) -> Iterator[Saying]:
+    """What such a study is given on the command line, whatever was asked: lines for the person."""
+    yield {"say": note}
 
 
 def command_line() -> str:

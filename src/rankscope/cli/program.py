@@ -1,8 +1,8 @@
 """The program: its commands by the question that they answer, each loaded only when it is named."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -26,6 +26,8 @@ class CommandSpec:
         command: where a function of this makes the command, if it is none that finds something.
         extras: where a context manager is that keeps what was found so far, for commands that can go on; it is called
             with configuration, view and output, and gives arguments of the study.
+        has_bar: whether a bar shows how far it is; one that draws the screen itself has none.
+        inner: commands of its own, by the word that stands before their arguments.
     """
 
     question: str
@@ -36,6 +38,8 @@ class CommandSpec:
     view: str = "rankscope.findings.asked:View"
     command: str = ""
     extras: str = ""
+    has_bar: bool = True
+    inner: "Mapping[str, CommandSpec]" = field(default_factory=dict)
 
 
 class CommandGroups(click.Group):

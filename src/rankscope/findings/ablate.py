@@ -39,7 +39,7 @@ from rankscope.findings.blocks import (
 )
 from rankscope.findings.collapse import DEFAULT_MEASURES, Site
 from rankscope.findings.mechanism import RATIO_WORDS, Mechanism
-from rankscope.findings.remedies import Remedies
+from rankscope.findings.remedies import Remedies, recipe_sections
 from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Subject, variant_name
 from rankscope.findings.suggest import Suggestions
 from rankscope.findings.verdict import STEPS, Thresholds
@@ -361,6 +361,8 @@ class Fate(Value):
             said += f"; from layer {self.no_number_from} on there is no number (overflow or 0/0){some_}"
         elif self.floor_from is not None:
             said += f"; from layer {self.floor_from} on it cannot be told from rounding{some_}"
+            if self.at_most and self.verdict == "collapsing":
+                said += f"; at the last layer rounding alone could produce a ratio of up to {number(self.at_most, 2)}"
         return said
 
     @property
@@ -371,8 +373,8 @@ class Fate(Value):
             less = " or less" if self.rate_is_bound else ""
             until = " on" if self.rate_is_bound else f" to layer {self.layer}"
             said.append(
-                f"from layer {self.starts - 1}{until} every layer multiplies it by {_factor(self.log10_rate)}{less} on "
-                "average"
+                f"from layer {self.starts - 1}{until} a layer multiplies it by {_factor(self.log10_rate)}{less} "
+                "(geometric mean over these layers)"
             )
         elif self.verdict == "not collapsing" and self.log10_pace is not None:
             said.append(
@@ -462,12 +464,12 @@ class AblateFinding(Finding):
             said += self.mechanism.words
         if self.blame is not None:
             said.append(self.blame.words)
+        if self.remedies is not None:
+            said.append(self.remedies.words)
         if self.suggest is not None:
             fates = {one.collapses for one in self.first_cuts if one.variant == self.suggest.network.variant}
             needless = f" {sentence(f'{self.suggest.network.name} does not collapse, so it needs none')}"
             said.append(self.suggest.words + (needless if fates == {False} else ""))
-        if self.remedies is not None:
-            said.append(self.remedies.words)
         return tuple(said)
 
     @property
@@ -595,9 +597,10 @@ class AblateFinding(Finding):
                 and bool(self.mechanism.groups)
                 and self._mechanism(self.mechanism),
                 self.blame is not None and self._blame(self.blame),
-                self.suggest is not None and self._suggest(self.suggest),
                 self.remedies is not None
                 and Section("Remedies, best first", [legend(self.remedies.legend), self.remedies.tabular()]),
+                *(() if self.remedies is None else recipe_sections(self.remedies.advised)),
+                self.suggest is not None and self._suggest(self.suggest),
             ),
             definitions=list(self.definitions.items()),
             origin=self.provenance,
@@ -621,11 +624,13 @@ class AblateFinding(Finding):
             few = f"{number(limits.collapsed)} or less"
             said.append(f"Residual ratio: {meaning}")
             said.append(
-                f"Collapse: (1) the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier "
-                f"layer, and (2) it is {few}, or the last {STEPS} layers all lower it and at their pace it would be "
-                f"{few} at twice the depth. scan judges by nearly the same conditions, in the Frobenius norm (root of "
-                "the sum of squares) of tokens scaled to length one; the two may differ where few tokens or channels "
-                "are far larger than the rest."
+                f"Collapse: (1) at the last layer the ratio is at most 1/{number(limits.fall)} of its value at some "
+                f"earlier layer, and (2) at the last layer it is {few}, or it fell in each of the last {STEPS} layers "
+                f"so fast that a network twice as deep would end at {few}, if each further layer multiplied it by the "
+                f"same factor as these did on average.{self._unresolved} scan has a rule of the same form, with a "
+                "larger limit, for tokens scaled to length one and the Frobenius norm (root of the sum of squares). "
+                "The verdicts of scan and ablate may differ where a few tokens or channels are far larger than the "
+                "rest."
             )
         if self.blame is not None and self.definition != "residual_ratio[frobenius,mean]":
             said.append("The effect of each part is that on the residual ratio in the Frobenius norm.")
@@ -635,6 +640,16 @@ class AblateFinding(Finding):
                 "one, as in scan. Changes are ranked by it."
             )
         return said
+
+    @property
+    def _unresolved(self) -> str:
+        """What the rule reads where rounding hides the last layer, as a sentence; empty where it hides none."""
+        if not any(one.at_most is not None for one in self.cuts):
+            return ""
+        return (
+            " If rounding hides the ratio of the last layer, the rule uses the rounding floor (what rounding alone "
+            "could produce) in its place, because the true ratio is not larger."
+        )
 
     @property
     def _norms(self) -> str:
@@ -663,9 +678,8 @@ class AblateFinding(Finding):
             means = f"means over all {over}, geometric ones of residuals, ratios and diameters"
             said.append(f"Numbers are {means if is_mixed else f'geometric means over all {over}'}.")
         if any(cell.endswith("*") for cell in cells):
-            where = "in some texts, or in all, " if several else ""
-            said.append(f"*: {where}{ROUNDING_ALONE}.")
-        said.append("In the brackets of a name, mean says that the mean token is subtracted.")
+            said.append(f"*: {'in at least one text, ' if several else ''}{ROUNDING_ALONE}.")
+        said.append("In the brackets of a measure, 'mean' says that the mean token is subtracted.")
         if NOTHING in cells:
             said.append("-: no number (0/0 or overflow).")
         return " ".join(said)

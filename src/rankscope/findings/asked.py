@@ -139,6 +139,15 @@ class FolderConfig(CommandConfig):
         raise NotImplementedError
 
 
+class KeepingConfig(CommandConfig):
+    """A command whose ``--output`` is a file, or a folder in which it keeps what is done so that it can go on."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is written into the folder."""
+        raise NotImplementedError
+
+
 def _is_open(default: Any) -> bool:
     """Whether a default asks for nothing; zero is a default like others."""
     return default is None or default is False or default == ()
@@ -279,7 +288,9 @@ class Inputs(CommandConfig):
 
     group = "Inputs of a model"
     text: tuple[str, ...] = option((), "A text; may be given several times.", many=True)
-    texts: str | None = option(None, "File with one text per line, .jsonl, or - for stdin.")
+    texts: str | None = option(
+        None, "File with one text per line, .jsonl or .parquet, each also .gz or .zst; - for stdin."
+    )
     images: str | None = option(None, "Image file or folder, for vision models.")
     audio: str | None = option(None, "Sound file or folder, for speech models.")
     inputs: str | None = option(None, "Ready inputs: .pt, .npy, .npz or .safetensors.")
@@ -313,6 +324,20 @@ class Inputs(CommandConfig):
     def read_files(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
         return (self.texts, self.images, self.audio, self.inputs, self.call, self.loader)
+
+
+class SharedWork(CommandConfig):
+    """A command whose work several processes or machines share."""
+
+    group = "Who shares the work"
+    workers: int | None = option(
+        None,
+        "Processes of this machine, or the most processors of a cluster.",
+        ge=1,
+        le=1024,
+        shown="1; of a cluster all",
+    )
+    cluster: str | None = option(None, "ray, ray://HOST:10001 or HOST:6379 (extra cluster).")
 
 
 class ModelInputs(Model, Inputs):

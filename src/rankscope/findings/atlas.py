@@ -83,21 +83,20 @@ class LayerFacts(Value):
     rate: Number = None
     """Factor per layer of what is unequal over what is equal, near consensus; null unless an order is one.
 
-    Where no row is found that the layer maps to a multiple of itself, and the factor depends on the row, it is the
-    median of the draws.
+    Where no row is found that the layer maps to a multiple of itself, it is that at the given row.
     """
 
     rate_normed: Number = None
     """The same with every token brought to one length after every layer; of layers that keep directions alone."""
 
     rate_at: Literal["fixed point", "given"] | None = None
-    """Whether the rate is taken at a row that the layer maps to a multiple of itself, or at rows that were drawn."""
+    """Whether the rate is taken at a row that the layer maps to a multiple of itself, or at the row that was given."""
 
     rate_low: Number = None
-    """Smallest rate of the draws of x, where it depends on x; the rate is their median. Else null."""
+    """Smallest rate of the given row and two others, where it depends on the row. Else null."""
 
     rate_high: Number = None
-    """Largest rate of the draws of x, where it depends on x. Else null."""
+    """Largest rate of these rows, where it depends on the row. Else null."""
 
     rate_uncertainty: Number = None
     """How far the rate may be off: from the arithmetic, and from draws of x that give another."""
@@ -109,10 +108,11 @@ class LayerFacts(Value):
     """Why there is no rate though an order is one; null where there is a rate, or where no order is one."""
 
     fall: Number = None
-    """Factor per layer that was measured over many layers, with one orthogonal value map after each."""
+    """Factor per layer that was measured over many layers, with one orthogonal value map after each; null where there
+    is none, or where rounding hides it."""
 
     collapses: bool | None = None
-    """Whether tokens become equal over depth; null where that could not be told."""
+    """Whether 400 copies of the layer make tokens equal; null where that could not be told."""
 
     from_token: int = 0
     """First token that orders and rates count: half of them where a state starts at zero, else 0."""
@@ -175,6 +175,9 @@ class AtlasView(View):
 
     group = "What is shown"
     fresh: bool = option(False, "Compute every row again, also those that were kept.")
+    workers: int | None = option(
+        None, "Processes that compute rows where many are missing.", ge=1, le=64, shown="one per processor"
+    )
 
 
 class MixerFacts(LayerFacts, title="Mixer"):
@@ -316,8 +319,13 @@ def speed_of(facts: LayerFacts) -> float | None:
 
 
 def factor_of(facts: LayerFacts) -> float | None:
-    """By what differences change per layer: the rate, or the measured fall where the common token changes alike."""
-    return facts.fall if falls_beside_the_row(facts) else facts.rate
+    """By what differences change per layer: the rate, or the measured fall where the common token changes alike.
+
+    Of a rate that is no one number it is the middle of its ends.
+    """
+    if falls_beside_the_row(facts):
+        return facts.fall
+    return facts.rate if is_settled(facts) else sum(ends_of(facts)) / 2
 
 
 def order_text(order: float | None) -> str:
@@ -571,9 +579,11 @@ def _figure(one: LayerFacts) -> str:
     order = one.direction_order if one.consensus == "directions" else one.residual_order
     if order is None:
         return NOTHING
-    if one.rate is None or order > 1 + NEAR_ORDER:
+    if order > 1 + NEAR_ORDER:
         return order_text(order)
-    return number(one.fall) if falls_beside_the_row(one) else rate_text(one.rate, 4, one.rate_uncertainty)
+    if one.rate is None:  # alone a 1 would be a rate
+        return f"order {order_text(order)}"
+    return rate_text(factor_of(one), 4, None if falls_beside_the_row(one) else one.rate_uncertainty)
 
 
 def _cell(one: MixerFacts | None) -> GridCell:

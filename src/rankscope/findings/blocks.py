@@ -33,7 +33,7 @@ TAGS = {
 }
 """Words for what stands in the brackets of a definition; that the mean token is subtracted needs none."""
 
-ROUNDING_ALONE = "not above its rounding floor, which is what rounding alone could have made it"
+ROUNDING_ALONE = "not above its rounding floor, the value that rounding errors alone could produce"
 """What a star behind a number means, and what a floor is."""
 
 

@@ -29,7 +29,7 @@ from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10, ROUNDING_ALONE, how_to_read, legend
 from rankscope.findings.collapse import Apart
-from rankscope.findings.subject import CutSubject
+from rankscope.findings.subject import RESIDUAL_WORDS, CutSubject
 
 if TYPE_CHECKING:
     from rankscope.results.statistics import Decision
@@ -248,8 +248,8 @@ class Failed(Value):
         >>> Failed(of="wu-masked", name="no skip connections").fact
         'the network has skips'
         >>> Failed(of="certificate", name="the block contracts", found=1516.0, limit=1.0).fact
-        'all parts of it together may multiply the residual by up to 1516, which limits it less than the norm of the \
-tokens themselves does'
+        'all parts together may multiply the residual by up to 1516 (Frobenius norm), and what follows from this is \
+larger than the size of the state (explained below)'
         """
         known = self.found is not None and self.limit is not None and math.isfinite(self.found)
         if known and self.name in WITH_NUMBERS:
@@ -274,19 +274,19 @@ tokens themselves does'
 
 
 INSTEAD = {
-    "attention weaker than its skip": "attention may change the residual as much as its skip carries, so the two may "
-    "cancel",
-    "branch weaker than its skip": "a branch may change the residual as much as its skip carries, so the two may "
-    "cancel",
+    "attention weaker than its skip": "what attention adds to the residual may be as large as what its skip carries, "
+    "so the two may cancel",
+    "branch weaker than its skip": "what a branch adds to the residual may be as large as what its skip carries, so "
+    "the two may cancel",
     "attention has a skip around it": "attention has no skip around it, so it may make different tokens equal",
-    "MLP keeps tokens apart": "the MLP may map two different tokens to the same one",
-    "norm keeps tokens apart": "all that is known allows tokens to differ only in what normalisation removes, such as "
-    "their length",
+    "MLP keeps tokens apart": "the MLP with its skip may map two different tokens to the same one",
+    "norm keeps tokens apart": "the bounds leave it possible that tokens differ only in what normalisation removes, "
+    "such as their length",
     "norm weights away from zero": "a weight of a normalisation may be zero, which removes a channel",
-    "arithmetic fine enough": "the worst-case estimate of rounding (not rounding itself) is too coarse to know "
-    "attention maps or norm scales",
+    "arithmetic fine enough": "bounds use attention maps and norm scales seen in this run; rounding, at its worst and "
+    "added up over layers, may have changed them too much",
     "the block contracts": "the parts of the block may enlarge the residual so much that the size of the state is the "
-    "better bound",
+    "smaller bound",
     "upper bound below the size of the state": "the bound that follows from the blocks before is no smaller than the "
     "size of the state",
     "no skip connections": "the network has skips",
@@ -316,12 +316,14 @@ INSTEAD = {
 """What is the case where an assumption does not hold, by its name."""
 
 WITH_NUMBERS = {
-    "attention weaker than its skip": "attention may multiply the residual by up to {found} and its skip multiplies it "
-    "by {limit}, so the two may cancel; a lower bound needs attention's factor to be the smaller one",
-    "branch weaker than its skip": "a branch may multiply the residual by up to {found} and its skip multiplies it by "
-    "{limit}, so the two may cancel; a lower bound needs the factor of the branch to be the smaller one",
-    "the block contracts": "all parts of it together may multiply the residual by up to {found}, which limits it "
-    "less than the norm of the tokens themselves does",
+    "attention weaker than its skip": "the residual of what attention adds may be up to {found} times the residual of "
+    "its input (Frobenius norm), and the skip carries {limit} times that residual; so the two may cancel, and a lower "
+    "bound needs the first factor to be the smaller one",
+    "branch weaker than its skip": "the residual of what a branch adds may be up to {found} times the residual of its "
+    "input (Frobenius norm), and the skip carries {limit} times that residual; so the two may cancel, and a lower "
+    "bound needs the first factor to be the smaller one",
+    "the block contracts": "all parts together may multiply the residual by up to {found} (Frobenius norm), and what "
+    "follows from this is larger than the size of the state (explained below)",
     "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
     "size of the state",
     "gamma large enough": "the factor gamma in the theorem would have to be {found} or more, and {limit} was used",
@@ -691,9 +693,9 @@ class CertifyFinding(Finding):
         said += [one.words for one in self.apart]
         if self.left_out:
             said.append(
-                f"Bounds hold for all tokens that attention reads, also for {count(self.left_out, 'special token')} "
-                "that scan and ablate leave out; numbers of these commands are therefore not comparable with those "
-                "below."
+                f"The measures below include all tokens that attention reads. Among them, over all texts together, "
+                f"are {count(self.left_out, 'special token')} that scan and ablate leave out, so do not compare these "
+                "numbers with those of scan and ablate."
             )
         return tuple(said)
 
@@ -709,7 +711,7 @@ class CertifyFinding(Finding):
             return "An upper bound is proven", "look"
         if one.proven_until:
             return f"Bounds are proven up to layer {one.proven_until}", "unknown"
-        return "No useful bound follows from the parts of the network", "unknown"
+        return "No useful bound was found", "unknown"
 
     def document(self, *, explain: bool = False) -> Document:
         """The conclusion, the picture, the bounds of every layer, what failed, what printed bounds are made of.
@@ -761,28 +763,26 @@ class CertifyFinding(Finding):
 
     def _facts(self) -> list[str]:
         rule = [] if self.subject.text_axes is None else [self.subject.rule]
-        several = (
-            [
-                f"lower is the smallest and upper the largest bound over these {len(self.certificate)} texts; measured "
-                "is the geometric mean of what was measured on them"
-            ]
-            if self._several
-            else []
-        )
-        return [*self.subject.facts(self.table, "float64"), *rule, *several]
+        return [*self.subject.facts(self.table, "float64"), *rule]
 
     def _legend(self) -> list[str]:
         shown = [text_of(cell) for one in self.bounds for cell in _cells(one, [])[1:5]]
         has_printed = any(one.bound is not None for one in self.bounds)
-        said = ["lower is rounded down, upper is rounded up."]
+        texts = f"{len(self.certificate)} texts"
+        said = [
+            f"lower, upper: the smallest lower bound and the largest upper bound of the {texts}, rounded down and up."
+            if self._several
+            else "lower is rounded down, upper is rounded up."
+        ]
         said.append(
-            "measured: what a run gives. It carries the mean token and the residual from layer to layer as two "
-            "separate quantities, so that a small residual is not lost in rounding."
+            f"measured: what the run gave{f', as the geometric mean over the {texts}' if self._several else ''}. The "
+            "run carries the mean token and the residual as two separate matrices, so that a small residual is not "
+            "lost in rounding."
         )
         if any(text.startswith("(") for text in shown):
-            said.append("In brackets: true, but not useful.")
+            said.append("In brackets: proven, but not useful.")
         if any(one.lower == -math.inf or one.upper == math.inf for one in self.bounds):
-            said.append(f"{NOTHING}: no such bound was found.")
+            said.append(f"{NOTHING}: no bound was found.")
         if has_printed:
             said.append("printed bound: what the formula of a paper gives.")
         if any(one.bound is not None and not one.bound_proven for one in self.bounds):
@@ -793,12 +793,12 @@ class CertifyFinding(Finding):
         used = (lower | upper) - {None}
         if used:
             columns = [name for name, found in (("lower by", lower), ("upper by", upper)) if found - {None}]
-            said.append(f"{', '.join(columns)}: what gave the bound.")
+            said.append(f"{', '.join(columns)}: how the bound was found.")
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
         if len(self.standings) > 1:
             said.append(
-                "Each table bounds another measure of how far apart tokens are; the option 'definitions' chooses "
-                "which measures."
+                "Each table bounds a different measure of how far apart tokens are. The option 'definitions' chooses "
+                "the measures."
             )
         return said
 
@@ -808,36 +808,39 @@ class CertifyFinding(Finding):
         diameter = any(one.startswith("diameter") for one in self.standings)
         said = ["Layer 0 is what enters the first block; layer l is what leaves block l."]
         if residual:
+            said.append(RESIDUAL_WORDS)
+        kinds = ["a norm of the residual (as one matrix)"] * residual
+        kinds += ["the largest distance between two tokens"] * diameter
+        if kinds:
             said.append(
-                "Residual: tokens minus their mean token (not the residual connection, which is called skip here), "
-                "as the norm of that matrix; 0 means that all tokens are equal."
-            )
-        if diameter and not residual:
-            said.append(
-                "Bounded is the largest distance between two tokens; 0 means that all tokens are equal."
+                f"What is bounded: {' or '.join(kinds)}. A value of 0 means that all tokens are equal."
             )
         texts = "these texts" if self._several else "this text"
         return [
             *said,
-            f"lower, upper: if the network with these weights read {texts} without any rounding, the value of each "
-            "layer would lie between them. They follow block by block from its parts: from the weights and, as seen on "
-            f"{texts}, attention maps, norm scales (what normalisation divides tokens by) and MLP slopes (derivatives "
-            "of the activation).",
-            "Size of the state: how far apart the tokens of a layer can be at most, given only the norm of these "
-            "tokens and the worst case of rounding, which grows with every layer.",
-            "A bound is useful if it is a lower bound above zero, or an upper bound below the size of the state.",
+            "lower, upper: what is bounded would lie between these two if the network, with these weights, ran on "
+            f"{texts} in exact arithmetic. They are found block by block, from the weights and from what was seen on "
+            f"{texts}: attention maps, norm scales (what normalisation divides each token by) and MLP slopes "
+            "(derivatives of the activation).",
+            "Size of the state: the largest value of what is bounded for any tokens whose norms (as vectors) are as "
+            "measured, whatever their directions. An allowance for the worst case of rounding is added, which may be "
+            "most of it in deep layers.",
+            "A lower bound is useful if it is above zero, an upper bound if it is below the size of the state.",
         ]
 
     def _why_note(self) -> str:
         """What the table of reasons shows."""
-        said = "What keeps each bound from being proven or useful, at these layers."
+        said = "What keeps a bound of these layers from being proven or useful."
         sides = {one.side for line in self.bounds for one in line.lacking}
         if "lower" in sides:
-            said += " More is proven from below where attention and MLPs are weak beside their skips."
+            said += " Lower bounds reach more layers where attention and MLPs add little to what their skips carry."
         if "upper" in sides and self.subject.variant != "san":
-            said += " More is proven from above of attention alone (--variant san)."
+            said += " Upper bounds reach more layers of attention alone (--variant san)."
         named = any(one.of != OURS for line in self.bounds for one in line.lacking)
-        theorems = " 'rankscope list theorems' states the theorems of papers by their names."
+        theorems = (
+            " A theorem of a paper gives no bound if one of its assumptions fails: the table then says what breaks the "
+            "assumption. 'rankscope list theorems' states these theorems by their names."
+        )
         papers = [f" {one.words}." for one in dict.fromkeys(self.printed.values())]
         return said + theorems * named + "".join(papers) * named
 
@@ -886,19 +889,25 @@ class CertifyFinding(Finding):
 
     def _texts(self) -> Tabular:
         seeds = len({one.seed for one in self.certificate}) > 1
+        name = self.first.definition
         rows = [
             [
                 f"{one.text}, seed {one.seed}" if seeds else str(one.text),
                 str(one.tokens),
-                " ".join(sentences(list(one.definitions.values()))),
+                *_reach(one.definitions[name]),
             ]
             for one in self.certificate[:MOST_TEXTS]
         ]
         more = len(self.certificate) - MOST_TEXTS
+        note = f"The {NAMES[name]} of each text, divided by that of layer 0."
         return Tabular(
-            columns=(Column("text", "name"), Column("tokens"), Column("what is proven", "words")),
+            columns=(
+                *(Column("text", "name"), Column("tokens")),
+                *(Column("lower bound up to layer"), Column("there at least")),
+                *(Column("useful upper bound up to layer"), Column("there at most")),
+            ),
             rows=rows,
-            note=f"and {more} more, which the JSON holds" if more > 0 else "",
+            note=f"{note} And {more} more texts, which the JSON holds." if more > 0 else note,
         )
 
 
@@ -928,22 +937,25 @@ def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
     said = [words for one in standings for words in one.at_last]
     said += [words for one in standings for words in one.on_the_way]
     if not said:
-        said.append("No useful bound follows from the parts of the network for any layer after layer 0.")
+        said.append(
+            "No useful bound of any layer after layer 0, which is what enters the first block, follows from what the "
+            "attention, MLP, normalisation and skip of each block can do."
+        )
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         for what, (layer, why) in one.ends.items():
             ends.setdefault((what, layer, why), []).append(NAMES[one.definition])
     for (what, layer, why), names in ends.items():
         of = "" if len(names) == len(standings) else f" for the {' and the '.join(names)}"
-        said.append(f"There is no {what}{of} after layer {layer}{why}.")
+        said.append(f"No {what}{of} was found after layer {layer}{why}.")
     known = min((one.enclosed_until for one in standings), default=0)
     if known and ends:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
         said.append(
-            f"Separately, the rounding of this run is bounded: {where} measured values are proven to be within "
-            f"{CLOSE:.0%} of those without rounding. That bound adds up the rounding errors of the run. It confirms "
-            "what was measured, but does not explain it by weights and attention, so the columns lower and upper do "
-            "not use it."
+            f"A second proof, only about the rounding errors of this run, shows that {where} the column measured is "
+            f"within {CLOSE:.0%} of its value without rounding. The columns lower and upper do not use it: they are "
+            "computed from limits on what the attention, MLP, normalisation and skip of each block can do, or from the "
+            "norms of tokens (size of the state)."
         )
     return tuple(said)
 
@@ -958,6 +970,18 @@ def _times(log: float | None, toward: int) -> str:
     if log is None:
         return "bounded, but not relative to that of layer 0, which may be zero"
     return f"{side} {power(log, toward=toward)} times that of layer 0"
+
+
+def _reach(one: Standing) -> list[str]:
+    """Up to which layer each side is proven, and the bound there relative to the input; dashes where it is nowhere."""
+    sides = ((one.lower_until, one.lower_there, -1), (one.upper_until, one.upper_there, 1))
+    return [
+        text
+        for until, there, toward in sides
+        for text in (
+            (NOTHING, NOTHING) if not until or there is None else (str(until), _bound_text(there, toward))
+        )
+    ]
 
 
 def _bound_text(log: float, toward: int) -> str:

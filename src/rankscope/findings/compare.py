@@ -1,18 +1,22 @@
 """``rankscope compare``: what changed between scans, beyond chance and beyond rounding."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from rankscope.charts import Chart, Line, Panel, Point
 from rankscope.core.words import NOTHING, clipped, count, listed, number, ranges
 from rankscope.document import Column, Document, Figure, Notes, Section, Tabular, Tone, Verdict, some
-from rankscope.findings.asked import Inputs, Limits, ModelLoading, option
+from rankscope.errors import ConfigError, Option
+from rankscope.findings.asked import Inputs, KeepingConfig, Limits, ModelLoading, option
 from rankscope.findings.base import Finding, Number, Value
+from rankscope.findings.scan import Condition
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,6 +63,9 @@ LONGEST_CELL = 24
 
 STAR = "*"
 
+RESULT, PAGE = "compare.json", "compare.html"
+"""What stands in a folder beside the ledger."""
+
 LARGEST = 10
 """Rows of the table of the largest changes; the table of the finding holds all."""
 
@@ -77,7 +84,7 @@ CORRECTION = (
 )
 
 
-class CompareConfig(ModelLoading, Inputs):
+class CompareConfig(KeepingConfig, ModelLoading, Inputs):
     """Compare two or more models, or saved scans: checkpoints of a run, before and after a fix, two dtypes.
 
     Models are scanned with the same inputs. One folder of checkpoints, or of saved scans, is a series. A change counts
@@ -101,12 +108,50 @@ class CompareConfig(ModelLoading, Inputs):
     )
     alpha: float = option(0.05, "Share of false calls allowed among the changes called.", gt=0, lt=1)
 
+    every: int | None = option(None, "Of a folder of checkpoints, every so many, and the last.", ge=1)
+    follow: bool = option(False, "Go on as new checkpoints appear; needs a folder as --output.")
+    idle: float | None = option(
+        None,
+        "Following ends when nothing new appears for this many seconds.",
+        gt=0,
+        allow_inf_nan=False,
+        shown="never",
+    )
+    fail_if: tuple[str, ...] = option(
+        (), "Exit with 1 if this holds of a block of any model: 'residual_ratio<0.01'; comma list."
+    )
+
     seed: int = option(0, "Of initial weights, random tokens and sample inputs.", ge=0, lt=2**63)
 
     @classmethod
     def default_text(cls, name: str) -> str:
         """As a scan, a comparison looks at all runs of blocks."""
         return "all" if name == "stack" else super().default_text(name)
+
+    @field_validator("fail_if")
+    @classmethod
+    def _conditions(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            Condition.parse(one)
+        return given
+
+    @model_validator(mode="after")
+    def _idle_is_about_following(self) -> Self:
+        if self.idle is not None and not self.follow:
+            raise ConfigError(
+                Option("idle", self.idle), " says when following ends; add ", Option("follow", True)
+            )
+        return self
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What must not hold of any model."""
+        return tuple(Condition.parse(one) for one in self.fail_if)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is written into a folder, beside the ledger."""
+        return (RESULT, PAGE)
 
     @property
     def reads(self) -> tuple[str | None, ...]:
@@ -123,6 +168,24 @@ class CompareView(Limits):
     def decisions(self, finding: "CompareFinding") -> "Sequence[Decision]":
         """Whether anything changed, where that was asked."""
         return [finding.decision] if self.fail_if_changed else []
+
+
+class LimitOutcome(Value):
+    """What became of a limit in one of the models."""
+
+    scan: str
+    """The model."""
+
+    condition: str
+    """The limit."""
+
+    outcome: Literal["crossed", "undecided"]
+    """Whether it is crossed, or could not be decided; models that keep it are not listed."""
+
+    @property
+    def words(self) -> str:
+        """One sentence, without a full stop."""
+        return f"{self.condition} {'holds' if self.outcome == 'crossed' else 'is undecided'} in {self.scan}"
 
 
 class ComparedStack(Value, title="StackVerdict"):
@@ -313,7 +376,8 @@ class LastNumber(Value, title="LastBlock"):
     """Whether the change is larger than both floors together."""
 
     significant: bool | None = None
-    """Whether it is also beyond the spread over texts, as the column of that name; null where that is not tested."""
+    """Whether it is also beyond the spread over texts, tested among the numbers of the last block alone; null where
+    that is not tested."""
 
     @property
     def against(self) -> str:
@@ -567,8 +631,25 @@ class CompareFinding(Finding):
     trend: Series | None = None
     """The series, where there are three scans or more."""
 
+    limits: tuple[LimitOutcome, ...] = ()
+    """Limits that are crossed or undecided, in the order of the models."""
+
     definitions: dict[str, str]
     """What each measure is, by its id."""
+
+    def decisions(self) -> "tuple[Decision, ...]":
+        """What became of the limits; the first model that crosses one is named first."""
+        from rankscope.results.statistics import Decision, Outcome
+
+        return tuple(Decision(outcome=Outcome(one.outcome), words=one.words) for one in self.limits)
+
+    def save_into(self, folder: str | os.PathLike[str], made_by: str = "") -> tuple[str, ...]:
+        """Write the result and the page into a folder; their names."""
+        from rankscope.results.files import write_atomically
+
+        self.save(Path(folder) / RESULT)
+        write_atomically(Path(folder) / PAGE, self.to_html(made_by).encode())
+        return (RESULT, PAGE)
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
@@ -594,6 +675,7 @@ class CompareFinding(Finding):
         """Look where something changed, green where nothing did."""
         if (
             self.last.changed
+            or self._has_moved(self.last.scan)
             or self.is_verdict_changed
             or (not self.last.is_tested and self.last.beyond_rounding)
         ):
@@ -614,7 +696,10 @@ class CompareFinding(Finding):
         if self.last.without_number == self.last.numbers:
             return "Nothing could be compared"
         if self.is_verdict_changed:
-            return "The verdict changed, no single number did"
+            moved = self._has_moved(self.last.scan)
+            return "The last block changed" if moved else "The verdict changed, no single number did"
+        if self._has_moved(self.last.scan):
+            return "The last block changed"
         if self.last.is_tested:
             return "Nothing changed"
         return (
@@ -669,7 +754,13 @@ class CompareFinding(Finding):
                 "over texts, so nothing tells a change from chance."
             )
         how = f"beyond chance (adjusted p at most {self.compare.alpha:g}) and beyond rounding"
-        return f"{one.changed or 'None'} of {many} changed {way}, {how}."
+        together = "Tested all together, " if not one.changed and self._has_moved(one.scan) else ""
+        none = "none" if together else "None"
+        return f"{together}{one.changed or none} of {many} changed {way}, {how}."
+
+    def _has_moved(self, scan: str) -> bool:
+        """Whether a number of the last block of a scan changed, beyond the spread over texts."""
+        return any(one.significant for one in self.lasts if one.scan == scan)
 
     @property
     def verdicts(self) -> tuple[str, ...]:

@@ -14,10 +14,8 @@ from pydantic import field_validator
 from rankscope.charts import Chart, Line, Panel, Picture, Point
 from rankscope.core.words import count, listed, number, sentence
 from rankscope.document import (
-    Block,
     Document,
     Figure,
-    Lines,
     Notes,
     Prose,
     Section,
@@ -30,11 +28,11 @@ from rankscope.findings.asked import Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.laws import LawResult, Laws
 from rankscope.findings.mechanism import Cause, Mechanism
-from rankscope.findings.remedies import NotProbed, Probe, Remedies, Remedy
+from rankscope.findings.remedies import TERMINAL, NotProbed, Probe, Remedies, Remedy, recipe_sections
 from rankscope.findings.scan.entries import Entry
 from rankscope.findings.stuck import Fit
 from rankscope.findings.subject import RESIDUAL_WORDS
-from rankscope.findings.verdict import UNIT
+from rankscope.findings.verdict import UNIT, StackVerdict
 from rankscope.findings.verdict import Verdict as ScanVerdict
 
 if TYPE_CHECKING:
@@ -47,9 +45,6 @@ PARTS: tuple[Part, ...] = ("scan", "laws", "mechanism", "probe")
 
 SOFT = ("clones", "epsilon", "logits", "precision", "start-loss")
 """Laws about how a model starts; a breach of any other one makes outputs or gradients wrong."""
-
-SHOWN_REMEDIES = 4
-"""Remedies that a terminal shows with what to write."""
 
 TELLS = {
     "gradient": "a part of the model cannot learn",
@@ -249,8 +244,9 @@ class DiagnoseFinding(Finding):
             yield self._said("not-finite", self.verdict)
         if self.mechanism is not None:
             yield from (self._mechanism(one) for one in self.mechanism.causes)
-        if self.verdict is not None and not fallen and self.verdict.verdict in ("collapsing", "collapsed"):
-            yield self._said(self.verdict.verdict, self.verdict)
+        equal = None if fallen else self._equal
+        if equal is not None:
+            yield self._said(equal.verdict, equal)
         for one in broken:
             # A copy is a fault where somebody wrote it. What PyTorch's own class does is named, and blamed only where
             # it makes tokens equal.
@@ -261,9 +257,9 @@ class DiagnoseFinding(Finding):
             if note.is_ill and not (note.name == "saturated" and has_logits):
                 yield FoundCause(
                     name=note.name,
-                    block=None,
-                    site="attention",
-                    line=None,
+                    block=note.block,
+                    site=note.site or "attention",
+                    line=note.line,
                     share=None,
                     kind="note",
                     sentence=note.sentence,
@@ -293,7 +289,22 @@ class DiagnoseFinding(Finding):
             sentence=one.sentence,
         )
 
-    def _said(self, name: str, verdict: ScanVerdict) -> FoundCause:
+    @property
+    def _falling(self) -> tuple[StackVerdict, ...]:
+        """The runs of blocks that a scan calls collapsing."""
+        stacks = () if self.verdict is None else self.verdict.stacks
+        return tuple(one for one in stacks if one.verdict in ("collapsing", "collapsed"))
+
+    @property
+    def _equal(self) -> StackVerdict | None:
+        """The first of them in which tokens are equal at the end, and not only on their way."""
+        limit = None if self.verdict is None else self.verdict.thresholds.collapsed
+        for one in self._falling:
+            if one.equal_from is not None or one.last_value is None or one.last_value <= (limit or 0.0):
+                return one
+        return None
+
+    def _said(self, name: str, verdict: ScanVerdict | StackVerdict) -> FoundCause:
         return FoundCause(
             name=name,
             block=None,
@@ -339,11 +350,9 @@ class DiagnoseFinding(Finding):
         if not found:
             if self.healthy is None:
                 return "Not decided"
-            return (
-                "Sound at the start, but not after three steps"
-                if self.probe is not None and self.probe.stuck
-                else "Nothing wrong was found"
-            )
+            if self.probe is not None and self.probe.stuck:
+                return "Sound at the start, but not after three steps"
+            return "Nothing wrong yet: tokens come closer" if self._falling else "Nothing wrong was found"
         names = list(dict.fromkeys(one.name for one in found))
         return f"{count(len(names), 'cause')}: {listed(names)}"
 
@@ -354,7 +363,8 @@ class DiagnoseFinding(Finding):
             return "unknown"
         if not self.healthy:
             return "bad"
-        return "look" if self.probe is not None and self.probe.stuck else "good"
+        is_stuck = self.probe is not None and self.probe.stuck
+        return "look" if is_stuck or self._falling else "good"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -371,6 +381,7 @@ class DiagnoseFinding(Finding):
             )
         else:
             yield from self._healthy_words()
+            yield from (self._narrowing(one) for one in self._falling)
         if self.start is not None:
             yield self._start_words(self.start)
         if self.probe is not None:
@@ -398,6 +409,13 @@ class DiagnoseFinding(Finding):
             f"nothing wrong was found with {self.model} as it was given: {' and '.join(parts)}"
             if parts
             else f"nothing wrong was found with {self.model} as it was given"
+        )
+
+    def _narrowing(self, one: StackVerdict) -> str:
+        ratio = number(one.last_value)
+        return (
+            f"Tokens come closer with depth, which is no collapse yet: the unit residual ratio is {ratio} after layer "
+            f"{one.last_resolved}; more layers of the same kind would make them equal."
         )
 
     def _start_words(self, start: Start) -> str:
@@ -447,7 +465,7 @@ class DiagnoseFinding(Finding):
             ],
             blocks=some(
                 Verdict(self.headline, self.words, self.tone),
-                *self._recipes(),
+                *recipe_sections(self.remedies),
                 bool(self.laws) and Section("Wiring laws", [Notes(list(self._law_lines()))], only="text"),
                 bool(self._meanings())
                 and Section("How to read this", [Prose(self._meanings())], only="html"),
@@ -473,7 +491,7 @@ class DiagnoseFinding(Finding):
                 and Section("Not checked", [Notes([one.sentence for one in self.not_checked])], only="html"),
             ),
             origin=self.provenance,
-            width=80,
+            width=TERMINAL,
         )
 
     def _law_lines(self) -> Iterator[str]:
@@ -485,21 +503,6 @@ class DiagnoseFinding(Finding):
         left = [f"{one.name} ({one.why})" for one in self.laws if one.state == "not checked"]
         if left:
             yield f"not checked: {', '.join(left)}"
-
-    def _recipes(self) -> Iterator[Section]:
-        """What to write for the best remedies: all of them on a page, the first in a terminal."""
-        known = [one for one in self.remedies if one.code]
-        for reader, shown in (("text", known[:SHOWN_REMEDIES]), ("html", known)):
-            blocks: list[Block] = []
-            for one in shown:
-                place = "" if one.line is None else f" ({one.line.file}:{one.line.number})"
-                before = [f"  - {line}" for line in one.code_before.splitlines()]
-                after = [f"  + {line}" for line in one.code.splitlines()]
-                ratio = f"{number(one.before)} -> {number(one.ratio)}"
-                blocks.append(Lines([f"{one.rank}. {one.name}: {ratio}{place}", *before, *after]))
-            if blocks:
-                title = "What to write, best first (equal ranks are ties)"
-                yield Section(title, blocks, only="text" if reader == "text" else "html")
 
     def _meanings(self) -> list[str]:
         """What the words mean that were used."""

@@ -104,8 +104,10 @@ class LayersFinding(Finding):
             "No row was found that the layer maps to a multiple of itself: the rate is that at a random row.": any(
                 one.rate_at == "given" and one.rate_low is None for one in self.blocks
             ),
-            "No row was found that the layer maps to a multiple of itself, and the rate depends on the row: it is the "
-            "median of three random ones.": any(one.rate_low is not None for one in self.blocks),
+            "No row was found that the layer maps to a multiple of itself, and the rate depends on the row: it is that "
+            "of one random row, and its ends are those of three.": any(
+                one.rate_low is not None for one in self.blocks
+            ),
         }
         return tuple(words for words, holds in said.items() if holds)
 
@@ -190,7 +192,7 @@ SHOWN = {
     "rate": "factor per layer near consensus",
     "rate_uncertainty": "how far the factor may be off",
     "rate_normed": "the same with tokens brought to one length",
-    "fall": "factor per layer over 400 layers",
+    "fall": "factor over 400 layers, with an orthogonal map after each",
     "collapses": "tokens become equal over depth",
     "scales": "scales of the residual",
     "slem": "second eigenvalue modulus of the map",
@@ -253,7 +255,7 @@ def said_of(who: str, facts: LayerFacts) -> list[str]:
         said.append("One layer makes nearly equal tokens equal, up to rounding.")
     elif p is not None:
         said.append(f"A small residual ratio{later} s becomes one of the order s^{_order(p)}.")
-    if q is not None and q != p:
+    if q is not None and (p is None or _order(q) != _order(p)):
         what = "become equal in one layer" if q == math.inf else f"differ by the order s^{_order(q)}"
         said.append(f"Directions{later} {what}.")
     if facts.rate is not None:

@@ -55,7 +55,7 @@ MEANINGS: dict[Group, str] = {
 """What each group is."""
 
 CauseName = Literal[Group, "averaging"]
-NoteName = Literal["fall", "saturated", "groups", "massive", "uniform", "dead"]
+NoteName = Literal["fall", "no-skip", "saturated", "groups", "massive", "uniform", "dead"]
 Site = Literal["attention", "mlp", "block", "norm"]
 
 CAUSE_SITES: dict[str, Literal["attention", "mlp", "norm"]] = {
@@ -364,9 +364,7 @@ class Cause(Value):
     def _extra(self) -> str:
         n = self.numbers
         if self.name == "same-direction" and n.equal_layers:
-            return (
-                f"the {n.blocks} blocks are equal, as nn.TransformerEncoder makes them: it copies one layer"
-            )
+            return f"the {n.blocks} blocks are copies of one layer, as nn.TransformerEncoder makes them"
         return ""
 
 
@@ -399,10 +397,20 @@ class Note(Value):
     logit_std: Number = None
     """Of saturated attention: how far its logits differ."""
 
+    block: int | None = None
+    """Of a skip that is missing: the first block without it, from 1."""
+
+    site: Site | None = None
+    """What it is missing around."""
+
+    line: str | None = None
+    """Where it would be written, as file:line; null where that is not known."""
+
     @property
     def is_ill(self) -> bool:
-        """Whether it is a fault of its own: attention that reads one key, or tokens that are equal inside groups."""
-        return self.name in ("saturated", "groups")
+        """Whether it is a fault of its own: a skip that other blocks have and this one has not, attention that reads
+        one key, or tokens that are equal inside groups."""
+        return self.name in ("no-skip", "saturated", "groups")
 
     @property
     def sentence(self) -> str:
@@ -411,6 +419,11 @@ class Note(Value):
             case "fall":
                 most = "" if self.group is None else f", most of it ({percent(self.share)}) by {self.group}"
                 return f"The ratio falls to {number(self.value, 2)}, which is no collapse yet{most}."
+            case "no-skip":
+                part = {"attention": "attention", "mlp": "MLP"}.get(self.site or "", "branch")
+                more = f", and {count(self.count - 1, 'other block')} too" if self.count > 1 else ""
+                place = "" if self.line is None else f" ({self.line})"
+                return f"Block {self.block} has no skip around its {part}{place}{more}; the other blocks have one."
             case "saturated":
                 return (
                     f"Attention reads one key in {count(self.count, 'block')}: its entropy is {number(self.value, 2)} "

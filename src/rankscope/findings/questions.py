@@ -62,12 +62,12 @@ QUESTIONS = (
     Question(
         name="softmax",
         question="Is it the averaging or the softmax?",
-        answer="It is the averaging: whatever gives weights that sum to one over all tokens cubes differences, also "
-        "linear attention without any exponential. Weights that cannot become equal for all queries, as under a causal "
-        "mask, make the fall a fixed factor per layer.",
-        command="rankscope atlas --only softmax,linear,sinkhorn,mask:causal --around bare",
-        proven="Order three for maps whose rows sum to one and depend smoothly on their query alone, order one for "
-        "fixed maps, with the second eigenvalue as rate ([proofs](proofs.md)).",
+        answer="It is the averaging: weights that sum to one over all tokens and follow from pairs of tokens alone "
+        "cube differences, also in linear attention without any exponential. Weights that stay different for different "
+        "queries when all tokens are equal, as under a causal mask, make the fall a fixed factor per layer.",
+        command="rankscope atlas --only softmax,linear,sinkhorn,mask:causal --around bare --tokens 32 --dim 8",
+        proven="Order three for weights e^l(x_i, x_j) divided by their sums, with any smooth l of two tokens; order "
+        "one for maps whose rows differ at equal tokens, with the second eigenvalue as rate ([proofs](proofs.md)).",
         measured="Both orders and the rate of every layer of the [atlas](atlas.md), in float64.",
         picture=("atlas.png", "How fast each kind of layer makes tokens equal"),
         pages=("atlas.md",),
@@ -104,7 +104,7 @@ QUESTIONS = (
         question="Does LayerNorm matter?",
         answer="Yes, in both directions: a norm cannot stop the averaging itself, but it keeps lengths and so makes "
         "directions the thing that counts. For suitable value maps attention with a norm comes to rest at tokens that "
-        "differ, which attention alone never does.",
+        "differ.",
         command="rankscope claims layernorm-plays-no-role",
         shows='from "layernorm-plays-no-role" to "layernorm-plays-no-role"',
         when="test",
@@ -120,7 +120,8 @@ QUESTIONS = (
         answer="They turn the cube into a fixed factor per layer: the second eigenvalue of the uniform map over "
         "what each query may read. The narrower a window to both sides, the nearer that factor is to one, "
         "and tokens that never meet never become equal.",
-        command="rankscope atlas --only mask:causal,mask:window:2,mask:causal-window:2,mask:dilated:2:2 --around bare",
+        command="rankscope atlas --only mask:causal,mask:window:2,mask:causal-window:2,mask:dilated:2:2 --around bare "
+        "--dim 8",
         proven="The rate near consensus is that eigenvalue; groups that read only themselves stay apart "
         "([claims](claims.md#rate-is-slem), [claims](claims.md#separate-blocks)).",
         measured="Random networks follow it ([figure wu-masks](figures.md)).",
@@ -133,7 +134,7 @@ QUESTIONS = (
         answer="Little, compared with a window of the same width: every global token joins all others in two layers. A "
         "few global tokens move the rate from nearly one to well below it.",
         command="rankscope atlas --only mask:window:2,mask:longformer:2:1,mask:longformer:2:4,mask:bigbird:1:1:2 "
-        "--around bare",
+        "--around bare --dim 8",
         proven="The eigenvalues, computed from the mask with a certified bracket (`rankscope list masks --tokens 64`).",
         measured="Nothing beyond: the rate near consensus is that eigenvalue for any such mask.",
         picture=("bigbird.svg", "Windows, and what global tokens make of them"),
@@ -145,7 +146,7 @@ QUESTIONS = (
         answer="With random projections of keys and values it keeps differences of length at first order and squares "
         "those of direction, because the projected values no longer average to the common token. With projections "
         "whose rows sum to one it cubes them as softmax does.",
-        command="rankscope atlas --only linformer,linformer-means --around bare",
+        command="rankscope atlas --only linformer,linformer-means --around bare --tokens 32 --dim 8",
         proven="The direction order is never below the residual order ([proofs](proofs.md)); that it is two here "
         "is not proven.",
         measured="Both orders at random weights.",
@@ -161,7 +162,7 @@ QUESTIONS = (
         answer="A Gaussian kernel whose rows are divided by their sum cubes differences as softmax does. Sigmoid and "
         "off-by-one attention keep lengths apart at first order and still cube the differences of direction, which is "
         "all that a norm behind them leaves.",
-        command="rankscope atlas --only gaussian-kernel,sigmoid,off-by-one,sparsemax --around bare",
+        command="rankscope atlas --only gaussian-kernel,sigmoid,off-by-one,sparsemax --around bare --tokens 32 --dim 8",
         proven="The direction order is never below the residual order, and exceeds it exactly where the first term "
         "points along the common token ([proofs](proofs.md)).",
         measured="The orders of all rows of the [atlas](atlas.md).",
@@ -171,8 +172,8 @@ QUESTIONS = (
     Question(
         name="width",
         question="Do wider networks collapse slower?",
-        answer="Not at random weights: attention alone reaches the rounding floor after as many layers at any width. "
-        "The order of the fall has no width in it, only its constant does.",
+        answer="Not at random weights: attention alone reaches the rounding floor after as many layers at each width "
+        "tried. The order of the fall has no width in it, only its constant does.",
         command="rankscope collapse --dims 16,64,256 --layers 6 --seeds 4",
         when="test",
         proven="The order three holds at every width.",
@@ -209,8 +210,9 @@ QUESTIONS = (
         name="recurrent",
         question="Is it only attention? What about recurrent networks?",
         answer="A recurrent layer does not keep equal tokens equal, because its state starts at zero. Far from the "
-        "start it forgets that, and differences between tokens change by a fixed factor per layer like under a mask.",
-        command="rankscope atlas --only rnn,gru,lstm,rwkv --around bare",
+        "start it forgets that, and differences between tokens change by a factor per layer, as under a mask, not by a "
+        "cube.",
+        command="rankscope atlas --only gru,lstm,rwkv --around bare --tokens 32 --dim 8",
         proven="Nothing about these layers: order one is what a smooth map has unless something cancels.",
         measured="The factor, at random weights and after the first half of the tokens.",
         picture=("recurrent.svg", "Recurrent layers, from the middle token on"),
@@ -220,9 +222,9 @@ QUESTIONS = (
         name="state-space",
         question="And state-space models such as Mamba?",
         answer="In a layer whose channels are decaying averages of the past, stacked copies without skips make "
-        "tokens alike at a fixed rate, as under a causal mask. A strong enough skip keeps them apart at any "
-        "given depth.",
-        command="rankscope atlas --only mamba,diagonal-state-space --around bare,skip",
+        "tokens far from the start alike at a fixed rate, as under a causal mask. A strong enough skip keeps tokens "
+        "apart at any given depth.",
+        command="rankscope atlas --only mamba,diagonal-state-space --around bare,skip --tokens 32 --dim 8",
         proven="The angle between two tokens falls by at most 2 arcsin(c / lambda) per layer "
         "([claims](claims.md#lambda-skip)).",
         measured="The factors, at random weights and after the first half of the tokens; that one linear state space "
@@ -236,7 +238,7 @@ QUESTIONS = (
         answer="Yes: a graph is a mask, and the rate is the second eigenvalue of the neighbourhood average, with or "
         "without attention. The symmetric GCN makes nodes parallel, not equal: their lengths stay apart by degree.",
         command="rankscope atlas --only gcn@karate,random-walk-gcn@karate,gat@karate,random-walk-gcn@cycle:20 "
-        "--around bare",
+        "--around bare --dim 8",
         proven="Exponential fall for GCN (Oono and Suzuki 2020) and graph attention (Wu et al. 2023), "
         "[run here](claims.md#gat-exponential).",
         measured="That five graphs fall at that eigenvalue over 400 layers.",
@@ -304,7 +306,7 @@ QUESTIONS = (
         answer="Yes: the factor on the skip and the size of the branches set the rate, and both can be changed by "
         "surgery and measured before training. rankscope tries such changes and ranks them by what they keep.",
         command="rankscope ablate --layers 12 --variants transformer --norm layer --suggest",
-        shows='from "What if" to "skip-scale 0.5"',
+        shows='from "What if" to "skip-scale:0.5"',
         when="docs",
         proven="Lower bounds for a given network, by `certify --require-lower`.",
         measured="What each change does to the tokens of this network; not what it does to training.",

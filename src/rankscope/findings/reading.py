@@ -37,7 +37,12 @@ _REASONS: dict[HowTexts, str] = {
 }
 
 
-SOURCES = {"a list": "", "tensors": "", "Gaussian tokens": ", entries drawn from a Gaussian"}
+SOURCES = {
+    "a list": "",
+    "tensors": "",
+    "Gaussian tokens": ", entries drawn from a Gaussian",
+    "the bundled sample": ", from the sample that comes with rankscope",
+}
 """Where inputs come from, as the end of a line; all others are named as they are."""
 
 
@@ -45,7 +50,7 @@ def source_words(inputs: str | None) -> str:
     """Where inputs come from, as the end of a line.
 
     >>> source_words("the bundled sample")
-    ', from the bundled sample'
+    ', from the sample that comes with rankscope'
     """
     return "" if inputs is None else SOURCES.get(inputs, f", from {clipped(inputs)}")
 
@@ -137,12 +142,12 @@ class TokensRead(Value):
         """Which tokens are measured, in words without a full stop.
 
         >>> TokensRead(read="texts", cut_to=128).rule
-        'padding and special tokens are neither measured nor counted; texts are cut to 128 tokens'
+        'padding and special tokens (such as [CLS]) are neither measured nor counted; texts are cut to 128 tokens'
         """
         said = ["random tokens, as the model has no tokenizer"] if self.no_tokenizer else []
         match self.read:
             case "texts":
-                both = "padding and special tokens are neither measured nor counted"
+                both = "padding and special tokens (such as [CLS]) are neither measured nor counted"
                 said.append("padding is not measured" if self.special_measured else both)
                 said += [] if self.cut_to is None else [f"texts are cut to {self.cut_to} tokens"]
             case "ready inputs":

@@ -9,13 +9,13 @@ never used to rank, because they did not predict training.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import FiniteFloat, model_serializer, model_validator
 
 from rankscope.core.words import NOTHING, count, listed, number, percent
-from rankscope.document import Cell, Column, Tabular
+from rankscope.document import Block, Cell, Column, Lines, Section, Tabular
 from rankscope.findings.base import Number, Quoted, Value
 from rankscope.findings.suggest import RANKED_BY, UNIT_RATIO
 from rankscope.findings.tree import SourceLine
@@ -28,6 +28,12 @@ LEAST_RECOVERY = 0.25
 
 FALL = 3.0
 """A fall by this factor is one worth telling, as in the verdict of scan."""
+
+SHOWN_REMEDIES = 2
+"""Remedies that a terminal shows with what to write: with all that is said it is to fit on one screen."""
+
+TERMINAL = 80
+"""Columns of a terminal."""
 
 Kind = Literal[
     "placement",
@@ -66,7 +72,14 @@ PREFERRED: tuple[Kind, ...] = tuple(KINDS)
 """Order of remedies that are tied: the usual ones first."""
 
 DropReason = Literal[
-    "still collapsed", "little change", "stuck", "refused", "not finite", "equal tokens", "no number"
+    "still collapsed",
+    "little change",
+    "another cause",
+    "stuck",
+    "refused",
+    "not finite",
+    "equal tokens",
+    "no number",
 ]
 """Why a remedy is not advised."""
 
@@ -225,8 +238,8 @@ class NotProbed(Value):
     declined: NotProbedReason
     """What stood in the way."""
 
-    obstacle: str = ""
-    """The name of the error or of the part that did."""
+    obstacle: Quoted = ""
+    """The error, or the name of the part that did."""
 
     @property
     def sentence(self) -> str:
@@ -423,6 +436,14 @@ class Remedy(Value):
     recovery: Number = None
     """Share of the fall of ln(ratio) from the first state to the last that the change gives back."""
 
+    order: Number = None
+    """What theory says of tokens that are nearly equal: each block raises their differences to this power, 1 or 3.
+    Null where nothing is known of a part."""
+
+    rate: Number = None
+    """Of order 1: the factor by which a block then multiplies the differences, relative to the common row, geometric
+    mean over the blocks."""
+
     input_share: Number = None
     """Product over all sums of the share of the sum that the skip brings: what is left of the input."""
 
@@ -467,6 +488,7 @@ class Remedy(Value):
             "still collapsed": f"the ratio stays at {ratio}, not above {number(LEAST_RATIO)}",
             "little change": f"it gives back {percent(max(self.recovery or 0.0, 0.0))} of the fall, less than "
             f"{percent(LEAST_RECOVERY)}",
+            "another cause": "what attention reads is not what made tokens equal",
             "stuck": f"after the steps of the probe the ratio is {after}: the model would be stuck",
             "refused": f"the network cannot be changed like this ({self.obstacle})",
             "not finite": "the changed network overflows, or ends with a token of length zero",
@@ -482,6 +504,8 @@ class Remedy(Value):
         known = "run" if self.measured is not None else "predicted, not run"
         said = [f"{self.name}: {KINDS[self.kind]}. The ratio goes from {number(self.before)} to "]
         said[0] += f"{number(self.ratio)} ({known})."
+        if self.order is not None:
+            said.append(f"Near equal tokens {order_words(self.order, self.rate)}.")
         if self.input_share is not None:
             said.append(f"{percent(self.input_share)} of the input is left.")
         if isinstance(self.probe, Probe):
@@ -496,6 +520,22 @@ class Remedy(Value):
         return " ".join(said)
 
 
+def _after(one: Remedy) -> str:
+    """The ratio after the steps of the probe, where there was one."""
+    return number(one.probe.after if isinstance(one.probe, Probe) else one.ratio)
+
+
+def order_words(order: float, rate: float | None) -> str:
+    """A law near equal tokens as a clause."""
+    if order != 1:
+        return "each block cubes the differences"
+    return f"each block multiplies the differences by {number(rate)} on average"
+
+
+def _law(order: float | None, rate: float | None) -> str:
+    return NOTHING if order is None else "cubes" if order != 1 else number(rate)
+
+
 class Remedies(Value):
     """Remedies that fit this model, best first, and those that do not help, apart."""
 
@@ -504,6 +544,12 @@ class Remedies(Value):
 
     start: Number
     """The same of what enters the first block."""
+
+    order: Number = None
+    """What theory says of the model as it is, near equal tokens: see ``order`` of a remedy."""
+
+    rate: Number = None
+    """Of order 1: the factor per block."""
 
     measure: str = RANKED_BY
     """Which ratio."""
@@ -551,7 +597,12 @@ class Remedies(Value):
             kinds = listed([one.name for one in self.dropped]) if self.dropped else "nothing"
             return f"No remedy that was tried keeps the tokens apart; tried: {kinds}."
         how = "run in the tree" if self.is_run else "predicted from one pass, not run"
+        is_sound = self.before is not None and self.before > LEAST_RATIO
         names = [f"{one.name} ({number(one.ratio)})" for one in self.first]
+        if (
+            is_sound and self.probed
+        ):  # what a probe is for: it is not the start that has to change, but the first steps
+            names = [f"{one.name} ({_after(one)})" for one in self.first]
         tie = ", which nothing that was measured tells apart" if len(names) > 1 else ""
         others = [one.name for one in self.advised if one.rank != 1 and not one.stuck]
         beside = f" Then {listed(others)}." if others else ""
@@ -563,7 +614,12 @@ class Remedies(Value):
         no = [one.name for one in self.dropped if one.dropped != "refused"]
         not_advised = f" Not advised: {listed(no)}." if no else ""
         told = f"The {UNIT_RATIO} of the last layer is {number(self.before)}"
-        if self.before is not None and self.before > LEAST_RATIO:
+        if is_sound and self.probed:
+            if all(one.stuck for one in self.first):
+                return f"Three steps of training make tokens nearly equal with every remedy that was tried. {PROMISE}"
+            told = f"After three steps of training the {UNIT_RATIO} stays above {number(LEAST_RATIO)} with "
+            how = "run in the tree and trained"
+        elif is_sound:
             told += f", above {number(LEAST_RATIO)}, so this start needs no remedy; changes that lift it: "
         else:
             told += "; best with "
@@ -575,6 +631,7 @@ class Remedies(Value):
             Column("remedy", "name"),
             Column("ratio"),
             Column("predicted", optional=True),
+            Column("per block", optional=True),
             Column("input left", optional=True),
             Column("after 3 steps", optional=True),
             Column("rank"),
@@ -588,6 +645,7 @@ class Remedies(Value):
                     one.name,
                     number(one.ratio),
                     number(one.predicted) if one.measured is not None else NOTHING,
+                    _law(one.order, one.rate),
                     NOTHING if one.input_share is None else percent(one.input_share),
                     after,
                     NOTHING if one.rank is None else str(one.rank),
@@ -601,6 +659,14 @@ class Remedies(Value):
         """What the columns are."""
         return [
             f"ratio: the {UNIT_RATIO} after the last block with the change; {number(self.before)} without.",
+            *(
+                [
+                    "per block: factor by which a block multiplies differences of tokens that are nearly equal, "
+                    f"relative to their common row (predicted); {_law(self.order, self.rate)} without."
+                ]
+                if any(one.order is not None for one in self.advised)
+                else []
+            ),
             "input left: what the skips still bring of the input, the product over all sums.",
             *(
                 ["after 3 steps: the ratio of a changed copy after three steps of training."]
@@ -609,3 +675,52 @@ class Remedies(Value):
             ),
             "rank: 1 is best; equal ranks are ties.",
         ]
+
+
+# ------------------------------------------------------------------------------------------------------- what to write
+
+
+def recipe_sections(remedies: Sequence[Remedy]) -> Iterator[Section]:
+    """What to write for the best remedies: all of them on a page, the first in a terminal."""
+    known = [one for one in remedies if one.code]
+    title = "What to write, best first (equal ranks are ties)"
+    for reader, shown in (("text", known[:SHOWN_REMEDIES]), ("html", known)):
+        blocks: list[Block] = [Lines(_written(one, is_narrow=reader == "text")) for one in shown]
+        if blocks:
+            yield Section(title, blocks, only="text" if reader == "text" else "html")
+
+
+def _written(one: Remedy, *, is_narrow: bool) -> list[str]:
+    """A remedy with the lines before and after."""
+    place = "" if one.line is None else f" ({one.line.file}:{one.line.number})"
+    lines = [f"{one.rank}. {one.name}: {number(one.before)} -> {number(one.ratio)}{place}"]
+    for code, mark in ((one.code_before, "-"), (one.code, "+")):
+        lines += [f"  {mark} {part}" for line in code.splitlines() for part in _cut(line, is_narrow)]
+    return lines
+
+
+def _cut(line: str, is_narrow: bool) -> list[str]:
+    """A line of code as it is, or for a terminal in lines that fit, cut behind commas inside brackets.
+
+    >>> _cut("y = f(" + ", ".join(["argument"] * 9) + ")  # all of them", True)[1:]
+    ['y = f(argument, argument, argument, argument, argument, argument, argument,', '      argument, argument)']
+    """
+    most = TERMINAL - len("  + ")
+    if not is_narrow or len(line) <= most:
+        return [line]
+    code, mark, said = line.partition("  # ")
+    own = line[: len(line) - len(line.lstrip())]
+    found = [f"{own}# {said}"] if mark else []
+    while len(code) > most:
+        places = [at for at in range(len(own) + 1, most) if code[at - 1] == "," and _is_open(code[:at])]
+        if not places:
+            break
+        head, code = code[: places[-1]], code[places[-1] :].lstrip()
+        found.append(head)
+        code = f"{own}      {code}"
+    return [*found, code]
+
+
+def _is_open(code: str) -> bool:
+    """Whether a bracket is open at the end of some code."""
+    return sum(map(code.count, "([{")) > sum(map(code.count, ")]}"))

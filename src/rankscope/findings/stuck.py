@@ -42,6 +42,9 @@ LEAST_DECIMALS = {GIVEN: 2, CONSTANT: 3}
 
 SEARCHED_DECIMALS = 4
 
+COARSE = 0.02
+"""A fit is an answer only if the digits of the loss say more than this part of it: 0.06 says little about 0.0625."""
+
 AROUND = 1.0
 """Values up to this far from the loss say how densely values lie there."""
 
@@ -96,7 +99,10 @@ class StuckConfig(CommandConfig):
     labels: int | None = option(None, "Labels of a CTC target.", ge=1, le=LARGEST)
     variance: float | None = option(None, "Variance of the targets.", gt=0, allow_inf_nan=False)
     targets: str | None = option(None, "File with one target number per line: variance, median, Huber.")
-    texts: str | None = option(None, "File with one text per line, .jsonl, or - for stdin: unigram entropy.")
+    texts: str | None = option(
+        None,
+        "File with one text per line, .jsonl or .parquet, each also .gz or .zst; - for stdin: unigram entropy.",
+    )
     tokenizer: str = option(
         "characters", "How texts are cut: characters, bytes, words (at spaces), or a tokenizer.json."
     )
@@ -552,6 +558,11 @@ def trivial(loss: str | float, sizes: Sizes | None = None) -> tuple[Fit, ...]:
     return search(read_loss(loss if isinstance(loss, str) else repr(loss)), sizes or Sizes()).fits
 
 
+def fit_of(one: Candidate, loss: float) -> Fit:
+    """A trivial value as the fit of a loss that is known to stand at it."""
+    return _Fits(read_loss(repr(loss)), (one,))(one)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
     """What a search for trivial values found, by the fields of ``StuckFinding``."""
@@ -594,7 +605,8 @@ def _is_certain(one: Candidate, loss: StuckLoss) -> bool:
     seldom met, such as a margin that was not given, needs its digits all the same.
     """
     enough = loss.decimals >= LEAST_DECIMALS.get(one.rank, SEARCHED_DECIMALS)
-    return enough or (one.rank < RARE and _is_exact(one, loss))
+    fine = loss.reach(one.rank) <= COARSE * abs(one.value) or _is_exact(one, loss)
+    return (enough and fine) or (one.rank < RARE and _is_exact(one, loss))
 
 
 def _is_exact(one: Candidate, loss: StuckLoss) -> bool:

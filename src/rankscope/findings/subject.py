@@ -30,8 +30,8 @@ LACKS = {
 """What is left out of a network, as the end of a sentence that begins with its name."""
 
 RESIDUAL_WORDS = (
-    "Token: the vector of one position of a text. Residual: tokens minus their mean token (not the residual "
-    "connection, which is called skip here)."
+    "Token: the hidden vector of one position of a text. Residual: what is left when the mean token of the text is "
+    "subtracted from each of its tokens (not the residual connection, which is called skip here)."
 )
 """What is measured, in two sentences that several outputs share."""
 
@@ -73,8 +73,8 @@ class ProofValue(Value, title="Proof"):
         """What was compared with the model, without a full stop."""
         fine = f" (finer differences do not show in {self.dtype})" if self.coarse else ""
         near = (
-            "a copy of the model with the same weights is run, part by part; its {} differ from the model's by at "
-            "most {} of their length"
+            "what is run is a copy of the model, built of parts with the same weights; its {} differ from the model's "
+            "by at most {} of their length"
         )
         if self.whole:
             return (

@@ -114,8 +114,8 @@ class Suggestion(Value):
 
     @property
     def name(self) -> str:
-        """Kind and setting, such as ``skip-scale 0.5``."""
-        return self.kind if self.setting is None else f"{self.kind} {self.setting}"
+        """Kind and setting, such as ``skip-scale:0.5``, as remedies are called."""
+        return self.kind if self.setting is None else f"{self.kind}:{self.setting}"
 
     @property
     def meaning(self) -> str:

@@ -38,8 +38,8 @@ READING: Mapping[str, Way] = {
 
 _PLACE = ("dtype", "device")
 LOADED: Mapping[str, Way] = {
-    "hub": Way("a Hub id", (*_PLACE, "weights", "revision", "allow_pickle", "trust_remote_code")),
-    "folder": Way("a folder", (*_PLACE, "weights", "allow_pickle", "trust_remote_code")),
+    "hub": Way("a Hub id", (*_PLACE, "weights", "revision", "allow_pickle", "trust_remote_code", "stream")),
+    "folder": Way("a folder", (*_PLACE, "weights", "allow_pickle", "trust_remote_code", "stream")),
     "file": Way("a file", (*_PLACE, "weights")),
     "listed": Way("a built-in model", (*_PLACE, "weights")),
     "attribute": Way("a model that your code makes", _PLACE),
@@ -65,6 +65,9 @@ EFFECTS: Mapping[str, OptionEffect] = {
     "revision": OptionEffect("it is a branch, tag or commit of a Hub id", ("name one (org/name)",)),
     "allow_pickle": OptionEffect("it opens pickled weights of a folder or a Hub id, trained ones", FOLDER),
     "trust_remote_code": OptionEffect("it runs code that comes with a folder or a Hub id", FOLDER),
+    "stream": OptionEffect(
+        "it reads weights block by block from .safetensors files", ("name a folder that holds some",)
+    ),
     "weights": OptionEffect(
         "its weights are taken as they are", ("name a folder, a Hub id or a built-in model",)
     ),

@@ -28,10 +28,11 @@ LOST = 0.1
 SLOW = 1e-3
 """The slope over the last layers may be off by this much."""
 
-NOISY = 0.02
-"""A factor that changes by more than this with the size of the perturbation is one of rounding.
+POWERS = (0.4, 0.3, 0.25, 0.2)
+"""Sizes of the perturbation, as powers of the round-off.
 
-A map with too few eigenvectors hands rounding on from token to token while what it should shrink is long gone.
+A map with too few eigenvectors hands rounding on from token to token while what it should shrink is long gone. The
+larger the perturbation, the less rounding there is beside it, and the more of what is not linear.
 """
 
 STEADY = 1e-4
@@ -61,22 +62,38 @@ def over_depth(
     rate: float | None = None,
     seed: int = 0,
 ) -> Depth:
-    """What many copies of the layer do, each followed by one and the same random orthogonal value map.
+    """What many copies of the layer do.
 
-    ``rate`` is what the derivative says: where it is one, a slope just below one has not come to its end yet.
+    ``fall`` is that of copies each of which is followed by one and the same random orthogonal value map, ``collapses``
+    that of copies alone: a layer with values of its own need not do the same with a map behind it. ``rate`` is what the
+    derivative says: where it is one, a slope just below one has not come to its end yet.
     """
+    if consensus == "none":
+        return _plainly(layer, draw, from_token)
     turn = orthogonal(layer.dim, seed)
     turned = replace(layer, then=lambda y: y @ turn)
-    if consensus == "none":
-        return _plainly(turned, draw, from_token)
-    found = _by_small_perturbations(turned, draw, consensus)
-    if found.fall is not None and rate is not None and rate > 1 - STEADY and abs(found.fall - rate) <= SLOW:
-        return replace(found, collapses=False)
-    if found.fall is not None and rate is not None and abs(found.fall - rate) > SLOW:
-        again = _by_small_perturbations(turned, draw, consensus, power=0.3)
-        if again.fall is None or abs(again.fall - found.fall) > NOISY:
-            return replace(found, fall=None)
-    return found
+    found = _by_small_perturbations(turned, draw, consensus, POWERS[0])
+    if found.fall is None or found.fall == 0.0:
+        return found
+    if rate is not None and abs(found.fall - rate) <= SLOW:
+        return replace(found, collapses=False) if rate > 1 - STEADY else found
+    collapses = found.collapses
+    if rate is None or collapses != (rate < 1 - STEADY):
+        collapses = _by_small_perturbations(layer, draw, consensus, POWERS[0]).collapses
+    return Depth(_settled_fall(turned, draw, consensus, found.fall), collapses)
+
+
+def _settled_fall(layer: Layer, draw: Draw, consensus: Consensus, first: float) -> float | None:
+    """The factor on which two sizes of the perturbation agree; None where rounding or bends are in all of them."""
+    before = first
+    for power in POWERS[1:]:
+        fall = _by_small_perturbations(layer, draw, consensus, power).fall
+        if fall is None:
+            return None
+        if abs(fall - before) <= SLOW:
+            return first if power == POWERS[1] else fall
+        before = fall
+    return None
 
 
 def orthogonal(dim: int, seed: int) -> Tensor:
@@ -87,7 +104,7 @@ def orthogonal(dim: int, seed: int) -> Tensor:
     return made
 
 
-def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, *, power: float = 0.4) -> Depth:
+def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, power: float) -> Depth:
     small = layer.roundoff**power
     size = math.sqrt(layer.tokens * layer.dim)
     base, residual = draw.equal, draw.r - draw.r.mean(dim=0)
@@ -153,4 +170,7 @@ def _plainly(layer: Layer, draw: Draw, from_token: int) -> Depth:
         if length <= 100 * float(draw.noise.norm()):
             return Depth(None, None)
         x = y / length * size
-    return Depth(None, residual_ratio(x[from_token:], draw.noise[from_token:]).value < EQUAL)
+    later, floor = x[from_token:], float(draw.noise[from_token:].norm())
+    if float(later.norm()) <= 100 * floor:  # beside longer tokens before them nothing is left of these
+        return Depth(None, None)
+    return Depth(None, residual_ratio(later, draw.noise[from_token:]).value < EQUAL)

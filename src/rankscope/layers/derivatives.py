@@ -3,12 +3,13 @@
 Axis letters: i j tokens, d e entries of a token, k terms. A derivative J maps R to sum_j J_ij R_j, with blocks J_ij.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rankscope.errors import is_out_of_memory
 from rankscope.layers.layer import Layer
@@ -27,6 +28,9 @@ TERMS = 16
 
 ROWS, PROFILES = 3, 2
 """Random rows, and random profiles of tokens, from which terms are found."""
+
+FINER = 16
+"""How much smaller than the step of differences the second one is that they are checked with."""
 
 Products = Callable[[Tensor], Tensor]
 """Products of the derivative with many token matrices, ``many tokens dim``."""
@@ -66,14 +70,14 @@ class Derivative:
         """The product with one token matrix."""
         return self.products(direction[None])[0] if self.terms is None else self.terms.times(direction)
 
-    def own_blocks(self, first: int) -> Tensor:
-        """What every token from the first on passes to itself, ``token in_dim out_dim``."""
+    def own_blocks(self, of: Sequence[int]) -> Tensor:
+        """What each of these tokens passes to itself, ``token in_dim out_dim``."""
         tokens, dim = self.shape
-        own = torch.arange(first, tokens)
+        own, places = torch.tensor(of), torch.arange(len(of))
         given = torch.zeros(len(own), dim, tokens, dim, dtype=torch.float64)
-        given[own - first, :, own] = torch.eye(dim, dtype=torch.float64)
+        given[places, :, own] = torch.eye(dim, dtype=torch.float64)
         passed = self.products(given.flatten(0, 1)).unflatten(0, (len(own), dim))
-        kept: Tensor = passed[own - first, :, own]
+        kept: Tensor = passed[places, :, own]
         return kept
 
     @cached_property
@@ -100,14 +104,17 @@ def derivative(
     generator = torch.Generator().manual_seed(seed)
     probe = torch.randn(at.shape, dtype=at.dtype, generator=generator)
     step = layer.roundoff ** (1 / 3)
-    middle, above, below = layer.at(at), layer.at(at + step * probe), layer.at(at - step * probe)
-    slope = (above - below) / (2 * step)
-    size = float(slope.norm())
+    middle, slopes, bends = layer.at(at), list[Tensor](), list[float]()
+    for one in (step, step / FINER):
+        above, below = layer.at(at + one * probe), layer.at(at - one * probe)
+        slopes.append((above - below) / (2 * one))
+        bends.append(float((above - 2 * middle + below).norm()) / one)
+    size = float(slopes[0].norm())
     # At a kink the two one-sided slopes differ, however small the step.
-    bend = [_bend(layer, at, probe, middle, one) for one in (step, step / 16)]
-    if min(bend) > max(1e-3 * size, 8 * 16 * off / step):
+    if min(bends) > max(1e-3 * size, 8 * FINER * off / step):
         return None
-    allowed = 64 * (step**2 * max(size, float(middle.norm())) + off / step)
+    # Slopes are off by step^2 times the third derivative, which may be large: the finer one is then nearer.
+    allowed = [64 * (one**2 * max(size, float(middle.norm())) + off / one) for one in (step, step / FINER)]
     for product in (_forward, _backward):
         try:
             tangent = product(layer, at, probe)
@@ -115,7 +122,10 @@ def derivative(
             if is_out_of_memory(error):
                 raise
             continue
-        if bool(tangent.isfinite().all()) and float((tangent - slope).norm()) <= allowed:
+        left = [float((tangent - slope).norm()) for slope in slopes]
+        if bool(tangent.isfinite().all()) and any(
+            one <= most for one, most in zip(left, allowed, strict=True)
+        ):
             return _derivative(_many(product, layer, at), layer.roundoff, at, generator, terms)
 
     def by_difference(direction: Tensor) -> Tensor:
@@ -126,11 +136,6 @@ def derivative(
     off_by = (step**2 * size + off / step) / max(size, 1e-300)
     one_by_one = _one_by_one(by_difference)
     return _derivative(one_by_one, max(off_by, layer.roundoff), at, generator, terms)
-
-
-def _bend(layer: Layer, at: Tensor, probe: Tensor, middle: Tensor, step: float) -> float:
-    """Difference of the one-sided slopes."""
-    return float((layer.at(at + step * probe) - 2 * middle + layer.at(at - step * probe)).norm()) / step
 
 
 def _many(product: Callable[[Layer, Tensor, Tensor], Tensor], layer: Layer, at: Tensor) -> Products:
@@ -168,7 +173,10 @@ def _forward(layer: Layer, at: Tensor, direction: Tensor) -> Tensor:
 def _backward(layer: Layer, at: Tensor, direction: Tensor) -> Tensor:
     """The product from two backward passes: the first is linear in its seed, and the second differentiates that."""
     given = at.clone().requires_grad_()
-    with torch.enable_grad():
+    with (
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):  # other kernels of attention have one derivative alone
         out = layer(given)
         seed = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, given, seed, create_graph=True)

@@ -16,6 +16,7 @@ from rankscope.layers.orders import (
     Draw,
     Size,
     Sizes,
+    check_equal_tokens,
     draws,
     gap_of,
     kink_of,
@@ -49,6 +50,7 @@ def layer_facts(
     dim: int,
     seed: int = 0,
     around: Around = "bare",
+    x: Tensor | None = None,
     maps: Maps | None = None,
     depth: bool = True,
     name: str = "",
@@ -64,14 +66,18 @@ def layer_facts(
         dim: their columns.
         seed: of the three draws of a common row and of a residual.
         around: what stands around the layer, see ``Around``.
+        x: the row that equal tokens are given first, and at which the rate is taken where the layer maps no row that
+            iteration finds to a multiple of itself; left out, it is drawn.
         maps: its maps, where it is linear in its values; left out, they are read off the derivative where it has one.
         depth: whether to follow 400 copies of the layer for ``fall`` and ``collapses``.
         name: what errors call it.
     """
     layer = checked_layer(mixer, tokens=tokens, dim=dim, around=around, name=name)
-    drawn = draws(layer, seed)
+    drawn = draws(layer, seed, x)
     gaps = [gap_of(layer, draw) for draw in drawn]
     consensus = _worst([gap.consensus for gap in gaps])
+    if consensus != "kept":
+        check_equal_tokens(layer, drawn)
     is_recurrent = consensus == "none" and all(
         state_starts_at_zero(layer, draw, gap) for draw, gap in zip(drawn, gaps, strict=True)
     )
@@ -223,9 +229,11 @@ def _map_facts(
         if read is None:
             return {}
         held = read[None]
-    ranks = [int(torch.linalg.matrix_rank(one)) for one in held]
+    # A map that was read off a derivative is as coarse as that is.
+    off = 0.0 if maps is not None or found is None else 10 * found.error
+    ranks = [_rank(one, off) for one in held]
     known: dict[str, Any] = {
-        "slem": max(slem_of_map(one.numpy()) for one in held),
+        "slem": max(slem_of_map(one.numpy(), off) for one in held),
         "rank_cap": min(sum(ranks), layer.tokens),
     }
     if float(held.min()) >= -1e-12 and float((held.sum(dim=-1) - 1).abs().max()) <= 1e-9:
@@ -237,6 +245,11 @@ def _map_facts(
             "dobrushin": float(dobrushin_of(held).max()),
         }
     return known
+
+
+def _rank(held: Tensor, off: float) -> int:
+    sizes = torch.linalg.svdvals(held)
+    return int((sizes > max(len(held) * torch.finfo(held.dtype).eps, off) * sizes[0]).sum())
 
 
 def _map_of(layer: Layer, drawn: Sequence[Draw], found: Derivative | None) -> Tensor | None:
@@ -264,7 +277,7 @@ def _only_map(found: Derivative) -> Tensor | None:
         return None
     values = found.whole.sum(dim=2).mean(dim=0)
     size = float(values.square().sum())
-    if not size:
+    if math.sqrt(size) <= 1e-9 * float(found.whole.norm()):
         return None
     held = torch.einsum("idje,de->ij", found.whole, values) / size
     left = found.whole - torch.einsum("ij,de->idje", held, values)

@@ -6,17 +6,17 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.numerics import computed_in
 from rankscope.core.words import article, count
 from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, is_out_of_memory
 from rankscope.findings.atlas import AROUND, Around
+from rankscope.layers.precision import precision_of
 
 Mixer = Callable[[Tensor], Tensor]
 """A function of a token matrix, ``tokens dim``, that gives another one of the same shape."""
@@ -33,16 +33,21 @@ SAFETY = 4.0
 EXTREME = 1e-120
 """Outputs smaller than this, or larger than its inverse, have squares that are lost beside rounding."""
 
-REPEATS = 1e-6
+REPEATS = 1e-12
 """Two calls on the same tokens may differ by this much: parallel sums are not always added in the same order."""
+
+MOST_TEXTS = 64
+"""A layer that wants a batch is tried on as many texts as a text has tokens, but on no more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Layer:
-    """A checked layer. It takes and gives float64; ``dtype`` is what it computes in.
+    """A checked layer. It takes and gives float64.
 
     Args:
         raw: the callable itself, without what stands around it.
+        takes: the dtype that it is given.
+        dtype: the coarsest dtype that it computes in.
         batched: whether it wants a batch of one text, ``1 tokens dim``.
         then: what follows on it, after ``around``.
     """
@@ -50,6 +55,7 @@ class Layer:
     raw: Callable[[Tensor], Any]
     tokens: int
     dim: int
+    takes: torch.dtype
     dtype: torch.dtype
     batched: bool
     around: Around
@@ -58,16 +64,20 @@ class Layer:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer's output, which is finite; derivatives pass through."""
-        given = x.to(self.dtype)
-        out = _tensor_of(self.raw(given[None] if self.batched else given))
-        out = (out[0] if self.batched else out).double()
+        out = self.alone(x.to(self.takes)).double()
         out = wrapped(x, out, self.around)
         return out if self.then is None else self.then(out)
 
+    def alone(self, x: Tensor) -> Tensor:
+        """What the callable gives for a copy of these tokens: it may write into what it is given."""
+        given = x.clone()
+        out = _tensor_of(self.raw(given[None] if self.batched else given))
+        return out[0] if self.batched else out
+
     def at(self, x: Tensor) -> Tensor:
-        """The layer's output without derivatives; an error where it is not finite."""
+        """The layer's output without derivatives, which later calls do not change; an error where it is not finite."""
         with torch.no_grad():
-            out = self(x.clone())
+            out = self(x).clone()
         if not bool(out.isfinite().all()):
             raise ModelError(
                 f"{self.name} gives NaN or infinity for tokens of ordinary size; a layer needs finite outputs near "
@@ -103,8 +113,8 @@ def token_norm(x: Tensor) -> Tensor:
 def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare", name: str = "") -> Layer:
     """The layer, after calls that show that it is one: right shape, same output every time, finite numbers.
 
-    A module is copied to float64 and set to evaluation. What computes in float32, whatever it is given, is found from
-    its outputs, and its floors are those of float32; what computes in less is refused.
+    A module is copied to float64 and set to evaluation. What computes in float32 somewhere, whatever it is given and
+    gives, has the floors of float32; what computes in less is refused.
     """
     if tokens < 2:
         raise ConfigError(
@@ -118,10 +128,19 @@ def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare
         raise ConfigError(
             f"{article(type(mixer).__name__)} is no layer; give a function of a tensor, tokens x dim"
         )
+    if isinstance(mixer, type):
+        raise ConfigError(
+            f"{mixer.__name__} is a class, and a layer is an instance of one, or a function of tokens; give "
+            f"{mixer.__name__}(...)"
+        )
     name = name or getattr(mixer, "__name__", "") or type(mixer).__name__
     _check_arguments(mixer, name)
     x = torch.randn(tokens, dim, generator=torch.Generator().manual_seed(tokens + dim), dtype=torch.float64)
-    raw, dtype, batched = _first_call(mixer, x, name)
+    raw, takes, batched = _first_call(mixer, x, name)
+    layer = Layer(
+        raw=raw, tokens=tokens, dim=dim, takes=takes, dtype=takes, batched=batched, around=around, name=name
+    )
+    dtype = precision_of(layer.alone, x.to(takes))
     if dtype not in (torch.float32, torch.float64):
         coarse = str(dtype).removeprefix("torch.")
         raise ModelError(
@@ -129,9 +148,11 @@ def checked_layer(mixer: Mixer, *, tokens: int, dim: int, around: Around = "bare
             "size: small differences between tokens are lost in that, so that no order can be read; let it compute "
             "in float32 or float64"
         )
-    layer = Layer(raw=raw, tokens=tokens, dim=dim, dtype=dtype, batched=batched, around=around, name=name)
+    layer = replace(layer, dtype=dtype)
     _check_size(layer, x)
     _check_repeats(layer, x)
+    if isinstance(mixer, nn.Module):
+        _check_memory(layer, replace(layer, raw=_module_in(mixer, takes, name)), x)
     return layer
 
 
@@ -170,10 +191,10 @@ def _check_arguments(mixer: Any, name: str) -> None:
 
 
 def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], Any], torch.dtype, bool]:
-    """The callable to use, the dtype it computes in, and whether it wants a batch: the first way that works."""
+    """The callable to use, the dtype it takes, and whether it wants a batch: the first way that works."""
     failed = list[str]()
     for dtype in (torch.float64, torch.float32):
-        raw = _module_in(mixer, dtype) if isinstance(mixer, nn.Module) else mixer
+        raw = _module_in(mixer, dtype, name) if isinstance(mixer, nn.Module) else mixer
         for batched in (False, True):
             given = x.to(dtype)
             try:
@@ -194,21 +215,44 @@ def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], An
             if not out.is_floating_point():
                 failed.append(f"its output has the dtype {str(out.dtype).removeprefix('torch.')}")
                 continue
-            return raw, _computes_in(out, dtype), batched
+            if batched and (broken := _batch_fault(raw, x.to(dtype))):
+                failed.append(broken)
+                continue
+            return raw, dtype, batched
     raise ModelError(
         f"{name} is no map of {_shape(x.shape)} tokens to tokens of the same shape: {failed[0]}; a layer takes a "
         "tensor of tokens x dim and gives one"
     )
 
 
-def _module_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _batch_fault(raw: Callable[[Tensor], Any], x: Tensor) -> str:
+    """What is wrong with a batch of several texts; empty if it gives as many, or if only one text is taken at once.
+
+    Without this, x[::2] and x[:3] would pass as layers: they drop tokens, and of one text nothing.
+    """
+    texts = torch.stack([x * (place + 1) for place in range(min(len(x), MOST_TEXTS))])
+    try:
+        with torch.no_grad():
+            out = _tensor_of(raw(texts.clone()))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return ""
+    return "" if out.shape == texts.shape else f"shape {_shape(texts.shape)} becomes {_shape(out.shape)}"
+
+
+def _module_in(module: nn.Module, dtype: torch.dtype, name: str) -> nn.Module:
     """A copy of a module in that dtype, at rest."""
-    return copy.deepcopy(module).to(dtype).eval()
-
-
-def _computes_in(out: Tensor, given: torch.dtype) -> torch.dtype:
-    """The coarsest dtype that holds all outputs, where they fill it: what the layer computed in."""
-    return computed_in([out.double()], given)
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"{name} cannot be copied to float64 ({type(error).__name__}: {_first_line(error)}); give a function that "
+            "calls it, as in lambda x: layer(x)"
+        ) from error
+    return copied.to(dtype).eval()
 
 
 def _check_repeats(layer: Layer, x: Tensor) -> None:
@@ -218,15 +262,26 @@ def _check_repeats(layer: Layer, x: Tensor) -> None:
     second, other = layer.at(x), layer.at(-0.5 * x.flip(0))
     with _same_randomness():
         again = layer.at(x)
-    size = max(float(first.norm()), float(other.norm()), 1e-300)
-    if float((first - again).norm()) > REPEATS * size:
+    allowed = max(REPEATS, 16 * layer.roundoff) * max(float(first.norm()), float(other.norm()), 1e-300)
+    if float((first - again).norm()) > allowed:
         raise ModelError(
             f"{layer.name} gives another output when it is called again on the same tokens: it keeps a state, or draws "
             "random numbers of its own; give a function of the tokens alone"
         )
-    if float((first - second).norm()) > REPEATS * size:
+    if float((first - second).norm()) > allowed:
         raise ModelError(
             f"{layer.name} is random: two calls on the same tokens differ; fix its seed, or set it to evaluation"
+        )
+
+
+def _check_memory(layer: Layer, fresh: Layer, x: Tensor) -> None:
+    """An error where a fresh copy gives something else for tokens that it is the first to see."""
+    other = -0.5 * x.flip(0)
+    given, first = layer.at(other), fresh.at(other)
+    if float((given - first).norm()) > max(REPEATS, 16 * layer.roundoff) * max(float(first.norm()), 1e-300):
+        raise ModelError(
+            f"{layer.name} keeps a state: what it gives depends on the tokens that it saw first; give a function of "
+            "the tokens alone"
         )
 
 

@@ -1,13 +1,14 @@
 """What a layer makes of equal and of nearly equal tokens: consensus, the two orders of collapse, kinks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from rankscope.errors import ConfigError, ModelError
 from rankscope.findings.atlas import Consensus
 from rankscope.layers.layer import Layer, noise
 
@@ -27,6 +28,12 @@ STEEPEST = 12.0
 
 HALVINGS = 14
 """Bisections of the place of a kink."""
+
+UNCHANGED = 1e-9
+"""Equal tokens that are changed by this share of themselves are the same to every layer but one of rounding."""
+
+LATEST = 5
+"""Bisections over which differences tell a kink: those before may be wider than what bends there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,12 +61,15 @@ class Draw:
         return self.x.expand_as(self.r).clone()
 
 
-def draws(layer: Layer, seed: int) -> tuple[Draw, ...]:
-    """Three draws of x and R with Gaussian entries."""
+def draws(layer: Layer, seed: int, given: Tensor | None = None) -> tuple[Draw, ...]:
+    """Three draws of x and R with Gaussian entries; the first x may be given."""
+    if given is not None and (tuple(given.shape) != (layer.dim,) or not bool(given.isfinite().all())):
+        raise ConfigError(f"x is a row of {layer.dim} finite numbers; found the shape {tuple(given.shape)}")
     generator = torch.Generator().manual_seed(seed)
     found = list[Draw]()
-    for _ in range(DRAWS):
+    for place in range(DRAWS):
         x = torch.randn(layer.dim, dtype=torch.float64, generator=generator)
+        x = x if given is None or place else given.detach().double()
         r = torch.randn(layer.tokens, layer.dim, dtype=torch.float64, generator=generator)
         found.append(Draw(x, r, noise(layer, x + LARGEST * r, r)))
     return tuple(found)
@@ -119,6 +129,19 @@ def gap_of(layer: Layer, draw: Draw, from_token: int = 0) -> Gap:
     return Gap(residual_ratio(y, off), unit_residual_ratio(y, off))
 
 
+def check_equal_tokens(layer: Layer, drawn: Sequence[Draw]) -> None:
+    """An error where the output at equal tokens is rounding alone, as that of a norm over tokens without an epsilon."""
+    nearly = 1 + max(UNCHANGED, 16 * layer.roundoff)
+    for draw in drawn:
+        first = layer.at(draw.equal)
+        if float((layer.at(nearly * draw.equal) - first).norm()) <= 1e-3 * float(first.norm()):
+            return
+    raise ModelError(
+        f"{layer.name} gives nothing but rounding for equal tokens: their last digits decide what it gives; where it "
+        "divides by differences between tokens, add a small number below"
+    )
+
+
 def state_starts_at_zero(layer: Layer, draw: Draw, gap: Gap) -> bool:
     """Whether the layer reads earlier tokens alone and brings equal tokens nearer to each other from left to right.
 
@@ -167,16 +190,10 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
     of relative size s whose sign follows that of s, so that it cancels and slopes are off by s^2 alone.
     """
     symmetric = _symmetric(sizes)
-    known = list[tuple[float, float]]()  # scale and value, the largest first
-    lost = None
-    for scale in scales_down():
-        size = symmetric(scale)
-        if size is None:
-            return Reading(None)
-        if not size.is_known:
-            lost = scale
-            break
-        known.append((scale, size.value))
+    found_sizes = [(scale, symmetric(scale)) for scale in scales_down()]
+    if any(size is None for _, size in found_sizes):
+        return Reading(None)
+    known, lost = _resolved([(scale, size) for scale, size in found_sizes if size is not None])
     if not known:
         return Reading(math.inf)
     below = [pair for pair in known if kink is None or pair[0] < kink]
@@ -197,6 +214,25 @@ def read_order(sizes: Sizes, kink: float | None) -> Reading:
     if steep and steep[0] > STEEPEST:
         return Reading(math.inf, 0.0, edge)
     return _last_agreement(pairs, 5 * AGREE) or Reading(None)
+
+
+def _resolved(sizes: list[tuple[float, Size]]) -> tuple[list[tuple[float, float]], float | None]:
+    """Scales with their values, the largest first, before the first that is not resolved, and that scale if any.
+
+    A sharp softmax makes tokens equal up to rounding at large scales, where it picks one token, and not at small ones:
+    where slopes agree at smaller scales again, those count.
+    """
+    runs = list[list[tuple[float, float]]]([[]])
+    for scale, size in sizes:
+        if size.is_known:
+            runs[-1].append((scale, size.value))
+        else:
+            runs.append([])
+    ends = [scale for scale, size in sizes if not size.is_known]
+    for place in range(len(runs) - 1, 0, -1):
+        if len(runs[place]) > 2 and _last_agreement(runs[place]) is not None:
+            return runs[place], (ends[place] if place < len(ends) else None)
+    return runs[0], (ends[0] if ends else None)
 
 
 def _is_dead(found: Reading, known: list[tuple[float, float]], lost: float, size: Size | None) -> bool:
@@ -263,7 +299,7 @@ def kink_of(layer: Layer, draw: Draw) -> float | None:
 
     Second differences over an interval fall by 4 whenever it is halved where the layer is smooth, by 2 at a kink and
     not at all at a jump. So the half with the larger one is taken again and again; a kink is there if the differences
-    fell by less than 3 per halving. Then the same is done below it.
+    fell by less than 3 per halving in the end. Then the same is done below it.
     """
     found, top = None, LARGEST
     for _ in range(8):
@@ -277,16 +313,18 @@ def kink_of(layer: Layer, draw: Draw) -> float | None:
 def _kink_in(layer: Layer, draw: Draw, low: float, high: float) -> float | None:
     floor = 8 * RESOLVED * float(draw.noise.norm())
     left, middle, right = (layer.at(draw.near(s)) for s in (low, (low + high) / 2, high))
-    first = before = float((left - 2 * middle + right).norm())
-    for halving in range(1, HALVINGS + 1):
+    bends = [float((left - 2 * middle + right).norm())]
+    for _ in range(HALVINGS):
         centre, quarter = (low + high) / 2, (high - low) / 4
         lower, upper = layer.at(draw.near(centre - quarter)), layer.at(draw.near(centre + quarter))
         of_lower = float((left - 2 * lower + middle).norm())
         of_upper = float((middle - 2 * upper + right).norm())
         if of_lower >= of_upper:
-            high, right, middle, before = centre, middle, lower, of_lower
+            high, right, middle = centre, middle, lower
         else:
-            low, left, middle, before = centre, middle, upper, of_upper
-        if before <= floor or before < first * 3.0**-halving / 3:
+            low, left, middle = centre, middle, upper
+        bends.append(max(of_lower, of_upper))
+        smooth = len(bends) > LATEST and bends[-1] <= bends[-1 - LATEST] * 3.0**-LATEST / 3
+        if bends[-1] <= floor or (smooth and bends[-1] < bends[0] / 3):
             return None
-    return low if before > first * 3.0**-HALVINGS else None
+    return low if bends[-1] > bends[-1 - LATEST] * 3.0**-LATEST else None

@@ -23,6 +23,9 @@ VANISHED = 1e-6
 FIXED = 1e-10
 """A row, or a profile, that moves by no more than this is fixed; times the round-off where that is coarser."""
 
+SETTLED = 1e-7
+"""Where the first, the middle and the last of the later tokens pass on the same up to this, all between them do."""
+
 SAME = 1e-9
 """Rates at two rows that differ by no more than this, relative to them, are one."""
 
@@ -31,7 +34,7 @@ SAME = 1e-9
 class Rate:
     """A rate, where it was taken, and how far it may be off; None where there is none.
 
-    Where it depends on the common row, it is the median of the draws, and ``low`` and ``high`` are their ends.
+    Where it depends on the common row, it is that of the given row, and ``low`` and ``high`` are the ends of all draws.
     """
 
     value: float | None
@@ -126,8 +129,11 @@ def rate_with_norm(layer: Layer, drawn: Sequence[Draw], known: Linear | None) ->
     """The rate with every token brought to one length after the layer; ``known`` is its derivative at equal tokens."""
     if known is not None:
         ones = torch.ones(layer.tokens, dtype=torch.float64)
-        found = [ratio_of_radii(one.with_norm(), ones) for one in (known, *known.elsewhere)]
-        return none("nothing common") if found[0] is None else _over_rows(found[0], found[1:])
+        first = ratio_of_radii(known.with_norm(), ones)
+        if first is None:
+            return none("nothing common")
+        there = [ratio_of_radii(one.with_norm(), ones, error=first.error) for one in known.elsewhere]
+        return _over_rows(first, there)
     normed = replace(layer, then=unit_tokens)
     return rate_at_consensus(normed, [replace_noise(normed, draw) for draw in drawn])[0]
 
@@ -160,9 +166,17 @@ def rate_of_tail(layer: Layer, drawn: Sequence[Draw], from_token: int) -> Rate:
 
 def _of_tail(found: Derivative, from_token: int) -> Radius | None:
     common = _passed_on(found, from_token)
-    return (
-        Radius(max(map(_modulus, found.own_blocks(from_token))) / common, found.error) if common > 0 else None
-    )
+    if common <= 0:
+        return None
+    tokens, _ = found.shape
+    some = [
+        _modulus(one)
+        for one in found.own_blocks(sorted({from_token, (from_token + tokens) // 2, tokens - 1}))
+    ]
+    apart = max(some) - min(some)
+    if apart > SETTLED * max(some):
+        some, apart = [_modulus(one) for one in found.own_blocks(range(from_token, tokens))], 0.0
+    return Radius(max(some) / common, found.error + apart / common)
 
 
 def _passed_on(found: Derivative, from_token: int) -> float:
@@ -183,26 +197,27 @@ def _rate(found: Derivative, resting: Resting, others: Sequence[Linear | None]) 
         return none("nothing common")
     if resting.is_fixed:
         return Rate(first.value, "fixed point", first.error)
-    there = [None if one is None else ratio_of_radii(one.derivative, resting.profile) for one in others]
+    there = [
+        None if one is None else ratio_of_radii(one.derivative, resting.profile, error=first.error)
+        for one in others
+    ]
     return _over_rows(first, there)
 
 
 def _over_rows(first: Radius, others: Sequence[Radius | None]) -> Rate:
-    """The median of what the draws of a common row give, with its ends; of one that does not depend on it the first.
+    """The rate at the given row, with the ends of what the draws of a common row give where it depends on the row.
 
     A row at which there is no rate leaves it open altogether.
     """
-    found = sorted([first, *(one for one in others if one is not None)])
-    error = max(one.error for one in found)
-    if not others:
-        return Rate(first.value, "given", error)
-    low, middle, high = found[0].value, found[(len(found) - 1) // 2].value, found[-1].value
-    apart = max(high - middle, middle - low)
-    if None in others:
-        return Rate(middle, "given", error + max(apart, middle))
-    if apart <= SAME * middle:
-        return Rate(middle, "given", error + max(apart, SAME * middle / 1000))
-    return Rate(middle, "given", error + apart, None, low, high)
+    known = [one for one in others if one is not None]
+    values = [first.value, *(one.value for one in known)]
+    low, high = min(values), max(values)
+    apart, error = max(high - first.value, first.value - low), max(one.error for one in (first, *known))
+    if len(known) < len(others):
+        return Rate(first.value, "given", error + max(apart, first.value))
+    if apart <= max(SAME * first.value, error):
+        return Rate(first.value, "given", error + apart)
+    return Rate(first.value, "given", error + apart, None, low, high)
 
 
 def _elsewhere(

@@ -31,6 +31,9 @@ NOTHING = 1e-13
 APART = 1e3
 """How much larger than rounding, and than each other, the errors are from which its effect is read."""
 
+COARSE = 1e-2
+"""Largest of these errors: a coarse derivative is moved by less than APART."""
+
 SAFETY = 10.0
 """How much larger the effect may be than the one that was read: errors are drawn at random."""
 
@@ -45,10 +48,13 @@ class Radius(NamedTuple):
     error: float
 
 
-def ratio_of_radii(found: Derivative, profile: Tensor, *, seed: int = 0) -> Radius | None:
+def ratio_of_radii(
+    found: Derivative, profile: Tensor, *, seed: int = 0, error: float | None = None
+) -> Radius | None:
     """Spectral radius on token matrices modulo {c u}, over that on {c u}: c is the profile, u any row.
 
-    None where the second is zero: then nothing is common, and there is no ratio.
+    None where the second is zero: then nothing is common, and there is no ratio. ``error`` is how far it may be off
+    where that is known from another row.
     """
     c = profile.numpy()
     held: Blocks | Terms
@@ -70,6 +76,8 @@ def ratio_of_radii(found: Derivative, profile: Tensor, *, seed: int = 0) -> Radi
         return rest / common
 
     value = second / first
+    if error is not None:
+        return Radius(value, error)
     return Radius(value, _off(value, found.error, moved) + found.error)
 
 
@@ -85,12 +93,13 @@ def _off(value: float, error: float, moved: Callable[[float], float]) -> float:
     def far(by: float) -> float:
         return max(abs(moved(by) - value), abs(moved(-by) - value))
 
-    once = far(APART * error)
+    apart = min(APART, max(math.sqrt(COARSE / error), 2.0))
+    once = far(apart * error)
     if once <= CLEAR:
         return once
-    # Beside what the error itself does, C e^(1/k), these do A - 1 and A^2 - 1 times as much, with A = APART^(1/k).
-    ratio = far(APART**2 * error) / once
-    return SAFETY * once / min(max(ratio - 2, 0.1), APART)
+    # Beside what the error itself does, C e^(1/k), these do A - 1 and A^2 - 1 times as much, with A = apart^(1/k).
+    ratio = far(apart**2 * error) / once
+    return SAFETY * once / min(max(ratio - 2, 0.1), apart)
 
 
 def _moved(held: "Blocks | Terms", error: float, drawn: np.random.Generator) -> "Blocks | Terms":
@@ -229,15 +238,17 @@ def _matrix_free(found: Derivative, profile: Tensor, seed: int) -> Radius | None
     return Radius(second / first, abs(again - second) / first + 1e-9)
 
 
-def slem_of_map(held: Array) -> float:
+def slem_of_map(held: Array, off: float = 0.0) -> float:
     """Second largest eigenvalue modulus of a map of tokens, counted with multiplicity; the first is left out.
 
-    Classes of tokens are solved one by one, as for derivatives. A map whose rows sum to one has the profile 1.
+    Classes of tokens are solved one by one, as for derivatives. A map whose rows sum to one has the profile 1. ``off``
+    is how coarse the map is, relative to the first: what is below is nothing.
     """
     whole = held[:, None, :, None]
     rows = held.sum(axis=1)
-    if np.allclose(rows, rows[0], rtol=1e-9, atol=1e-12):
+    if np.allclose(rows, rows[0], rtol=max(1e-9, off), atol=1e-12):
         sizes = np.abs(held)
         first, second = _radii(whole, sizes > NOTHING * sizes.max(initial=0.0), np.ones(len(held)), 0)
-        return second if second > NOTHING * first else 0.0
-    return float(np.sort(np.abs(linalg.eigvals(held)))[-2])
+        return second if second > max(NOTHING, off) * first else 0.0
+    *_, second, first = np.sort(np.abs(linalg.eigvals(held)))
+    return float(second) if second > off * first else 0.0

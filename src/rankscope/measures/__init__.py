@@ -1,11 +1,17 @@
 """Measures: pure functions from token matrices or attention maps to numbers, each with laws and a floor."""
 
 from rankscope.measures.brackets import Bracket
-from rankscope.measures.catalog import DEFAULTS, MEASURES, find_measure
+from rankscope.measures.catalog import DEFAULTS, MEASURES, QUICK, find_measure
 from rankscope.measures.centers import CENTERS, center_row
 from rankscope.measures.cosines import cosine
 from rankscope.measures.diameters import diameter
-from rankscope.measures.evaluate import Evaluation, evaluate, evaluate_many, evaluate_padded
+from rankscope.measures.evaluate import (
+    Evaluation,
+    evaluate,
+    evaluate_many,
+    evaluate_many_padded,
+    evaluate_padded,
+)
 from rankscope.measures.laws import Law
 from rankscope.measures.maps import (
     attention_entropy,
@@ -38,6 +44,7 @@ __all__ = [
     "MEASURES",
     "NORMS",
     "PANEL",
+    "QUICK",
     "RANKS",
     "Bracket",
     "Evaluation",
@@ -57,6 +64,7 @@ __all__ = [
     "effective_rank",
     "evaluate",
     "evaluate_many",
+    "evaluate_many_padded",
     "evaluate_padded",
     "find_measure",
     "massive_channels",

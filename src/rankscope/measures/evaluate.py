@@ -55,13 +55,28 @@ def evaluate_many(
     if x.ndim < 2 or not x.is_floating_point():
         measures[0].checked(x)  # says what is wrong with it
     flat = x.reshape(-1, *x.shape[-2:])
-    is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
-    finite = flat[is_finite].double()  # one tensor for all, so that its pieces can be shared
+    some = max(1, TOGETHER // max(1, flat[:1].numel()))
+    if len(flat) > some:
+        others = [None] * len(flat) if again is None else again.reshape(flat.shape).split(some)
+        parts = [
+            evaluate_many(measures, part, layer=layer, dtype=dtype, again=other)
+            for part, other in zip(flat.split(some), others, strict=False)
+        ]
+        return [_joined(each, x.shape[:-2]) for each in zip(*parts, strict=True)]
+    is_finite = torch.isfinite(flat.sum(dim=(-2, -1)))
+    if not bool(is_finite.all()):  # a sum may also be infinite where no entry is
+        is_finite = torch.isfinite(flat).all(dim=-1).all(dim=-1)
+    finite = (
+        flat if bool(is_finite.all()) else flat[is_finite]
+    ).double()  # one tensor for all, so that its pieces can be shared
     apart = None if again is None else again.reshape(flat.shape)[is_finite].double() - finite
     rounding, found = relative_floor(layer, dtype), []
+    checked: dict[str, Tensor] = {}
     with sharing():
         for measure in measures:
-            usable = measure.checked(finite, dtype=dtype)
+            if measure.kind not in checked or not _fits(measure, finite):
+                checked[measure.kind] = measure.checked(finite, dtype=dtype)
+            usable = checked[measure.kind]
             low = high = floor = usable.new_zeros(0)
             if usable.shape[0]:
                 value = measure.values(usable)
@@ -73,6 +88,26 @@ def evaluate_many(
                 floor = measure.floors(usable, relative)
             found.append(_assembled(x.shape[:-2], is_finite, low, high, floor))
     return found
+
+
+def _fits(measure: Measure, x: Tensor) -> bool:
+    """Whether matrices that another measure of this kind takes have a shape that this one takes too."""
+    tokens, keys = x.shape[-2:]
+    return tokens >= measure.tokens and (tokens == keys or not measure.is_square)
+
+
+TOGETHER = 2**17
+"""Entries that are measured together: one megabyte, which stays in the processor's cache from pass to pass."""
+
+
+def _joined(parts: Sequence[Evaluation], batch: torch.Size) -> Evaluation:
+    """The evaluations of parts of a batch as one."""
+    return Evaluation(
+        **{
+            name: torch.cat([getattr(part, name) for part in parts]).reshape(batch)
+            for name in ("value", "low", "high", "floor", "resolved")
+        }
+    )
 
 
 OF_TOKENS = frozenset({Covers.TOKENS, Covers.SAME_CHANNELS, Covers.UNIT_NORM})
@@ -96,7 +131,10 @@ def _below_normal(measure: Measure, x: Tensor, dtype: torch.dtype) -> Tensor:
         ones = x.new_tensor(float(x.shape[-1])).sqrt()
     else:
         norm = NORMS[measure.norm or "frobenius"]
-        size, ones = norm(x), norm(torch.ones_like(x[:1]))[0]
+        size = norm(x)
+        if bool((smallest * x[0].numel() < COARSE * size).all()):
+            return torch.zeros_like(size)  # no norm of ones everywhere is above their number
+        ones = norm(torch.ones_like(x[:1]))[0]
     more = torch.where(size > 0, smallest * ones / size, 0.0)
     return torch.where(more < COARSE, 0.0, more)
 
@@ -153,30 +191,36 @@ def evaluate_padded(
     ``is_token`` is True on real tokens and broadcasts to ``x.shape[:-1]``; of a map, padded queries and keys are
     both dropped, and a map with heads takes ``is_token[..., None, :]``.
     """
-    keep = _kept(measure, x, is_token)
+    return evaluate_many_padded([measure], x, is_token, layer=layer, dtype=dtype)[0]
+
+
+def evaluate_many_padded(
+    measures: Sequence[Measure], x: Tensor, is_token: Tensor, *, layer: int, dtype: torch.dtype
+) -> list[Evaluation]:
+    """As ``evaluate_padded`` of each measure; all of tokens, or all of maps."""
+    keep = _kept(measures[0], x, is_token)
     flat, keep = x.reshape(-1, *x.shape[-2:]), keep.reshape(-1, x.shape[-2])
     counts = keep.sum(dim=-1)
-    columns = {
-        name: x.new_zeros(flat.shape[0], dtype=torch.float64) for name in ("value", "low", "high", "floor")
-    }
-    resolved = torch.zeros(flat.shape[0], dtype=torch.bool, device=x.device)
+    columns = [
+        {name: x.new_zeros(flat.shape[0], dtype=torch.float64) for name in ("value", "low", "high", "floor")}
+        | {"resolved": torch.zeros(flat.shape[0], dtype=torch.bool, device=x.device)}
+        for _ in measures
+    ]
     for count in counts.unique().tolist():
         texts = (counts == count).nonzero()[:, 0]
-        if count < measure.tokens:
+        short = next((one for one in measures if count < one.tokens), None)
+        if short is not None:
             raise ShapeError(
-                f"{measure.definition} needs at least {measure.tokens} tokens, but text {int(texts[0])} of the batch "
+                f"{short.definition} needs at least {short.tokens} tokens, but text {int(texts[0])} of the batch "
                 f"has {count} once padding is dropped; leave that text out"
             )
-        part = evaluate(
-            measure, _without_padding(measure, flat[texts], keep[texts], count), layer=layer, dtype=dtype
-        )
-        for name, column in columns.items():
-            column[texts] = getattr(part, name)
-        resolved[texts] = part.resolved
-    batch = x.shape[:-2]
-    return Evaluation(
-        **{name: column.reshape(batch) for name, column in columns.items()}, resolved=resolved.reshape(batch)
-    )
+        kept = _without_padding(measures[0], flat[texts], keep[texts], count)
+        for place, part in enumerate(evaluate_many(measures, kept, layer=layer, dtype=dtype)):
+            for name, column in columns[place].items():
+                column[texts] = getattr(part, name)
+    return [
+        Evaluation(**{name: column.reshape(x.shape[:-2]) for name, column in one.items()}) for one in columns
+    ]
 
 
 def _kept(measure: Measure, x: Tensor, is_token: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,9 +10,15 @@ from rankscope.core.numerics import checked, relative_floor
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.errors import ShapeError
+from rankscope.measures.brackets import Bracket
 from rankscope.measures.entropies import entropy, entropy_change
+from rankscope.measures.gaps import second_modulus
 from rankscope.measures.norms import frobenius_norm
+from rankscope.measures.row_distances import distance_bracket
 from rankscope.measures.sharing import shared
+
+EXACT_TOKENS = 32
+"""Maps of up to so many tokens have their eigenvalues computed: faster than a bracket."""
 
 
 def checked_map(
@@ -114,12 +121,48 @@ def doeblin_of(maps: TokenMatrix) -> PerMatrix:
 
 
 def spectral_gap_of(maps: TokenMatrix) -> PerMatrix:
-    """As ``spectral_gap``, of checked input; the eigenvalues of a triangular map are its diagonal."""
+    """As ``spectral_gap``, of checked input, whose rows are made to sum to one in float64.
+
+    The eigenvalues of a triangular map are its diagonal.
+    """
     if bool(_is_triangular(maps).all()):
-        moduli = maps.diagonal(dim1=-2, dim2=-1).abs()
+        moduli = _in_one(maps).diagonal(dim1=-2, dim2=-1).abs()
     else:
         moduli = _eigen(maps)[0].abs()
     return 1 - moduli.sort(dim=-1).values[..., -2]
+
+
+@shared
+def quick_spectral_gap_of(maps: TokenMatrix) -> PerMatrix:
+    """The middle of the bracket of the gap; of small and of triangular maps the gap."""
+    if _is_easy(maps):
+        return spectral_gap_of(maps)
+    low, high = second_modulus(_in_one(maps))
+    high = torch.minimum(
+        high, _distances(maps).high / 2
+    )  # no other eigenvalue is above the Dobrushin coefficient
+    return 1 - (torch.minimum(low, high) + high) / 2
+
+
+def quick_dobrushin_of(maps: TokenMatrix) -> PerMatrix:
+    """The middle of the bracket of the Dobrushin coefficient, whose ends are equal unless many rows are rivals."""
+    low, high = _distances(maps)
+    return (low + high) / 4
+
+
+def _is_easy(maps: TokenMatrix) -> bool:
+    return maps.shape[-1] <= EXACT_TOKENS or bool(_is_triangular(maps).all())
+
+
+@shared
+def _distances(maps: TokenMatrix) -> Bracket:
+    low, high = distance_bracket(maps)
+    return Bracket(low, torch.minimum(high, 2 * maps.sum(dim=-1).amax(dim=-1)))
+
+
+@shared
+def _in_one(maps: TokenMatrix) -> TokenMatrix:
+    return maps / maps.sum(dim=-1, keepdim=True)
 
 
 def sink_share_of(maps: TokenMatrix) -> PerMatrix:
@@ -158,33 +201,83 @@ def sink_share_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatri
     return (relative * frobenius_norm(maps) / math.sqrt(maps.shape[-2])).clamp(max=1.0)
 
 
+def quick_dobrushin_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
+    """Half the bracket beside the floor of the coefficient."""
+    low, high = _distances(maps)
+    return (dobrushin_floor(maps, relative) + (high - low) / 4).clamp(max=1.0)
+
+
+def quick_spectral_gap_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
+    """How far the gap of any map with ``|E|_F <= relative |A|_F`` may be from the middle of the bracket; proven."""
+    if _is_easy(maps):
+        return spectral_gap_floor(maps, relative)
+    moved = _moved(maps, relative)
+    low, high = second_modulus(_in_one(maps), moved)
+    high = torch.minimum(high, _distances(maps).high / 2 + math.sqrt(maps.shape[-1] / 2) * moved)
+    middle = 1 - quick_spectral_gap_of(maps)
+    return torch.maximum(high - middle, middle - low)
+
+
 def spectral_gap_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     """Error bound of the gap when ``|E|_F <= relative |A|_F`` and masked entries stay zero.
 
     Eigenvalues of a map that is not symmetric can be very sensitive. Bauer and Fike: each one of A + E lies
-    within ``cond(V) |E|`` of one of A (V its eigenvectors); following them in chains of overlapping discs, the
-    sorted moduli move by at most ``2 n - 1`` times that. A triangular map (causal mask) has its diagonal as
-    eigenvalues, which move by at most ``|E|``.
+    within ``R = cond(V) |E|`` of one of A (V its eigenvectors). So the moduli of A + E lie in the intervals of
+    radius R around those of A, and by continuity as many in each set of overlapping intervals as it has moduli of A:
+    the second largest stays in its own set. A triangular map (causal mask) has its diagonal as eigenvalues, which
+    move by at most ``|E|``.
     """
-    moved = relative * frobenius_norm(maps)
+    moved = _moved(maps, relative)
     is_triangular = _is_triangular(maps)
     if bool(is_triangular.all()):
         return moved.clamp(max=1.0)
-    vectors = _eigen(maps)[1]
+    values, vectors = _eigen(maps)
     inverse = torch.linalg.inv_ex(vectors).inverse
     # Columns of V have length one; Frobenius norms bound the spectral ones. Infinite if they do not span.
     condition = (math.sqrt(maps.shape[-1]) * inverse.abs().square().sum(dim=(-2, -1)).sqrt()).nan_to_num(
         nan=math.inf
     )
-    general = (2 * maps.shape[-1] - 1) * condition * moved
+    radius = (condition * moved)[..., None]
+    moduli = values.abs().sort(dim=-1, descending=True).values
+    is_joined = moduli[..., :-1] - moduli[..., 1:] <= 2 * radius
+    # the set of the second modulus reaches down as long as each is joined to the next, and up to the first if joined
+    below = is_joined[..., 1:].long().cumprod(dim=-1).sum(dim=-1, keepdim=True)
+    down = moduli[..., 1:2] - moduli.gather(-1, 1 + below)
+    up = torch.where(is_joined[..., :1], moduli[..., :1] - moduli[..., 1:2], 0.0)
+    general = (torch.maximum(up, down) + radius)[..., 0]
     return torch.where(is_triangular, moved, general).nan_to_num(nan=1.0).clamp(max=1.0)
+
+
+def _moved(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
+    """|E|_F, with what making the rows sum to one has moved."""
+    off = (maps.sum(dim=-1) - 1).abs().amax(dim=-1)
+    return (relative + off) * frobenius_norm(maps)
 
 
 @shared
 def _eigen(maps: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.linalg.eig(maps)
+    try:
+        found = torch.linalg.eig(_in_one(maps))
+    except RuntimeError:  # of one of them: even the uniform map can be too much for torch
+        flat = _in_one(maps).reshape(-1, *maps.shape[-2:])
+        values, vectors = (torch.stack(parts) for parts in zip(*map(_eigen_by_numpy, flat), strict=True))
+        return values.reshape(maps.shape[:-1]).to(maps.device), vectors.reshape(maps.shape).to(maps.device)
     return found.eigenvalues, found.eigenvectors
 
 
+def _eigen_by_numpy(one: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and vectors of one map by another library, NaN if they are not found there either."""
+    try:
+        values, vectors = np.linalg.eig(one.cpu().numpy())
+    except np.linalg.LinAlgError:
+        unknown = torch.full(one.shape, torch.nan, dtype=torch.complex128)
+        return unknown[0], unknown
+    return torch.from_numpy(values).to(torch.complex128), torch.from_numpy(vectors).to(torch.complex128)
+
+
+@shared
 def _is_triangular(maps: Tensor) -> Tensor:
+    corners = maps[..., 0, 1:] == 0
+    if not bool(corners.all(dim=-1).any()):
+        return corners.all(dim=-1)
     return (maps.triu(1) == 0).all(dim=-1).all(dim=-1)

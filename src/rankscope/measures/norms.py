@@ -10,6 +10,9 @@ from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, PerToken, TokenMatrix
 from rankscope.measures.sharing import shared
 
+SAFE = (1e-100, 1e100)
+"""Squares of float64 numbers add up to the square of a number between these without overflow, and without a loss."""
+
 
 def unit_scale(x: TokenMatrix) -> tuple[TokenMatrix, PerMatrix]:
     """``x`` divided by a power of two so that its largest entry lies in [1, 2), and that power.
@@ -42,12 +45,17 @@ def composite_norm(x: TokenMatrix) -> PerMatrix:
     return l1_norm(x).sqrt() * linf_norm(x).sqrt()
 
 
+@shared
 def frobenius_norm(x: TokenMatrix) -> PerMatrix:
     """Square root of the sum of squares."""
+    plain: Tensor = torch.linalg.vector_norm(x.flatten(-2), dim=-1)
+    if bool(((plain > SAFE[0]) & (plain < SAFE[1])).all()):
+        return plain
     y, scale = unit_scale(x)
     return y.square().sum(dim=(-2, -1)).sqrt() * scale
 
 
+@shared
 def spectral_norm(x: TokenMatrix) -> PerMatrix:
     """Largest singular value."""
     y, scale = unit_scale(x)

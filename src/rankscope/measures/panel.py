@@ -1,13 +1,23 @@
 """The measures a scan takes at every site, computed together: shared pieces once, for all texts of a length.
 
-Every number equals the catalog's own definition. Where the quick formulas could lose digits (near consensus, zero
-tokens, extreme scales, spectra too steep for a Gram matrix) the catalog itself is asked instead.
+Every number equals the catalog's own definition: to 1e-12 where states are float64, and to a fraction of its floor
+where they are float32 or coarser. Where the quick formulas could lose digits (near consensus, zero tokens, extreme
+scales, spectra too steep for a Gram matrix) float64 and then the catalog itself are asked instead.
+
+*Sums in float32.* The entries of such a state are float32 numbers, and its floor is 32 units of float32 round-off or
+more. Products, sizes and differences of entries are rounded to float32 once each, and sums of them run in float32
+over one token, or over ``BLOCK`` tokens of one channel; what they yield is added up in float64. So a sum is off by
+some units at most, also behind a massive token: never is a small number added to a running sum of more than
+``BLOCK`` others, where it would be lost. A mean token is off by as much, which counts relative to the state, like
+the floor. Below a ratio of ``NEAR_FLOAT32``, where that would cost more than two digits of the residual, the sums
+are taken again in float64.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,15 +31,16 @@ from rankscope.measures.massive import (
     channel_count,
     channel_count_floor,
     count_floor,
+    is_open,
     massive_count,
     massive_share,
     others,
 )
-from rankscope.measures.massive import is_open as who_is_open
 from rankscope.measures.norms import turned
+from rankscope.measures.rank_integrals import Sums, rank_sums
 from rankscope.measures.residual_floors import product_change, ratio_change
 from rankscope.measures.shares import share_floor
-from rankscope.measures.spectra import SPECTRAL, Spectrum
+from rankscope.measures.spectra import entropy_rank_change, entropy_rank_floor
 
 PANEL = (
     "residual_ratio[frobenius,mean]",
@@ -51,21 +62,23 @@ RANKS = ("effective_rank[entropy]", "effective_rank[entropy,centered]")
 NEAR_CONSENSUS = 1e-5
 """Below this ratio the mean must be subtracted twice to keep its digits: the catalog does."""
 
-CHANNEL_MARGIN = 1e-9
+NEAR_FLOAT32 = 1e-2
+"""Below this ratio sums are taken in float64, whatever the states are."""
+
+BLOCK = 16
+"""Tokens whose entries are added up in the precision of the state; float64 takes over after them."""
+
+CHANNEL_MARGINS = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Channels that are massive when they move by this, of tokens of length one, are left to the catalog."""
 
-SAFE_SIZES = (1e-100, 1e100)
+SAFE_SIZES = {torch.float64: (1e-100, 1e100), torch.float32: (1e-24, 1e30)}
 """Squares of numbers in this range neither overflow nor vanish."""
-
-GRAM_UNITS = 32.0
-"""Rounding of an eigenvalue of a Gram matrix, in units of round-off of the squared Frobenius norm; ten times what
-random signs give, a bound in practice."""
 
 GRAM_TOLERANCE = 1e-8
 """A rank whose Gram matrix may have cost more than this share of it is taken by singular value decomposition."""
 
-PAPER_ENTRIES = 2**20
-"""Entries of a sheet of scratch paper: eight megabytes."""
+PAPER_BYTES = 2**20
+"""States and scratch paper of texts that are measured together: so little that both stay in the processor's cache."""
 
 SUMS = (
     *("one", "tokens", "total", "longest", "shortest", "channel", "row", "column"),
@@ -131,17 +144,14 @@ def read_panel(
     relative = relative_floor(layer, dtype)
     definitions = (PANEL if sites else ()) + (MASSIVE if massive else ()) + (RANKS if ranks else ())
     values, floors = (torch.empty(len(texts), len(definitions), dtype=torch.float64) for _ in range(2))
+    of_sites = len(definitions) - (len(RANKS) if ranks else 0)
     for places in _alike(texts):
-        x, work = _workspace(len(places), texts[places[0]])
-        for row, place in enumerate(places):
-            x[row].copy_(texts[place])
-        sums, squares, channels = _sums(x, work)
-        panel = _from_sums(sums, relative, x.shape[-1])
-        columns = [panel] if sites else []
-        columns += [_from_lengths(x, squares, channels, panel, relative)] if massive else []
-        columns += [_from_spectra(_gram_spectra(x), sums, relative)] if ranks else []
-        values[places], floors[places] = (torch.cat(parts, dim=-1) for parts in zip(*columns, strict=True))
-        values[places] = torch.where(_is_normal(sums, x.shape[-1], dtype)[:, None], values[places], torch.nan)
+        those = [texts[place] for place in places]
+        values[places, :of_sites], floors[places, :of_sites] = _site_readings(
+            those, sites, massive, relative, dtype
+        )
+        if ranks:
+            values[places, of_sites:], floors[places, of_sites:] = _ranks(those, relative)
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
         lost = [k for k in range(len(definitions)) if not bool(torch.isfinite(values[place, k]))]
         found = evaluate_many(
@@ -153,49 +163,126 @@ def read_panel(
 
 
 def _alike(texts: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Places of texts of one shape, so many at a time that their scratch paper stays in the processor's cache."""
-    shapes = [text.shape for text in texts]
-    for shape in dict.fromkeys(shapes):
-        places = [place for place, own in enumerate(shapes) if own == shape]
-        most = max(1, PAPER_ENTRIES // shape.numel())
-        yield from (places[start : start + most] for start in range(0, len(places), most))
+    """Places of texts of one shape, dtype and device."""
+    kinds = [(text.shape, text.dtype, text.device) for text in texts]
+    for kind in dict.fromkeys(kinds):
+        yield [place for place, own in enumerate(kinds) if own == kind]
 
 
-def _sums(x: Tensor, work: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers ``SUMS`` of every matrix, with ``work`` as scratch paper.
+def _site_readings(
+    texts: Sequence[Tensor], sites: bool, massive: bool, relative: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Values and floors of ``PANEL`` and ``MASSIVE``, as far as asked for; NaN where the catalog must be asked."""
+    kind = _kind_of(texts[0], dtype)
+    values, floors = _readings(texts, sites, massive, relative, dtype, kind)
+    if kind != torch.float64 and (sites or massive):
+        again = (~torch.isfinite(values[:, 0])).nonzero()[:, 0].tolist()
+        if again:
+            values[again], floors[again] = _readings(
+                [texts[place] for place in again], sites, massive, relative, dtype, torch.float64
+            )
+    return values, floors
 
-    Then the squared lengths of its tokens, and those of the channels of its unit tokens.
-    """
-    tokens = x.shape[-2]
-    squares = torch.mul(x, x, out=work)
-    lengths = squares.sum(dim=-1)
-    inverse = lengths.rsqrt()
+
+def _kind_of(text: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """What the sums of a text run in: float32 if its entries are such numbers and come out of nothing finer."""
+    is_coarse = torch.finfo(text.dtype).bits <= 32 and unit_roundoff(dtype) >= unit_roundoff(torch.float32)
+    # products of float32 numbers may run in bfloat16 if torch is told so
+    is_plain = torch.get_float32_matmul_precision() == "highest"
+    return torch.float32 if is_coarse and is_plain else torch.float64
+
+
+def _readings(
+    texts: Sequence[Tensor],
+    sites: bool,
+    massive: bool,
+    relative: float,
+    dtype: torch.dtype,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The readings of texts of one shape from sums that run in ``kind``; NaN where better sums must be taken."""
+    sums = _sums(texts, kind)
+    panel = _from_sums(sums.numbers, relative, texts[0].shape[-1], kind)
+    columns = [panel] if sites else []
+    columns += [_from_lengths(texts, sums, panel, relative, kind)] if massive else []
+    none = torch.empty(len(texts), 0, dtype=torch.float64)
+    values, floors = (torch.cat([none, *parts], dim=-1) for parts in zip((none, none), *columns, strict=True))
+    is_normal = _is_normal(sums.numbers, texts[0].shape[-1], dtype)
+    return torch.where(is_normal[:, None], values, torch.nan), floors
+
+
+class _Sums(NamedTuple):
+    """Of every text: the numbers ``SUMS``, the squared lengths of its tokens, those of the channels of unit tokens."""
+
+    numbers: Tensor
+    lengths: Tensor
+    channels: Tensor
+
+
+def _sums(texts: Sequence[Tensor], kind: torch.dtype) -> _Sums:
+    """The sums of texts of one shape, in float64."""
+    tokens = texts[0].shape[0]
+    most = max(1, PAPER_BYTES // (2 * kind.itemsize * texts[0].numel()))
+    parts = [_lines(texts[start : start + most], kind) for start in range(0, len(texts), most)]
+    rows, columns = (torch.cat(part) for part in zip(*parts, strict=True))
+    lengths, sizes, inverse, left, left_sizes, unit_left, unit_left_sizes = rows.unbind(dim=1)
+    channel, channels, column, unit_column, left_column, unit_left_column, mean = columns.unbind(dim=1)
     one = torch.ones_like(lengths[:, 0])
     found = [one, one * tokens, lengths.sum(dim=-1), lengths.amax(dim=-1), lengths.amin(dim=-1)]
-    found += [squares.sum(dim=-2).amax(dim=-1)]
-    # sum_i (x_id / |x_i|)^2: the squared channels of the unit tokens
-    channels = _weighted(inverse.square(), squares)
+    found += [line.amax(dim=-1) for line in (channel, sizes, column)]
+    found += [left.square().sum(dim=-1), left_sizes.amax(dim=-1), left_column.amax(dim=-1)]
+    found += [line.amax(dim=-1) for line in (channels, sizes * inverse, unit_column)]
+    found += [unit_left.square().sum(dim=-1), unit_left_sizes.amax(dim=-1), unit_left_column.amax(dim=-1)]
+    return _Sums(torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths, channels)
+
+
+def _lines(texts: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Seven numbers of every token and seven of every channel, ``(texts, 7, tokens or dim)``; see ``_sums``."""
+    tokens, dim = texts[0].shape
+    whole = -(-tokens // BLOCK) * BLOCK
+    shape, device = (len(texts), whole, dim), texts[0].device
+    x, work = (_paper(use, shape, kind, device) for use in ("state", "work"))
+    x[:, tokens:].zero_()  # counted by no weight
+    for row, text in zip(x, texts, strict=True):
+        row[:tokens].copy_(text)
+    blocks = (-1, BLOCK, dim)
+    squares = torch.mul(x, x, out=work)
+    lengths = squares.sum(dim=-1)[:, :tokens].double()
+    inverse = lengths.rsqrt()
+    weights = torch.zeros(len(texts), whole, 3, dtype=kind, device=device)
+    for place, weight in enumerate((torch.ones_like(inverse), inverse, inverse.square())):
+        weights[:, :tokens, place] = weight
+    by = weights.reshape(-1, BLOCK, 3).mT
+    found = [torch.bmm(by, squares.view(blocks))]
     sizes = torch.abs(x, out=work)
-    rows = sizes.sum(dim=-1)
-    found += [rows.amax(dim=-1), sizes.sum(dim=-2).amax(dim=-1)]
-    unit_column = _weighted(inverse, sizes).amax(dim=-1)
-    found += _residual_sums(torch.sub(x, x.mean(dim=-2, keepdim=True), out=work))
-    found += [channels.amax(dim=-1), (rows * inverse).amax(dim=-1), unit_column]
-    mean = _weighted(inverse, x) / tokens
-    found += _residual_sums(torch.addcmul(-mean[:, None], x, inverse[..., None], out=work))
-    return torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths, channels
+    rows = [lengths, sizes.sum(dim=-1)[:, :tokens].double(), inverse]
+    found += [torch.bmm(by, sizes.view(blocks)), torch.bmm(by, x.view(blocks))]
+    columns = _added(found, len(texts))
+    means = (columns[:, 6:8] / tokens).to(kind)
+    torch.sub(x, means[:, :1], out=work).abs_()
+    rows += _of_rows(work, tokens)
+    found = [torch.bmm(by, work.view(blocks))]
+    torch.mul(x, weights[..., 1:2], out=work).sub_(means[:, 1:]).abs_()
+    rows += _of_rows(work, tokens)
+    found += [torch.bmm(by, work.view(blocks))]
+    left = _added(found, len(texts))
+    # sum_i (x_id / |x_i|)^2 stands second: the squared channels of the unit tokens
+    chosen = [columns[:, place] for place in (0, 2, 3, 4)] + [left[:, 0], left[:, 3], columns[:, 7] / tokens]
+    return torch.stack(rows, dim=1), torch.stack(chosen, dim=1)
 
 
-def _weighted(weights: Tensor, x: Tensor) -> Tensor:
-    """Sums over tokens with one weight per token."""
-    return torch.bmm(weights[:, None], x)[:, 0]
+def _added(blocks: Sequence[Tensor], texts: int) -> Tensor:
+    """The sums of all blocks of a text, in float64; ``(texts, lines, dim)``."""
+    lines = torch.cat(list(blocks), dim=1)
+    return lines.reshape(texts, -1, *lines.shape[1:]).sum(dim=1, dtype=torch.float64)
 
 
-def _residual_sums(residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum of squares, largest row sum and largest column sum of sizes; the residual is overwritten."""
-    square = torch.linalg.vector_norm(residual.flatten(1), dim=-1).square()
-    residual.abs_()
-    return square, residual.sum(dim=-1).amax(dim=-1), residual.sum(dim=-2).amax(dim=-1)
+def _of_rows(sizes: Tensor, tokens: int) -> list[Tensor]:
+    """Lengths and sums of the first tokens."""
+    return [
+        torch.linalg.vector_norm(sizes, dim=-1)[:, :tokens].double(),
+        sizes.sum(dim=-1)[:, :tokens].double(),
+    ]
 
 
 def _is_normal(sums: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -209,8 +296,8 @@ def _is_normal(sums: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     )
 
 
-def _from_sums(sums: Tensor, relative: float, dim: int) -> tuple[Tensor, Tensor]:
-    """Values and floors of ``PANEL``, one row per text; NaN in every column where the catalog must be asked."""
+def _from_sums(sums: Tensor, relative: float, dim: int, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Values and floors of ``PANEL``, one row per text; NaN in every column where better sums must be taken."""
     above, times, below, and_below = (sums[:, places] for places in _PLACES)
     quotients = above * times / (below * and_below)
     n, mean = (sums[:, SUMS.index(name), None] for name in ("tokens", "unit_mean"))
@@ -229,46 +316,81 @@ def _from_sums(sums: Tensor, relative: float, dim: int) -> tuple[Tensor, Tensor]
         wide = all_f / all_g
         delta = product_change(f / all_f, g / all_g, moved[place], moved[place], n[:, 0] / wide, dim * wide)
         floors[:, place] = ratio_change(delta, values[:, place], moved[place])
-    low, high = SAFE_SIZES
+    low, high = SAFE_SIZES[kind]
+    least = NEAR_CONSENSUS if kind == torch.float64 else NEAR_FLOAT32
     ratios = values[:, _IS_ROOT].amin(dim=-1)
     shortest, total = (sums[:, SUMS.index(name)] for name in ("shortest", "total"))
-    is_safe = (shortest > low) & (total < high) & (ratios > NEAR_CONSENSUS)
+    is_safe = (shortest > low) & (total < high) & (ratios > least)
     return torch.where(is_safe[:, None], values, torch.nan), floors
 
 
 def _from_lengths(
-    x: Tensor, squares: Tensor, channels: Tensor, panel: tuple[Tensor, Tensor], relative: float
+    texts: Sequence[Tensor],
+    sums: _Sums,
+    panel: tuple[Tensor, Tensor],
+    relative: float,
+    kind: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Values and floors of ``MASSIVE``, one row per text; NaN where the catalog must be asked.
 
     Without massive tokens the others are all tokens, whose ratio the panel holds already.
     """
-    lengths = squares.sqrt()
-    count = massive_count(lengths)
-    share = massive_share(lengths, count).cpu()
-    ratio = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")].clone()
+    of_unit = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")]
+    count, share, may_differ, is_unknown, ratio = _of_massive_tokens(texts, sums.lengths, of_unit, relative)
+    unit = torch.full_like(share, float(turned(relative)))
+    shares = torch.where(may_differ > 0, 1.0, share_floor(share, torch.full_like(share, relative)))
+    # with a channel that is massive, or nearly, the catalog is asked
+    is_plain, open_channels = _of_massive_channels(
+        (sums.channels / len(texts[0])).sqrt(), CHANNEL_MARGINS[kind], float(turned(relative))
+    )
+    none = torch.where(is_plain, 0.0, torch.nan)
+    channel_shares = torch.where(open_channels > 0, 1.0, share_floor(torch.zeros_like(unit), unit))
+    values = torch.stack([count, share, ratio, none, none, of_unit + none], dim=-1)
+    of_others = torch.where(is_unknown, 1.0, unit)
+    floors = torch.stack([may_differ, shares, of_others, open_channels, channel_shares, unit], dim=-1)
+    is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
+    return torch.where(is_safe[:, None], values, torch.nan), floors
+
+
+def _of_massive_tokens(
+    texts: Sequence[Tensor], squares: Tensor, of_unit: Tensor, relative: float
+) -> tuple[Tensor, ...]:
+    """How many massive tokens, their share, by how many the count may be off, whether it is open which they are, and
+    the residual ratio of the others."""
+    lengths, size = squares.sqrt(), squares.sum(dim=-1).sqrt()
+    none = torch.zeros(len(texts), dtype=torch.float64)
+    count, share, by_how_many, who, ratio = none, none, none, none.bool(), of_unit
+    # If none is massive though lengths may be off by three times as much, nothing is open: ``is_open`` lets the
+    # quotient of both sides be off by 2 relative / (1 - relative), and no side is above the square root of the tokens
+    # times size.
+    near = (massive_count(lengths, 3 * relative * size) > 0).cpu().nonzero()[:, 0]
+    if len(near):
+        count, share, by_how_many, who, ratio = (
+            part.clone() for part in (count, share, by_how_many, who, ratio)
+        )
+        some, moved = lengths[near.to(lengths.device)], relative * size[near.to(lengths.device)]
+        counts = massive_count(some)
+        count[near], share[near] = counts.cpu(), massive_share(some, counts).cpu()
+        by_how_many[near] = count_floor(some, moved).cpu()
+        who[near] = is_open(some, torch.full_like(counts, relative)).cpu()
     for row in (count > 0).nonzero()[:, 0].tolist():
         kept = others(lengths[row], int(count[row]))
-        residual = x[row, kept] / lengths[row, kept, None]
+        residual = texts[row][kept].double() / lengths[row, kept, None]
         residual -= residual.mean(dim=0)
         # k unit tokens have a Frobenius norm of sqrt(k)
         ratio[row] = residual.norm() / len(kept) ** 0.5
-    is_open = count_floor(lengths, relative * squares.sum(dim=-1).sqrt())
-    moved = torch.full_like(share, relative)
-    shares = torch.where(is_open.cpu() > 0, 1.0, share_floor(share, moved))
-    everything = panel[0][:, PANEL.index("residual_ratio[frobenius,mean,unit]")]
-    unit = torch.full_like(share, float(turned(relative)))
-    of_channels = (channels / x.shape[-2]).sqrt()
-    # with a channel that is massive, or nearly, the catalog is asked
-    is_plain = (channel_count(of_channels, torch.full_like(count, CHANNEL_MARGIN)) == 0).cpu()
-    none = torch.where(is_plain, 0.0, torch.nan)
-    open_channels = channel_count_floor(of_channels, unit.to(x.device)).cpu()
-    channel_shares = torch.where(open_channels > 0, 1.0, share_floor(torch.zeros_like(unit), unit))
-    values = torch.stack([count.cpu(), share, ratio, none, none, everything + none], dim=-1)
-    of_others = torch.where(who_is_open(lengths, torch.full_like(count, relative)).cpu(), 1.0, unit)
-    floors = torch.stack([is_open.cpu(), shares, of_others, open_channels, channel_shares, unit], dim=-1)
-    is_safe = torch.isfinite(panel[0][:, 0]) & (ratio > NEAR_CONSENSUS)
-    return torch.where(is_safe[:, None], values, torch.nan), floors
+    return count, share, by_how_many, who, ratio
+
+
+def _of_massive_channels(lengths: Tensor, margin: float, moved: float) -> tuple[Tensor, Tensor]:
+    """Whether no channel is massive or nearly, and by how many their number may be off."""
+    is_plain, by_how_many = torch.ones(len(lengths), dtype=torch.bool), torch.zeros(len(lengths)).double()
+    near = channel_count(lengths, torch.full_like(lengths[:, 0], max(margin, moved))) > 0
+    if bool(near.any()):
+        some = lengths[near]
+        is_plain[near.cpu()] = (channel_count(some, torch.full_like(some[:, 0], margin)) == 0).cpu()
+        by_how_many[near.cpu()] = channel_count_floor(some, torch.full_like(some[:, 0], moved)).cpu()
+    return is_plain, by_how_many
 
 
 @cache
@@ -279,57 +401,29 @@ def _moved(relative: float) -> tuple[Tensor, Tensor]:
     return moved, torch.where(_IS_COSINE, (2 * turned(moved)).clamp(max=2.0), moved)
 
 
-def _gram_spectra(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values of ``x`` and of centered ``x`` from the eigenvalues of the smaller Gram matrix.
-
-    Centered tokens are ``J x`` with ``J = 1 - e e^T / n`` (e all ones), a projection. So their Gram matrices follow
-    from those of ``x``: ``J (x x^T) J`` subtracts row means and column means and adds the mean of all entries, and
-    ``x^T J x = x^T x - n m m^T`` with the mean token m. J has rank n - 1, hence at most that many singular values.
-    """
-    tokens, dim = x.shape[-2:]
-    if tokens <= dim:
-        gram = x @ x.mT
-        rows = gram.mean(dim=-1)
-        centered = gram - rows[:, :, None] - rows[:, None] + rows.mean(dim=-1)[:, None, None]
-    else:
-        gram, mean = x.mT @ x, x.mean(dim=-2)
-        centered = gram - tokens * mean[:, :, None] * mean[:, None]
-    both = torch.cat([gram, centered])
-    both = torch.where(torch.isfinite(both), both, 0.0)  # the catalog says NaN
-    values = torch.linalg.eigvalsh(both).clamp(min=0).sqrt().flip(-1).cpu()
-    return values[: len(x)], values[len(x) :, : min(tokens - 1, dim)]
-
-
-def _from_spectra(spectra: Sequence[Tensor], sums: Tensor, relative: float) -> tuple[Tensor, Tensor]:
+def _ranks(texts: Sequence[Tensor], relative: float) -> tuple[Tensor, Tensor]:
     """Values and floors of ``RANKS``, one row per text; NaN where the Gram matrix may have cost digits."""
-    size = sums[:, SUMS.index("total")]
-    each = [_ranks(one, size, relative) for one in spectra]
+    each = [_rank(one, relative) for one in rank_sums(texts)]
     values, floors = (torch.stack(parts, dim=-1) for parts in zip(*each, strict=True))
-    return torch.where(torch.isfinite(size)[:, None], values, torch.nan), floors
+    return values, floors
 
 
-def _ranks(spectra: Tensor, size: Tensor, relative: float) -> tuple[Tensor, Tensor]:
-    value, floor = SPECTRAL["effective_rank", "entropy"]
-    spectrum = Spectrum(values=spectra, scale=torch.ones_like(size))
-    rank = value(spectrum)
-    rounding = GRAM_UNITS * unit_roundoff(torch.float64) * size[:, None]
-    # |sigma' - sigma| <= min(sqrt(e), e / sigma) if the eigenvalue sigma^2 moves by e, since
-    # |sigma' - sigma| (sigma' + sigma) <= e, and sigma' + sigma is at least sigma, and at least |sigma' - sigma|.
-    # The shares move by the sum of these.
-    lost = floor(spectrum, torch.minimum(rounding.sqrt(), rounding / spectra).norm(dim=-1))
-    own = floor(spectrum, (relative * size.sqrt()).clamp(max=1e100))
-    return torch.where(lost <= GRAM_TOLERANCE * rank, rank, torch.nan), own
+def _rank(sums: Sums, relative: float) -> tuple[Tensor, Tensor]:
+    """One rank and its floor."""
+    value = (sums.total.log() - sums.logs / sums.total).exp().clamp(1.0, sums.terms)
+    moved = (sums.lost / sums.total).nan_to_num(nan=1.0)
+    lost = torch.maximum(moved, entropy_rank_change(value, moved, sums.terms) / value)
+    delta = torch.full_like(value, relative).clamp(max=1e100)
+    floor = entropy_rank_floor(value, sums.total, sums.length, sums.terms, delta)
+    return torch.where(lost <= GRAM_TOLERANCE, value, torch.nan), floor
 
 
-_paper = threading.local()
+_sheets = threading.local()
 
 
-def _workspace(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Two stacks of float64 matrices, kept per thread: fresh memory would cost more than the sums."""
-    shape = (count, *like.shape)
-    key = (shape, like.device)
-    if getattr(_paper, "key", None) != key:
-        _paper.key = key
-        _paper.pair = tuple(torch.empty(shape, dtype=torch.float64, device=like.device) for _ in range(2))
-    first, second = _paper.pair
-    return first, second
+def _paper(use: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that is kept per thread: fresh memory would cost more than the sums."""
+    kept: dict[str, Tensor] = _sheets.__dict__
+    if use not in kept or (kept[use].shape, kept[use].dtype, kept[use].device) != (shape, dtype, device):
+        kept[use] = torch.empty(shape, dtype=dtype, device=device)
+    return kept[use]

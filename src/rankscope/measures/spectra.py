@@ -77,10 +77,13 @@ def _entropy_rank(shares: Tensor) -> Tensor:
     return entropy(shares).exp().clamp(1.0, shares.shape[-1])
 
 
+def entropy_rank_change(value: Tensor, moved: Tensor, count: int) -> Tensor:
+    """Largest change of ``value = exp(entropy)`` when its ``count`` shares move by ``moved`` in total variation."""
+    return value * torch.expm1(entropy_change(moved, count))
+
+
 def _entropy_rank_floor(s: Spectrum, delta: Tensor, value: Tensor, moved: Tensor) -> Tensor:
-    """Largest change of ``value = exp(entropy)`` when the shares move by ``moved`` in total variation."""
-    change = value * torch.expm1(entropy_change(moved, s.count))
-    return _unless_lost(delta, s.length, change, float(s.count))
+    return _unless_lost(delta, s.length, entropy_rank_change(value, moved, s.count), float(s.count))
 
 
 def _by_singular_values(s: Spectrum) -> Tensor:
@@ -88,9 +91,16 @@ def _by_singular_values(s: Spectrum) -> Tensor:
 
 
 def _by_singular_values_floor(s: Spectrum, delta: Tensor) -> Tensor:
-    # Half the l1 distance of the shares is at most |sigma' - sigma|_1 / sum(sigma), both before and after rescaling.
-    moved = s.count**0.5 * delta / s.values.sum(dim=-1)
-    return _entropy_rank_floor(s, delta, _by_singular_values(s), moved.nan_to_num(nan=1.0))
+    return entropy_rank_floor(_by_singular_values(s), s.values.sum(dim=-1), s.length, s.count, delta)
+
+
+def entropy_rank_floor(value: Tensor, total: Tensor, length: Tensor, count: int, delta: Tensor) -> Tensor:
+    """That of the rank by singular values: ``total`` is their sum, ``length`` the root of the sum of their squares.
+
+    Half the l1 distance of the shares is at most ``|sigma' - sigma|_1 / total``, both before and after rescaling.
+    """
+    moved = (count**0.5 * delta / total).nan_to_num(nan=1.0)
+    return _unless_lost(delta, length, entropy_rank_change(value, moved, count), float(count))
 
 
 def _by_eigenvalues(s: Spectrum) -> Tensor:

@@ -22,7 +22,10 @@ from rankscope.errors import (
 )
 from rankscope.findings.scan.entries import Entry
 from rankscope.findings.verdict import Verdict, Weight
-from rankscope.monitor.headlines import headlines
+from rankscope.findings.watch.alarms import Alarm
+from rankscope.findings.watch.history import Reading
+from rankscope.findings.watch.log import LogHeader, RunLog
+from rankscope.monitor.headlines import alarm_signals, headlines
 from rankscope.monitor.history import History, Restart
 from rankscope.monitor.undisturbed import is_first_process, undisturbed
 from rankscope.probe import probe, unwrapped
@@ -98,6 +101,8 @@ class CollapseMonitor:
 
         self._layout: Layout | None = None
         self._history = History()
+        self._losses: list[tuple[int, Tensor | float]] = []
+        self._alarms = RunLog(header=LogHeader(model=self._name, every=every))
         self._calls = 0
         self._probes = _digest(self._batches)
         self._earlier: tuple[int, ...] = ()  # steps that were read from the file of another run
@@ -107,10 +112,15 @@ class CollapseMonitor:
         if output is not None and is_first_process() and Path(output).exists():
             self._go_on_with(Path(output))
 
-    def step(self, step: int | None = None) -> Table | None:
-        """The scan of this step if it is due, otherwise None. Without a number, calls are counted from 0."""
+    def step(self, step: int | None = None, loss: Tensor | float | None = None) -> Table | None:
+        """The scan of this step if it is due, otherwise None. Without a number, calls are counted from 0.
+
+        ``loss`` is kept for the alarms.
+        """
         step = self._calls if step is None else step
         self._calls = step + 1
+        if loss is not None:
+            self._losses.append((step, loss.detach() if isinstance(loss, Tensor) else float(loss)))
         if step % self.every or step in self._last() or not is_first_process():
             return None
         return self.scan(step)
@@ -136,6 +146,7 @@ class CollapseMonitor:
         judged = replace(table, sections=table.sections | {"verdict": judge(table)})
         self._go_back_to(step)
         self._history.add(step, judged)
+        self._judge(step)
         self._write()
         self._warn(step, ill)
         return self.latest
@@ -205,6 +216,29 @@ class CollapseMonitor:
 
         callback: TrainerCallback = trainer_callback(self).attach(trainer)
         return callback
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Alarms that ring, the most urgent first, as far as the numbers of its scans tell; ``rs.watch`` sees more."""
+        return self._alarms.ringing
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The most urgent alarm; None while all is well."""
+        return next(iter(self.alarms), None)
+
+    def _judge(self, step: int) -> None:
+        """The scan as signals of alarms, judged together with the losses since the one before."""
+        losses, self._losses = self._losses, []
+        for at, loss in losses:
+            self._alarms.curve.add(at, float(loss))
+        sections = self.latest.sections
+        entries = [Entry.model_validate(one) for one in sections["summary"]]
+        signals = alarm_signals(entries)
+        lost = tuple(f"weight {one['name']}" for one in sections["scan"].get("not finite") or ())
+        dtype = sections["scan"]["dtype"]
+        self._alarms.take(Reading(step=step, signals=signals, not_finite=lost, dtype=dtype))
+        self._alarms.judged()
 
     def _last(self) -> tuple[int, ...]:
         return tuple(one.step for one in self._history.steps[-1:])

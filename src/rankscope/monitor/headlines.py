@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from rankscope.findings.scan.entries import Entry
+from rankscope.findings.watch.alarms import INPUT_RATIO, RATIO, SHARE
 from rankscope.verdict import EQUAL, UNDECIDED, VERDICTS
 
 HEADLINES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
@@ -64,3 +65,20 @@ def _shown_value(entry: Entry) -> float:
     if entry.mean is None:
         return math.nan
     return max(entry.mean, entry.floor or 0.0) if entry.measure == "residual_ratio" else entry.mean
+
+
+def alarm_signals(summary: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """What the alarms read of a scan: ratios at both ends of every stack, and the largest share of one token."""
+    found: dict[str, dict[str, float]] = {}
+    states = [entry for entry in summary if entry.site == "block" and entry.mean is not None]
+    for stack in dict.fromkeys(entry.stack for entry in states):
+        own = [entry for entry in states if entry.stack == stack]
+        last = max(entry.layer for entry in own)
+        for entry in own:
+            value = _shown_value(entry)
+            if entry.definition == "residual_ratio[frobenius,mean,unit]" and entry.layer in (0, last):
+                found.setdefault(RATIO if entry.layer else INPUT_RATIO, {})[stack] = value
+            if entry.definition == "token_share[largest]":
+                shares = found.setdefault(SHARE, {})
+                shares[stack] = max(value, shares.get(stack, 0.0))
+    return found

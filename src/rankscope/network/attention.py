@@ -108,8 +108,11 @@ class Attention(SelfAttention):
     """``sum_h P_h x V_h O_h + 1 b``: the mixer gives the maps P, values hold V, O and the biases."""
 
     def forward(self, x: TokenMatrix, context: Context) -> TokenMatrix:
-        mixed = self.mixer(x, context) @ self.values.project(x)
-        return affine(join_heads(mixed), self.values.out, self.values.out_bias)
+        return self.mixed(self.mixer(x, context), x)
+
+    def mixed(self, maps: Tensor, x: TokenMatrix) -> TokenMatrix:
+        """What the part puts out if its maps are these, ``*batch heads tokens tokens``."""
+        return affine(join_heads(maps @ self.values.project(x)), self.values.out, self.values.out_bias)
 
     def head_outputs(self, x: TokenMatrix, context: Context) -> Tensor:
         """What each head adds, ``*batch heads tokens dim``; with the output bias they sum to the part's output."""

@@ -41,7 +41,7 @@ from rankscope.network.parts import (
     weight,
 )
 from rankscope.network.placement import placement_of, with_placement
-from rankscope.network.surgery import makes_sublayer, rewritten
+from rankscope.network.surgery import is_attention, is_mlp, makes_sublayer, rewritten
 from rankscope.network.tree import Network
 
 QK_EPS = 1e-6
@@ -110,6 +110,17 @@ def with_skips(network: Network) -> Network:
 def lacks_skip(network: Network) -> list[int]:
     """The numbers of the blocks, from 1, in which some sublayer stands outside of any skip."""
     return [number for number, block in enumerate(network.blocks, start=1) if any(map(_is_bare, flat(block)))]
+
+
+def bare_sublayers(network: Network) -> dict[int, Literal["attention", "mlp"]]:
+    """The blocks, from 1, with an attention or an MLP outside of any skip, and the first such sublayer."""
+    found: dict[int, Literal["attention", "mlp"]] = {}
+    for number, block in enumerate(network.blocks, start=1):
+        for part in flat(block):
+            held = [leaf for leaf in leaves(part) if is_attention(leaf) or is_mlp(leaf)]
+            if held and not carries(part):
+                found.setdefault(number, "attention" if is_attention(held[0]) else "mlp")
+    return found
 
 
 def _is_bare(part: Part) -> bool:

@@ -90,6 +90,9 @@ def gradient_of(frozen: FrozenNetwork, toward: Toward) -> Tensor:
     output, is_token = frozen.output, frozen.context.is_token
     if toward is None:
         residual = centered(kept_rows(output, frozen.keep), frozen.keep)
+        # Once more: the mean that rounding left, u |Y|, would meet the mean of what heads add at u |Y|^2 / |J Y|^2,
+        # where the floor of a share is u |Y| / |J Y|.
+        residual = centered(residual, frozen.keep)
         size = residual_size(output, frozen.keep, relative_floor(frozen.layers, frozen.dtype))
         return residual / size.square()[..., None, None]
     if callable(toward):

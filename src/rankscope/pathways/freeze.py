@@ -38,7 +38,6 @@ from rankscope.pathways.frozen import (
     FrozenScale,
     FrozenSkip,
     FrozenSum,
-    Leaf,
     Spring,
 )
 from rankscope.pathways.path import PATHS, Site, named_attention, sites
@@ -84,12 +83,15 @@ class Question:
         norm = self.network.final_norm if self.has_final_norm else None
         return None if norm is None else in_dtype(norm, self.dtype)
 
-    def frozen(self, layer: int, part: Part, before: Tensor, after: Tensor) -> Frozen:
-        """A block held at the state before it; the last one with the final norm held at the state after it."""
+    def frozen(self, layer: int, before: Tensor) -> tuple[Frozen, Tensor]:
+        """A block held at the state before it, and the state after it to the last bit of the network's own pass.
+
+        The last block comes with the final norm, held at the state after it.
+        """
         first = sum(place.layer < layer for place in self.sites)
-        frozen, _ = _freeze(part, before, _Freezing(self.context, self.mlps, first))
+        frozen, after = _freeze(self.part(layer), before, _Freezing(self.context, self.mlps, first))
         norm = self.final_norm() if layer == self.layers else None
-        return frozen if norm is None else FrozenChain((frozen, FrozenNorm(norm, after)))
+        return (frozen if norm is None else FrozenChain((frozen, FrozenNorm(norm, after)))), after
 
     def finished(self, state: Tensor) -> Tensor:
         """The output from the last state; raises if it is no number."""
@@ -117,7 +119,7 @@ class FrozenNetwork(Question):
     @torch.no_grad()
     def block(self, layer: int) -> Frozen:
         """Block ``layer``, from 1, frozen at the state that enters it; the last one with the final norm behind it."""
-        return self.frozen(layer, self.part(layer), self.states[layer - 1], self.states[layer])
+        return self.frozen(layer, self.states[layer - 1])[0]
 
     def blocks(self) -> Iterator[tuple[int, Frozen]]:
         """All blocks with their layers, one at a time."""
@@ -173,10 +175,9 @@ class Streamed:
         """All blocks with their layers; a block is let go when the next one is asked for."""
         asked, state = self.asked, self.output
         for layer in range(1, asked.layers + 1):
-            part = asked.part(layer)
-            after = part(state, asked.context)
-            yield layer, asked.frozen(layer, part, state, after)
-            state = after
+            block, state = asked.frozen(layer, state)
+            yield layer, block
+            del block  # before the next one is made
         self.output = asked.finished(state)
 
 
@@ -297,7 +298,10 @@ class _Freezing:
 
 @PATHS.rules
 def _freeze(part: Part, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:  # type: ignore[empty-body]
-    """The part held at its values on ``x``, and what it puts out there."""
+    """The part held at its values on ``x``, and what the part itself puts out there, to the last bit.
+
+    Maps, values and the inside of MLPs are computed once for both.
+    """
 
 
 @_freeze.register
@@ -311,12 +315,12 @@ def _chain(part: Chain, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
 
 @_freeze.register
 def _sum(part: Sum, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
-    found, total = list[Frozen](), torch.zeros_like(x)
+    found, outputs = list[Frozen](), list[Tensor]()
     for child in part.parts:
         frozen, y = _freeze(child, x, how)
         found.append(frozen)
-        total = total + y
-    return FrozenSum(tuple(found)), total
+        outputs.append(y)
+    return FrozenSum(tuple(found)), sum(outputs[1:], outputs[0]) if outputs else torch.zeros_like(x)
 
 
 @_freeze.register
@@ -328,7 +332,8 @@ def _skip(part: Skip, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
 
 @_freeze.register
 def _attention(part: Attention, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
-    return _leaf(FrozenAttention(part, part.mixer(x, how.context), how.next_site()), x)
+    frozen = FrozenAttention(part, part.mixer(x, how.context), how.next_site())
+    return frozen, part.mixed(frozen.maps, x)
 
 
 @_freeze.register
@@ -362,19 +367,12 @@ def _cross(
 
 @_freeze.register(*NORMS)
 def _norm(part: Norm, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
-    return _leaf(FrozenNorm(part, x), x)
+    return FrozenNorm(part, x), part(x)
 
 
 @_freeze.register
 def _scale(part: Scale, x: Tensor, how: _Freezing) -> tuple[Frozen, Tensor]:
-    return _leaf(FrozenScale(part.value), x)
-
-
-def _leaf(leaf: Leaf, x: Tensor) -> tuple[Frozen, Tensor]:
-    y = leaf.linear(x)
-    for constant in leaf.constants():
-        y = y + constant.value
-    return leaf, y
+    return FrozenScale(part.value), part(x, how.context)
 
 
 def _spring(source: str, output: Tensor, degree: tuple[int, int]) -> tuple[Frozen, Tensor]:

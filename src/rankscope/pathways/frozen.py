@@ -145,10 +145,11 @@ class FrozenMlp(Leaf):
         """The MLP held at its values on ``x``, and what it puts out there."""
         inner = affine(x, mlp.up, mlp.up_bias)
         if mlp.gate is None:
-            gate = mlp.activation.secant(inner)
+            gate, passed = mlp.activation.secant(inner), mlp.activation(inner)
         else:
             gate = mlp.activation(affine(x, mlp.gate, mlp.gate_bias))
-        return cls(mlp, gate), affine(inner.mul_(gate), mlp.down, mlp.down_bias)
+            passed = gate * inner
+        return cls(mlp, gate), affine(passed, mlp.down, mlp.down_bias)
 
     def linear(self, y: Tensor) -> Tensor:
         return affine(affine(y, self.mlp.up, None).mul_(self.gate), self.mlp.down, None)

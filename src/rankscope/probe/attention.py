@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.numerics import unit_roundoff
+from rankscope.core.numerics import threads_for, unit_roundoff
 from rankscope.errors import NotTapped
-from rankscope.measures import Evaluation, evaluate, evaluate_padded, find_measure
+from rankscope.measures import QUICK, Evaluation, evaluate_many, evaluate_many_padded, find_measure
 from rankscope.probe.attention_calls import BlockCall, Function, listed, watched
 from rankscope.probe.attention_functions import map_of, map_sizes, texts_of
 from rankscope.sources.family import Layout
@@ -45,12 +45,15 @@ def attention_maps(model: nn.Module, layout: Layout, receive: ReceiveMap) -> Ite
     maps.finished()
 
 
-def map_panel(maps: Tensor, is_real: Tensor | None, layer: int, dtype: torch.dtype) -> dict[str, Evaluation]:
+def map_panel(
+    maps: Tensor, is_real: Tensor | None, layer: int, dtype: torch.dtype, *, exact: bool = False
+) -> dict[str, Evaluation]:
     """Entropy, Dobrushin coefficient, spectral gap and sink share of every map, as ``(texts, heads)`` per definition.
 
     ``maps`` are ``(texts, heads, tokens, tokens)``, ``dtype`` is what the model computes in. ``is_real`` (boolean,
     ``(texts, tokens)``, None if nothing is padded) is False on padding alone. Special tokens stay, as queries and as
     keys: they take part in attention, often most of it, and without their columns the rows would not sum to one.
+    The coefficient and the gap are the middle of a bracket, whose half is part of their floor, unless ``exact``.
 
     >>> import torch
     >>> found = map_panel(torch.full((1, 2, 4, 4), 0.25), None, 1, torch.float32)
@@ -58,14 +61,16 @@ def map_panel(maps: Tensor, is_real: Tensor | None, layer: int, dtype: torch.dty
     tensor([[0.2500, 0.2500]], dtype=torch.float64)
     """
     coarsest = max(dtype, maps.dtype, key=unit_roundoff)
-    found = {}
-    for measure in map(find_measure, MAP_DEFINITIONS):
+    measures = [
+        find_measure(name) if exact else QUICK.get(name, find_measure(name)) for name in MAP_DEFINITIONS
+    ]
+    with threads_for(maps.shape[-2] * maps.shape[-1]):
         if is_real is None or bool(is_real.all()):
-            found[measure.definition] = evaluate(measure, maps, layer=layer, dtype=coarsest)
+            found = evaluate_many(measures, maps, layer=layer, dtype=coarsest)
         else:
             kept = is_real.to(maps.device)[:, None, :]
-            found[measure.definition] = evaluate_padded(measure, maps, kept, layer=layer, dtype=coarsest)
-    return found
+            found = evaluate_many_padded(measures, maps, kept, layer=layer, dtype=coarsest)
+    return dict(zip(MAP_DEFINITIONS, found, strict=True))
 
 
 class _Maps:

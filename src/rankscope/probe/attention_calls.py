@@ -78,7 +78,7 @@ def watched(model: nn.Module, layout: Layout, listener: Listener) -> Iterator[No
     mode = _Mode(listener)
     with ExitStack() as undo:
         undo.enter_context(plain_code(model))
-        undo.enter_context(_python_attention(model))
+        undo.enter_context(python_attention(model))
         for handle in _hooks(model, layout, mode):
             undo.callback(handle.remove)
         undo.enter_context(mode)
@@ -164,7 +164,7 @@ def _leave(mode: _Mode) -> Function:
 
 
 @contextmanager
-def _python_attention(model: nn.Module) -> Iterator[None]:
+def python_attention(model: nn.Module) -> Iterator[None]:
     """Attention kernels outside torch (flash, flex, paged, from the Hub) replaced by eager attention inside.
 
     Only models of transformers have such a setting; the setting of every part of the model is restored.

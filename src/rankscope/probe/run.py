@@ -27,6 +27,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.layout import layout_of
 from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.safety import NO_GPU, needs_gpu
 from rankscope.sources.taps import Ambiguous, tapped, unwrapped
 
 FULL = (
@@ -53,6 +54,7 @@ class Panel:
     full: bool = False
     more: tuple[str, ...] = ()
     attention: bool = False
+    exact: bool = False
 
     @property
     def per_block(self) -> tuple[str, ...]:
@@ -106,10 +108,10 @@ def probe_into(
     for given in batches:
         batch, axes = located(model, layout, given, axes)
         try:
-            measured = _run(model, batch, layout, panel, dtype)
+            measured = measured_run(model, batch, layout, panel, dtype)
         except Ambiguous:
             layout = oriented(model, layout, batch)
-            measured = _run(model, batch, layout, panel, dtype)
+            measured = measured_run(model, batch, layout, panel, dtype)
         tally.silent.update(measured.silent)
         tally.add(measured.seen, measured.tokens)
         if advance is not None:
@@ -118,17 +120,25 @@ def probe_into(
         raise ConfigError("no text was given; a scan needs at least one")
 
 
-def _run(model: nn.Module, batch: Batch, layout: Layout, panel: Panel, dtype: torch.dtype) -> "_Measured":
+def measured_run(
+    model: nn.Module,
+    batch: Batch,
+    layout: Layout,
+    panel: Panel,
+    dtype: torch.dtype,
+    run: Callable[[nn.Module, Batch], object] = run_batch,
+) -> "Measured":
+    """The numbers of one batch; ``run`` runs the model, hooks are in place then."""
     if batch.autocast is not None:
         dtype = max(dtype, batch.autocast[1], key=unit_roundoff)
-    measured = _Measured([], batch, panel, dtype, is_only=len(layout.stacks) == 1)
+    measured = Measured([], batch, panel, dtype, is_only=len(layout.stacks) == 1)
     with (
         quiet(model),
         tapped(model, layout, measured.state, texts=len(batch)) as finished,
         _maps(model, layout, panel, measured),
     ):
         with own_words(model, batch):
-            run_batch(model, batch)
+            run(model, batch)
         measured.silent = finished()
     return measured
 
@@ -141,7 +151,7 @@ def measure_states(
     tokens: tuple[int, ...] = ()
     for layer, state in enumerate(states):
         batch = Batch(inputs={}, is_token=None, labels=tuple(map(str, range(1, len(state) + 1))))
-        measured = _Measured(seen, batch, panel, dtype or state.dtype)
+        measured = Measured(seen, batch, panel, dtype or state.dtype)
         measured.state("blocks", layer, "block", state)
         tokens = measured.tokens
     tally.add(seen, tokens)
@@ -158,9 +168,10 @@ def own_words(model: nn.Module, batch: Batch) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines() or ["no message"]
+        advice = NO_GPU if needs_gpu(error) else "check that the inputs fit the model"
+        read = f"the texts {batch.labels[0]!r} to {batch.labels[-1]!r}" if batch.labels else "its inputs"
         raise ModelError(
-            f"{type(model).__name__} failed on the texts {batch.labels[0]!r} to {batch.labels[-1]!r} with "
-            f"{type(error).__name__}: {lines[0]}; check that the inputs fit the model"
+            f"{type(model).__name__} failed on {read} with {type(error).__name__}: {lines[0]}; {advice}"
         ) from error
 
 
@@ -181,7 +192,7 @@ def _is_foreign(module: nn.Module) -> bool:
     return type(module).__module__.startswith("transformers.")
 
 
-class _Measured:
+class Measured:
     """Turns the states of one batch into numbers, in the hooks."""
 
     def __init__(
@@ -218,7 +229,13 @@ class _Measured:
         is_real = self.batch.by_text(side)
         if is_real is not None and is_real.shape != (maps.shape[0], maps.shape[-1]):
             is_real = None  # the padding of another input: images beside texts
-        found = map_panel(maps, None if is_real is None else is_real.bool(), layer, self.dtype)
+        found = map_panel(
+            maps,
+            None if is_real is None else is_real.bool(),
+            layer,
+            self.dtype,
+            exact=self.panel.exact,
+        )
         for head in range(maps.shape[1]):
             readings = _joined(
                 {name: (one.value[:, head], one.floor[:, head]) for name, one in found.items()}
@@ -303,7 +320,7 @@ def _seen(place: Place, readings: Readings, texts: Sequence[Tensor]) -> Seen:
 
 
 @contextmanager
-def _maps(model: nn.Module, layout: Layout, panel: Panel, measured: _Measured) -> Iterator[None]:
+def _maps(model: nn.Module, layout: Layout, panel: Panel, measured: Measured) -> Iterator[None]:
     if not panel.attention:
         yield
         return

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,10 +67,29 @@ class _Running:
         self.resolved += known & (np.abs(safe) > floor)
         self.texts += 1
 
+    def join(self, later: "_Running") -> None:
+        """The texts of another one behind those of this one.
+
+        Means and sums of squares about them as in Chan, Golub and LeVeque (Algorithms for computing the sample
+        variance, 1983), section 2.
+        """
+        many = np.maximum(self.count + later.count, 1)
+        step = later.mean - self.mean
+        self.mean += step * (later.count / many)
+        self.squares += later.squares + (step * (self.count / many)) * (step * later.count)
+        self.count += later.count
+        self.low, self.high = np.minimum(self.low, later.low), np.maximum(self.high, later.high)
+        self.floor += later.floor
+        self.resolved += later.resolved
+        self.texts += later.texts
+
 
 @dataclass(slots=True)
 class Tally:
-    """All that is kept of the texts measured so far, in memory that does not grow with their number."""
+    """All that is kept of the texts measured so far, in memory that does not grow with their number.
+
+    ``kept`` texts, the first ones, keep rows of their own.
+    """
 
     texts: int = 0
     tokens: int = 0
@@ -77,6 +97,7 @@ class Tally:
     silent: set[str] = field(default_factory=set)  # stacks that no input has reached
     _running: dict[tuple[Place, tuple[str, ...]], _Running] = field(default_factory=dict)
     _rows: dict[str, list[Any]] = field(default_factory=dict)
+    kept: int = KEPT_TEXTS
 
     def add(self, seen: Sequence[Seen], tokens: Sequence[int]) -> None:
         """A whole batch; ``tokens`` are the measured tokens of its texts."""
@@ -89,10 +110,33 @@ class Tally:
                 zip(one.values, one.floors, strict=True), start=self.texts
             ):
                 running.add(value, floor)
-                if sample < KEPT_TEXTS:
+                if sample < self.kept:
                     self._keep(one, sample, value, floor, one.tokens[sample - self.texts])
         self.texts += len(tokens)
         self.tokens += sum(tokens)
+
+    def join(self, later: "Tally") -> None:
+        """The texts of another tally behind those of this one, as if they had been added one after the other.
+
+        Counts, ends and rows are those of one tally to the bit; means and spreads to rounding, and to the bit for the
+        same pieces in the same order.
+        """
+        for key, running in later._running.items():
+            self._running.setdefault(key, _Running.empty(len(key[1]))).join(running)
+        if later._rows:
+            within = [self.texts + sample < self.kept for sample in later._rows["sample"]]
+            for name, entries in later._rows.items():
+                own = list(compress(entries, within))
+                self._rows.setdefault(name, []).extend(
+                    [self.texts + sample for sample in own] if name == "sample" else own
+                )
+        for stack, one in later.stacks.items():
+            known = self.stacks.setdefault(stack, {"texts": 0, "tokens": 0, "dim": one["dim"]})
+            known["texts"] += one["texts"]
+            known["tokens"] += one["tokens"]
+        self.silent |= later.silent
+        self.texts += later.texts
+        self.tokens += later.tokens
 
     def _count(self, seen: Seen) -> None:
         if seen.dim is None or seen.place.layer or seen.definitions[0] != PANEL[0]:

@@ -16,7 +16,8 @@ from rankscope.sources.random_tokens import parse_shape, random_token_batches
 from rankscope.sources.seen import Seen, record
 from rankscope.sources.states import States, read_states
 from rankscope.sources.tensors import tensor_batches
-from rankscope.sources.texts import read_texts, sample_texts, text_batches, tokens_per_text
+from rankscope.sources.text_files import read_texts
+from rankscope.sources.texts import sample_texts, text_batches, tokens_per_text
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
 

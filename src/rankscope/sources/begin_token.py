@@ -1,12 +1,14 @@
 """Whether a language model misses the token that begins a text: its loss with it and without it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rankscope.sources.batch import Batch
@@ -30,25 +32,67 @@ class MissingBegin(str):
     loss_with: float
 
 
-def missing_begin(loaded: Loaded, texts: Sequence[object]) -> MissingBegin | None:
-    """A warning if texts of a language model lack its token for the begin of a text, and that costs it clearly."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginTrial:
+    """Runs of a language model on texts as its tokenizer feeds them, and with its begin token in front."""
+
+    loaded: Loaded
+    head: Tensor
+    begin: int
+    texts: tuple[list[int], ...]
+
+    @property
+    def runs(self) -> list[Callable[[], Tensor | None]]:
+        """Each gives the losses of one text, as it is fed and with the token, in turn; None where the model fails."""
+        return [
+            run
+            for ids in self.texts
+            for run in (partial(self._losses, ids), partial(self._losses, ids, begins=True))
+        ]
+
+    def judged(self, losses: Sequence[Tensor | None]) -> MissingBegin | None:
+        """The warning, if the token is clearly worth having."""
+        known = list[tuple[Tensor, Tensor]]()
+        for plain, better in zip(losses[::2], losses[1::2], strict=True):
+            if plain is None or better is None:
+                break
+            known.append((plain, better))
+        return _warning(self.loaded.tokenizer, known) if known else None
+
+    def _losses(self, ids: list[int], *, begins: bool = False) -> Tensor | None:
+        with suppress(Exception):  # what keeps the model from running at all is said where it is run
+            if not begins:
+                return _losses(self.loaded, self.head, ids)
+            return _losses(self.loaded, self.head, [self.begin, *ids])[1:]
+        return None
+
+
+def begin_trial(loaded: Loaded, texts: Sequence[object]) -> BeginTrial | None:
+    """What is to be run to see whether a language model misses its token for the begin of a text; None: nothing."""
     tokenizer = loaded.tokenizer
     begin = getattr(tokenizer, "bos_token_id", None)
     head = _head(loaded) if begin is not None else None
     if tokenizer is None or begin is None or head is None:
         return None
-    losses: list[tuple[Tensor, Tensor]] = []
-    with suppress(Exception):  # what keeps the model from running at all is said where it is run
+    found = list[list[int]]()
+    with suppress(Exception):
         most = min(TOKENS, (loaded.max_tokens or TOKENS) - 1)
         for text in (text for text in texts[:TEXTS] if isinstance(text, str)):
             ids = tokenizer(text, truncation=True, max_length=most, verbose=False)["input_ids"]
             if begin in ids[:1]:
                 return None
             if len(ids) > 1:
-                both = (_losses(loaded.model, head, ids), _losses(loaded.model, head, [begin, *ids])[1:])
-                losses.append(both)
-    if not losses:
-        return None
+                found.append(ids)
+    return BeginTrial(loaded=loaded, head=head, begin=begin, texts=tuple(found)) if found else None
+
+
+def missing_begin(loaded: Loaded, texts: Sequence[object]) -> MissingBegin | None:
+    """A warning if texts of a language model lack its token for the begin of a text, and that costs it clearly."""
+    trial = begin_trial(loaded, texts)
+    return None if trial is None else trial.judged([run() for run in trial.runs])
+
+
+def _warning(tokenizer: Any, losses: Sequence[tuple[Tensor, Tensor]]) -> MissingBegin | None:
     plain, better = (torch.cat(side) for side in zip(*losses, strict=True))
     gain = plain - better
     error = float(gain.std()) / sqrt(len(gain)) if len(gain) > 1 else float("inf")
@@ -84,12 +128,13 @@ def _head(loaded: Loaded) -> Tensor | None:
     return cast("Tensor", model.get_input_embeddings().weight) if config.tie_word_embeddings else None  # type: ignore[operator]
 
 
-def _losses(model: nn.Module, head: Tensor, ids: list[int]) -> Tensor:
+def _losses(loaded: Loaded, head: Tensor, ids: list[int]) -> Tensor:
     """The loss of every token after the first, in nats; from the states, where the model has no head of its own."""
     row = torch.tensor([ids])
-    with quiet(model):
-        output: Any = run_batch(model, Batch(inputs={"input_ids": row}, is_token=None, labels=("",)))
+    with quiet(loaded.model):
+        output: Any = run_batch(loaded.model, Batch(inputs={"input_ids": row}, is_token=None, labels=("",)))
         logits = getattr(output, "logits", None)
         if logits is None:
+            head = head if loaded.promises is None else loaded.promises.whole(head)
             logits = output.last_hidden_state @ head.to(output.last_hidden_state).T
         return F.cross_entropy(logits[0, :-1].double(), row[0, 1:].to(logits.device), reduction="none").cpu()

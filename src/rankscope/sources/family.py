@@ -1,6 +1,7 @@
 """Where a live model keeps its blocks: the layout of one model, and families of models declared by names alone."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from torch import nn
@@ -28,7 +29,7 @@ class Stack:
     attention: tuple[str, ...]
     mlp: tuple[str, ...]
     final_norm: str | None
-    tokens_first: frozenset[str] | None = None
+    tokens_first: AbstractSet[str] | None = None
     """Sites (``input`` is what enters the first block) whose states have tokens before texts; None: not known yet."""
 
     enters: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from rankscope.errors import ConfigError, FileError, MissingExtraError, Option, 
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.loaded import Loaded, Request, kind_of, loaded
 from rankscope.sources.own_folders import is_own, load_own
+from rankscope.sources.promised import Promises, check_index
 from rankscope.sources.safety import (
     PICKLE,
     SAFE,
@@ -62,8 +63,12 @@ def load_folder(folder: Path, request: Request) -> Loaded:
     if not (folder / "config.json").is_file():
         gguf = sorted(folder.glob("*.gguf"))
         if gguf:
+            if request.stream:
+                raise _not_by_blocks(f"the folder {str(folder)!r}", f"holds a GGUF file ({gguf[0].name})")
             return load_gguf(_only_one(gguf, folder), request)
     elif is_own(read_config(folder)):
+        if request.stream:
+            raise _not_by_blocks(f"the folder {str(folder)!r}", "was written by rankscope, for a small model")
         return load_own(folder, request)
     hint = "check its files, or save the model again with save_pretrained"
     with readable(f"the folder {str(folder)!r}", hint):
@@ -76,9 +81,11 @@ def _load_files(folder: Path, name: str, request: Request) -> Loaded:
     check_remote_code(config, name, allowed=request.trust_remote_code)
     check_settings(config, f"the config of {name!r}")
     check_sizes(
-        config, f"the config of {name!r}", bytes_each=0.5
+        config, f"the config of {name!r}", bytes_each=0.0 if request.stream else 0.5
     )  # the fewest bits that checkpoints are stored in
-    weights = find_weights(folder, config, allow_pickle=request.allow_pickle)
+    weights = find_weights(folder, config, allow_pickle=request.allow_pickle or request.stream)
+    if request.stream:
+        _check_by_blocks(config, weights, f"the model {name!r}")
     if weights.format == "gguf":
         return load_gguf(_only_one(weights.files, folder), request)
     notes = (ADAPTER_NOTE,) if is_adapter(folder) else ()
@@ -88,9 +95,35 @@ def _load_files(folder: Path, name: str, request: Request) -> Loaded:
         return loaded(placed(model, request, cast=True), name, warnings=notes + more)
     transformers = import_transformers()
     with quiet(transformers), settings_of(folder, config, request) as place:
-        model, more, head = from_files(transformers, place, weights, request)
         source = FilePlace(folder=place, shown=folder)
-        return replace(finish(transformers, model, name, request, notes + more, source), head=head)
+        promises = Promises() if request.stream else None
+        model, more, head = from_files(transformers, place, weights, request, promises=promises)
+        made = finish(transformers, model, name, request, notes + more, source)
+        return replace(made, head=head, folder=folder, promises=promises)
+
+
+def _check_by_blocks(config: Mapping[str, Any], weights: Weights, what: str) -> None:
+    """Raise if a checkpoint is of a kind whose weights are not read block by block."""
+    if weights.format != "safetensors":
+        kind = {"gguf": "a GGUF file", "pickle": "a pickle"}[weights.format]
+        raise _not_by_blocks(what, f"has its weights in {kind} ({weights.files[0].name})")
+    if is_timm(config):
+        raise _not_by_blocks(what, "is one of timm, which puts all weights into the model at once")
+    quantised = config.get("quantization_config")
+    if quantised is not None and not (
+        isinstance(quantised, dict) and quantised.get("quant_method") == "gguf"
+    ):
+        raise _not_by_blocks(
+            what, "is quantised (quantization_config)"
+        )  # gguf: it was, before it was saved here
+
+
+def _not_by_blocks(what: str, why: str) -> ConfigError:
+    return ConfigError(
+        Option("stream", True),
+        f" reads models of transformers from .safetensors files, and {what} {why}; save it as safetensors "
+        "(save_pretrained), or leave this out",
+    )
 
 
 @contextmanager
@@ -193,21 +226,34 @@ def _fetched(name: str, request: Request, patterns: Iterable[str]) -> Path:
 
 
 def from_files(
-    transformers: ModuleType, folder: Path, weights: Weights, request: Request, *, only_tensors: bool = False
+    transformers: ModuleType,
+    folder: Path,
+    weights: Weights,
+    request: Request,
+    *,
+    only_tensors: bool = False,
+    promises: Promises | None = None,
 ) -> tuple[nn.Module, tuple[str, ...], Tensor | None]:
     """The model of ``folder/config.json`` with these weights, what its loading report says about them, and the matrix
     of a language head among them.
 
     The library builds the model and puts the tensors into it (names, dtypes, ties and missing weights are its
-    business); the files themselves are opened here.
+    business); the files themselves are opened here. With ``promises`` none of them is read yet.
     """
     config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=request.trust_remote_code)
-    tensors, notes = read_tensors(weights, only_tensors=only_tensors)
-    more, _ = read_tensors(extra_weights(weights.files[0].parent, getattr(type(config), "extra_files", ())))
+    extra = extra_weights(weights.files[0].parent, getattr(type(config), "extra_files", ()))
+    if promises is None:
+        tensors, notes = read_tensors(weights, only_tensors=only_tensors)
+        more, _ = read_tensors(extra)
+    else:
+        tensors, notes, more = promises.of(weights.files), (), promises.of(extra.files)
+        check_index(weights.files, tensors)
     maker, config = _maker(transformers, config, folder, request)
     model, report = maker.from_pretrained(
         None, config=config, state_dict=tensors | more, dtype=request.dtype or "auto", **_REPORTED
     )
+    if promises is not None:
+        promises.settle(model)
     head = next((tensors[name] for name in HEADS if name in tensors), None)
     return model, notes + weights_notes(model, report), head
 
@@ -348,6 +394,8 @@ def placed(model: nn.Module, request: Request, *, cast: bool = False) -> nn.Modu
 
     Models of transformers are loaded in their dtype instead: some keep a few weights in float32 on purpose.
     """
+    if request.stream:  # where its weights are read to, in the dtype that they are read in
+        return model.eval()
     if cast and request.dtype is not None:
         model = model.to(request.dtype)
     return model.to(request.device or torch.device("cpu")).eval()

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from rankscope.core.processor import without_amx
 from rankscope.errors import ConfigError
 from rankscope.sources.given import inside, quantised
+from rankscope.sources.promised import Promises
 
 Kind = Literal["text", "image", "audio", "tensor"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -42,6 +44,8 @@ class Request:
     allow_pickle: bool = False
     trust_remote_code: bool = False
     with_head: bool = False
+    stream: bool = False
+    """Whether weights are to be read block by block, as they are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +89,12 @@ class Loaded:
     """Where its weights come from: ``trained`` are those of a listed checkpoint, ``stored`` were read from a folder, a
     file or the Hub, which do not say whether they were trained, ``given`` are part of a module that somebody else
     built."""
+
+    folder: Path | None = None
+    """Where its files are, of a model that was read from a folder or the cache of the Hub."""
+
+    promises: Promises | None = None
+    """Its weights, where they are read block by block and not in memory yet."""
 
     def with_examples(self, examples: Tensor) -> "Loaded":
         """The same with inputs to be used when the user gives none."""

@@ -40,6 +40,7 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     with_head: bool = False,
+    stream: bool = False,
     **loading: Unpack[Loading],
 ) -> Loaded:
     """The model that ``source`` means, in evaluation mode, with its tokenizer or processor.
@@ -48,12 +49,14 @@ def load_model(
     name (a folder of the same name is ``./name``); an existing folder or ``.gguf`` file; ``module:attribute``
     or ``file.py:attribute``, which imports and so runs the user's own code; anything else that has the form of
     a Hub id is looked for there. Models load in the dtype of their checkpoint unless ``dtype`` is named, on the
-    CPU unless ``device`` is, without the head unless ``with_head``. ``loading`` are the fields of ``Loading``.
+    CPU unless ``device`` is, without the head unless ``with_head``. With ``stream`` the weights of a folder or a Hub id
+    stay in their files until they are asked for (``Loaded.promises``). ``loading`` are the fields of ``Loading``.
     """
     request = Request(
         dtype=as_dtype(dtype),
         device=as_device(device),
         with_head=with_head,
+        stream=stream,
         **loading,
     )
     if isinstance(source, nn.Module):
@@ -112,7 +115,7 @@ def load_drawn(
                 "as they are: leave out ",
                 Option("weights", "initial"),
             )
-        used = {key: value for key, value in options.items() if key != "allow_pickle"}
+        used = {key: value for key, value in options.items() if key not in ("allow_pickle", "stream")}
         ready = initial_model(source, seed=seed, **used)
         note = f"{told}: these were drawn at random, from seed {seed}"
         return ready if weights == "initial" else replace(ready, warnings=(note, *ready.warnings))

@@ -58,6 +58,16 @@ class Weights:
     files: tuple[Path, ...]
 
 
+def needs_gpu(error: BaseException) -> bool:
+    """Whether code failed because it asks for a GPU that is not there."""
+    said = str(error)
+    return "CUDA" in said or "NVIDIA" in said
+
+
+NO_GPU = "it asks for a GPU, and none is used here; let it follow the device of its input, or run this where it works"
+"""What to do about that."""
+
+
 def first_line(error: BaseException) -> str:
     """The message of an error on one line, or its type if it has none.
 

@@ -13,7 +13,7 @@ from rankscope.errors import ConfigError, ModelError, RankscopeError, is_out_of_
 from rankscope.sources.arguments import places, positional_names, taken_apart, tensors_in
 from rankscope.sources.batch import Batch
 from rankscope.sources.given import check_filled, checked_module, inside
-from rankscope.sources.safety import first_line
+from rankscope.sources.safety import NO_GPU, first_line, needs_gpu
 
 if TYPE_CHECKING:
     from rankscope.sources.translation import Translation
@@ -138,9 +138,10 @@ def called(model: nn.Module, call: Call) -> Seen:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
+            advice = "expected one that runs it, such as call=lambda m: m(tokens, mask=mask)"
             raise ModelError(
                 f"{name}, the function that was given to run the model, failed with {type(error).__name__}: "
-                f"{first_line(error)}; expected one that runs it, such as call=lambda m: m(tokens, mask=mask)"
+                f"{first_line(error)}; {NO_GPU if needs_gpu(error) else advice}"
             ) from error
     return seen
 

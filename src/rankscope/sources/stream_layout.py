@@ -171,7 +171,8 @@ def _ran(model: nn.Module, batch: Batch, hooks: list[tuple[nn.Module, Any, Any]]
 
 
 def _best_chain(events: list[_Event]) -> list[_Event] | None:
-    chains = [chain for owner in {event.owner for event in events} for chain in _chains(events, owner)]
+    owners = dict.fromkeys(event.owner for event in events)  # in order: of two alike the first is taken
+    chains = [chain for owner in owners for chain in _chains(events, owner)]
     if not chains:
         return None
     most = max(map(_weight, chains))

@@ -1,22 +1,17 @@
 """Texts, read one at a time and fed a few at a time; which of their tokens are measured is a stated rule."""
 
-import os
-import sys
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import chain, islice
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, final, get_args
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal, final, get_args
 
 import torch
 
 from rankscope.core.words import article
-from rankscope.errors import ConfigError, FileError
-from rankscope.results.files import from_json, has_half_character, whole_text
+from rankscope.errors import ConfigError
+from rankscope.results.files import has_half_character, whole_text
 from rankscope.sources.batch import Batch, batch_of_texts, shortened
 from rankscope.sources.builtin import sample_lines
-from rankscope.sources.safety import first_line
 
 Special = Literal["drop", "keep"]
 DEFAULT_MAX_TOKENS = 128
@@ -33,46 +28,10 @@ LEAST_UNKNOWN = 0.01
 MOST_UNKNOWN = 0.3
 """With a larger one the texts are probably not what the tokenizer was made for."""
 
-_JSON_LINES = (".jsonl", ".ndjson")
-_NOT_TEXT = (
-    ".json",
-    ".csv",
-    ".tsv",
-    ".parquet",
-    ".npy",
-    ".npz",
-    ".safetensors",
-    ".gz",
-    ".zip",
-    ".pdf",
-    ".docx",
-)
-
 
 def sample_texts() -> tuple[str, ...]:
     """The bundled English sample: some fifty paragraphs of many kinds, for when the user gives no texts."""
     return sample_lines("english.txt")
-
-
-def read_texts(source: str | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
-    """The texts of a file, of standard input (``-``) or of a list, one at a time.
-
-    One text per line; empty lines are left out. In a ``.jsonl`` file every line is an object whose ``"text"``
-    is the text. A source without any text is an error at once, not when the first text is asked for.
-
-    >>> list(read_texts(["One text.", "Another."]))
-    ['One text.', 'Another.']
-    """
-    if isinstance(source, str | os.PathLike):
-        name = os.fspath(source)
-        texts = _from_stream(name)
-    else:
-        name, texts = "the list of texts", iter(source)
-    first = next(texts, None)
-    if first is None:
-        where = "standard input" if name == "-" else name if name == "the list of texts" else repr(name)
-        raise FileError(f"{where} holds no text; expected one text per line, at least one")
-    return chain([first], texts)
 
 
 def tokens_per_text(asked: int | None, limit: int | None) -> int:
@@ -95,6 +54,7 @@ def text_batches(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     special: Special = "drop",
     takes: Collection[str] = ("input_ids", "attention_mask"),
+    first: int = 1,
 ) -> "TextBatches":
     """The texts as batches, in their order, read only as far as asked.
 
@@ -104,7 +64,7 @@ def text_batches(
     end of a text. Padding is on the right, so that positions are those of the text alone.
 
     ``takes`` are the input names of the model. If it reads ``decoder_input_ids``, its decoder reads the same
-    tokens as its encoder.
+    tokens as its encoder. ``first`` is the number of the first text, where others stand before it.
     """
     if special not in get_args(Special):
         raise ConfigError(f"unknown rule {special!r} for special tokens; expected drop or keep")
@@ -113,7 +73,7 @@ def text_batches(
     tokens_per_text(max_tokens, None)
     if isinstance(texts, str):
         raise ConfigError("the texts are one string; expected a list of strings, or read_texts(path)")
-    return TextBatches(texts, tokenizer, batch_size, max_tokens, special, frozenset(takes))
+    return TextBatches(texts, tokenizer, batch_size, max_tokens, special, frozenset(takes), first)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +97,79 @@ class Unknown(str):
     share: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextCounts:
+    """What became of texts: how many were measured, cut or left out, and which of their tokens nobody knows.
+
+    Args:
+        measured: texts that were.
+        cut: texts that were cut.
+        cut_to: to so many tokens.
+        left_out: texts without two tokens.
+        first_left_out: the first of these, in words.
+        tokens: tokens of the texts themselves, of those that were measured.
+        unknown: those of them that are not in the vocabulary.
+        unknown_word: what they are read as.
+    """
+
+    measured: int = 0
+    cut: int = 0
+    cut_to: int = DEFAULT_MAX_TOKENS
+    left_out: int = 0
+    first_left_out: str | None = None
+    tokens: int = 0
+    unknown: int = 0
+    unknown_word: str | None = None
+
+    def __add__(self, later: "TextCounts") -> "TextCounts":
+        """Those of these texts and of later ones.
+
+        >>> (TextCounts(measured=2, cut=1) + TextCounts(measured=3, left_out=1, first_left_out="text 4")).notes
+        ('1 of 6 texts were cut to 128 tokens', 'left out of 6 texts: text 4')
+        """
+        return replace(
+            self,
+            measured=self.measured + later.measured,
+            cut=self.cut + later.cut,
+            left_out=self.left_out + later.left_out,
+            first_left_out=self.first_left_out or later.first_left_out,
+            tokens=self.tokens + later.tokens,
+            unknown=self.unknown + later.unknown,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """In words, how many were cut and which were left out, and how much of them was not known."""
+        total = self.measured + self.left_out
+        found = []
+        if self.cut:
+            found.append(f"{self.cut} of {total} texts were cut to {self.cut_to} tokens")
+        if self.left_out:
+            more = f" (and {self.left_out - 1} more)" if self.left_out > 1 else ""
+            found.append(f"left out of {total} texts: {self.first_left_out}{more}")
+        if self.unknown > LEAST_UNKNOWN * self.tokens:
+            found.append(self._unknown_words())
+        return tuple(found)
+
+    def _unknown_words(self) -> "Unknown":
+        """What share of the tokens the tokenizer does not know: they are all the same to the model."""
+        share = self.unknown / self.tokens
+        told = share if share == 1 else min(share, 0.99)  # all is said only of all
+        kind = "; are these texts of the kind that the model reads?" if share > MOST_UNKNOWN else ""
+        note = Unknown(
+            f"{told:.0%} of the tokens ({self.unknown} of {self.tokens}) are not in the vocabulary and are read as "
+            f"{self.unknown_word}{kind}"
+        )
+        note.share = share
+        return note
+
+
+class NothingMeasured(ConfigError):  # noqa: N818 - reads as a sentence
+    """No text has two tokens to compare. ``counts`` are those of the texts that were left out."""
+
+    counts: TextCounts
+
+
 @final
 class TextBatches(Iterator[Batch]):
     """An iterator over batches that also remembers what was cut or left out: ``notes``, complete at the end."""
@@ -149,8 +182,9 @@ class TextBatches(Iterator[Batch]):
         max_tokens: int,
         special: Special,
         takes: frozenset[str],
+        first: int,
     ) -> None:
-        self._texts = enumerate(texts, start=1)
+        self._texts = enumerate(texts, start=first)
         self._tokenizer = tokenizer
         self._batch_size, self._max_tokens, self._special, self._takes = (
             batch_size,
@@ -158,54 +192,30 @@ class TextBatches(Iterator[Batch]):
             special,
             takes,
         )
-        self._measured = self._cut = 0
-        self._tokens = self._unknown = 0
-        self._short: list[_Row] = []
-        self._shorts = 0
+        self.counts = TextCounts(cut_to=max_tokens, unknown_word=getattr(tokenizer, "unk_token", None))
 
     def __next__(self) -> Batch:
         while chunk := list(islice(self._texts, self._batch_size)):
             rows = [row for row in self._tokenized(chunk) if self._keeps(row)]
             if rows:
-                self._measured += len(rows)
-                self._count_unknown(rows)
+                self._count(rows)
                 return _batch(rows, self._tokenizer, self._special, self._takes)
-        if not self._measured and self._short:
-            raise ConfigError(self._short_words(self._short[0]) + "; at least two are needed")
+        if not self.counts.measured and self.counts.left_out:
+            error = NothingMeasured(f"{self.counts.first_left_out}; at least two are needed")
+            error.counts = self.counts
+            raise error
         raise StopIteration
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What happened to texts so far, in words: how many were cut and which were left out."""
-        total = self._measured + self._shorts
-        found = []
-        if self._cut:
-            found.append(f"{self._cut} of {total} texts were cut to {self._max_tokens} tokens")
-        if self._shorts:
-            first = self._short_words(self._short[0])
-            more = f" (and {self._shorts - 1} more)" if self._shorts > 1 else ""
-            found.append(f"left out of {total} texts: {first}{more}")
-        if self._unknown > LEAST_UNKNOWN * self._tokens:
-            found.append(self._unknown_words())
-        return tuple(found)
+        return self.counts.notes
 
-    def _count_unknown(self, rows: list[_Row]) -> None:
+    def _count(self, rows: list[_Row]) -> None:
         unknown = getattr(self._tokenizer, "unk_token_id", None)
         own = [token for row in rows for token, added in zip(row.ids, row.added, strict=True) if not added]
-        self._tokens += len(own)
-        self._unknown += 0 if unknown is None else own.count(unknown)
-
-    def _unknown_words(self) -> "Unknown":
-        """What share of the tokens the tokenizer does not know: they are all the same to the model."""
-        share = self._unknown / self._tokens
-        told = share if share == 1 else min(share, 0.99)  # all is said only of all
-        kind = "; are these texts of the kind that the model reads?" if share > MOST_UNKNOWN else ""
-        note = Unknown(
-            f"{told:.0%} of the tokens ({self._unknown} of {self._tokens}) are not in the vocabulary and are read as "
-            f"{self._tokenizer.unk_token}{kind}"
-        )
-        note.share = share
-        return note
+        many = 0 if unknown is None else own.count(unknown)
+        self.counts += TextCounts(measured=len(rows), tokens=len(own), unknown=many)
 
     def _short_words(self, row: _Row) -> str:
         count = row.measured(self._special)
@@ -215,9 +225,7 @@ class TextBatches(Iterator[Batch]):
     def _keeps(self, row: _Row) -> bool:
         if row.measured(self._special) >= 2:
             return True
-        self._shorts += 1
-        if not self._short:
-            self._short.append(row)
+        self.counts += TextCounts(left_out=1, first_left_out=self._short_words(row))
         return False
 
     def _tokenized(self, chunk: list[tuple[int, str]]) -> list[_Row]:
@@ -247,7 +255,7 @@ class TextBatches(Iterator[Batch]):
                 chunk, parts, found["input_ids"], found["special_tokens_mask"], types, strict=True
             )
         ]
-        self._cut += sum(self._was_cut(row) for row in rows)
+        self.counts += TextCounts(cut=sum(self._was_cut(row) for row in rows))
         return rows
 
     def _was_cut(self, row: _Row) -> bool:
@@ -329,75 +337,3 @@ def with_decoder(inputs: dict[str, torch.Tensor], takes: Collection[str]) -> dic
         return inputs
     again = {f"decoder_{name}": inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
     return {name: value for name, value in again.items() if name in takes} | inputs
-
-
-def _from_stream(name: str) -> Iterator[str]:
-    """The texts of one file or of standard input."""
-    suffix = Path(name).suffix.lower()
-    if name != "-" and suffix in _NOT_TEXT:
-        raise FileError(
-            f'cannot read texts from {name!r}: expected .txt with one text per line, or .jsonl with a "text" field'
-        )
-    try:
-        opened = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).expanduser().open("rb")
-    except OSError as error:
-        raise FileError(
-            f"cannot read texts from {name!r}: {error.strerror or error}; name a text file, or pass a list of texts"
-        ) from error
-    with opened as stream:
-        if name != "-":
-            _check_end(stream, name)
-        for number, line in _lines(stream, name):
-            yield _json_text(line, name, number) if suffix in _JSON_LINES else line
-
-
-def _check_end(stream: BinaryIO, name: str) -> None:
-    """An error if a file ends in the middle of a character: it was cut, even if the texts that are read are whole.
-
-    In UTF-8 the first byte of a character says how many follow, three at most.
-    """
-    if not stream.seekable():
-        return
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - 4))
-    end = stream.read()
-    stream.seek(0)
-    for behind, byte in enumerate(reversed(end), start=1):
-        if byte < 0x80:
-            return
-        if byte >= 0xC0:  # the first byte of the last character
-            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            if behind < needed:
-                raise FileError(
-                    f"cannot read {name!r}: it ends in the middle of a character, so it was cut off; copy it again"
-                )
-            return
-
-
-def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers; anything that is not UTF-8 text is an error."""
-    for number, raw in enumerate(stream, start=1):
-        try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise FileError(f"cannot read {name!r}: line {number} is not UTF-8 text") from error
-        if "\0" in line:
-            raise FileError(f"cannot read {name!r}: line {number} holds zero bytes; expected UTF-8 text")
-        if line:
-            yield number, line
-
-
-def _json_text(line: str, name: str, number: int) -> str:
-    try:
-        found = from_json(line)
-    except ValueError as error:
-        raise FileError(f"cannot read {name!r}: line {number} is not JSON ({first_line(error)})") from error
-    text = found.get("text") if isinstance(found, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise FileError(f'cannot read {name!r}: line {number} has no "text" with words in it')
-    if has_half_character(text):
-        raise FileError(
-            f"cannot read {name!r}: line {number} holds half of a character (a lone surrogate such as \\ud800); write "
-            "the text as UTF-8"
-        )
-    return text

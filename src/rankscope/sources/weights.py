@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.errors import FileError, NotTranslated
 from rankscope.findings.verdict import Weight, weights_words
+
+Counts = tuple[int, int]
+"""How many entries of a tensor are NaN, and how many are infinite."""
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -61,18 +64,25 @@ def _unused_blocks(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
     )
 
 
-def not_finite(model: nn.Module) -> tuple[Weight, ...]:
+class CountsOf(Protocol):
+    """Counts entries of a tensor that are no numbers; ``infinite``: whether infinite ones count."""
+
+    def __call__(self, value: Tensor, *, infinite: bool) -> Counts: ...
+
+
+def not_finite(model: nn.Module, counts: CountsOf | None = None) -> tuple[Weight, ...]:
     """Parameters that hold NaN or infinity and buffers that hold NaN, in the order of the model; usually none.
 
     A pass over the model's own states does not always show them: fused attention can turn NaN into a plain mean.
     Weights that are not in memory or not plain floating-point numbers (offloaded, quantised) are not looked at.
+    ``counts`` is asked in place of the tensors themselves, where they were looked at before.
 
     >>> layer = nn.Linear(2, 2)
     >>> nn.init.constant_(layer.bias, float("nan")).shape, [one.name for one in not_finite(layer)]
     (torch.Size([2]), ['bias'])
     """
     with torch.no_grad():
-        return tuple(_ill(model))
+        return tuple(_ill(model, counts or counts_of))
 
 
 def refuse_not_finite(model: nn.Module) -> None:
@@ -85,22 +95,23 @@ def refuse_not_finite(model: nn.Module) -> None:
         )
 
 
-def _ill(model: nn.Module) -> Iterator[Weight]:
+def _ill(model: nn.Module, counts: CountsOf) -> Iterator[Weight]:
     named = [
         *((*one, True) for one in model.named_parameters()),
         *((*one, False) for one in model.named_buffers()),
     ]
     for name, value, is_parameter in named:
         try:
-            nans, infinities = _counts(value.detach(), infinite=is_parameter)
+            nans, infinities = counts(value, infinite=is_parameter)
         except (NotImplementedError, RuntimeError, TypeError, ValueError):
             continue  # a kind of tensor that cannot be summed: quantised, sharded, not initialised yet
         if nans or infinities:
             yield Weight(name=name, nans=nans, infinities=infinities, entries=value.numel())
 
 
-def _counts(value: Tensor, *, infinite: bool) -> tuple[int, int]:
+def counts_of(value: Tensor, *, infinite: bool) -> Counts:
     """How many entries are NaN, and how many infinite where that is asked."""
+    value = value.detach()
     if value.is_meta or not value.is_floating_point() or torch.finfo(value.dtype).bits < 16:
         return 0, 0
     total = float(value.sum())

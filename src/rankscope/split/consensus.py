@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankscope.errors import NotUnderstood, NumericalError
+from rankscope.errors import NotUnderstood, NumericalError, ShapeError
 from rankscope.findings.rate import Unpredicted
 from rankscope.masks import slem_bracket_of, slem_of
 from rankscope.network import (
@@ -162,6 +162,30 @@ def _by_following(
     if fit.regime != "linear":
         return Prediction(order=None, rate=None, method=method, declined=fit.declined)
     return Prediction(order=1.0, rate=fit.rate, method=method, uncertainty=fit.uncertainty)
+
+
+def factor_near(
+    network: Network, common: Tensor, *, tokens: int, generator: torch.Generator
+) -> tuple[float | None, float | None]:
+    """Order 1 with the mean factor per block by which a small residual changes relative to the common row, or order 3.
+
+    The factor is the geometric mean over the blocks there are, whether or not they have settled to a rate. Order and
+    factor are None where some part has no map at consensus, or where its numbers leave the floats.
+    """
+    residual = torch.randn(tokens, common.shape[-1], generator=generator, dtype=torch.float64)
+    start = normalized(
+        Split(common=common.double(), residual=residual, log_scale=torch.tensor(TINY, dtype=torch.float64))
+    )
+    try:
+        logs = list[float]()
+        for state in stream_near(network, start, Context()):
+            logs.append(float(state.log_scale) - float(state.common.norm().log()))
+            if logs[-1] < 2 * TINY:
+                return 3.0, None
+    except (NotUnderstood, NumericalError, ShapeError):
+        return None, None
+    change = (logs[-1] - logs[0]) / max(len(logs) - 1, 1)
+    return (1.0, math.exp(change)) if math.isfinite(change) else (None, None)
 
 
 def _shared_map(network: Network, tokens: int, context: Context) -> Tensor | None:

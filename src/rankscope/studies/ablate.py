@@ -22,9 +22,10 @@ from rankscope.findings.ablate import (
 )
 from rankscope.findings.asked import OWN
 from rankscope.findings.blame import DEFINITION, MEANING, Headline
+from rankscope.findings.remedies import Remedies
 from rankscope.masks import parse_mask
 from rankscope.measures import Evaluation, Measure, evaluate_many, find_measure
-from rankscope.network import VARIANTS, Spec
+from rankscope.network import VARIANTS, Network, Spec
 from rankscope.network.jitter import jittered
 from rankscope.network.surgery import check_variant
 from rankscope.results import Table, layer_summary
@@ -38,7 +39,8 @@ from rankscope.studies.collapse import traced_states
 from rankscope.studies.cuts import Cut, cuts
 from rankscope.studies.inputs import CallInputs, resolve_call
 from rankscope.studies.mechanism import Run, TakenApart, explain, take_apart
-from rankscope.studies.remedies import Outcomes, rank_remedies, try_remedies
+from rankscope.studies.recipes import Written, with_recipes, written_of
+from rankscope.studies.remedies import Forecaster, Outcomes, forecaster, rank_remedies, try_remedies
 from rankscope.studies.rows import RowBuilder, definitions
 from rankscope.studies.subjects import About, EmbeddedTexts, LiveSubject, Source, memory_words, subjects
 from rankscope.studies.suggest import WhatIfOutcomes, rank_what_ifs, try_what_ifs
@@ -106,6 +108,8 @@ class _Collection:
     runs: list[Run] = field(default_factory=list)  # of the first batches that were taken apart
     tried: list[WhatIfOutcomes] = field(default_factory=list)
     remedied: list[Outcomes] = field(default_factory=list)
+    forecast: tuple[Network, Forecaster] | None = None
+    written: Written | None = None
     headline: Headline | None = None
 
 
@@ -309,6 +313,15 @@ def _explain(
     if config.suggest:
         gathered.tried.append(try_what_ifs(cut.network, fed.x, fed.context, is_token=fed.keep))
         gathered.remedied.append(try_remedies(cut.network, fed.x, fed.context, is_token=fed.keep))
+        if gathered.forecast is None:
+            gathered.forecast = (cut.network, forecaster(fed.x, seed=subject.seed))
+            gathered.written = _written(subject)
+
+
+def _written(subject: LiveSubject) -> Written | None:
+    """The code that remedies are written for; None of a random network, which has none."""
+    tree = subject.tree
+    return None if tree is None else written_of(tree.model, tree.stack.blocks, tree.network)
 
 
 def _take_apart(gathered: _Collection, cut: Cut, fed: EmbeddedTexts) -> None:
@@ -415,9 +428,16 @@ def _finding(gathered: _Collection, config: AblateConfig) -> AblateFinding:
         blame=sum_changes(join_batches(gathered.blamed), network) if gathered.blamed and network else None,
         mechanism=explain(gathered.apart, gathered.runs, network) if gathered.apart and network else None,
         suggest=rank_what_ifs(gathered.tried, network) if gathered.tried else None,
-        remedies=rank_remedies(gathered.remedied) if gathered.remedied else None,
+        remedies=_remedies(gathered) if gathered.remedied else None,
         table=table,
     )
+
+
+def _remedies(gathered: _Collection) -> Remedies:
+    """The remedies over all batches, with what to write."""
+    network, forecast = gathered.forecast or (None, None)
+    ranked = rank_remedies(gathered.remedied, network=network, forecaster=forecast)
+    return with_recipes(ranked, gathered.written)
 
 
 def fates_of(table: Table) -> tuple[str | None, tuple[Fate, ...]]:

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,12 +31,17 @@ from rankscope.layers.kinds import LayerKind
 from rankscope.results import Table, provenance
 from rankscope.results.store import Store
 from rankscope.studies.rows import run_id
+from rankscope.work.run import run
+from rankscope.work.scheduler import Task
 
 Advance = Callable[[int, int, str], None]
 """Called before every layer: how many of how many are done, and the name of the next."""
 
 CACHE = "RANKSCOPE_CACHE"
 """Environment variable that names the folder in which finished rows are kept; empty: nowhere."""
+
+ROWS_OF_A_PROCESS = 8
+"""A process is started for so many missing rows: it takes seconds until it computes."""
 
 FACTS = ("residual_order", "direction_order", "rate", "rate_normed", "consensus_gap")
 """Facts that have a row in the table."""
@@ -46,18 +52,24 @@ def atlas(
     *,
     advance: Advance | None = None,
     fresh: bool = False,
+    workers: int = 1,
     **fields: Any,
 ) -> AtlasFinding:
     """The facts of every layer, with everything that stands around it: consensus, two orders, rate, fall over depth.
 
     Give an ``AtlasConfig``, or its fields: ``rs.atlas(only=("softmax", "sigmoid"), around=("bare",))``. Finished rows
-    are kept in ``cache_folder()``; ``fresh`` computes them again.
+    are kept in ``cache_folder()``; ``fresh`` computes them again. Many missing rows are shared among ``workers``
+    processes.
     """
     config = AtlasConfig.from_call(config, **fields)
     kinds, store = chosen(config.only), Store(cache_folder())
     found, left_out, total = list[MixerFacts](), list[str](), len(kinds) * len(config.around)
+    ready = _shared(kinds, config, store, fresh=fresh, workers=workers, advance=advance)
     for place, kind in enumerate(kinds):
         for step, around in enumerate(config.around):
+            if (known := ready.get((kind.name, around))) is not None:
+                found.append(known)
+                continue
             if advance is not None:
                 advance(place * len(config.around) + step, total, f"{kind.name} ({around})")
             try:
@@ -70,16 +82,67 @@ def atlas(
     return AtlasFinding(mixers=tuple(found), left_out=tuple(left_out), table=table_of(config, found))
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row that a process is asked for."""
+
+    name: str
+    around: Around
+    config: AtlasConfig
+    fresh: bool
+
+
+def compute_row(row: Row) -> MixerFacts:
+    """The facts of a row, computed or as they were kept, in whichever process this is."""
+    return mixer_of(find_layer(row.name), row.around, row.config, Store(cache_folder()), fresh=row.fresh)
+
+
+def _shared(
+    kinds: Sequence[LayerKind],
+    config: AtlasConfig,
+    store: Store,
+    *,
+    fresh: bool,
+    workers: int,
+    advance: Advance | None,
+) -> dict[tuple[str, Around], MixerFacts]:
+    """Rows that several processes have computed; none where few are missing. One that failed is left to the caller."""
+    missing = [
+        Row(kind.name, around, config, fresh)
+        for kind in kinds
+        for around in config.around
+        if fresh or not _is_kept(kind, around, config, store)
+    ]
+    workers = min(workers, len(missing) // ROWS_OF_A_PROCESS)
+    if workers < 2:
+        return {}
+    tasks = {f"{row.name} ({row.around})": row for row in missing}
+    found = dict[tuple[str, Around], MixerFacts]()
+    for done in run(compute_row, [Task(key, row) for key, row in tasks.items()], workers=workers):
+        if done.value is not None:
+            found[tasks[done.key].name, tasks[done.key].around] = done.value
+        if advance is not None:
+            advance(len(found), len(kinds) * len(config.around), done.key)
+    return found
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
+
+
 class AtlasExtras(TypedDict):
     """What the command line gives the study besides its configuration."""
 
     fresh: bool
+    workers: int
 
 
 @contextmanager
 def atlas_extras(config: AtlasConfig, view: AtlasView, output: Path | None) -> Iterator[AtlasExtras]:
-    """Whether kept rows are used."""
-    yield {"fresh": view.fresh}
+    """Whether kept rows are used, and how many processes compute the others."""
+    yield {"fresh": view.fresh, "workers": view.workers or _processors()}
 
 
 def chosen(only: Sequence[str]) -> list[LayerKind]:
@@ -102,10 +165,7 @@ def mixer_of(
 ) -> MixerFacts:
     """The facts of one layer, computed or as they were kept."""
     tokens = kind.tokens or config.tokens
-    asked: dict[str, JsonValue] = {
-        **{"name": kind.name, "around": around, "tokens": tokens, "dim": config.dim, "seed": config.seed},
-        "source": source_digest(),
-    }
+    asked = _asked(kind, around, config)
 
     def compute() -> LayerFacts:
         with threads_for(tokens * config.dim):
@@ -131,6 +191,20 @@ def mixer_of(
         computes=kind.sentence,
         source=None if kind.ref is None else str(kind.ref),
     )
+
+
+def _asked(kind: LayerKind, around: Around, config: AtlasConfig) -> dict[str, JsonValue]:
+    """What a kept row is known by."""
+    tokens = kind.tokens or config.tokens
+    return {
+        **{"name": kind.name, "around": around, "tokens": tokens, "dim": config.dim, "seed": config.seed},
+        "source": source_digest(),
+    }
+
+
+def _is_kept(kind: LayerKind, around: Around, config: AtlasConfig, store: Store) -> bool:
+    place = store.folder("atlas", _asked(kind, around, config))
+    return place is not None and (place / "result.json").exists()
 
 
 def cache_folder() -> Path | None:

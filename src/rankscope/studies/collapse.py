@@ -34,7 +34,7 @@ def collapse(
 
     Give a ``CollapseConfig``, or its fields: ``rs.collapse(layers=6, masks=("full", "causal"))``.
     """
-    config = _check_config(CollapseConfig.from_call(config, **fields))
+    config = check_config(CollapseConfig.from_call(config, **fields))
     rows, measure = RowBuilder(), _measure_split if config.split else _measure
     cells = len(config.norms) * len(config.masks) * len(config.variants) * len(config.seeds)
     cells *= len(config.widths)
@@ -58,7 +58,7 @@ def collapse(
     )
 
 
-def _check_config(config: CollapseConfig) -> CollapseConfig:
+def check_config(config: CollapseConfig) -> CollapseConfig:
     """The configuration with names in full and defaults written out; an error unless every network can be run here."""
     measures = [find_measure(name) for name in config.measures]
     for measure in measures:

@@ -2,11 +2,13 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -14,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
 from rankscope.core.registry import unknown_name
-from rankscope.errors import ConfigError, FileError
+from rankscope.errors import ConfigError, FileError, Option, options
 from rankscope.findings.base import Finding
 from rankscope.findings.compare import (
     LAST_SHOWN,
@@ -27,11 +29,13 @@ from rankscope.findings.compare import (
     Comparison,
     End,
     LastNumber,
+    LimitOutcome,
     Only,
     Series,
     TrendLine,
     by_size,
 )
+from rankscope.findings.scan import ScanFinding
 from rankscope.measures import DEFAULTS, MEASURES
 from rankscope.results import Outcome, Table, provenance
 from rankscope.results.statistics import (
@@ -55,6 +59,7 @@ from rankscope.studies.compared_models import (
     refuse_idle_beside_results,
     refuse_mixed,
     scan_models,
+    settled_checkpoints,
 )
 from rankscope.studies.inputs import CallInputs
 from rankscope.studies.rows import run_id
@@ -67,6 +72,9 @@ KEY = ("stack", "layer", "site", "head", "measure", "definition")
 
 AT_LAYER, AT_LAST = "layer", "last block"
 """What the column ``at`` holds: the same layer of both, or the last block of each where the depths differ."""
+
+LOOKED_AGAIN = 1.0
+"""Seconds between two looks at a run that is followed."""
 
 VISIBLE = 1e-3
 """A change below this part of a number (of a cosine: below this) does not show in the three digits that are printed."""
@@ -106,6 +114,8 @@ def compare(
     call: Call | None = None,
     tokenizer: Any = None,
     config: CompareConfig | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    save: Callable[[CompareFinding], object] | None = None,
     advance: Advance | None = None,
     **fields: Any,
 ) -> CompareFinding:
@@ -139,7 +149,56 @@ def compare(
     if live and asked.scans:
         raise ConfigError("scans were given twice: as arguments and as the field scans; leave one out")
     objects = CallInputs(texts=texts, images=images, audio=audio, inputs=inputs, call=call)
-    sides = _select(_read_sides(live or asked.scans, asked, objects, tokenizer, advance), asked)
+    read = partial(_read_sides, live or asked.scans, asked, objects, tokenizer, advance, folder)
+    keep = save or (lambda found: None if folder is None else found.save_into(folder))
+    if not asked.follow:
+        found = _compared(*read(), asked)
+        keep(found)
+        return found
+    followed = (live or asked.scans)[0] if len(live or asked.scans) == 1 else None
+    if folder is None or not isinstance(followed, str | os.PathLike):
+        raise ConfigError(
+            Option("follow"),
+            " goes on with one folder of checkpoints; name it alone, and a folder: ",
+            Option("output"),
+        )
+    return _followed(Path(followed).expanduser(), read, asked, keep)
+
+
+def _followed(
+    run: Path,
+    read: "Callable[[], tuple[list[ScanSide], tuple[LimitOutcome, ...]]]",
+    asked: CompareConfig,
+    keep: Callable[[CompareFinding], object],
+) -> CompareFinding:
+    """The comparison again whenever a checkpoint is new, until a limit is crossed or nothing new appears."""
+    found: CompareFinding | None = None
+    seen, since = -1, time.monotonic()
+    try:
+        while True:
+            many = settled_checkpoints(run)
+            if many > max(seen, 1):
+                found, seen, since = _compared(*read(), asked), many, time.monotonic()
+                keep(found)
+                if any(one.outcome == "crossed" for one in found.limits):
+                    return found
+            if asked.idle is not None and time.monotonic() - since > asked.idle:
+                break
+            time.sleep(LOOKED_AGAIN)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped following; what was found so far is in the folder") from None
+    if found is None:
+        raise FileError(
+            f"no two checkpoints appeared in {str(run)!r}; name the folder of a run that writes some"
+        )
+    return found
+
+
+def _compared(
+    sides: "list[ScanSide]", limits: tuple[LimitOutcome, ...], asked: CompareConfig
+) -> CompareFinding:
+    """What changed between the sides."""
+    sides = _select(sides, asked)
     asked = asked.model_copy(update={"scans": tuple(side.name for side in sides)})
     differences = pl.concat([_differences(sides[0], side) for side in sides[1:]])
     if not differences.height:
@@ -158,8 +217,9 @@ def compare(
             only=tuple(one for side in sides[1:] for one in _only(sides[0], side)),
         ),
         ends=tuple(_end_changes(sides, places)),
-        lasts=tuple(_last_numbers(sides, rows)),
+        lasts=tuple(_last_numbers(sides, rows, asked.alpha)),
         trend=_series(sides, places, alpha=asked.alpha) if len(sides) > 2 else None,
+        limits=limits,
         definitions={name: words for side in sides for name, words in side.definitions.items()},
         table=Table(
             frame=rows.with_columns(pl.lit(run_id(asked)).alias("run")),
@@ -281,18 +341,26 @@ class ScanSide:
 
 
 def _read_sides(
-    scans: Sequence[Any], config: CompareConfig, given: CallInputs, tokenizer: Any, advance: Advance | None
-) -> list[ScanSide]:
-    """The sides of a comparison: saved scans are read, models are scanned, all alike."""
-    whole = listed_scans(scans)
+    scans: Sequence[Any],
+    config: CompareConfig,
+    given: CallInputs,
+    tokenizer: Any,
+    advance: Advance | None,
+    folder: str | os.PathLike[str] | None,
+) -> "tuple[list[ScanSide], tuple[LimitOutcome, ...]]":
+    """The sides of a comparison, and limits they cross: saved scans are read, models are scanned, all alike."""
+    whole = listed_scans(scans, config.every, is_settled=config.follow)
     refuse_mixed(whole)
     if not whole or not is_model(whole[0].what):
         refuse_idle_beside_results(config, given, tokenizer)
+        idle = [name for name in ("follow", "fail_if") if name in config.explicit]
+        if idle:
+            raise ConfigError(*options(idle), " needs models, which are scanned; these are saved scans")
         sides = sides_of([one.what for one in whole], advance)
         steps = [one.step for one in whole]
         if len(sides) == len(whole) and all(side.step is None for side in sides):
             sides = [replace(side, step=step) for side, step in zip(sides, steps, strict=True)]
-        return sides
+        return sides, ()
     if len(whole) < 2:
         raise ConfigError(
             f"a comparison needs two models or more, got {os.fspath(whole[0].what)!r} alone; name another one, or a "
@@ -300,9 +368,26 @@ def _read_sides(
             if isinstance(whole[0].what, str | os.PathLike)
             else "a comparison needs two models or more, got one; give another one"
         )
-    found = scan_models(whole, config, given, tokenizer, advance)
-    named = zip(sides_of(found), names_of(whole, found), whole, strict=True)
-    return [replace(side, name=name, step=one.step) for side, name, one in named]
+    found = scan_models(whole, config, given, tokenizer, advance, folder)
+    names = names_of(whole, found)
+    named = zip(sides_of(found), names, whole, strict=True)
+    limits = tuple(_limits(config, names, found))
+    return [replace(side, name=name, step=one.step) for side, name, one in named], limits
+
+
+def _limits(
+    config: CompareConfig, names: Sequence[str], found: Sequence[ScanFinding]
+) -> Iterator[LimitOutcome]:
+    """The limits that a model crosses, or that cannot be decided in it."""
+    for name, one in zip(names, found, strict=True):
+        for condition in config.conditions:
+            outcome = one.decided(condition).outcome
+            if outcome is not Outcome.CLEAR:
+                said: Literal["crossed", "undecided"] = (
+                    "crossed" if outcome is Outcome.CROSSED else "undecided"
+                )
+                text = condition.text(one.definition_of(condition.measure))
+                yield LimitOutcome(scan=name, condition=text, outcome=said)
 
 
 def sides_of(scans: Sequence[Scannable], advance: Advance | None = None) -> list[ScanSide]:
@@ -803,20 +888,26 @@ def _end_changes(sides: Sequence[ScanSide], found: Sequence[Places]) -> Iterator
             )
 
 
-def _last_numbers(sides: Sequence[ScanSide], rows: pl.DataFrame) -> Iterator[LastNumber]:
-    """Rank, residual ratio and cosine after the last block of every stack of every scan."""
+def _last_numbers(sides: Sequence[ScanSide], rows: pl.DataFrame, alpha: float) -> Iterator[LastNumber]:
+    """Rank, residual ratio and cosine after the last block of every stack of every scan.
+
+    These few are asked about before anything is looked at, so they are tested on their own, with Bonferroni's factor
+    for as many as there are, and not as some among hundreds.
+    """
     measured = {one for side in sides for one in side.cells.filter(pl.col("site") == "block")["definition"]}
     chosen = [next(one for one in group if one in measured) for group in LAST_SHOWN if measured & {*group}]
-    for definition in chosen or sorted(measured)[:1]:
+    chosen = chosen or sorted(measured)[:1]
+    many = len(chosen) * sum(len(side.stacks) for side in sides[1:])
+    for definition in chosen:
         for side in sides:
             for stack in side.stacks:
-                found = _last_number(sides[0], side, stack, definition, rows)
+                found = _last_number(sides[0], side, stack, definition, rows, alpha / max(many, 1))
                 if found is not None:
                     yield found
 
 
 def _last_number(
-    base: ScanSide, side: ScanSide, stack: str, definition: str, rows: pl.DataFrame
+    base: ScanSide, side: ScanSide, stack: str, definition: str, rows: pl.DataFrame, alpha: float
 ) -> LastNumber | None:
     layer = side.depth(stack)
     here = (pl.col("stack") == stack) & (pl.col("site") == "block") & pl.col("head").is_null()
@@ -841,8 +932,30 @@ def _last_number(
         resolved=mean is not None and floor is not None and abs(mean) > floor,
         change=change,
         beyond_rounding=None if change is None else row["floor"] is not None and abs(change) > row["floor"],
-        significant=row.get("significant"),
+        significant=_is_beyond_chance(
+            Difference(**{name: row.get(name) for name in Difference._fields}), texts, alpha
+        ),
     )
+
+
+class Difference(NamedTuple):
+    """What a row says about how far a number moved."""
+
+    significant: bool | None
+    paired: bool | None
+    z: float | None
+    change: float | None
+    floor: float | None
+
+
+def _is_beyond_chance(one: Difference, texts: int, alpha: float) -> bool | None:
+    """Whether one number that was asked about moved, by its differences text by text; else what its row says."""
+    is_asked = one.significant is False and one.paired and one.z is not None and one.change is not None
+    if not is_asked or abs(one.change or 0.0) <= (one.floor or 0.0):
+        return one.significant
+    freedom = np.array([texts - 1.0])
+    p = p_values(np.array([one.z]), Error(size=np.ones(1), freedom=freedom))
+    return bool(p[0] <= alpha)
 
 
 def _series(sides: Sequence[ScanSide], ends_found: Sequence[Places], *, alpha: float) -> Series:

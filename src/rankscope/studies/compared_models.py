@@ -1,10 +1,14 @@
 """Models in place of saved scans: each is scanned alike, one after the other; a folder of checkpoints is a series."""
 
+import hashlib
+import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -15,9 +19,10 @@ from rankscope.findings.asked import Inputs, ModelLoading
 from rankscope.findings.compare import CompareConfig
 from rankscope.findings.scan import ScanFinding
 from rankscope.sources import Loaded, Seen
-from rankscope.sources.texts import read_texts
+from rankscope.sources.text_files import read_texts
 from rankscope.studies.inputs import CallInputs
 from rankscope.studies.scan import scan
+from rankscope.work import Entry, Ledger, task_key
 
 Advance = Callable[[int, int], None]
 
@@ -47,13 +52,22 @@ def is_model(one: object) -> bool:
     return isinstance(one, nn.Module | Loaded | Seen)
 
 
-def listed_scans(given: Sequence[Any]) -> list[Compared]:
-    """What is compared, in order, with folders of checkpoints or of saved scans opened."""
+def listed_scans(
+    given: Sequence[Any], every: int | None = None, *, is_settled: bool = False
+) -> list[Compared]:
+    """What is compared, in order, with folders of checkpoints or of saved scans opened.
+
+    Of a folder ``every`` so many are taken, and the last. ``is_settled`` leaves out what was written to just now.
+    """
     found = list[Compared]()
     for one in given:
         folder = Path(one).expanduser() if isinstance(one, str | os.PathLike) else None
         is_series = folder is not None and folder.is_dir() and _is_series(folder, given)
-        found += series_of(folder) if folder is not None and is_series else [Compared(what=one)]
+        if folder is None or not is_series:
+            found.append(Compared(what=one))
+            continue
+        series = series_of(folder, is_settled=is_settled)
+        found += series if every is None else [*series[:-1:every], series[-1]]
     return found
 
 
@@ -62,9 +76,9 @@ def _is_series(folder: Path, given: Sequence[Any]) -> bool:
     return not _is_checkpoint(folder) or (len(given) == 1 and len(_checkpoints(folder)) > 1)
 
 
-def series_of(folder: Path) -> list[Compared]:
+def series_of(folder: Path, *, is_settled: bool = False) -> list[Compared]:
     """The checkpoints in a folder, or the scans saved in it, by the numbers in their names: 500 before 1000."""
-    models = _checkpoints(folder)
+    models = [one for one in _checkpoints(folder) if not is_settled or _age(one) > SETTLED]
     results = (
         [] if models else [one for one in folder.iterdir() if one.suffix.lower() in RESULTS and one.is_file()]
     )
@@ -96,6 +110,23 @@ def _is_checkpoint(folder: Path) -> bool:
         return any(one.name == "config.json" or one.name.endswith(WEIGHTS) for one in folder.iterdir())
     except OSError as error:
         raise FileError(f"cannot read the folder {str(folder)!r}: {error.strerror or error}") from error
+
+
+SETTLED = 5.0
+"""Seconds after the last write to a checkpoint, before it counts as whole while a run goes on."""
+
+
+def settled_checkpoints(folder: Path) -> int:
+    """How many checkpoints of a run are whole."""
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {str(folder)!r} to follow; name the folder of a run")
+    return sum(_age(one) > SETTLED for one in _checkpoints(folder))
+
+
+def _age(folder: Path) -> float:
+    """Seconds since something was written into a folder."""
+    times = [one.stat().st_mtime for one in (folder, *folder.iterdir())]
+    return time.time() - max(times)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -153,14 +184,21 @@ def scan_models(
     given: CallInputs,
     tokenizer: Any = None,
     advance: Advance | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> list[ScanFinding]:
-    """A scan of every model, of the same inputs, with texts cut to the same number of tokens."""
+    """A scan of every model, of the same inputs, with texts cut to the same number of tokens.
+
+    With a folder each scan is kept there when it is done, and is not made again.
+    """
     _refuse_repeats(models)
     given = _readable_again(given, config)
-    found = [
-        _scanned(one, config, given, tokenizer, _part_of(advance, at, len(models)))
-        for at, one in enumerate(models)
-    ]
+    if folder is None:
+        found = [
+            _scanned(one, config, given, tokenizer, _part_of(advance, at, len(models)))
+            for at, one in enumerate(models)
+        ]
+    else:
+        found = _kept_scans(models, config, given, tokenizer, advance, Path(folder))
     cuts = [one.scan.cut_to for one in found if one.scan.cut_to is not None]
     least = min(cuts, default=None)
     for at, one in enumerate(models):  # a model with fewer positions than the others cuts texts for all
@@ -169,6 +207,60 @@ def scan_models(
             shorter = config.model_copy(update={"max_tokens": least})
             found[at] = _scanned(one, shorter, given, tokenizer, None)
     return found
+
+
+def _kept_scans(
+    models: Sequence[Compared],
+    config: CompareConfig,
+    given: CallInputs,
+    tokenizer: Any,
+    advance: Advance | None,
+    folder: Path,
+) -> list[ScanFinding]:
+    """The scans, each from the ledger of the folder where it is there, and written there when it is made."""
+    objects = {name: getattr(given, name) for name in given.kinds}
+    names = {name: os.fspath(one) for name, one in objects.items() if isinstance(one, str | os.PathLike)}
+    if len(names) < len(objects) or tokenizer is not None or not all(_is_folder(one.what) for one in models):
+        raise ConfigError(
+            "a folder keeps scans of checkpoints that are named, of inputs that are named; give names of files"
+        )
+    for one in models:
+        if folder.resolve().is_relative_to(Path(one.what).expanduser().resolve().parent):
+            raise ConfigError(
+                f"the folder {str(folder)!r} is in the run itself, which is only read; name another one"
+            )
+    shared = {
+        name: value for name, value in config.model_dump(mode="json").items() if _is_shared(config, name)
+    }
+    asked = shared | {"measures": sorted({*config.measures, *(one.measure for one in config.conditions)})}
+    read = [one for one in (*config.read_files, *names.values()) if one and Path(one).is_file()]
+    asked |= names | {"contents": [hashlib.sha256(Path(one).read_bytes()).hexdigest() for one in read]}
+    found = list[ScanFinding]()
+    with Ledger.open(folder, kind="compare", asked=asked) as ledger:
+        ledger.forget(ledger.damaged())
+        for at, one in enumerate(models):
+            key = _checkpoint_key(Path(one.what).expanduser())
+            if key not in ledger:
+                made = _scanned(one, config, given, tokenizer, _part_of(advance, at, len(models)))
+                ledger.record([Entry(key, part=made.to_json().encode())])
+            found.append(_loaded(ledger.read(key)))
+    return found
+
+
+def _checkpoint_key(folder: Path) -> str:
+    """A checkpoint by its name and its files, so that one that was written again is scanned again."""
+    files = sorted(
+        (one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in folder.iterdir() if one.is_file()
+    )
+    return task_key({"folder": str(folder.resolve()), "files": json.loads(json.dumps(files))})
+
+
+def _loaded(part: bytes) -> ScanFinding:
+    """A scan that was kept."""
+    with TemporaryDirectory(prefix="rankscope-compare-") as made:
+        path = Path(made) / "scan.json"
+        path.write_bytes(part)
+        return ScanFinding.load(path)
 
 
 def _scanned(
@@ -184,11 +276,11 @@ def _scanned(
     named = {kind.name: getattr(config, kind.name) for kind in fields(CallInputs)}
     inputs = {name: own if (own := getattr(given, name)) is not None else named[name] for name in named}
     try:
-        return scan(
+        found: ScanFinding = scan(
             one.what,
             **inputs,
             tokenizer=tokenizer,
-            measures=config.measures,
+            measures=tuple(dict.fromkeys((*config.measures, *(one.measure for one in config.conditions)))),
             advance=advance,
             **shared,
         )
@@ -197,6 +289,7 @@ def _scanned(
         if name.strip("'") in str(error):
             raise
         raise error.with_more(f" (while scanning {name})") from error
+    return found
 
 
 def _part_of(advance: Advance | None, place: int, models: int) -> Callable[[int, int | None], None] | None:

@@ -13,9 +13,17 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rankscope.errors import ConfigError, NotTranslated, NotUnderstood, RankscopeError, ShapeError
+from rankscope.errors import (
+    ConfigError,
+    NotTranslated,
+    NotUnderstood,
+    Option,
+    RankscopeError,
+    ShapeError,
+    is_out_of_memory,
+)
 from rankscope.findings.diagnose import DiagnoseConfig, DiagnoseFinding, Start
 from rankscope.findings.laws import Laws
 from rankscope.findings.mechanism import Cause, Mechanism
@@ -31,8 +39,10 @@ from rankscope.probe.run import own_words
 from rankscope.probe.training_loss import chosen_loss
 from rankscope.results.table import Columns, Table, provenance
 from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
+from rankscope.sources.arguments import tensors_in
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
+from rankscope.sources.live import run_batch
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
@@ -58,6 +68,8 @@ from rankscope.studies.subjects import EmbeddedTexts, feeds_of, memory_words
 from rankscope.studies.trial import trial, with_trial
 from rankscope.wiring import laws
 from rankscope.wiring.fresh import is_fresh
+from rankscope.wiring.rest import at_rest
+from rankscope.wiring.skips import line_of_skip
 
 Advance = Callable[[int, int | None], None]
 """Told after every part how many of how many are done."""
@@ -128,7 +140,10 @@ def diagnose(
     own = load_loss(config.loss) if config.loss is not None else cast("LossFn | None", loss)
     with memory_words("diagnosis", ADVICE):
         try:
-            return _diagnosed(_patient(model, config, given, tokenizer, own), advance)
+            patient = _patient(model, config, given, tokenizer, own)
+            if own is not None:
+                patient = replace(patient, loss=_fitting(own, patient))
+            return _diagnosed(patient, advance)
         except ShapeError as error:
             alone = _by_laws_alone(model, config, given, own, first_line(error))
             if alone is None or not alone.causes:
@@ -201,6 +216,8 @@ def _patient(
     batches = tuple(islice(chosen.batches, MOST_BATCHES))
     if not batches:
         raise ConfigError("no text was given; a diagnosis needs at least one")
+    if any(value.numel() == 0 for value in batches[0].inputs.values()):
+        raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
     with own_words(ready.model, batches[0]):
         check_order(unwrapped(ready.model), layout, batches[0])
         layout = in_one_stream(unwrapped(ready.model), layout, batches[0])
@@ -216,6 +233,53 @@ def _patient(
         loss=loss,
         fresh=is_fresh(unwrapped(ready.model)),
     )
+
+
+def _fitting(loss: LossFn, patient: _Patient) -> LossFn:
+    """The loss as it can be called: with the model and a batch, or with what the model itself takes.
+
+    An error where it takes neither, or is no number although the model puts out numbers.
+    """
+    model, batch = patient.model, patient.few[0]
+    failures = list[str]()
+    for form in (_as_batch, _as_inputs):
+        try:
+            with at_rest(model):
+                found: object = loss(model, form(batch))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            failures.append(f"{type(error).__name__}: {first_line(error)}")
+            continue
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise ConfigError(
+                f"the loss returned {type(found).__name__} and not one number; return a tensor with one"
+            )
+        if not bool(found.isfinite()) and _is_finite(model, batch):
+            raise ConfigError(
+                f"the loss is {float(found)} at once, although the model puts out numbers; give a loss that is a "
+                "number, or leave it out"
+            )
+        return loss if form is _as_batch else lambda model, batch: loss(model, _as_inputs(batch))
+    raise ConfigError(
+        f"the loss failed with {failures[0]}; it is called with the model and a batch, "
+        "as in model(**batch.inputs), or with what the model takes"
+    )
+
+
+def _as_batch(batch: Batch) -> Batch:
+    return batch
+
+
+def _as_inputs(batch: Batch) -> Any:
+    """What the model takes: the one tensor of a call, or all of them by name."""
+    return next(iter(batch.inputs.values())) if len(batch.inputs) == 1 else dict(batch.inputs)
+
+
+def _is_finite(model: nn.Module, batch: Batch) -> bool:
+    with at_rest(model):
+        found = [one for one in tensors_in(run_batch(model, batch)) if one.is_floating_point()]
+    return all(bool(one.isfinite().all()) for one in found)
 
 
 def _few(model: nn.Module, batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
@@ -260,6 +324,8 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         if tree is not None and fed is not None and (is_ill or (isinstance(probe, Probe) and probe.stuck)):
             treated = _treated(patient, tree, fed, found)
         step()
+    if "scan" not in config.only and wired is None and found is None and not isinstance(probe, Probe):
+        raise _nothing_run(probe, obstacle)
     return DiagnoseFinding(
         model=patient.ready.name,
         fresh=patient.fresh,
@@ -270,7 +336,7 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         copies_of_torch=_copies_of_torch(patient, wired),
         translated=tree is not None,
         obstacle=obstacle,
-        mechanism=None if found is None else _with_lines(found, treated),
+        mechanism=None if found is None else _with_skips(patient, _with_lines(found, treated)),
         start=_start(patient) if is_ill and not patient.fresh else None,
         probe=probe if isinstance(probe, Probe) else None,
         no_probe=probe if isinstance(probe, NotProbed) else None,
@@ -280,6 +346,15 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         asked=config.only,
         table=_table(patient, scanned, wired),
     )
+
+
+def _nothing_run(probe: Probe | NotProbed | None, obstacle: str) -> ConfigError:
+    """The error where none of the parts that were asked for could be had."""
+    said = [f"the model could not be read as a tree of parts: {obstacle}"] if obstacle else []
+    said += (
+        [probe.sentence[0].lower() + probe.sentence[1:].rstrip(".")] if isinstance(probe, NotProbed) else []
+    )
+    return ConfigError(f"{'; '.join(said)}; ask for other parts with ", Option("only", "scan,laws"))
 
 
 def _table(patient: _Patient, scanned: ScanFinding | None, wired: Laws | None) -> Table:
@@ -379,6 +454,27 @@ def _with_lines(found: Mechanism, treated: Remedies | None) -> Mechanism:
         return cause if line is None or cause.line is not None else cause.model_copy(update={"line": line})
 
     return found.model_copy(update={"causes": tuple(map(placed, found.causes))})
+
+
+def _with_skips(patient: _Patient, found: Mechanism) -> Mechanism:
+    """The same with the lines at which skips are missing."""
+
+    def line(block: int | None, site: str | None) -> str | None:
+        part = site if site in ("attention", "mlp") else "attention"
+        known = line_of_skip(patient.model, patient.few[0], patient.layout, block or 1, part)
+        return None if known is None else f"{known.told.file}:{known.told.number}"
+
+    causes = tuple(
+        one.model_copy(update={"line": line(one.block, one.site)})
+        if one.name == "no-skip" and one.line is None
+        else one
+        for one in found.causes
+    )
+    notes = tuple(
+        one.model_copy(update={"line": line(one.block, one.site)}) if one.name == "no-skip" else one
+        for one in found.observations
+    )
+    return found.model_copy(update={"causes": causes, "observations": notes})
 
 
 def _start(patient: _Patient) -> Start | None:

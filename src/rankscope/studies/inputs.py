@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from rankscope.errors import ConfigError, Option
+from rankscope.errors import ConfigError, Option, RankscopeError
 from rankscope.findings import asked
 from rankscope.findings.reading import DecoderInputs, TokensRead
 from rankscope.findings.ways import LOADED, READING, refuse_idle, refuse_unread
 from rankscope.network import Network, Spec
+from rankscope.probe.run import own_words
 from rankscope.sources import (
     Batch,
     Layout,
@@ -39,12 +40,14 @@ from rankscope.sources import (
     tokens_per_text,
 )
 from rankscope.sources.axes import as_read
-from rankscope.sources.begin_token import TEXTS, missing_begin
+from rankscope.sources.begin_token import TEXTS, BeginTrial, begin_trial, missing_begin
 from rankscope.sources.calls import Calls, given_calls
+from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.loading import way_of
 from rankscope.sources.seen import Call
 from rankscope.sources.structure import Blocks, block_paths
 from rankscope.sources.taps import unwrapped
+from rankscope.sources.texts import TextCounts
 from rankscope.sources.translation import Translation
 
 SAMPLE_TEXTS = 16
@@ -52,6 +55,14 @@ SAMPLE_TEXTS = 16
 
 
 Verb = TypeVar("Verb", bound=asked.Model)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Some texts of a corpus, and how many stand before them: what is said of all of them is said of the first ones."""
+
+    texts: tuple[str, ...]
+    before: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +204,8 @@ class MeasuredBatches:
     read: object = None  # the reader itself, where ``batches`` only pass on what it reads
     told: tuple[str, ...] = ()  # what there was to say before the first text
 
+    begin: BeginTrial | None = None  # what is to be run beside them, of a model that is read block by block
+
     draws: bool = False
     """Whether something of it is drawn at random."""
 
@@ -204,6 +217,12 @@ class MeasuredBatches:
         return (*self.told, *getattr(self.read or self.batches, "notes", ()))
 
     @property
+    def counts(self) -> TextCounts:
+        """What became of texts so far, where texts are what is read."""
+        found: TextCounts = getattr(self.read or self.batches, "counts", TextCounts())
+        return found
+
+    @property
     def stamp(self) -> str:
         """The source, and what tells it from another one of its name.
 
@@ -212,13 +231,13 @@ class MeasuredBatches:
         if isinstance(self.given, list | tuple):
             marks = [str(one) for one in self.given]
         elif isinstance(self.given, str | os.PathLike):
-            marks = list(_marks(Path(self.given).expanduser()))
+            marks = list(marks_of(Path(self.given).expanduser()))
         else:
             marks = []
         return f"{self.tokens.inputs} {hashlib.blake2b(repr(marks).encode(), digest_size=16).hexdigest()}"
 
 
-def _marks(path: Path) -> Iterator[str]:
+def marks_of(path: Path) -> Iterator[str]:
     """Name, size and time of a file, or of every file of a folder."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -247,7 +266,13 @@ def recording_of(model: nn.Module, given: CallInputs) -> nn.Module | Seen:
 def found_layout(model: nn.Module, blocks: Blocks | None, given: CallInputs) -> Layout:
     """The layout of a model; where names and structure do not show it, what one of the calls that were given shows."""
     first = None if blocks is not None else _first_call(model, given)
-    return layout_of(model, blocks=blocks, batch=first)
+    try:
+        return layout_of(model, blocks=blocks, batch=first)
+    except RankscopeError:
+        if first is not None:  # a model that cannot run shows no blocks: then that is what is wrong
+            with own_words(model, first), quiet(model):
+                run_batch(model, first)
+        raise
 
 
 def _first_call(model: nn.Module, given: CallInputs) -> Batch | None:
@@ -303,9 +328,11 @@ def chosen_inputs(
         made = replace(made, tokens=example)
     if is_default:
         made = replace(made, tokens=made.tokens.model_copy(update={"no_tokenizer": True}))
-    if kind in ("texts", "random_tokens"):
+    if kind in ("texts", "random_tokens") and loaded.promises is None:  # all of transformers read texts first
         ids = as_read(unwrapped(loaded.model), layout, made.batches)
-        made = _with_pictures(replace(made, batches=ids, read=made.batches), loaded, seed)
+        made = replace(made, batches=ids, read=made.batches)
+    if kind in ("texts", "random_tokens"):
+        made = _with_pictures(made, loaded, seed)
     made = _with_decoder(made, loaded, kind, getattr(given, kind, None))
     if not (made.draws or config.draws or loaded.weights == "initial"):
         refuse_idle(
@@ -360,6 +387,9 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Measured
         )
     total: int | None
     read: Iterable[str]
+    before = 0
+    if isinstance(texts, Passage):
+        texts, before = texts.texts, texts.before
     if texts is None:
         read = islice(loaded.texts or sample_texts(), SAMPLE_TEXTS)
         total, source = min(SAMPLE_TEXTS, len(loaded.texts or sample_texts())), "the bundled sample"
@@ -369,7 +399,8 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Measured
         total, source = (len(texts), "a list") if isinstance(texts, list | tuple) else (None, str(texts))
     read = iter(read)
     few = list(islice(read, TEXTS))
-    begin = missing_begin(loaded, few)
+    by_blocks = loaded.promises is not None  # then nothing can be run yet
+    begin = None if before or by_blocks else missing_begin(loaded, few)
     most = tokens_per_text(config.max_tokens, loaded.max_tokens)
     return MeasuredBatches(
         batches=text_batches(
@@ -379,12 +410,14 @@ def _texts(loaded: Loaded, config: asked.Inputs, texts: Any, _: int) -> Measured
             max_tokens=most,
             special=config.special,
             takes=loaded.takes,
+            first=before + 1,
         ),
         total=total,
         tokens=TokensRead(
             inputs=source, read="texts", special_measured=config.special == "keep", cut_to=most
         ),
         told=() if begin is None else (begin,),
+        begin=begin_trial(loaded, few) if by_blocks else None,
     )
 
 
@@ -466,7 +499,7 @@ def _with_pictures(inputs: MeasuredBatches, loaded: Loaded, seed: int) -> Measur
             yield batch.joined(drawn)
 
     tokens = inputs.tokens.model_copy(update={"inputs": f"{inputs.tokens.inputs}, with sample images"})
-    return replace(inputs, batches=batches(), tokens=tokens, draws=True)
+    return replace(inputs, batches=batches(), read=inputs.read or inputs.batches, tokens=tokens, draws=True)
 
 
 def _needs_both(loaded: Loaded) -> bool:

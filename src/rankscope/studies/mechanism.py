@@ -63,7 +63,7 @@ from rankscope.network import (
     with_unit_gains,
     without_biases,
 )
-from rankscope.network.cures import bias_sites, equal_layers, unshared, with_pre_norm
+from rankscope.network.cures import bare_sublayers, bias_sites, equal_layers, unshared, with_pre_norm
 from rankscope.network.foreign import Foreign
 from rankscope.network.masking import allowed_keys
 from rankscope.network.seeds import weight_axes
@@ -88,7 +88,8 @@ COLD = 0.05
 """The temperature that makes attention read few keys."""
 
 MOSTLY = 0.75
-"""A site is named where it makes this part of a cause."""
+"""A site is named where it makes this part of a cause, a block where undoing the cause there alone gives back this part
+of what undoing it everywhere does: in two blocks of one fault each gives back about a half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -439,7 +440,7 @@ def _explained(
         error=_finite(means.error),
         equal_layers=clones,
         causes=causes,
-        observations=tuple(_notes(means)),
+        observations=(*_missing_skips(runs[0].network, causes), *_notes(means)),
         sums=tuple(_sum_value(means, place) for place in range(len(means.sums))),
         contributions=tuple(_contributions(means)),
         price=_finite(price),
@@ -764,7 +765,7 @@ def _recovered(
     """The cause with what the network ends at when it alone is undone.
 
     Where all blocks have the same fault, the first or the last may make more than half of the fall: a block is named
-    only if undoing the cause there gives back at least half of what undoing it everywhere does.
+    only if undoing the cause there gives back most of what undoing it everywhere does.
     """
     if cause.cure is None or not runs:
         return cause
@@ -776,7 +777,7 @@ def _recovered(
     if whole.recovered is None or found.recovered is None:
         return found
     alike = cause.name == "no-skip" and not any(one.has_skip for one in means.about)
-    return whole if alike or found.recovered < 0.5 * whole.recovered else found
+    return whole if alike or found.recovered < MOSTLY * whole.recovered else found
 
 
 def _everywhere(cause: Cause, means: _Means, *, clones: bool) -> Cause:
@@ -830,6 +831,16 @@ def last_log_ratio(run: Run, keep: Tensor | None = None) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------------------- notes
+
+
+def _missing_skips(network: Network, causes: Sequence[Cause]) -> Iterable[Note]:
+    """Blocks that have a sublayer without a skip where most blocks have skips around all of theirs; what has no skip
+    by design lacks it in most blocks, and where that made tokens equal it is a cause."""
+    bare = bare_sublayers(network)
+    if not bare or 2 * len(bare) >= len(network.blocks) or any(one.name == "no-skip" for one in causes):
+        return
+    block, site = next(iter(bare.items()))
+    yield Note(name="no-skip", count=len(bare), block=block, site=site)
 
 
 def _notes(means: _Means) -> Iterable[Note]:

@@ -34,6 +34,7 @@ from rankscope.sources.family import Layout, Stack
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.plain_run import plain_run
+from rankscope.sources.safety import first_line
 from rankscope.sources.taps import plain_code, unwrapped
 from rankscope.studies.response import mean_row
 
@@ -445,4 +446,4 @@ def probed(
     except Exception as error:
         if is_out_of_memory(error):
             return NotProbed(declined="memory")
-        return NotProbed(declined="failed", obstacle=type(error).__name__)
+        return NotProbed(declined="failed", obstacle=f"{type(error).__name__}: {first_line(error)}")

@@ -61,6 +61,7 @@ from rankscope.network.foreign import Foreign
 from rankscope.network.parts import leaves
 from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock
+from rankscope.split.consensus import factor_near
 from rankscope.studies.blame import measured_tokens
 from rankscope.studies.probe import LR, STEPS, GraftTrainee, TreeTrainee, probed
 from rankscope.studies.response import Change, Moves, log_ratio, moves_of, passed, predicted
@@ -82,6 +83,9 @@ LEAST_FALL = 0.1
 MAP_KINDS: tuple[Kind, ...] = ("temperature", "qk-norm", "mask")
 """Remedies that change what attention reads and nothing on the stream: one that is stuck has nothing for it."""
 
+OF_MAPS = ("branch-size", "averaging")
+"""Causes that what attention reads has a part in: it is a product of sizes and averages."""
+
 ANSWERS: dict[str, tuple[Kind, ...]] = {
     "no-skip": ("skip",),
     "norm-rescale": ("placement", "branch-scale", "skip-scale", "deepnorm"),
@@ -97,6 +101,12 @@ ANSWERS: dict[str, tuple[Kind, ...]] = {
 
 Prober = Callable[[Network], Probe | NotProbed]
 """The probe of a changed network."""
+
+Forecaster = Callable[[Network], tuple[float | None, float | None]]
+"""Order and rate of a network near equal tokens; None where no law is known."""
+
+FORECAST_TOKENS = 16
+"""Tokens of the forecast; near consensus more of them change little, and it is to cost next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -363,7 +373,9 @@ def remedies(
         run=run,
         advance=advance,
     )
-    return rank_remedies([tried], network=network, prober=prober, causes=causes)
+    return rank_remedies(
+        [tried], network=network, prober=prober, forecaster=forecaster(x, seed=seed), causes=causes
+    )
 
 
 def try_remedies(
@@ -548,10 +560,11 @@ def rank_remedies(
     *,
     network: Network | None = None,
     prober: Prober | None = None,
+    forecaster: Forecaster | None = None,
     causes: Sequence[str] | None = None,
 ) -> Remedies:
-    """The remedies over all batches. ``prober`` is asked about those that are not dropped, on the changed network; of
-    remedies that are tied, those that answer to a cause stand first."""
+    """The remedies over all batches. ``prober`` and ``forecaster`` are asked about those that are not dropped, on the
+    changed network; of remedies that are tied, those that answer to a cause stand first."""
     if not batches:
         raise ConfigError("no batch of texts was tried; remedies are compared on at least one")
     start, before = (torch.cat([getattr(one, name) for one in batches]) for name in ("start", "before"))
@@ -565,14 +578,24 @@ def rank_remedies(
             continue  # it fits some of the batches only: a window on short texts
         candidate = same[0].candidate
         remedy = _remedy(candidate, same, before, fall, used)
+        if remedy.dropped is None and causes and _is_beside(candidate.kind, causes):
+            remedy = remedy.model_copy(update={"dropped": "another cause"})
         if remedy.dropped is not None and candidate.only_if_it_helps:
             continue
         if remedy.dropped is None and prober is not None and network is not None:
             remedy = _after_probe(remedy, prober(candidate.make(network)))
+        if remedy.dropped is None and forecaster is not None and network is not None:
+            order, rate = forecaster(candidate.make(network))
+            remedy = remedy.model_copy(update={"order": order, "rate": rate})
         found.append(remedy)
     advised = _ranked([one for one in found if one.dropped is None], causes or ())
     dropped = sorted((one for one in found if one.dropped is not None), key=_order)
+    order, rate = None, None
+    if advised and forecaster is not None and network is not None:
+        order, rate = forecaster(network)
     return Remedies(
+        order=order,
+        rate=rate,
         before=_ratio_of(before),
         start=_ratio_of(start),
         is_run=all(batch.is_run for batch in batches),
@@ -636,6 +659,11 @@ def _after_probe(remedy: Remedy, probe: Probe | NotProbed) -> Remedy:
     return remedy.model_copy(update={"probe": probe, "dropped": "stuck" if stuck else remedy.dropped})
 
 
+def _is_beside(kind: Kind, causes: Sequence[str]) -> bool:
+    """Whether a change of what attention reads is offered where norms, skips, biases or copies made tokens equal."""
+    return kind in MAP_KINDS and not set(causes) & set(OF_MAPS)
+
+
 def _ranked(found: Sequence[Remedy], causes: Sequence[str]) -> list[Remedy]:
     """Those that the probe does not call stuck first, then by the share of the input that is left, with ties."""
     sound = [one.input_share for one in found if not one.stuck and one.input_share]
@@ -678,6 +706,19 @@ def _ratio_of(logs: Tensor | None) -> float | None:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def forecaster(x: Tensor, *, seed: int = 0) -> Forecaster:
+    """Order and rate near copies of the mean token of the first text, by the map at consensus."""
+    first = x.reshape(-1, *x.shape[-2:])[0]
+    tokens, common = min(len(first), FORECAST_TOKENS), first.double().mean(dim=0)
+
+    def forecast(network: Network) -> tuple[float | None, float | None]:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad(), threads_for(common.numel() * tokens):
+            return factor_near(network, common, tokens=tokens, generator=generator)
+
+    return forecast
 
 
 # --------------------------------------------------------------------------------------------------------------- probes

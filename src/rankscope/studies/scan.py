@@ -7,13 +7,13 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from rankscope.errors import (
     RankscopeError,
     is_out_of_memory,
 )
+from rankscope.findings.embeddings import EmbeddingsFinding
 from rankscope.findings.scan import (
     GradientsOf,
     MeasureValue,
@@ -39,10 +40,12 @@ from rankscope.findings.scan import (
     ScanView,
 )
 from rankscope.findings.tree import TreeValue
+from rankscope.findings.verdict import Weight
 from rankscope.measures import Measure, find_measure
 from rankscope.measures.laws import Law
 from rankscope.probe import Panel, Tally, measure_states, own_words, probe_into, tally_table, unwrapped
 from rankscope.probe.gradients import GRADIENT_DEFINITIONS, Gradients, gradient_norms
+from rankscope.probe.streamed import check_by_blocks, probe_streamed
 from rankscope.results import Table, write_atomically
 from rankscope.sources import (
     Batch,
@@ -53,6 +56,7 @@ from rankscope.sources import (
     load_attribute,
     load_drawn,
     read_states,
+    sample_texts,
 )
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
@@ -61,6 +65,7 @@ from rankscope.sources.states import parse_axes
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
+from rankscope.studies.embeddings import is_rows, scan_embeddings, scan_pooled
 from rankscope.studies.inputs import (
     CallInputs,
     MeasuredBatches,
@@ -85,6 +90,19 @@ Advance = Callable[[int, int | None], None]
 LossOf = Callable[[nn.Module, Batch], Tensor]
 
 
+@overload
+def scan(
+    model: Any = None, texts: Any = None, *, across: Literal["inputs"], **fields: Any
+) -> EmbeddingsFinding: ...
+@overload
+def scan(
+    model: Any = None,
+    texts: Any = None,
+    *,
+    config: ScanConfig | None = None,
+    across: Literal["tokens"] = "tokens",
+    **fields: Any,
+) -> ScanFinding: ...
 def scan(
     model: str | os.PathLike[str] | nn.Module | Loaded | Seen | ScanConfig | None = None,
     texts: Any = None,
@@ -99,8 +117,10 @@ def scan(
     load: Mapping[str, Any] | None = None,
     advance: Advance | None = None,
     partial: "Partial | None" = None,
+    folder: str | os.PathLike[str] | None = None,
+    save: Callable[[ScanFinding], object] | None = None,
     **fields: Any,
-) -> ScanFinding:
+) -> ScanFinding | EmbeddingsFinding:
     """Point it at a live model and learn, layer by layer, whether its tokens are collapsing.
 
     ``model`` is a module, or what ``rankscope scan`` takes: a Hub id, a folder, a built-in name, ``module:attribute``,
@@ -110,6 +130,9 @@ def scan(
     ``fields`` are those of ``ScanConfig``; ``load`` is the former place of those about loading (``dtype``, ``device``,
     ``revision``, ``allow_pickle``, ``trust_remote_code``). ``blocks`` names the blocks where they are not found: the
     path of a list of blocks, or blocks one by one, as paths or modules: ``blocks=[model.first, model.second]``.
+    With ``across="inputs"`` inputs are compared in place of tokens, one pooled row each, and the finding is that of
+    ``scan_embeddings``. ``workers``, ``cluster``, ``shard_size`` or a ``folder`` share a file of texts shard by shard
+    (``rankscope.studies.corpus``); what is done is kept in the folder, and the same call goes on with it.
     """
     if load is not None:
         said = ", ".join(f"{name}={value!r}" for name, value in load.items()) or "dtype=..."
@@ -123,6 +146,25 @@ def scan(
     config, model, given = resolve_call(
         ScanConfig, model, config, given, **(dict(load or {}) | fields | named)
     )
+    config.check_across(is_file=is_rows(model))
+    config.check_stream(is_kept=folder is not None)
+    if config.exact and not config.attention:
+        raise ConfigError(Option("exact"), " is about attention maps; add ", Option("attention", True))
+    if in_shards(config, folder):
+        from rankscope.studies.corpus import scan_corpus
+
+        return scan_corpus(
+            model,
+            given,
+            config,
+            objects=[name for name, one in (("tokenizer", tokenizer), ("loss", loss)) if one is not None],
+            resume=partial is not None and partial.resume,
+            folder=folder,
+            save=save,
+            advance=advance,
+        )
+    if config.across == "inputs" and is_rows(model):
+        return scan_embeddings(model, config=config, advance=advance)
     measured = asked_measures(config)
     if isinstance(model, str | os.PathLike) and is_states(model):
         config.check_states()
@@ -136,24 +178,56 @@ def scan(
             "a loss is only used for gradients; add ",
             Option("gradients"),
         )
-    ready = _ready(model, config, tokenizer)
-    if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
-        raise NotTapped(
-            f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
-        )
-    layout = found_layout(unwrapped(ready.model), config.blocks, given)
-    chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
+    ready = ready_model(model, config, tokenizer)
+    if ready.promises is not None:
+        return scan_finding(_streamed(ready, given, config, advance), config, measured)
+    layout, chosen, first = layout_and_inputs(ready, config, given)
+    if config.across == "inputs":
+        with memory_words(), threads_for(largest_weight(ready)):
+            return scan_pooled(ready, unwrapped(ready.model), layout, chosen, config, advance)
+    trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []
+    table, gradients = _run_scan(ready, layout, chosen, config, of_loss, advance, partial)
+    return scan_finding(table, config, measured, gradients=gradients, tree=trees[0] if trees else None)
+
+
+def in_shards(config: ScanConfig, folder: object) -> bool:
+    """Whether texts are cut into shards, which are measured one by one, here or elsewhere."""
+    if config.across == "inputs" and folder is None:
+        return False  # workers are threads there
+    return folder is not None or any(getattr(config, name) is not None for name in ScanConfig.of_shards)
+
+
+def layout_and_inputs(
+    ready: Loaded, config: ScanConfig, given: CallInputs
+) -> tuple[Layout, MeasuredBatches, list[Batch]]:
+    """The blocks that are measured and what the model is to read, with the first batch where that was looked at."""
+    model, first = unwrapped(ready.model), list[Batch]()
+    layout = found_layout(model, config.blocks, given)
+    if config.across == "inputs" and ready.tokenizer is not None and config.random_tokens is None:
+        chosen = _texts_across(ready, config, given, layout)
+    else:
+        chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
     if len(layout.stacks) > 1 or config.tree or config.blocks is not None:
         first = list(islice(chosen.batches, 1))
         chosen = replace(chosen, batches=chain(first, chosen.batches), read=chosen.read or chosen.batches)
         for batch in first:
             with own_words(ready.model, batch):
-                check_order(unwrapped(ready.model), layout, batch)
-                layout = in_one_stream(unwrapped(ready.model), layout, batch)
-    layout = _of_stack(layout, config)
-    trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []
-    table, gradients = _run_scan(ready, layout, chosen, config, of_loss, advance, partial)
-    return _finding(table, config, measured, gradients=gradients, tree=trees[0] if trees else None)
+                check_order(model, layout, batch)
+                layout = in_one_stream(model, layout, batch)
+    return _of_stack(layout, config), chosen, first
+
+
+def _texts_across(ready: Loaded, config: ScanConfig, given: CallInputs, layout: Layout) -> MeasuredBatches:
+    """Inputs to be compared with each other: all texts of the sample, where none are given; texts of one token too."""
+    is_sample = not given.kinds
+    if is_sample:  # a few texts are enough to compare tokens, not to compare texts
+        given = replace(given, texts=list(ready.texts or sample_texts()))
+    if given.kinds == ["texts"] and "special" not in config.explicit:
+        config = config.model_copy(update={"special": "keep"})
+    chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
+    if is_sample:
+        chosen.tokens = chosen.tokens.model_copy(update={"inputs": "the bundled sample"})
+    return chosen
 
 
 def scan_batches(
@@ -166,7 +240,7 @@ def scan_batches(
 ) -> ScanFinding:
     """The scan of a model that is loaded, on batches that are chosen already, by a study that also uses them itself."""
     table, _ = _run_scan(ready, _of_stack(layout, config), chosen, config, None, advance, None)
-    return _finding(table, config, asked_measures(config))
+    return scan_finding(table, config, asked_measures(config))
 
 
 def scan_states(
@@ -191,24 +265,24 @@ def scan_states(
     states = source if isinstance(source, States) else read_states(source, axes=axes)
     tally, dtype = Tally(), computed_in(states.layers, states.dtype)
     with torch.no_grad():
-        measure_states(tally, states.layers, panel=_panel(config, measured), dtype=dtype)
+        measure_states(tally, states.layers, panel=panel_of(config, measured), dtype=dtype)
     notes = list(states.notes())
     if dtype != states.dtype:
         notes.append(
-            f"the states are stored as {_short(states.dtype)}, but their numbers have no more digits than "
-            f"{_short(dtype)}: taken to be computed in {_short(dtype)}, and judged by its rounding"
+            f"the states are stored as {dtype_name(states.dtype)}, but their numbers have no more digits than "
+            f"{dtype_name(dtype)}: taken to be computed in {dtype_name(dtype)}, and judged by its rounding"
         )
     about = ScanSubject(
         read="hidden states",
         axes=states.reading,
         family="hidden states",
-        dtype=_short(dtype),
-        stored_dtype=_short(states.dtype),
+        dtype=dtype_name(dtype),
+        stored_dtype=dtype_name(states.dtype),
         reported=tuple(notes),
     )
     if advance is not None:
         advance(states.texts, states.texts)
-    return _finding(_table(tally, states.name, about, config), config, measured)
+    return scan_finding(scan_table(tally, states.name, about, config), config, measured)
 
 
 def is_states(model: str | os.PathLike[str]) -> bool:
@@ -234,10 +308,16 @@ def _measure_value(name: str, measure: Measure) -> MeasureValue:
     return MeasureValue(asked=name, definition=measure.definition, least=least, most=most)
 
 
-def _panel(config: ScanConfig, measured: tuple[MeasureValue, ...]) -> Panel:
+def panel_of(config: ScanConfig, measured: tuple[MeasureValue, ...]) -> Panel:
     """What the probe takes of every state."""
     more = tuple(dict.fromkeys(one.definition for one in measured))
-    return Panel(spectra=config.spectra, full=config.full, more=more, attention=config.attention)
+    return Panel(
+        spectra=config.spectra,
+        full=config.full,
+        more=more,
+        attention=config.attention,
+        exact=config.exact,
+    )
 
 
 def load_loss(text: str) -> Callable[[nn.Module, Batch], Tensor]:
@@ -248,7 +328,10 @@ def load_loss(text: str) -> Callable[[nn.Module, Batch], Tensor]:
     return cast("Callable[[nn.Module, Batch], Tensor]", found)
 
 
-def _ready(model: str | os.PathLike[str] | nn.Module | Loaded, config: ScanConfig, tokenizer: Any) -> Loaded:
+def ready_model(
+    model: str | os.PathLike[str] | nn.Module | Loaded, config: ScanConfig, tokenizer: Any = None
+) -> Loaded:
+    """The model, loaded as the configuration says, with the tokenizer that was given."""
     if isinstance(model, Loaded):
         if config.weights == "initial":
             raise ConfigError(
@@ -265,8 +348,13 @@ def _ready(model: str | os.PathLike[str] | nn.Module | Loaded, config: ScanConfi
             seed=config.seed,
             with_head=config.gradients,
             dtype=config.dtype,
+            stream=config.stream,
             **place,
             **config.loading,
+        )
+    if any(isinstance(part, torch.jit.ScriptModule) for part in ready.model.modules()):
+        raise NotTapped(
+            f"{ready.name} is TorchScript, whose parts call no hooks; scan the module it was made from"
         )
     return ready if tokenizer is None else replace(ready, tokenizer=tokenizer)
 
@@ -304,16 +392,8 @@ def _run_scan(
     ill = not_finite(model)
 
     def table() -> Table:
-        notes = list(dict.fromkeys((*ready.warnings, *chosen.notes)))
-        about = ScanSubject(
-            **dict(chosen.tokens),
-            family=layout.family,
-            dtype=_short(ready.dtype),
-            parameters=ready.parameters,
-            reported=tuple(notes),
-            not_finite=ill,
-        )
-        return _table(tally, ready.name, about, config)
+        about = subject_of(ready, layout, chosen, (*ready.warnings, *chosen.notes), ill)
+        return scan_table(tally, ready.name, about, config)
 
     def step(texts: int) -> None:
         if advance is not None:
@@ -321,14 +401,14 @@ def _run_scan(
         if partial is not None:
             partial.step(tally, table)
 
-    with _memory_words(), threads_for(_entries(ready)):
+    with memory_words(), threads_for(largest_weight(ready)):
         try:
             probe_into(
                 tally,
                 model,
                 _after(batches, done),
                 layout=layout,
-                panel=_panel(config, asked_measures(config)),
+                panel=panel_of(config, asked_measures(config)),
                 advance=step,
             )
             gradients = _gradients(model, layout, kept, ready, config, loss) if config.gradients else None
@@ -339,13 +419,63 @@ def _run_scan(
     return table() if gradients is None else _with_gradients(table(), gradients), gradients
 
 
+def _streamed(ready: Loaded, given: CallInputs, config: ScanConfig, advance: Advance | None) -> Table:
+    """The table of a model whose weights are read block by block: all batches go through a block together."""
+    promises = ready.promises
+    assert promises is not None  # noqa: S101 - tells mypy what the caller has looked at
+    if {"inputs", "call"} & set(given.kinds):
+        raise ConfigError(
+            "ready inputs and calls are run to see where their texts lie, which needs a model that is in memory whole; "
+            "give texts, or leave out ",
+            Option("stream", True),
+        )
+    layout = found_layout(ready.model, None, given)
+    check_by_blocks(layout, ready.name)
+    chosen = chosen_inputs(ready, config, given, layout, seed=config.seed)
+    tally, trial = Tally(), chosen.begin
+    if trial is not None:
+        promises.keep([trial.head])
+    with memory_words(), threads_for(largest_weight(ready)):
+        losses = probe_streamed(
+            tally,
+            ready.model,
+            promises,
+            chosen.batches,
+            layout=layout,
+            measured=_of_stack(layout, config),
+            panel=panel_of(config, asked_measures(config)),
+            trials=() if trial is None else trial.runs,
+            advance=None if advance is None else lambda texts: advance(texts, chosen.total),
+        )
+    begin = None if trial is None else trial.judged(losses)
+    notes = (*ready.warnings, *(() if begin is None else (begin,)), *chosen.notes)
+    about = subject_of(
+        ready, _of_stack(layout, config), chosen, notes, not_finite(ready.model, promises.counts)
+    )
+    return scan_table(tally, ready.name, about, config)
+
+
+def subject_of(
+    ready: Loaded, layout: Layout, chosen: MeasuredBatches, notes: Iterable[str], ill: Sequence[Weight]
+) -> ScanSubject:
+    """What is known of a scan before its numbers."""
+    return ScanSubject(
+        **dict(chosen.tokens),
+        family=layout.family,
+        dtype=dtype_name(ready.dtype),
+        parameters=ready.parameters,
+        reported=tuple(dict.fromkeys(notes)),
+        not_finite=tuple(ill),
+    )
+
+
 def _key(ready: Loaded, chosen: MeasuredBatches, config: ScanConfig) -> dict[str, str]:
     """What must be the same for a scan to go on; how many texts run at a time, and where, may change."""
     return {
         "options": run_id(config.model_copy(update={"batch_size": 1, "device": "cpu"})),
         "model": ready.name,
         "weights": weights_digest(ready.model),
-        "dtype": _short(ready.dtype),
+        "dtype": dtype_name(ready.dtype),
         "inputs": chosen.stamp,
     }
 
@@ -360,7 +490,7 @@ def _after(batches: Iterator[Batch], done: int) -> Iterator[Batch]:
             done = 0
 
 
-def _table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> Table:
+def scan_table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> Table:
     return tally_table(
         tally,
         name=name,
@@ -371,7 +501,7 @@ def _table(tally: Tally, name: str, about: ScanSubject, config: ScanConfig) -> T
     )
 
 
-def _finding(
+def scan_finding(
     table: Table,
     config: ScanConfig,
     measured: tuple[MeasureValue, ...],
@@ -433,7 +563,7 @@ def _with_gradients(table: Table, gradients: Gradients) -> Table:
 
 
 @contextmanager
-def _memory_words() -> Iterator[None]:
+def memory_words() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -457,12 +587,12 @@ _LESS: tuple[Piece, ...] = (
 )
 
 
-def _entries(ready: Loaded) -> int:
+def largest_weight(ready: Loaded) -> int:
     """A measure of the size of the model's products: small ones run faster on one thread."""
     return max((parameter.numel() for parameter in ready.model.parameters()), default=0)
 
 
-def _short(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -603,11 +733,17 @@ def scan_extras(config: ScanConfig, view: ScanView, output: Path | None) -> Iter
     The file is removed once everything is written. Where the scan ends before that, the message says where it is.
     """
     model = config.model or ""
-    if is_states(model):
+    if is_states(model) or config.across == "inputs":
+        if view.resume:
+            kind = "a file of hidden states is" if is_states(model) else "inputs across are"
+            raise ConfigError(Option("resume"), f" needs the tokens of a live model; {kind} measured at once")
+        yield {}
+        return
+    if config.stream:
         if view.resume:
             raise ConfigError(
                 Option("resume"),
-                " needs a live model; a file of hidden states is measured at once",
+                ": block by block all texts are done at the same time, and nothing is kept before that; leave it out",
             )
         yield {}
         return
@@ -615,7 +751,9 @@ def scan_extras(config: ScanConfig, view: ScanView, output: Path | None) -> Iter
     partial = Partial(path, resume=view.resume)
     try:
         yield {"partial": partial}
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        if str(stop):
+            raise  # it says itself what became of the work
         saved = f"what was measured is in {partial.path}; go on with --resume" if partial.is_written else ""
         raise KeyboardInterrupt(f"interrupted; {saved or 'nothing was saved'}") from None
     except RankscopeError as error:

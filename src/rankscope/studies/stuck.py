@@ -112,7 +112,7 @@ def _asked(
 
 def token_counts(source: str | Iterable[str], tokenizer: str) -> Counter[str | int]:
     """How often each token occurs in the texts."""
-    from rankscope.sources.texts import read_texts
+    from rankscope.sources.text_files import read_texts
 
     cut = _cutter(tokenizer)
     counts = Counter[str | int]()

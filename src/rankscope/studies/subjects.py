@@ -159,6 +159,9 @@ class LiveSubject:
     notes: Callable[[], list[str]]
     """Warnings so far; complete once all texts are through."""
 
+    tree: Translation | None = None
+    """The live model that the tree was read from; None of a random network."""
+
     @property
     def dtype(self) -> torch.dtype:
         """What the tree computes in."""
@@ -293,6 +296,7 @@ def _live(
         kind=found.kind,
         about=about,
         notes=lambda: [*ready.warnings, *chosen.notes],
+        tree=found,
     )
 
 

@@ -22,9 +22,12 @@ from rankscope.wiring.texts import EXPERTS, site_of
 USUAL = 1e-3
 """Epsilons above this are no safeguard against zero."""
 
-SHARE_OF_LARGE, SHARE_OF_USUAL = 0.1, 0.5
+SHARE_OF_LARGE, SHARE_OF_USUAL = 0.05, 0.5
 """The share that an epsilon may have in what a norm divides by: a large one, and one of a usual size, which takes a
 share only where the input is small."""
+
+ROUND = 2.0**-9
+"""The relative error of rounding to bfloat16."""
 
 COARSE = 0.2
 """Relative error of a block in bfloat16 that is no longer rounding of single operations: each rounds by 0.004."""
@@ -192,13 +195,14 @@ def precision(subject: Subject) -> LawResult:
     """Every block alone, with all its numbers rounded to bfloat16 after every operation."""
     if not subject.base.is_finite:
         return result("precision", "not checked", "output not finite")
-    largest, seen = 0.0, False
+    largest, seen, chooses = 0.0, False, False
     for piece in subject.pieces:
         region = piece.region
         if region is None or not piece.is_usable or region.guards() or region.random():
             continue
         if any(EXPERTS.search(type(one).__name__) for one in piece.module.modules()):
-            continue  # another expert is chosen where two are nearly as good: that is no loss of digits
+            chooses = True  # another expert is chosen where two are nearly as good: that is no loss of digits
+            continue
         piece.count(1.0)
         errors = _errors(region)
         if errors is None:
@@ -222,13 +226,41 @@ def precision(subject: Subject) -> LawResult:
                 number=off,
                 floor=COARSE,
             )
+        drowned = _drowned(region, errors[region.target])
+        if drowned is not None:
+            return result(
+                "precision",
+                "broken",
+                "drowned",
+                block=piece.place.block_of(drowned),
+                site=site_of(piece, drowned.path),
+                line=node_line(piece, drowned),
+                number=off,
+                floor=COARSE,
+            )
         largest = max(largest, off)
     if seen:
         return result("precision", "holds", number=largest, floor=COARSE)
+    if chooses:
+        return result("precision", "not checked", "experts choose")
     failed = next((one.failure for one in subject.pieces if one.failure), "")
     return result(
         "precision", "not checked", "not captured" if failed or subject.pieces else "no blocks", what=failed
     )
+
+
+def _drowned(region: Region, off: float) -> Node | None:
+    """The first operation after which tokens differ, in most channels, by less than they are rounded."""
+    if not _are_drowned(region.target, off) or any(_are_drowned(root, ROUND) for root in region.roots):
+        return None
+    return next(one for one in region.order if one.shape == region.target.shape and _are_drowned(one, off))
+
+
+def _are_drowned(node: Node, off: float) -> bool:
+    rows = node.value.double().flatten(0, -2)
+    apart, size = rows.std(0, correction=0), rows.square().mean(0).sqrt()
+    is_drowned = (apart < max(off, ROUND) * size).double().mean() > 0.5
+    return len(rows) > 2 and bool((apart > 0).any()) and bool(is_drowned)
 
 
 def _errors(region: Region) -> dict[Node, float] | None:

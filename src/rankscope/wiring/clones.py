@@ -25,6 +25,9 @@ def clones(subject: Subject) -> LawResult:
     pair = _equal_models(subject.model)
     if pair is not None:
         return pair
+    part = _shared_part(subject)
+    if part is not None:
+        return part
     found = [one for stack in subject.stacks for one in [_equal_blocks(subject, stack)] if one is not None]
     broken = next((one for one in found if one.state == "broken"), None)
     if broken is not None:
@@ -36,6 +39,64 @@ def clones(subject: Subject) -> LawResult:
     if not any(len(stack.blocks) > 1 for stack in subject.stacks):
         return result("clones", "not checked", "one block")
     return result("clones", "holds")
+
+
+def _shared_part(subject: Subject) -> LawResult | None:
+    """One module that stands in all blocks of a stack, or under two names in one of them, where others are their own.
+
+    A default argument that is made once, or one layer that is passed on twice, is no sharing that anybody declared.
+    """
+    for stack in subject.stacks:
+        blocks = [(path, subject.model.get_submodule(path)) for path in dict.fromkeys(stack.blocks) if path]
+        if any(not is_own_code(one) for _, one in blocks) or _speaks_of_sharing(subject.model):
+            continue
+        for path, block in blocks:
+            pair = _two_names(block)
+            if pair is not None and _runs_twice(subject, path, pair[0]):
+                names = " and ".join(pair)
+                site = f"{path}.{pair[1]}"
+                return result(
+                    "clones",
+                    "broken",
+                    "two names",
+                    block=[one for one, _ in blocks].index(path) + 1,
+                    site=site,
+                    line=declared_line(subject.model, site),
+                    what=names,
+                )
+        if len({id(one) for _, one in blocks}) < 2:
+            continue
+        first, rest = blocks[0], blocks[1:]
+        for inner, one in first[1].named_modules():
+            others = [dict(other.named_modules()).get(inner) for _, other in rest]
+            is_told = any(_TOLD.search(part) for part in (*inner.split("."), type(one).__name__))
+            if inner and list(one.parameters()) and all(other is one for other in others) and not is_told:
+                site = f"{rest[0][0]}.{inner}"
+                line = declared_line(subject.model, site)
+                return result("clones", "broken", "one part", block=2, site=site, line=line, what=inner)
+    return None
+
+
+_TOLD = re.compile(_SHARES.pattern + r"|global|common|rel|pos|rot|rope|bias|emb", re.IGNORECASE)
+
+
+def _two_names(block: nn.Module) -> tuple[str, str] | None:
+    """Two names in one module for the same part with weights."""
+    for path, holder in block.named_modules():
+        if isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
+            continue
+        seen: dict[int, str] = {}
+        for name, one in _entries(holder):
+            if id(one) in seen and list(one.parameters()) and not _TOLD.search(name):
+                prefix = f"{path}." if path else ""
+                return f"{prefix}{seen[id(one)]}", f"{prefix}{name}"
+            seen.setdefault(id(one), name)
+    return None
+
+
+def _runs_twice(subject: Subject, path: str, inner: str) -> bool:
+    graph = next((one.graph for one in subject.pieces if one.place.path == path), None)
+    return graph is not None and len(list(graph.calls_of(inner))) > 1
 
 
 def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:

@@ -2,6 +2,7 @@
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +21,12 @@ MASKED = -1e4
 """A logit this small belongs to a key that is not read."""
 
 
-def first_meeting(piece: Piece, first: Tensor, second: Tensor) -> Node | None:
-    """The first operation with an element that two texts move."""
+def first_meeting(piece: Piece, first: Tensor, second: Tensor, texts: int) -> Node | None:
+    """The first operation that takes texts out of their places, or else with an element that two of them move.
+
+    Args:
+        first, second: true at the first and at the second text, in a shape that expands to that of the state.
+    """
     region = piece.region
     if region is None:
         return None
@@ -30,13 +35,33 @@ def first_meeting(piece: Piece, first: Tensor, second: Tensor) -> Node | None:
     one, two = (
         piece.values(piece.noise(where, seed=seed), nodes) for where, seed in ((first, 3), (second, 4))
     )
+    in_place = set(region.roots)
     for node in nodes:
-        if bool((differs(before[node], one[node]) & differs(before[node], two[node])).any()):
+        moved = [differs(before[node], other[node]) for other in (one, two)]
+        if bool((moved[0] & moved[1]).any()):
+            return node
+        above = [leaf for leaf in node.inputs() if region.depends(leaf) and leaf.value.is_floating_point()]
+        if _are_in_place(moved, texts):
+            in_place.add(node)
+        elif texts > 2 and above and all(leaf in in_place for leaf in above):
             return node
     return None
 
 
-def first_leak(piece: Piece, where: Tensor, forbidden: Tensor, text_axis: int) -> Node | None:
+def _are_in_place(moved: list[Tensor], texts: int) -> bool:
+    """Whether what the first and the second text move are the first and the second part along some axis."""
+    for axis, size in enumerate(moved[0].shape):
+        if size % texts or not size:
+            continue
+        by_axis = [_over(one, {axis}) for one in moved]
+        for form, rest in (((texts, size // texts), 1), ((size // texts, texts), 0)):
+            places = [one.reshape(form).any(rest).nonzero().flatten().tolist() for one in by_axis]
+            if all(found in ([], [place]) for place, found in enumerate(places)):
+                return True
+    return False
+
+
+def first_leak(piece: Piece, where: Tensor, forbidden: Tensor) -> Node | None:
     """The first operation after which rows move that must not.
 
     Logits hold all pairs of tokens, before a mask as after: what counts is what comes out of a softmax, so operations
@@ -56,19 +81,20 @@ def first_leak(piece: Piece, where: Tensor, forbidden: Tensor, text_axis: int) -
     texts, tokens = forbidden.shape
     for node in nodes:
         moved = differs(before[node], after[node]).cpu()
-        rows = list(_row_views(moved, texts, tokens, text_axis))
+        rows = list(_row_views(moved, texts, tokens))
         if rows and all(bool((one & forbidden).any()) for one in rows):
             return node
     return None
 
 
-def _row_views(moved: Tensor, texts: int, tokens: int, text_axis: int) -> Iterator[Tensor]:
+def _row_views(moved: Tensor, texts: int, tokens: int) -> Iterator[Tensor]:
     """What moved, by text and token, for every way in which rows may lie in a value: ``texts tokens``."""
     shape = moved.shape
     for axis, size in enumerate(shape):
         if size == texts * tokens and texts > 1:
-            flat = _over(moved, {axis})
-            yield flat.reshape(texts, tokens) if text_axis == 0 else flat.reshape(tokens, texts).mT
+            flat = _over(moved, {axis})  # some operations turn the axes before they join them
+            yield flat.reshape(texts, tokens)
+            yield flat.reshape(tokens, texts).mT
     for axis, size in enumerate(shape):
         if size != tokens:
             continue
@@ -130,20 +156,21 @@ def mask_of(region: Region, softmax: Node) -> tuple[Node, Node] | None:
 
 def _is_mask(node: Node, leaf: Node) -> bool:
     value = leaf.value
-    if value.ndim < 2 or value.shape[-1] < 2:
+    if value.ndim < 2 or max(value.shape[-2:]) < 2:
         return False
     if node.kind in ("masked_fill", "where"):
         return value.dtype == torch.bool
     if node.kind in ("add", "sub"):
         return value.is_floating_point() and bool((value.abs() >= -MASKED).any())
-    return False
+    # a table of zeros and ones that multiplies masks nothing, but is meant to
+    return node.kind == "mul" and value.shape[-1] == value.shape[-2] and is_triangle(value)
 
 
 MAKING = frozenset({"tril", "triu", "tril_indices", "triu_indices", "ge", "le", "gt", "lt"})
 """Operations that make masks."""
 
 
-def mask_line(piece: Piece, masks: tuple[Node, Node]) -> Line | None:
+def mask_line(model: nn.Module, piece: Piece, masks: tuple[Node, Node]) -> Line | None:
     """The line to look at where a mask is wrong: where it is made, if that is known, else where it is used."""
     used, constant = masks
     graph = piece.graph
@@ -152,15 +179,47 @@ def mask_line(piece: Piece, masks: tuple[Node, Node]) -> Line | None:
     above = sorted(graph.above((constant,)), key=lambda node: node.id)
     made = [node for node in above if node.kind in MAKING]
     held = [node for node in above if node.op is None and node.name and node.name not in graph.inputs]
+    square = constant.value.ndim > 1 and constant.value.shape[-1] == constant.value.shape[-2] > 1
+    if (
+        made
+        and is_triangle(made[0].value)
+        and used.line is not None
+        and used.kind in ("where", "masked_fill", "mul")
+    ):
+        return used.line  # the table is right, and what is done with it is not
     for node in held:
-        if node.value.ndim >= 2 and not _is_lower(node.value, constant.value.shape[-1]):
+        if node.value.ndim >= 2 and not is_lower(node.value, constant.value.shape[-1]):
             line = declared_line(piece.module, node.name)
             if line is not None:
                 return line
-    return next((node.line for node in made if node.line is not None), used.line)
+    line = next((node.line for node in made if node.line is not None), None)
+    return line or (_written_mask(model) if square and not held else None) or used.line
 
 
-def _is_lower(value: Tensor, tokens: int) -> bool:
+_TRIANGLE = re.compile(r"\b(triu|tril)_?\(")
+
+
+def _written_mask(model: nn.Module) -> Line | None:
+    """The one line of the model's own classes that makes a triangle: of a mask that is kept from an earlier call."""
+    found: dict[tuple[str, int], Line] = {}
+    for one in model.modules():
+        kind: type = type(one)
+        source = source_of(kind)
+        if source is None or is_library(source.file):
+            continue
+        for number in range(source.tree.lineno, (source.tree.end_lineno or source.tree.lineno) + 1):
+            code = source.lines[number - 1].strip()
+            if _TRIANGLE.search(code) and not code.startswith("#"):
+                found[source.file, number] = Line(source.file, number, code)
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def is_triangle(value: Tensor) -> bool:
+    """Whether a table says for all its tokens that every one reads itself and those before, or is read by them."""
+    return value.ndim > 1 and min(value.shape[-2:]) > 1 and is_lower(value, min(value.shape[-2:]))
+
+
+def is_lower(value: Tensor, tokens: int) -> bool:
     """Whether a table says that every token reads itself and what is before it, in one of the usual spellings."""
     if min(value.shape[-2:]) < tokens:
         return True

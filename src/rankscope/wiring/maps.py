@@ -1,21 +1,25 @@
 """Attention maps: rows that sum to one over the keys, and logits that are not yet saturated at the start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rankscope.findings.laws import LawResult
+from rankscope.errors import is_out_of_memory
+from rankscope.findings.laws import LawResult, Reason
 from rankscope.sources.operations import Node, Region
 from rankscope.sources.operations.captured import left_as_found
-from rankscope.sources.operations.influence import differs
+from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.region import SAME_CHANNELS
 from rankscope.wiring.culprits import MASKED, node_line
 from rankscope.wiring.fresh import is_fresh
+from rankscope.wiring.heads import misplaced
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import SOFTMAX, Piece
-from rankscope.wiring.subject import Subject
+from rankscope.wiring.scales import scaled_up
+from rankscope.wiring.subject import NoRoom, Subject
 from rankscope.wiring.texts import site_of
+from rankscope.wiring.tokens import mixing_line
 
 PRODUCTS = frozenset({"matmul", "bmm", "mm", "baddbmm", "dot", "mv"})
 
@@ -35,12 +39,12 @@ SATURATED_SPREAD, SATURATED_ENTROPY = 5.0, 0.4
 """A row of logits with this standard deviation has most of its weight on a few keys; together with an entropy of this
 share of the largest one it is saturated. Usual starts have a deviation of 0.01 to 1."""
 
-OUTLIER = 12.0
-"""Logits so many times as large as in every other block are none of the same start. Blocks of one start differ by less
-from one to the next, also where tokens become equal, which makes logits smaller block by block."""
+OUTLIER = 6.0
+"""Logits of a fresh model, on the same random tokens, that are so many times as large or as small as in every other
+block are none of the same start; where the others differ among themselves, the square of their own range counts."""
 
 OUTLIER_TRAINED = 24.0
-"""The same of a trained model, whose blocks differ more."""
+"""The same of a trained model, whose blocks differ more; there only large ones are said."""
 
 
 @law("rows")
@@ -58,7 +62,11 @@ def rows(subject: Subject) -> LawResult:
             if mix is None:
                 continue
             seen = True
-            found = _judged(piece, node, *mix) or _masked_row(subject, piece, node)
+            found = (
+                _judged(piece, node, *mix)
+                or _masked_row(subject, piece, node)
+                or misplaced(piece, node, *mix, subject.text_axes[piece.place.stack])
+            )
             if found is not None:
                 return found
     if seen:
@@ -84,7 +92,8 @@ def _judged(piece: Piece, node: Node, mix: Node, operand: Node) -> LawResult | N
                 "rows",
                 "broken",
                 "wrong axis",
-                line=node_line(piece, node),
+                # where the last axis is summed, as is usual, the product is what does not fit
+                line=node_line(piece, mix if axis == node.value.ndim - 1 else node),
                 number=float((sums - 1).abs().amax()),
                 floor=1e-9,
                 block=piece.place.block_of(node),
@@ -114,7 +123,7 @@ def _masked_row(subject: Subject, piece: Piece, node: Node) -> LawResult | None:
         "fully masked",
         block=piece.place.block_of(node),
         site=site_of(piece, node.path),
-        line=node_line(piece, node),
+        line=mixing_line(subject, piece, node),
         number=float(rows.double().mean()),
         floor=0.0,
     )
@@ -221,13 +230,32 @@ def _not_finite(subject: Subject) -> LawResult | None:
             "fully masked" if is_softmax else "not finite",
             block=piece.place.block_of(node),
             site=site_of(piece, None if node is None else node.path),
-            line=node_line(piece, node),
+            line=mixing_line(subject, piece, node)
+            if is_softmax and _is_over_last(node)
+            else node_line(piece, node),
             number=float((~state.isfinite()).double().mean()),
             floor=0.0,
         )
-    if not ran.is_finite:
+    if ran.is_finite:
+        return None
+    graph = subject.whole_graph
+    first = None
+    for one in () if graph is None else graph.nodes:
+        if one.value.is_floating_point() and one.op is not None and bool(one.value.isnan().any()):
+            first = one
+            break
+    if first is None:
         return result("rows", "broken", "not finite", floor=0.0)
-    return None
+    return result("rows", "broken", "not finite", floor=0.0, site=first.path, line=first.line)
+
+
+def _is_over_last(node: Node | None) -> bool:
+    """Whether a softmax runs over the last axis, as is usual, so that its mask and not its axis is at fault."""
+    return (
+        node is not None
+        and node.kind in SOFTMAX
+        and int(node.args[1]) % node.value.ndim == node.value.ndim - 1
+    )
 
 
 def _is_fully_masked(node: Node) -> bool:
@@ -243,6 +271,8 @@ class _Logits:
     node: Node
     spread: float
     entropy: float
+    on_noise: float | None
+    """The spread on random tokens, the same for all blocks, which tells of weights and not of states."""
 
 
 @law("logits")
@@ -258,62 +288,138 @@ def logits(subject: Subject) -> LawResult:
     for one in found if fresh else ():
         if one.spread > SATURATED_SPREAD and one.entropy < SATURATED_ENTROPY:
             return _told(one, "saturated", SATURATED_SPREAD)
-    if len(found) >= 2:
-        limit = OUTLIER if fresh else OUTLIER_TRAINED
-        second, worst = sorted(found, key=lambda one: one.spread)[-2:]
-        if worst.spread > limit * second.spread > 0:
-            return _told(worst, "outlier", limit * second.spread)
+    for one in found if fresh else ():
+        factor = scaled_up(one.piece, one.node)
+        if factor is not None:
+            return _told(one, "scaled up", 1.0, at=factor.node, what=factor.what)
+    for group in _groups(found):
+        odd = _outlier(group, fresh=fresh)
+        if odd is not None:
+            return odd
     if not fresh:
         return result("logits", "not checked", "not fresh")
     return result("logits", "holds", number=max(one.spread for one in found), floor=SATURATED_SPREAD)
 
 
-def _told(one: _Logits, reason: str, floor: float) -> LawResult:
+def _groups(found: list[_Logits]) -> list[list[_Logits]]:
+    """Maps that stand for each other: the first of every block of a stack, the second, and so on."""
+    groups: dict[tuple[str, int], list[_Logits]] = {}
+    places: dict[int, int] = {}
+    for one in found:
+        place = places[id(one.piece)] = places.get(id(one.piece), -1) + 1
+        if one.on_noise is not None:
+            groups.setdefault((one.piece.place.stack, place), []).append(one)
+    return list(groups.values())
+
+
+def _outlier(group: list[_Logits], *, fresh: bool) -> LawResult | None:
+    """The one block whose logits on random tokens are of another size than those of all others."""
+    if len(group) < 2 + fresh:
+        return None
+    first, *_, last = ordered = sorted(group, key=lambda one: one.on_noise or 0.0)
+    sizes = [one.on_noise or 0.0 for one in ordered]
+    if not fresh:
+        is_large = sizes[-1] > OUTLIER_TRAINED * sizes[-2] > 0 and last.spread > OUTLIER_TRAINED * max(
+            one.spread for one in group if one is not last
+        )
+        return _told(last, "outlier", OUTLIER_TRAINED * sizes[-2]) if is_large else None
+    if not sizes[1] > 0:
+        return None
+    if sizes[-1] > sizes[-2] * max(OUTLIER, (sizes[-2] / max(sizes[0], 1e-300)) ** 2):
+        return _told(last, "outlier", OUTLIER * sizes[-2])
+    if 0 < sizes[0] < sizes[1] / max(OUTLIER, (sizes[-1] / sizes[1]) ** 2):
+        return _told(first, "weak", sizes[1] / OUTLIER)
+    return None
+
+
+def _told(one: _Logits, reason: Reason, floor: float, *, at: Node | None = None, what: str = "") -> LawResult:
     return result(
         "logits",
         "broken",
-        "saturated" if reason == "saturated" else "outlier",
+        reason,
         block=one.piece.place.block_of(one.node),
         site=site_of(one.piece, one.node.path),
-        line=node_line(one.piece, _product_above(one.node)),
-        number=one.spread,
+        line=node_line(one.piece, at or _enlarging(one.node)),
+        number=one.on_noise if reason in ("outlier", "weak") else one.spread,
         floor=floor,
+        what=what,
     )
 
 
-def _product_above(node: Node) -> Node:
-    """The product of queries and keys that a softmax is taken of."""
+def _enlarging(node: Node) -> Node:
+    """What makes the logits of a softmax large: a factor behind the product of queries and keys, or that product."""
     waiting, seen = list(node.inputs()), set[Node]()
     while waiting:
         one = waiting.pop(0)
         if one in seen:
             continue
         seen.add(one)
-        if one.kind in PRODUCTS:
+        if one.kind in PRODUCTS or _is_enlarged(one):
             return one
         waiting += one.inputs()
     return node
+
+
+def _is_enlarged(node: Node) -> bool:
+    """Whether an operation multiplies numbers so that they become larger."""
+    held = next((leaf for leaf in node.inputs() if leaf.shape == node.shape), None)
+    if node.kind not in ("mul", "div") or held is None:
+        return False
+    before, after = (one.value.double().abs() for one in (held, node))
+    is_number = (before < -MASKED) & (after < -MASKED)
+    return bool((after * is_number).sum() > 1.5 * (before * is_number).sum())
 
 
 def _logits(piece: Piece) -> list[_Logits]:
     region = piece.region
     if region is None:
         return []
-    found = []
+    found, seen = list[_Logits](), list[tuple[Node, int, _Logits]]()
     for node in _softmaxes(region):
         above = next((leaf for leaf in node.inputs() if leaf.shape == node.shape), None)
         if above is None or _mix(region, node) is None:
             continue
         axis = int(node.args[1]) % node.value.ndim
         values, maps = (one.double().movedim(axis, -1) for one in (above.value, node.value))
-        is_read = values > MASKED
-        many = is_read.sum(-1)
-        rows = many >= 3
+        spread, rows, many = _spread(values)
         if not bool(rows.any()):
             continue
-        values = torch.where(is_read, values, 0.0)
-        mean = values.sum(-1, keepdim=True) / many.clamp_min(1).unsqueeze(-1)
-        spread = (((values - mean) * is_read).square().sum(-1) / many.clamp_min(1)).sqrt()
         entropy = -(maps * maps.clamp_min(1e-300).log()).sum(-1) / many.clamp_min(2).double().log()
-        found.append(_Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median())))
+        seen.append(
+            (
+                above,
+                axis,
+                _Logits(piece, node, float(spread[rows].median()), float(entropy[rows].median()), None),
+            )
+        )
+    noisy = _on_noise(piece, [above for above, _, _ in seen]) if seen else None
+    for above, axis, one in seen:
+        drawn = None
+        if noisy is not None:
+            spread, rows, _ = _spread(noisy[above].double().movedim(axis, -1))
+            drawn = float(spread[rows].median()) if bool(rows.any()) else None
+        found.append(replace(one, on_noise=drawn))
     return found
+
+
+def _spread(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Standard deviation of the logits of every row over the keys that it reads; rows that read three; how many."""
+    is_read = values > MASKED
+    many = is_read.sum(-1)
+    values = torch.where(is_read, values, 0.0)
+    mean = values.sum(-1, keepdim=True) / many.clamp_min(1).unsqueeze(-1)
+    return (((values - mean) * is_read).square().sum(-1) / many.clamp_min(1)).sqrt(), many >= 3, many
+
+
+def _on_noise(piece: Piece, nodes: list[Node]) -> dict[Node, Tensor] | None:
+    """Logits where independent standard normal tokens enter; None where other numbers take another branch."""
+    if piece.region is None or piece.region.guards():
+        return None
+    try:
+        return piece.values(draw(piece.state.shape, 1.0, 7).to(piece.state), nodes)
+    except NoRoom:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None

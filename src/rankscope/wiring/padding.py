@@ -44,8 +44,6 @@ class _Marks:
 @law("padding")
 def padding(subject: Subject) -> LawResult:
     """Moves states on padding in every block alone, then contents of padding in the inputs."""
-    if not subject.base.is_finite:
-        return result("padding", "not checked", "output not finite")
     if not subject.stacks:
         return result("padding", "not checked", "no blocks")
     stack = subject.stacks[0]
@@ -79,6 +77,8 @@ def _tried(
         ran, pieces = subject.pieces_of(marks.batch)
     except ModelError:
         return None
+    if not ran.is_finite:
+        return None
     stack = subject.stacks[0].name
     pieces = tuple(one for one in pieces if one.place.stack == stack)
     leaks: list[tuple[Piece, Tensor, Tensor, float]] = []
@@ -102,10 +102,11 @@ def _tried(
         elif piece.mixes(1 - axis):
             sound += 1
     if leaks:
-        if not sound and not (marks.is_clear and is_own_code(subject.model) and side == "right"):
+        is_clear = marks.is_clear and is_own_code(subject.model) and len(subject.stacks) == 1
+        if not sound and not (is_clear and side == "right"):
             return None
         piece, where, forbidden, share = leaks[0]
-        node = first_leak(piece, where, forbidden, axis)
+        node = first_leak(piece, where, forbidden)
         return result(
             "padding",
             "broken",
@@ -125,8 +126,10 @@ def _tried(
 def _outside(subject: Subject, marks: _Marks, before: tuple[Tensor, ...], places: list[int]) -> LawResult:
     """Other contents on padding, in the inputs: what is returned for real tokens, and for whole texts, stays."""
     holds = result("padding", "holds", number=0.0, floor=subject.clearly, what=marks.name)
-    if marks.is_content or len(subject.stacks) > 1:
+    if len(subject.stacks) > 1:
         return holds
+    if marks.is_content:
+        return _longer(subject, marks, before, places) or holds
     inputs = dict(marks.batch.inputs)
     drawn = torch.Generator().manual_seed(3)
     tokens = 0
@@ -163,6 +166,36 @@ def _outside(subject: Subject, marks: _Marks, before: tuple[Tensor, ...], places
     return holds
 
 
+def _longer(
+    subject: Subject, marks: _Marks, before: tuple[Tensor, ...], places: list[int]
+) -> LawResult | None:
+    """More padding behind the texts, where the tokens themselves say what is padding."""
+    inputs, axis = dict(marks.batch.inputs), 1 - subject.input_axis
+    if set(inputs) != set(subject.token_inputs) or len(inputs) != 1 or not is_own_code(subject.model):
+        return None
+    name, value = next(iter(inputs.items()))
+    tokens = value.shape[axis]
+    more = value.narrow(axis, tokens - 1, 1)
+    longer = torch.cat([value, *[more] * len(places)], axis)
+    try:
+        ran = subject.run(replace(marks.batch, inputs={name: longer}))
+    except ModelError:
+        return None
+    real = tokens - len(places)
+    for pair in zip(before, ran.outputs, strict=False):
+        one, two = pair
+        if one.ndim == 3 and one.shape[axis] == tokens and two.shape[axis] == longer.shape[axis]:
+            one, two = (part.narrow(axis, 0, real) for part in pair)
+        elif one.ndim != 2:
+            continue
+        if one.shape == two.shape and bool(differs(one, two, 10 * subject.clearly).any()):
+            share = float((one - two).abs().amax() / one.abs().amax())
+            return result(
+                "padding", "broken", "padding read", number=share, floor=10 * subject.clearly, what=marks.name
+            )
+    return None
+
+
 def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
     """Ways to tell the model that some places are padding in every text, those that are sure first."""
     inputs, axis = subject.batch.inputs, subject.input_axis
@@ -182,9 +215,18 @@ def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
         if polarity is not None:
             # torch's own masks have texts first even where states have tokens first
             where = 1 - axis if tuple(value.shape) == shape and texts != tokens else 1
-            changed = replace(subject.batch, inputs=inputs | {name: marked(value, where, polarity)})
-            is_clear = "pad" in name or name in _TAKEN
-            yield _Marks(name, changed, is_clear)
+            # a memory is masked by the same marks as the texts that it is made from
+            alike = [
+                one
+                for one, other in inputs.items()
+                if other.shape == value.shape and torch.equal(other, value)
+            ]
+            if name != alike[0]:
+                continue
+            marks = dict.fromkeys(alike, marked(value, where, polarity))
+            changed = replace(subject.batch, inputs=inputs | marks)
+            is_clear = any("pad" in one or one in _TAKEN for one in alike)
+            yield _Marks(" and ".join(alike), changed, is_clear)
     for name, value in inputs.items():
         if (
             value.ndim == 1
@@ -219,7 +261,25 @@ def _by_id(subject: Subject, places: list[int]) -> Iterator[_Marks]:
                 value.movedim(1 - subject.input_axis, 0)[places] = off
                 inputs[name], changed = value, True
         if changed:
-            yield _Marks("padding_idx", replace(subject.batch, inputs=inputs), False, is_content=True)
+            yield _Marks(
+                "padding_idx",
+                replace(subject.batch, inputs=inputs),
+                _pads_with(subject, off) and not any(one in inputs_of(subject.model) for one in _TAKEN),
+                is_content=True,
+            )
+
+
+def _pads_with(subject: Subject, off: int) -> bool:
+    """Whether texts of the batch end with an id, some earlier than others, and have it nowhere else."""
+    for name in subject.token_inputs:
+        value = subject.batch.inputs[name]
+        if value.is_floating_point() or value.ndim != 2:
+            continue
+        is_off = (value if subject.input_axis == 0 else value.mT) == off
+        ends = is_off.flip(1).cumprod(1).sum(1)
+        if 0 < int(is_off.sum()) == int(ends.sum()) and int(ends.max()) < is_off.shape[1]:
+            return True
+    return False
 
 
 def _polarity(value: Tensor) -> float | None:

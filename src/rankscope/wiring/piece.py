@@ -260,9 +260,9 @@ class Piece:
 
     def values(self, x: Tensor, nodes: Sequence[Node]) -> dict[Node, Tensor]:
         """The values of operations if another state enters."""
-        self.count(1.0)
         if self.region is None:
             raise RankscopeError("the operations of the block are not known")
+        self.count(self.region.share(nodes))
         with left_as_found():
             torch.manual_seed(0)
             return self.region.replays(tuple(nodes), {self.region.roots[0]: x})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from rankscope.errors import ModelError, is_out_of_memory
 from rankscope.sources.arguments import tensors_in
 from rankscope.sources.live import run_batch
+from rankscope.sources.operations import Line
+from rankscope.sources.operations.lines import line_now
 from rankscope.sources.roles import block_width
 from rankscope.sources.safety import first_line
 from rankscope.sources.taps import entering, first_tensor
@@ -28,12 +30,16 @@ class Slopes:
         parameters: by name; None where there is none.
         roots: of what enters each stack, ``last`` of what leaves it.
         called: paths of the modules that ran.
+        states: of what left every call of a block, with its path, in order; None where there is none.
+        cut: modules that ran with gradients switched off, and the line that calls them.
     """
 
     parameters: Mapping[str, Tensor | None]
     roots: Mapping[str, Tensor]
     last: Mapping[str, Tensor]
     called: frozenset[str]
+    states: tuple[tuple[str, Tensor | None], ...] = ()
+    cut: Mapping[str, Line | None] = field(default_factory=dict)
 
 
 _KEPT = "_slopes"
@@ -56,6 +62,8 @@ def _slopes(subject: Subject) -> Slopes | None:
     roots: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     called: set[str] = set()
+    made: list[tuple[str, Tensor]] = []
+    cut: dict[str, Line | None] = {}
 
     def enter(stack: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -65,23 +73,30 @@ def _slopes(subject: Subject) -> Slopes | None:
 
         return hook
 
-    def leave(stack: str) -> Callable[..., None]:
+    def leave(stack: str, path: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: object, output: object) -> None:
             state = first_tensor(output)
+            if state is not None:
+                made.append((path, state))
             if state is not None and state.requires_grad:
                 last[stack] = state
 
         return hook
 
     def seen(path: str) -> Callable[..., None]:
-        return lambda *_: called.add(path)
+        def hook(*_: object) -> None:
+            called.add(path)
+            if not torch.is_grad_enabled() and path not in cut:
+                cut[path] = line_now(run_batch.__code__, skip=1)
+
+        return hook
 
     with ExitStack() as undo:
         for stack in subject.stacks:
             for path in dict.fromkeys(stack.called):
                 module = model.get_submodule(path)
                 undo.callback(module.register_forward_pre_hook(enter(stack.name), with_kwargs=True).remove)
-                undo.callback(module.register_forward_hook(leave(stack.name)).remove)
+                undo.callback(module.register_forward_hook(leave(stack.name, path)).remove)
         for path, module in model.named_modules(remove_duplicate=False):
             undo.callback(module.register_forward_pre_hook(seen(path)).remove)
         undo.enter_context(at_rest(model))
@@ -90,10 +105,11 @@ def _slopes(subject: Subject) -> Slopes | None:
             output = run_batch(model, subject.batch)
             wanted = [one for one in tensors_in(output) if one.is_floating_point() and one.requires_grad]
             if not wanted:
-                return Slopes(dict.fromkeys(weights), {}, {}, frozenset(called))
+                return Slopes(dict.fromkeys(weights), {}, {}, frozenset(called), cut=cut)
             loss = sum((direction(one, place) for place, one in enumerate(wanted)), torch.zeros(()))
             subject.backwards += 1
-            asked = [*weights.values(), *roots.values(), *last.values()]
+            known = [(path, state) for path, state in made if state.requires_grad]
+            asked = [*weights.values(), *roots.values(), *last.values(), *(state for _, state in known)]
             found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, asked, allow_unused=True)
         except Exception as error:
             if is_out_of_memory(error):
@@ -104,7 +120,11 @@ def _slopes(subject: Subject) -> Slopes | None:
     states = found[names:]
     entered = {name: one for name, one in zip(roots, states, strict=False) if one is not None}
     left = {name: one for name, one in zip(last, states[len(roots) :], strict=False) if one is not None}
-    return Slopes(slopes, entered, left, frozenset(called))
+    of_state = {
+        id(one): slope for (_, one), slope in zip(known, states[len(roots) + len(last) :], strict=True)
+    }
+    between = tuple((path, of_state.get(id(state))) for path, state in made)
+    return Slopes(slopes, entered, left, frozenset(called), between, cut)
 
 
 def direction(value: Tensor, seed: int) -> Tensor:

@@ -435,9 +435,11 @@ class Subject:
     @cached_property
     def movable(self) -> tuple[str, ...]:
         """Inputs that can be given other contents: tokens, or pictures and sound."""
-        return self.token_inputs or tuple(
-            name for name, value in self.batch.inputs.items() if value.is_floating_point() and value.ndim > 2
-        )
+        given = [
+            (name, one) for name, one in self.batch.inputs.items() if one.is_floating_point() and one.ndim > 1
+        ]
+        most = max((one.ndim for _, one in given), default=0)
+        return self.token_inputs or tuple(name for name, one in given if one.ndim > 2 or most == 2)
 
     @property
     def texts(self) -> int:
@@ -500,13 +502,30 @@ def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None =
                 ready = next(iter(given_calls(module, batch).calls), None)
             if ready is None:
                 raise ConfigError("an empty collection of inputs was given; give at least one batch")
-            first, given = ready.batch, batch
+            first, given = _as_it_is(module, ready.batch, batch), batch
     if any(value.numel() == 0 for value in first.inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
     short = _shortened(module, first)
     subject = Subject(model=module, batch=short, given=given, loss=loss, was_training=module.training)
     subject._whole = int(short is not first)  # it was tried whether the model runs on a part
     return subject
+
+
+def _as_it_is(model: nn.Module, ready: Batch, given: Any) -> Batch:
+    """A matrix of numbers is one text; where the model does not take that, its rows are texts of features."""
+    if not isinstance(given, Tensor) or given.ndim != 2 or not given.is_floating_point():
+        return ready
+    raw = replace(ready, inputs=dict.fromkeys(ready.inputs, given), is_token=None, labels=())
+    for batch in (ready, raw):
+        try:
+            with at_rest(model):
+                run_batch(model, batch)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            continue
+        return batch
+    return ready
 
 
 MOST_TEXTS, MOST_TOKENS = 4, 48

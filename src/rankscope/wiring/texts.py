@@ -44,7 +44,7 @@ def _broken(subject: Subject, piece: Piece, axis: int) -> LawResult:
         return result(
             "batch", "meant", "expert capacity", block=piece.place.block_of(None), site=piece.place.path
         )
-    node = first_meeting(piece, moved, second)
+    node = first_meeting(piece, moved, second, piece.state.shape[axis])
     return result(
         "batch",
         "broken",

@@ -1,6 +1,7 @@
 """Tokens read what they may read: causality, the order of tokens, and that everything reaches the output."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,15 +10,33 @@ from torch import Tensor, nn
 from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node
-from rankscope.wiring.culprits import MAKING, declared_line, first_leak, mask_line, mask_of, node_line
+from rankscope.sources.operations.region import SAME_CHANNELS
+from rankscope.wiring.culprits import (
+    MAKING,
+    declared_line,
+    first_leak,
+    is_lower,
+    is_own_code,
+    mask_line,
+    mask_of,
+    node_line,
+)
 from rankscope.wiring.law import law, result
+from rankscope.wiring.losses import loss_of
 from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.slopes import slopes_of
 from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import site_of
 
-_CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead", re.IGNORECASE)
+_CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead|autoregressive", re.IGNORECASE)
+_LM = re.compile(r"LM(?![a-z])")
+_FILLS_GAPS = re.compile(r"mask|mlm|bert|diffusion|prefix", re.IGNORECASE)
+"""Language models that read in both directions."""
+
 _POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
+
+FINE = 1e-3
+"""Where numbers are coarser than this, what positions change may lie below their rounding."""
 
 ASYMMETRIC = 2.0
 """Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
@@ -47,10 +66,12 @@ class _Reading:
 
     @property
     def kind(self) -> str:
-        """``still``: tokens do not mix; ``causal``; ``nearly``: much more past than future; ``both``."""
+        """``still``: tokens do not mix; ``causal``; ``nearly``: much more past than future; ``reversed``; ``both``."""
         past, future = self.share(future=False), self.share(future=True)
         if future == 0:
             return "causal" if past else "still"
+        if past == 0 and all(bool(rows[t - 1]) for t, rows in self.readers.items() if t):
+            return "reversed"
         is_near = 3 * max(t - p for p, t in self.future) <= max(
             (p - t for t, rows in self.readers.items() for p in range(t + 1, len(rows)) if bool(rows[p])),
             default=0,
@@ -69,7 +90,7 @@ class _Reading:
 
 @law("causality")
 def causality(subject: Subject) -> LawResult:
-    """No row of a block moves if a later token does; looked at where most blocks, or the name of the model, say so."""
+    """No row of a block moves if a later token does; looked at where something says so (``_is_causal``)."""
     if not subject.base.is_finite:
         return result("causality", "not checked", "output not finite")
     if not subject.stacks:
@@ -87,9 +108,7 @@ def causality(subject: Subject) -> LawResult:
             readings.append(_Reading(piece, piece.readers(axis)))
         readings = [one for one in readings if one.readers and one.kind != "still"]
         looked = looked or bool(readings)
-        causal = sum(one.kind != "both" for one in readings)
-        named = len(subject.stacks) == 1 and bool(_CAUSAL_NAMES.search(type(subject.model).__name__))
-        if not readings or not (named or 2 * causal >= len(readings)):
+        if not readings or not _is_causal(subject, stack.name, readings):
             continue
         is_claimed = True
         for one in readings:
@@ -104,13 +123,67 @@ def causality(subject: Subject) -> LawResult:
     return result("causality", "not checked", "one token" if short else "no softmax")
 
 
+def _is_causal(subject: Subject, stack: str, readings: list[_Reading]) -> bool:
+    """Whether a stack is meant to be causal: by what most blocks read, by a mask that it has, whether used or not, by
+    its name, by a loss that asks for the next token, or as a decoder that reads ids beside those of its encoder."""
+    if 2 * sum(one.kind != "both" for one in readings) >= len(readings):
+        return True
+    if 2 * sum(_has_causal_mask(subject, one.piece, subject.text_axes[stack]) for one in readings) >= len(
+        readings
+    ):
+        return True
+    if len(subject.stacks) > 1:
+        return _is_decoder(subject, readings)
+    name = type(subject.model).__name__
+    is_named = bool(_CAUSAL_NAMES.search(name) or _LM.search(name)) and not _FILLS_GAPS.search(name)
+    return is_named or (subject.loss is not None and loss_of(subject).asks_next)
+
+
+def _has_causal_mask(subject: Subject, piece: Piece, text_axis: int) -> bool:
+    """Whether a block, or what holds it, holds, is given or makes a table that says that every token reads itself and
+    those before."""
+    tokens = piece.state.shape[1 - text_axis]
+    values = [one for one in (*piece.args, *piece.kwargs.values()) if isinstance(one, Tensor)]
+    values += list(piece.module.buffers())
+    parts = piece.place.path.split(".")
+    for end in range(
+        len(subject.stacks) > 1, len(parts)
+    ):  # the model itself holds what any of several stacks reads
+        values += subject.model.get_submodule(".".join(parts[:end])).buffers(recurse=False)
+    if piece.region is not None:
+        masks = [mask_of(piece.region, node) for node in piece.region.order if node.kind in SOFTMAX]
+        values += [one[1].value for one in masks if one is not None]
+    return any(
+        one.ndim >= 2 and min(one.shape[-2:]) >= tokens and is_lower(one, tokens)
+        for one in values
+        if one.numel()
+    )
+
+
+def _is_decoder(subject: Subject, readings: list[_Reading]) -> bool:
+    """Whether blocks are given a second state, in a model that reads two runs of ids and puts out a vocabulary."""
+    ids = [one for one in subject.token_inputs if not subject.batch.inputs[one].is_floating_point()]
+    rows = {one.num_embeddings for one in subject.model.modules() if isinstance(one, nn.Embedding)}
+    lengths = {one.shape[:2] for one in subject.base.outputs if one.ndim == 3 and one.shape[-1] in rows}
+
+    def has_memory(piece: Piece) -> bool:
+        width = piece.state.shape[-1]
+        values = [one for one in (*piece.args, *piece.kwargs.values()) if isinstance(one, Tensor)]
+        return (
+            sum(one.is_floating_point() and one.ndim == 3 and one.shape[-1] == width for one in values) > 1
+            and piece.state.shape[:2] in lengths
+        )
+
+    return len(ids) > 1 and all(has_memory(one.piece) for one in readings) and is_own_code(subject.model)
+
+
 def _leak(subject: Subject, reading: _Reading, axis: int) -> LawResult:
     piece = reading.piece
     token = min(t for _, t in reading.future)
     where = piece.slice_at(1 - axis, token)
     texts, tokens = piece.state.shape[axis], piece.state.shape[1 - axis]
     forbidden = (torch.arange(tokens) < token).expand(texts, tokens)
-    node = first_leak(piece, where, forbidden, axis)
+    node = first_leak(piece, where, forbidden)
     return result(
         "causality",
         "broken",
@@ -125,13 +198,54 @@ def _leak(subject: Subject, reading: _Reading, axis: int) -> LawResult:
 
 def mixing_line(subject: Subject, piece: Piece, node: Node | None) -> Line | None:
     """The line of an operation that lets tokens be read; of a softmax the one of its mask, or where it is missing."""
+    if node is not None and node.kind in ("matmul", "bmm") and piece.region is not None:
+        map_, masks = next(_maps_read_by(piece, node), (None, None))
+        if map_ is not None and masks is not None and masks[0].kind == "mul":
+            return _line_of_mask(subject, piece, masks)
     if node is not None and node.kind in SOFTMAX and piece.region is not None:
         if _misses_argument(subject, piece):
             return piece.place.line or node.line
+        line = _call_without(subject, piece, node)
+        if line is not None:
+            return line
         masks = mask_of(piece.region, node)
         if masks is not None:
             return _line_of_mask(subject, piece, masks)
+        line = _mask_elsewhere(subject, piece, node)
+        if line is not None:
+            return line
     return node_line(piece, node)
+
+
+def _maps_read_by(piece: Piece, node: Node) -> Iterator[tuple[Node, tuple[Node, Node] | None]]:
+    """The softmax whose map a product reads, with what masks it."""
+    region, waiting, seen = piece.region, list(node.inputs()), set[Node]()
+    while waiting and region is not None:
+        one = waiting.pop(0)
+        if one in seen or not region.depends(one):
+            continue
+        seen.add(one)
+        if one.kind in SOFTMAX:
+            yield one, mask_of(region, one)
+        elif one.kind in SAME_CHANNELS | {"dropout", "native_dropout", "_to_copy"}:
+            waiting += one.inputs()
+
+
+def _mask_elsewhere(subject: Subject, piece: Piece, node: Node) -> Line | None:
+    """The line at which other blocks that run the same code mask what this one does not."""
+    for one in subject.stack_of(piece.place.stack):
+        if (
+            type(one.module) is not type(piece.module)
+            or "forward" in vars(piece.module)
+            or one.region is None
+        ):
+            continue
+        for other in one.region.order:
+            if other.kind in SOFTMAX and other.line == node.line:
+                masks = mask_of(one.region, other)
+                if masks is not None and masks[0].line is not None:
+                    return masks[0].line
+    return None
 
 
 def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> Line | None:
@@ -144,22 +258,57 @@ def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> L
             (node for name, node in graph.inputs.items() if node in above and name != piece.stream), None
         )
     whole = None if given is None else subject.whole_graph
+    if given is not None and is_padding_input(subject, given):
+        return masks[0].line or piece.place.line
     if given is not None and whole is not None:
         calls = [call for call in whole.calls if call.path == piece.place.path]
-        for node in calls[0].inputs if calls else ():
-            if node.shape == given.shape and torch.equal(node.value.double(), given.value.double()):
+        alike = [node for node in (calls[0].inputs if calls else ()) if node.shape == given.shape]
+        for node in alike:
+            is_it = len(alike) == 1 or torch.equal(node.value.double(), given.value.double())
+            if is_it and node.op is not None:
                 made = [one for one in whole.above((node,)) if one.kind in MAKING and one.line is not None]
                 if made:
                     return min(made, key=lambda one: one.id).line
                 if node.line is not None:
                     return node.line
-    return mask_line(piece, masks)
+    return mask_line(subject.model, piece, masks)
+
+
+def is_padding_input(subject: Subject, given: Node) -> bool:
+    """Whether a block is given marks of padding just as the model was, so that only their use can be at fault."""
+    value = given.value.squeeze()
+    if given.value.is_floating_point():
+        return False
+    marks = [one for one in subject.batch.inputs.values() if one.ndim == 2 and one.shape == value.shape]
+    return any(
+        torch.equal(one.bool(), value.bool()) or torch.equal(one.bool(), ~value.bool()) for one in marks
+    )
 
 
 def _misses_argument(subject: Subject, piece: Piece) -> bool:
     """Whether other blocks of the stack are given more tensors than this one."""
     many = [_tensors(one) for one in subject.stack_of(piece.place.stack)]
     return _tensors(piece) < max(many)
+
+
+def _call_without(subject: Subject, piece: Piece, node: Node) -> Line | None:
+    """The line that calls a part of the block with fewer tensors than the same part of other blocks is called with."""
+    graph = piece.graph
+    if graph is None or piece.shared is not None or not node.path:
+        return None
+    parts = node.path.split(".")
+    for end in range(len(parts), 0, -1):
+        path = ".".join(parts[:end])
+        own = next(iter(graph.calls_of(path)), None)
+        others = [
+            call
+            for one in subject.stack_of(piece.place.stack)
+            if one is not piece and one.graph is not None
+            for call in one.graph.calls_of(path)
+        ]
+        if own is not None and others and len(own.inputs) < max(len(one.inputs) for one in others):
+            return own.line
+    return None
 
 
 def _tensors(piece: Piece) -> int:
@@ -228,6 +377,9 @@ def order(subject: Subject) -> LawResult:
         return _order_lost(subject, positions)
     if any(one for one in subject.batch.inputs if "position" in one):
         return result("order", "holds")
+    one_row = _one_row(subject, positions, root.shape[1 - axis])
+    if one_row is not None:
+        return _order_lost(subject, [one_row])
     flipped = dict(subject.batch.inputs)
     for name in subject.token_inputs:
         flipped[name] = flipped[name].flip(1 - subject.input_axis)
@@ -248,7 +400,24 @@ def order(subject: Subject) -> LawResult:
     tokens = float(before.double().std(dim=1 - axis).amax())
     if gap > 10 * subject.clearly or tokens == 0.0:
         return result("order", "holds", number=gap, floor=10 * subject.clearly)
-    return _order_lost(subject, positions) if positions else result("order", "meant", "set function")
+    if not positions:
+        return result("order", "meant", "set function")
+    if subject.clearly > FINE:
+        return result("order", "not checked", "too coarse")
+    return _order_lost(subject, positions)
+
+
+def _one_row(subject: Subject, positions: list[str], tokens: int) -> str | None:
+    """A table of positions of which all tokens read the same row: other rows get no gradient."""
+    slopes = slopes_of(subject)
+    for name in positions if slopes is not None and subject.texts < tokens else ():
+        slope = None if slopes is None else slopes.parameters.get(name)
+        if slope is None:
+            continue
+        rows = slope.flatten(0, -2) if slope.ndim >= 2 else slope.unsqueeze(-1)
+        if len(rows) >= tokens and int((rows != 0).any(-1).sum()) == 1:
+            return name
+    return None
 
 
 def _order_lost(subject: Subject, positions: list[str]) -> LawResult:
@@ -346,6 +515,8 @@ def _dead_head(subject: Subject) -> LawResult | None:
                 else list(range(len(slopes)))
             )
             alive += len(slopes) - len(dead)
+            if len(dead) == len(slopes) and not _has_tokens(piece.state):
+                continue  # all values are equal, so that it does not matter which of them are read
             if dead:
                 found.append((piece, node, dead, len(slopes)))
     if not found or not alive:
@@ -354,6 +525,8 @@ def _dead_head(subject: Subject) -> LawResult | None:
     if len(dead) == many and sum(len(one[2]) == one[3] for one in found) * 2 >= len(subject.pieces):
         return None  # whole branches are zero in most blocks: so they start
     behind = _projection(piece, node)
+    if _is_pruned(piece, node, behind):
+        return result("reach", "meant", "pruned heads", block=piece.place.block_of(node))
     name = f"head {dead[0] + 1} of {many}"
     return result(
         "reach",
@@ -384,6 +557,26 @@ def _slopes_of_map(piece: Piece, node: Node, texts: int) -> Tensor | None:
         (slope,) = torch.autograd.grad((out * weights.to(out)).sum(), leaf)
     by_head = slope.abs().reshape(texts, heads, -1)
     return by_head.amax(-1).amax(0)
+
+
+def _has_tokens(state: Tensor) -> bool:
+    rows = state.flatten(0, -2)
+    return bool((rows != rows[:1]).any())
+
+
+def _is_pruned(piece: Piece, node: Node, behind: Node) -> bool:
+    """Whether a table of zeros and ones that the block holds switches heads off, or a mask is kept beside a weight."""
+    region, graph = piece.region, piece.graph
+    if region is None or graph is None:
+        return False
+    held = {
+        name
+        for name, one in piece.module.named_buffers()
+        if set(one.double().unique().tolist()) == {0.0, 1.0}
+    }
+    between = [one for one in region.order if node.id < one.id <= behind.id]
+    constants = {leaf for one in between for leaf in one.inputs() if not region.depends(leaf)}
+    return any(one.name in held for one in graph.above(constants))
 
 
 def _projection(piece: Piece, node: Node) -> Node:

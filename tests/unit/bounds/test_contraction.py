@@ -13,6 +13,7 @@ from rankscope.bounds.contraction import dobrushin_bound, doeblin_bound
 from rankscope.core.operator_norms import MARGIN
 from rankscope.errors import NumericalError, ShapeError
 from rankscope.masks import parse_mask
+from rankscope.measures import row_distances
 from reference.contraction_loops import dobrushin, doeblin, exact
 
 MASKS = ("full", "causal", "window:2", "causal-window:2", "dilated:1:2", "strided:3", "prefix:2")
@@ -58,10 +59,10 @@ def test_long_maps_are_compared_one_by_one_and_as_exactly(mask, scale):
 
 @pytest.mark.parametrize("block", [2, 4, 7, 10])
 def test_rows_that_do_not_fit_one_call_are_compared_in_blocks_that_miss_no_pair(monkeypatch, block):
-    everything = torch.zeros((), dtype=torch.float64), torch.ones(10, dtype=torch.bool)
+    everything = torch.zeros((), dtype=torch.float64), torch.ones(10, dtype=torch.float64)
     monkeypatch.setattr(contraction, "BATCHED_ROWS", 1)
-    monkeypatch.setattr(contraction, "BLOCK_ROWS", block)
-    monkeypatch.setattr(contraction, "_rivals", lambda rows: everything)
+    monkeypatch.setattr(row_distances, "BLOCK_ROWS", block)
+    monkeypatch.setattr(row_distances, "_reach", lambda rows: everything)
     for pair in combinations(range(10), 2):
         maps = torch.full((10, 10), 0.1, dtype=torch.float64)
         maps[pair, :] = torch.eye(10, dtype=torch.float64)[list(pair)]
@@ -97,7 +98,7 @@ def test_leaving_rows_out_early_never_loses_the_farthest_pair(seed, tokens, shap
 
 
 def test_one_comparison_is_enough_once_two_rows_share_no_key(monkeypatch):
-    monkeypatch.setattr(contraction, "pdist", None)  # never called
+    monkeypatch.setattr(row_distances, "pdist", None)  # never called
     assert dobrushin_bound(masked_map(0, 64, mask="window:3")).item() == pytest.approx(1.0, abs=2 * MARGIN)
 
 

@@ -102,8 +102,8 @@ def test_a_model_on_texts_with_files_a_picture_and_a_report(folder, tmp_path):
     assert Reader(page).open == []
     assert "tiny-bert" in page
     text = good(*asked, "--definitions", "l2").stdout
-    assert "lower is the smallest and upper the largest bound over these 2 texts" in text
-    assert "also for 4 special tokens that scan and ablate leave out" in text
+    assert "lower, upper: the smallest lower bound and the largest upper bound of the 2 texts" in text
+    assert "4 special tokens that scan and ablate leave out" in text
 
 
 def test_texts_as_lines_of_csv():

@@ -177,7 +177,7 @@ def test_every_option_that_some_way_does_not_read_has_words() -> None:
     read = {name for way in ways.values() for name in way.reads}
     assert {name for name in read if name not in EFFECTS} == {"dtype", "device"}  # which every way reads
     assert all({"dtype", "device"} <= set(way.reads) for way in LOADED.values())
-    assert read <= set(Model.model_fields) | set(Inputs.model_fields)
+    assert read <= {*Model.model_fields, *Inputs.model_fields, *ScanConfig.model_fields}
 
 
 def test_every_view_with_limits_says_which_they_are() -> None:

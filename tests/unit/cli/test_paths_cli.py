@@ -120,9 +120,9 @@ def test_a_model_on_a_text_with_everything_asked_for(folder):
     assert told["pairs"][0]["first"]["layer"] <= told["pairs"][0]["second"]["layer"]
     text = good(folder, *asked, "--seconds", 5).stdout
     for heading in (
-        "What all paths of one length add together.",
+        "The sum of what all paths of one length add.",
         "Shares by length and number of MLPs",
-        "What all paths through a head add together.",
+        "The sum of what all paths through a head add.",
         "Single paths from the input, largest norm first",
         "What all paths through two heads add",
         "By source",

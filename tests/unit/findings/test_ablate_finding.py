@@ -62,7 +62,9 @@ def test_it_loads_to_an_equal_one_that_says_the_same(split: bool, tmp_path) -> N
 
 def test_fields_hold_names_and_no_sentences() -> None:
     odd = suggest(Network([Scale(0.5)]), torch.randn(3, 4, dtype=torch.float64))
-    for _, text in (*strings(example()), *strings(odd)):
+    for place, text in (*strings(example()), *strings(odd)):
+        if place.endswith((".code", ".code_before")):  # lines to write, in the model's own language
+            continue
         assert len(text.split()) <= 6, text
         assert not text.endswith("."), text
 

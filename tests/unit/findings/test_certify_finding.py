@@ -65,6 +65,23 @@ def test_every_bound_of_every_layer_is_in_the_table_and_what_failed(findings):
     assert "Not met first: logits below 1.256 (found 3.25, limit 1.256), in block 1." in to_text(shown)
 
 
+def test_the_page_says_how_far_the_bounds_of_every_text_reach(findings):
+    found = findings["texts"]
+    (table,) = [
+        block
+        for one in found.document().blocks
+        if getattr(one, "title", "") == "Texts"
+        for block in one.blocks
+    ]
+    assert [len(row) for row in table.rows] == [6] * len(found.certificate)
+    for row, one in zip(table.rows, found.certificate, strict=True):
+        own = one.definitions[found.first.definition]
+        assert row[1] == str(one.tokens)
+        assert [row[2], row[4]] == [
+            str(until) if until else "-" for until in (own.lower_until, own.upper_until)
+        ]
+
+
 def test_what_is_not_above_its_floor_is_marked_everywhere():
     certificate = made.standing_still()
     layers = [

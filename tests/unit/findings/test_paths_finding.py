@@ -21,8 +21,8 @@ def source(name: str, layer: int | None, share: float | None, *, real: bool = Tr
 def test_the_conclusion_names_the_lengths_that_carry_the_output() -> None:
     found = made([3, 3, 3], spectrum=lengths([0.6, 0.35, 0.04, 0.01], [1, 9, 27, 27]))
     assert found.words[0] == (
-        "Paths through no head carry the largest share of the output's residual, 60%; 1 of 64 paths from the input is "
-        "of this kind. Paths through at most one head carry 95%; 10 of 64 paths from the input are of this kind."
+        "Paths through no head carry the largest share of the output's residual: 60% (1 of 64 paths from the input). "
+        "Paths through at most one head carry 95% (10 of 64 paths)."
     )
     assert found.tone == "good"
 
@@ -37,15 +37,14 @@ def test_a_negative_share_is_the_largest_of_either_sign_only() -> None:
         ),
     )
     assert (
-        "Paths through one head carry the largest share of either sign of the output's residual, -90%"
+        "Paths through one head carry the largest share of either sign of the output's residual: -90%"
         in found.words[0]
     )
-    assert (
-        "The heads whose paths together carry the largest shares, of either sign: L1 h1 (-80%) and L1 h0 (10%)"
-        in " ".join(found.words)
+    assert "the heads with the largest shares (of either sign) are L1 h1 (-80%) and L1 h0 (10%)" in " ".join(
+        found.words
     )
     positive = made([1], spectrum=lengths([0.1, 0.9], [1, 1]))
-    assert "Paths through one head carry the largest share of the output's residual, 90%" in positive.words[0]
+    assert "Paths through one head carry the largest share of the output's residual: 90%" in positive.words[0]
 
 
 def test_words_are_silent_about_shares_that_are_rounding() -> None:
@@ -62,7 +61,7 @@ def test_words_are_silent_about_shares_that_are_rounding() -> None:
         search=searched(exact=False, gap=None, tells=False, ranked=0),
     )
     said = " ".join(found.words)
-    assert "Paths through no head carry the largest share of the output's residual, 30%" in said
+    assert "Paths through no head carry the largest share of the output's residual: 30%" in said
     assert "The only head whose paths carry a share above rounding is L1 h1 (20%)" in said
     assert found.elsewhere is None
     assert "No single path from the input is the strongest: the norms of all 2" in said
@@ -101,7 +100,7 @@ def test_how_sure_a_list_is(search: dict[str, Any], words: str) -> None:
     found = searched(**search)
     assert words in found.sure(2)
     assert ("proven complete" in found.sure(2)) == (found.exact or "not proven complete" in found.sure(2))
-    assert "takes 5 seconds or more" in found.more if found.waiting else not found.more
+    assert "needs at least 5 seconds" in found.more if found.waiting else not found.more
 
 
 def test_a_small_share_is_not_most_of_a_large_rest() -> None:
@@ -115,7 +114,7 @@ def test_a_small_share_is_not_most_of_a_large_rest() -> None:
     assert not found.is_most
     assert found.words == (
         "Paths that start at the input carry 225% of the output's residual, those that start at biases together -125%. "
-        "The largest share of a single bias is that of the value bias of layer 1, -9.5%."
+        "With biases grouped by kind and layer, the value bias of layer 1 has the largest share: -9.5%."
     )
 
 

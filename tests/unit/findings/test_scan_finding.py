@@ -190,8 +190,8 @@ def test_the_star_means_not_above_the_floor_in_every_text_everywhere():
 
 def test_definitions_are_named_where_ratios_are_shown():
     text = str(scan_tables.healthy(2))
-    assert "\nresidual ratio: the same ratio of the tokens as they are" in text
-    assert "divided by that of the tokens (Frobenius norms)" in text
+    assert "\nresidual ratio: the Frobenius norm (root of the sum of squares) of the residual" in text
+    assert "unit residual ratio: as explained above" in text
     head = next(line for line in text.splitlines() if line.startswith("layer  "))
     assert re.split("  +", head)[:3] == ["layer", "residual ratio", "unit residual ratio"]
 
@@ -265,7 +265,7 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased its layers were found by structure computed in float32 124M",
+        "rankscope scan Scan of bert-base-uncased its layers were found by structure the model runs in float32 124M",
         "Healthy At the last layer the unit residual ratio is", "The numbers that say so, layer", "How to read this",
         "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
@@ -388,8 +388,9 @@ def test_the_notebook_shows_the_verdict_and_the_curve():
 def test_counts_in_a_few_letters():
     found = scan_tables.healthy(2)
     assert found.scan.facts(found.table) == [
-        "its layers were found by structure", "computed in float32", "124M parameters",
-        "8 texts of 48 tokens on average", "padding and special tokens are neither measured nor counted",
+        "its layers were found by structure", "the model runs in float32", "124M parameters",
+        "8 texts of 48 tokens on average",
+        "padding and special tokens (such as [CLS]) are neither measured nor counted",
     ]  # fmt: skip
     assert (in_thousands(999), in_thousands(3_400_000_000)) == ("999", "3.4B")
 
@@ -460,6 +461,12 @@ def test_dark_is_toward_collapse(values, measure):
     assert shares == sorted(shares, reverse=measure == "cosine")
     assert all(0 <= one <= 1 for one in shares)
     assert plain_shade("dobrushin", values).share(0.0) == 0.0
+
+
+def test_no_massive_token_is_bright_and_the_most_are_dark():
+    shade = toward_collapse("massive_channels", [0.0, 0.0, 2.0])
+    assert [shade.share(one) for one in (0.0, 1.0, 2.0)] == [1.0, 0.5, 0.0]
+    assert toward_collapse("massive_tokens", [0.0, 0.0]).share(0.0) == 1.0
 
 
 def test_labels():

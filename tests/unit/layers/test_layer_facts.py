@@ -101,19 +101,33 @@ def turned_by_its_row(x: Tensor) -> Tensor:
     return (mean + share * (x - mean)) @ torch.linalg.matrix_exp(normal(DIM, DIM) - normal(DIM, DIM).mT)
 
 
-def test_a_rate_that_depends_on_the_row_has_the_ends_of_the_draws() -> None:
-    found = facts(turned_by_its_row, depth=False)
-    generator, expected = torch.Generator().manual_seed(0), list[float]()
+def share_at(row: Tensor) -> float:
+    return float(0.1 + 0.8 * row[0].square() / row.square().sum())
+
+
+def test_a_rate_that_depends_on_the_row_is_that_of_the_given_one_with_the_ends_of_the_draws() -> None:
+    generator, rows_drawn = torch.Generator().manual_seed(0), list[Tensor]()
     for _ in range(3):
-        row = torch.randn(DIM, dtype=torch.float64, generator=generator)
+        rows_drawn.append(torch.randn(DIM, dtype=torch.float64, generator=generator))
         torch.randn(TOKENS, DIM, dtype=torch.float64, generator=generator)
-        expected.append(float(0.1 + 0.8 * row[0].square() / row.square().sum()))
-    low, middle, high = sorted(expected)
-    assert found.rate_at == "given"
-    assert (found.rate_low, found.rate, found.rate_high) == pytest.approx((low, middle, high), abs=1e-9)
-    assert found.rate_uncertainty == pytest.approx(max(high - middle, middle - low), abs=1e-9)
-    assert found.rate_normed_uncertainty is not None
-    assert found.rate_normed_uncertainty > 0.01
+    given = torch.tensor([3.0, 0.5, 0.0, 0.0], dtype=torch.float64)
+    for x in (None, given):
+        found = facts(turned_by_its_row, depth=False, x=x)
+        expected = [share_at(rows_drawn[0] if x is None else x), *map(share_at, rows_drawn[1:])]
+        assert found.rate_at == "given"
+        assert (found.rate_low, found.rate, found.rate_high) == pytest.approx(
+            (min(expected), expected[0], max(expected)), abs=1e-9
+        )
+        assert found.rate is not None
+        apart = max(max(expected) - found.rate, found.rate - min(expected))
+        assert found.rate_uncertainty == pytest.approx(apart, abs=1e-9)
+        assert found.rate_normed_uncertainty is not None
+        assert found.rate_normed_uncertainty > 0.01
+
+
+def test_the_given_row_is_a_row() -> None:
+    with pytest.raises(RankscopeError, match="a row of 4 finite numbers"):
+        facts(lambda x: x, x=torch.ones(3))
 
 
 def test_a_rate_that_does_not_depend_on_the_row_has_no_ends() -> None:
@@ -122,6 +136,24 @@ def test_a_rate_that_does_not_depend_on_the_row_has_no_ends() -> None:
     assert (found.rate_at, found.rate_low, found.rate_high) == ("given", None, None)
     assert found.rate_uncertainty is not None
     assert found.rate_uncertainty < 1e-9
+
+
+@pytest.mark.parametrize("leave", ["torch in float32", "numpy"])
+def test_a_map_that_is_known_coarsely_has_no_eigenvalue_and_no_rank_of_rounding(leave: str) -> None:
+    def single(x: Tensor) -> Tensor:
+        return (x.float() @ W.float() @ x.float().mT).softmax(dim=-1) @ x.float()
+
+    def outside(x: Tensor) -> Tensor:
+        return torch.from_numpy((x @ W @ x.mT).softmax(dim=-1).detach().numpy() @ x.detach().numpy())
+
+    found = facts(single if leave == "torch in float32" else outside, depth=False)
+    assert (found.slem, found.rank_cap) == (0.0, 1)
+
+
+def test_a_map_whose_rows_sum_to_zero_has_no_second_eigenvalue() -> None:
+    means = rows(normal(TOKENS, TOKENS).abs())
+    found = facts(lambda x: means @ x - x, depth=False)
+    assert (found.consensus, found.slem, found.rank_cap) == ("kept", None, None)
 
 
 def test_rows_that_read_one_token_have_no_entropy() -> None:
@@ -248,6 +280,31 @@ def test_a_fall_that_is_one_of_rounding_is_not_told() -> None:
     assert found.fall is None
 
 
+@pytest.mark.parametrize("read", [2, 8])
+def test_a_fall_is_measured_with_larger_perturbations_where_rounding_is_in_small_ones(read: int) -> None:
+    """Means of the past and of the first tokens: eigenvalues 1 / k for k > read, and rounding handed on and on."""
+    allowed = torch.ones(64, 64, dtype=torch.float64).tril()
+    allowed[:, :read] = 1
+    found = facts(mixing(rows(allowed)), tokens=64, dim=4)
+    assert found.rate == pytest.approx(1 / (read + 1), abs=1e-9)
+    assert found.fall == pytest.approx(1 / (read + 1), abs=1e-3)
+
+
+def test_copies_of_a_layer_alone_decide_whether_tokens_become_equal() -> None:
+    """X Q + P X K: eigenvalues of Q + m K for those m of P; a turn behind every copy makes other matrices of them."""
+    own, read = normal(DIM, DIM, seed=2), normal(DIM, DIM, seed=1002)
+    sizes = [
+        float(torch.linalg.eigvals(own + m * read).abs().max())
+        for m in (1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6)
+    ]
+    found = facts(lambda x: x @ own + CAUSAL @ x @ read)
+    assert found.rate == pytest.approx(max(sizes[1:]) / sizes[0], abs=1e-9)
+    assert found.rate < 0.7
+    assert found.fall is not None
+    assert found.fall > 1.2
+    assert found.collapses is True
+
+
 @pytest.mark.parametrize("ends", [1.5, 16.0])
 def test_tokens_that_never_meet_do_not_become_equal_where_one_outgrows_the_others(ends: float) -> None:
     lengths = torch.linspace(1, ends, TOKENS, dtype=torch.float64)[:, None]
@@ -313,6 +370,102 @@ def test_a_layer_that_leaves_torch_is_differentiated_by_differences() -> None:
     assert found.rate == pytest.approx(0.5, abs=1e-6)
 
 
+def attention_in(dtype: torch.dtype):
+    """Causal means whose numbers pass through a dtype on the way; the output is float64, and fills it."""
+    return lambda x: ((CAUSAL.to(dtype) @ x.to(dtype)).double() * 1.1) @ W
+
+
+def by_numpy(x: Tensor) -> Tensor:
+    mixed = CAUSAL.numpy().astype("float32") @ x.detach().numpy().astype("float32")
+    return torch.from_numpy(mixed.astype("float64") * 1.1 @ W.numpy())
+
+
+IN_SINGLE = {
+    "steps": attention_in(torch.float32),
+    "numpy": by_numpy,
+    "output alone": lambda x: (CAUSAL @ x @ W).float(),
+}
+
+
+@pytest.mark.parametrize("name", IN_SINGLE)
+def test_float32_inside_a_layer_is_seen(name: str) -> None:
+    found = facts(IN_SINGLE[name], depth=False)
+    assert (found.precision, found.consensus) == ("float32", "kept")
+    assert found.rate is not None
+    assert found.rate_uncertainty is not None
+    assert abs(found.rate - 0.5) <= found.rate_uncertainty < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("then", [torch.Tensor.double, torch.Tensor.float])
+def test_few_digits_inside_a_layer_are_refused_whatever_it_gives(dtype, then) -> None:
+    with pytest.raises(RankscopeError, match=f"computes in {str(dtype).removeprefix('torch.')}"):
+        checked_layer(lambda x: then(x.to(dtype).double() * 1.1) * 0.7 + 1, tokens=TOKENS, dim=DIM)
+
+
+def test_few_digits_that_do_not_reach_the_output_are_no_matter() -> None:
+    def watched(x: Tensor) -> Tensor:
+        x.bfloat16().mean()
+        keys = (x.bfloat16() > 0).double()
+        return CAUSAL @ x @ W + 0 * keys
+
+    assert checked_layer(watched, tokens=TOKENS, dim=DIM).dtype == torch.float64
+
+
+def writes_into_its_input(x: Tensor) -> Tensor:
+    x[:] = CAUSAL @ x
+    return x
+
+
+def test_a_layer_may_write_into_what_it_is_given_and_give_one_tensor_again_and_again() -> None:
+    held = torch.zeros(TOKENS, DIM, dtype=torch.float64)
+
+    def into_one(x: Tensor) -> Tensor:
+        return held.copy_(CAUSAL @ x.detach())
+
+    for layer in (writes_into_its_input, into_one):
+        for around, rate in (("bare", 0.5), ("skip", 0.75)):
+            found = facts(layer, around=around, depth=False)
+            assert found.rate == pytest.approx(rate, abs=1e-6)
+
+
+def test_attention_of_torch_has_a_derivative() -> None:
+    attention = nn.MultiheadAttention(DIM, 2).double().eval()
+    hidden = torch.full((TOKENS, TOKENS), -math.inf, dtype=torch.float64).triu(1)
+    found = facts(lambda x: attention(x, x, x, attn_mask=hidden, need_weights=False)[0], depth=False)
+    assert found.rate == pytest.approx(0.5, abs=1e-12)
+
+
+@pytest.mark.parametrize("sharp", [100, 10_000])
+def test_a_sharp_softmax_has_the_order_three_at_small_scales_and_no_kink(sharp: float) -> None:
+    """Where it is far from equal tokens it picks one token, and all outputs are equal up to rounding."""
+    query, key = normal(DIM, DIM, seed=21) / 2, normal(DIM, DIM, seed=22) / 2
+    found = facts(lambda x: (sharp * x @ query @ key.mT @ x.mT).softmax(dim=-1) @ x @ W, tokens=8)
+    assert (found.residual_order, found.direction_order) == pytest.approx((3, 3), abs=0.02)
+    assert found.kink is None
+
+
+def test_a_kink_is_found_beside_a_bend_that_is_ten_times_larger() -> None:
+    def bent(x: Tensor) -> Tensor:
+        off = x[:, :1] - x[:, :1].mean(dim=0)
+        return x + 10 * (x - x.mean(dim=0)).square() + 0.2 * torch.relu(off - 0.01)
+
+    found = facts(bent, depth=False)
+    assert found.kink is not None
+    assert 0.001 < found.kink < 0.1
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+
+
+def test_what_bends_sharply_is_no_kink() -> None:
+    def over_tokens(x: Tensor) -> Tensor:
+        return 1 + nn.functional.batch_norm(x, None, None, training=True, eps=1e-5)
+
+    found = facts(over_tokens, depth=False)
+    assert found.kink is None
+    assert found.residual_order == pytest.approx(1, abs=0.02)
+    assert found.rate_missing == "nothing common"
+
+
 def test_a_recurrent_layer_is_read_from_the_middle_on() -> None:
     decays = torch.linspace(0.2, 0.6, DIM, dtype=torch.float64)
 
@@ -354,7 +507,29 @@ def counting(x: Tensor) -> Tensor:
     return x * counter[0]
 
 
+class RemembersTheFirst(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.first = getattr(self, "first", x.clone())
+        return x + self.first
+
+
+class CannotBeCopied(nn.Linear):
+    def __deepcopy__(self, memo: object) -> nn.Module:
+        raise TypeError("a lock\ncannot be copied")
+
+
+own_noise = torch.Generator().manual_seed(0)
+
 NO_LAYERS = {
+    "drops tokens": (lambda x: x[::2], "6 x 4 becomes 3 x 4"),
+    "keeps the first": (lambda x: x[:4], "6 x 4 becomes 4 x 4"),
+    "remembers the first": (RemembersTheFirst(), "keeps a state"),
+    "cannot be copied": (CannotBeCopied(DIM, DIM), "cannot be copied to float64 (TypeError: a lock)"),
+    "is a class": (nn.LayerNorm, "is a class"),
+    "is a little random": (
+        lambda x: x + 1e-9 * torch.randn(x.shape, generator=own_noise, dtype=torch.float64),
+        "random numbers of its own",
+    ),
     "pools": (lambda x: x.mean(dim=0), "6 x 4 becomes 4"),
     "is random": (lambda x: x + torch.randn_like(x), "is random"),
     "keeps state": (counting, "keeps a state"),
@@ -379,6 +554,30 @@ def test_what_is_no_layer_is_told_in_one_line(name: str) -> None:
         checked_layer(layer, tokens=TOKENS, dim=DIM)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_what_divides_by_differences_between_tokens_is_refused() -> None:
+    """At equal tokens it is 0 / 0, or one rounding over another."""
+
+    def norm_over_tokens(x: Tensor) -> Tensor:
+        y = CAUSAL @ x @ W
+        apart = y - y.mean(dim=0)
+        return apart / apart.norm()
+
+    with pytest.raises(RankscopeError, match="nothing but rounding for equal tokens"):
+        facts(norm_over_tokens)
+
+
+def test_later_tokens_that_vanish_beside_earlier_ones_are_not_told_to_be_equal() -> None:
+    """A causal layer of degree three: of two tokens the longer one wins, and here it is among the first."""
+    ahead = torch.linspace(2, 1, TOKENS, dtype=torch.float64)[:, None]
+    back = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)
+    falls = torch.linspace(0.1, 0.7, DIM, dtype=torch.float64)[:, None, None] ** back.clamp(min=0) * (
+        back >= 0
+    )
+    found = facts(lambda x: ahead * x * torch.einsum("cij,jc->ic", falls, x.square()))
+    assert found.consensus == "none"
+    assert found.collapses is not True
 
 
 def test_one_token_is_refused() -> None:

@@ -50,6 +50,52 @@ def test_softmax_attention_has_the_third_order_term_of_the_theorem() -> None:
     np.testing.assert_allclose(found, centred(r) @ m @ covariance @ w, rtol=1e-9, atol=1e-12)
 
 
+TOTALS = {
+    "off-by-one": lambda total: 1 / (1 + total),
+    "not divided": torch.ones_like,
+    "its root": lambda total: total.rsqrt(),
+    "the sum itself": lambda total: 1 / total,
+}
+"""Factors c of a query, as functions of what its weights e^l sum to."""
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_the_first_order_term_is_the_change_of_what_weights_sum_to(name: str) -> None:
+    """T_1(R)_i = (d_1 r . (R_i - mean)) y / r with r = c sum_j e^l: zero for softmax alone, where r is one."""
+    x, r = torch.from_numpy(drawn(DIM, seed=6)), torch.from_numpy(drawn(TOKENS, DIM, seed=7))
+    m, w = (torch.from_numpy(drawn(DIM, DIM, seed=seed)) / 2 for seed in (8, 9))
+
+    def sums(queries: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        total = (queries @ m @ tokens.T).exp().sum(dim=-1)
+        return TOTALS[name](total) * total
+
+    def layer(tokens: torch.Tensor) -> torch.Tensor:
+        weights = (tokens @ m @ tokens.T).exp()
+        return TOTALS[name](weights.sum(dim=-1, keepdim=True)) * weights @ tokens @ w
+
+    equal, step = x.expand(TOKENS, DIM), 1e-5
+    slope = (layer(equal + step * r) - layer(equal - step * r)) / (2 * step)
+    change = torch.func.grad(lambda query: sums(query, equal))(x)
+    expected = torch.outer((r - r.mean(dim=0)) @ change, x @ w * sums(x, equal)) / sums(x, equal)
+    np.testing.assert_allclose(slope - slope.mean(dim=0), expected, rtol=1e-7, atol=1e-8)
+    assert (float(expected.norm()) > 1e-3) == (name != "the sum itself")
+
+
+def test_a_map_of_rows_that_differ_has_its_own_first_order_term() -> None:
+    """T_1(R) = J P R W for causal softmax, however its weights change with the tokens; P is the causal mean."""
+    x, r = torch.from_numpy(drawn(DIM, seed=10)), torch.from_numpy(drawn(TOKENS, DIM, seed=11))
+    m, w = (torch.from_numpy(drawn(DIM, DIM, seed=seed)) for seed in (12, 13))
+    later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+
+    def layer(tokens: torch.Tensor) -> torch.Tensor:
+        return (tokens @ m @ tokens.T).masked_fill(later, -math.inf).softmax(dim=-1) @ tokens @ w
+
+    step = 1e-5
+    slope = (layer(x + step * r) - layer(x - step * r)) / (2 * step)
+    means = r.cumsum(dim=0) / torch.arange(1, TOKENS + 1)[:, None]
+    np.testing.assert_allclose(slope - slope.mean(dim=0), centred((means @ w).numpy()), rtol=1e-7, atol=1e-8)
+
+
 WEIGHTS = {
     "off-by-one": lambda scores: scores.exp() / (1 + scores.exp().sum(dim=-1, keepdim=True)),
     "sigmoid": lambda scores: torch.sigmoid(scores - math.log(len(scores))),

@@ -91,9 +91,62 @@ def test_equals_the_catalog(state, shape):
     assert_equals_catalog(STATES[state](normal(*shape)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_states_of_any_dtype_are_measured_in_float64(dtype):
-    assert_equals_catalog(normal(9, 12).to(dtype), dtype=dtype)
+COARSE = {
+    "plain": STATES["plain"],
+    "shared mean": lambda x: x + 3,
+    "a large shared mean": lambda x: x + 300,
+    "ratio 1e-3": lambda x: 1 + 1e-3 * x,
+    "massive token": massive_token,
+    "two massive tokens": two_massive_tokens,
+    "massive channel": massive_channel,
+    "zero token": zero_token,
+    "small": lambda x: x * 1e-18,
+    "large": lambda x: x * 1e18,
+    "beyond squares": lambda x: x * 1e-30,
+    "above squares": lambda x: x * 1e30,
+    "steep": lambda x: x * torch.logspace(0, -6, x.shape[1], dtype=x.dtype),
+    "first token a million times the others": lambda x: x * torch.tensor([[1e6]] + [[1.0]] * (len(x) - 1)),
+    "just too small to be added one by one": lambda x: torch.cat([x[:1] * 0 + 2**24, x[1:] * 0 + 0.9]) + x,
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (9, 12), (16, 40), (130, 64), (300, 24)], ids=str)
+@pytest.mark.parametrize("state", COARSE)
+def test_float32_states_are_within_half_a_floor_of_the_catalog(state, shape):
+    x = COARSE[state](normal(*shape)).float()
+    found = read_panel([x], layer=1, dtype=torch.float32)
+    for place, definition in enumerate(found.definitions):
+        exact = evaluate(find_measure(definition), x.double(), layer=1, dtype=torch.float32)
+        value, floor = found.values[0, place], found.floors[0, place]
+        if torch.isnan(exact.value):
+            assert torch.isnan(value)
+            continue
+        assert abs(value - exact.value) <= max(0.5 * exact.floor, 1e-8 * exact.value), definition
+        torch.testing.assert_close(floor, exact.floor, rtol=1e-3, atol=1e-12, msg=definition)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_coarser_states_are_measured_as_float32_states(dtype):
+    x = normal(9, 12).to(dtype)
+    half, single = (read_panel([one], layer=3, dtype=dtype) for one in (x, x.float()))
+    assert torch.equal(half.values, single.values)
+    assert torch.equal(half.floors, single.floors)
+
+
+def test_float64_states_are_measured_in_float64():
+    assert_equals_catalog(normal(9, 12), dtype=torch.float64)
+
+
+def test_products_of_another_precision_are_not_used(monkeypatch):
+    """Where float32 products may run in bfloat16, all sums run in float64."""
+    x = normal(9, 12).float()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = read_panel([x], layer=1, dtype=torch.float32)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    wanted = read_panel([x.double()], layer=1, dtype=torch.float32)
+    assert torch.equal(found.values, wanted.values)
 
 
 def test_texts_of_different_lengths_are_independent():

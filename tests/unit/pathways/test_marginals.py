@@ -6,8 +6,8 @@ from torch import Tensor
 
 from kit.path_networks import HEADS, small_transformer
 from kit.trees import DIM, Draws, attention, mlp, norm
-from rankscope.network import Chain, Context, Network, Skip, Sum
-from rankscope.pathways import Head, attribute, marginals, pair_shares, spectrum
+from rankscope.network import Chain, Context, Network, Skip, Spec, Sum, build
+from rankscope.pathways import Head, Source, attribute, marginals, pair_shares, spectrum
 from reference import path_enumeration as loops
 
 
@@ -79,3 +79,24 @@ def test_blocks_without_heads_anywhere(heads_at: tuple[int, ...]) -> None:
     for pair, value in found.items():
         reading = spectrum(network, x, through=pair).read()
         torch.testing.assert_close(value, reading.share.sum(dim=0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_shares_of_collapsed_outputs_add_up_within_their_floor(seed: int) -> None:
+    """Without skips every path passes one head of every layer, and starts at the input: their shares add up to one."""
+    generator = torch.Generator().manual_seed(seed)
+    network = build(Spec(layers=3, heads=2, dim=8, variant="san"), generator)
+    x = torch.randn(6, 8, generator=generator, dtype=torch.float64)
+    output = network(x)
+    left = (output - output.mean(dim=0)).norm() / output.norm()
+    assert 1e-9 < left < 0.1
+    floor = float(spectrum(network, x).read().share_floor.max())
+    found = attribute(network, x)
+    for layer in (1, 2, 3):
+        heads = [float(share) for head, share in found.heads.items() if head.layer == layer]
+        assert sum(heads) == pytest.approx(1, abs=floor * sum(map(abs, heads)))
+    assert float(found.sources[Source("input")]) == pytest.approx(1, abs=floor)
+    pairs = pair_shares(network, x)
+    assert sum(
+        float(share) for (first, second), share in pairs.items() if (first.layer, second.layer) == (1, 3)
+    ) == (pytest.approx(1, abs=floor * sum(abs(float(share)) for share in pairs.values())))

@@ -43,6 +43,20 @@ def test_coefficients_are_those_of_all_paths_one_by_one(placement: str) -> None:
     assert found.counts == (1, 12, 54, 108, 81)
 
 
+@given(networks(also=("opaque", "cross")), st.integers(0, 2**16))
+@settings(max_examples=30)
+def test_freezing_on_the_way_follows_the_states_of_the_network_to_the_last_bit(
+    network: Network, seed: int
+) -> None:
+    x, context = Draws(seed)(2, 6, DIM), Context(memory=Draws(seed + 1)(2, 3, MEMORY_DIM))
+    for dtype in (torch.float64, torch.float32):
+        try:
+            held = freeze(network, x, context, dtype=dtype)
+        except NumericalError:
+            continue
+        assert torch.equal(spectrum(network, x, context, dtype=dtype).output, held.output)
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_second_axis_counts_mlps(placement: str) -> None:
     network, x, terms = enumerated(placement)

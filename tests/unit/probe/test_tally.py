@@ -26,6 +26,14 @@ def filled(batches):
     return tally
 
 
+def joined(pieces):
+    """One tally of each piece, joined in order."""
+    whole = Tally()
+    for piece in pieces:
+        whole.join(filled([piece]))
+    return whole
+
+
 @pytest.fixture
 def batches():
     random = np.random.default_rng(0)
@@ -82,3 +90,41 @@ def test_a_tally_goes_on_from_its_saved_state(batches):
     assert half.summary() == whole.summary()
     assert half.rows == whole.rows
     assert half.stacks == whole.stacks
+
+
+def test_joined_tallies_are_one_tally_of_all_texts(batches):
+    whole, parts = filled(batches), joined(batches)
+    assert (parts.texts, parts.tokens, parts.stacks, parts.rows) == (
+        whole.texts,
+        whole.tokens,
+        whole.stacks,
+        whole.rows,
+    )
+    for one, other in zip(parts.summary(), whole.summary(), strict=True):
+        for name in ("mean", "std", "floor"):
+            assert one.pop(name) == pytest.approx(other.pop(name), rel=1e-12)
+        assert one == other
+    again = Tally()
+    for piece in batches:
+        again.join(Tally.from_state(json.loads(json.dumps(filled([piece]).state()))))
+    assert json.dumps(again.state()) == json.dumps(parts.state())
+
+
+def test_a_tally_without_numbers_or_texts_changes_nothing_where_it_is_joined():
+    first = np.array([[1.0, np.nan], [3.0, np.nan]])
+    second = np.array([[np.nan, 1e200], [np.nan, 1e200]])
+    parts = joined([first, second])
+    assert parts.summary() == filled([first, second]).summary()
+    before = json.dumps(parts.state())
+    parts.join(Tally())
+    assert json.dumps(parts.state()) == before
+    empty = Tally()
+    empty.join(parts)
+    assert json.dumps(empty.state()) == before
+
+
+def test_joined_tallies_keep_the_rows_of_the_first_texts_alone():
+    values = np.arange(2.0 * 90).reshape(90, 2)
+    parts = joined([values[:30], values[30:50], values[50:]])
+    assert parts.rows == filled([values]).rows
+    assert max(parts.rows["sample"]) == KEPT_TEXTS - 1

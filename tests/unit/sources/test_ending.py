@@ -202,7 +202,7 @@ def test_paths_do_not_call_a_sum_the_output_where_the_model_goes_on() -> None:
     identity = found.identity
     assert (identity.end, identity.after) == ("after the last block", ("norm (LookalikeRMSNorm)",))
     second, third = [one for one in found.words[1:4] if not one.startswith("Long paths")][:2]
-    assert "What all paths add is the state after the last block, up to a relative error" in second
+    assert "All paths together add up to the state after the last block, with a relative error" in second
     assert third == (
         "The model then applies norm (LookalikeRMSNorm), which the copy leaves out: below, output means the state "
         "after the last block."

@@ -366,6 +366,7 @@ print(load_model("org/pickled", allow_pickle=True).parameters)
 """
 
 
+@pytest.mark.slow
 def test_hub_ids_are_served_from_the_cache_offline(saved, tmp_path):
     """The layout of the cache as huggingface_hub writes it, with HF_HUB_OFFLINE=1 in the environment."""
     kinds = {"tiny": saved}

@@ -96,6 +96,7 @@ def test_a_correct_tree_of_a_chaotic_network_is_accepted(kind: str) -> None:
     assert max(proof.blocks) < 1e-5
 
 
+@pytest.mark.slow
 @each_chaotic
 def test_faults_in_a_chaotic_network_are_refused(kind: str) -> None:
     translation, plain, context = chaotic(kind)

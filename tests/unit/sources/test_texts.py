@@ -15,7 +15,8 @@ from torch import nn
 from kit import checkpoint_folders as folders
 from rankscope.errors import ConfigError, FileError
 from rankscope.sources.random_tokens import parse_shape, random_token_batches
-from rankscope.sources.texts import Unknown, read_texts, sample_texts, text_batches, tokens_per_text
+from rankscope.sources.text_files import read_texts
+from rankscope.sources.texts import Unknown, sample_texts, text_batches, tokens_per_text
 
 TEXTS = ["the cat sat on the mat", "a dog", "it was very small indeed and the cat sat", "day and day and day"]
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -243,7 +243,7 @@ def test_a_model_without_its_head_has_the_loss_of_the_whole(tmp_path: Path, tied
     ids = [5, 9, 7, 12, 6]
     with torch.no_grad():
         wanted = whole(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
-    found = begin_token._losses(bare.model, head, ids).mean()
+    found = begin_token._losses(bare, head, ids).mean()
     assert float(found) == pytest.approx(float(wanted), rel=1e-5)
 
 

@@ -56,6 +56,7 @@ def test_float64(name: str) -> None:
         assert translation.proof.worst < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checkpoints(*(name for name in KINDS if name not in LARGE)))
 def test_attention_alone_collapses_and_the_model_does_not(name: str) -> None:
     """The paper's figure for trained models, to infinite precision: the residual of every text by the split pass."""

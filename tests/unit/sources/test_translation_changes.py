@@ -83,6 +83,7 @@ def test_a_step_of_an_optimizer_changes_the_tree_as_it_does_the_model(name: str)
         translation.proven_on(case.batch(torch.float64))
 
 
+@pytest.mark.slow
 @each
 def test_loading_numbers_in_place_keeps_the_tree(name: str) -> None:
     with own_translation(name) as (case, translation):

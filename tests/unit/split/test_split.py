@@ -65,6 +65,7 @@ def test_pure_attention_cubes_its_residual_for_every_seed() -> None:
         assert float((logs[layer + 1] / logs[layer] - 3).abs().max()) < 5e-4
 
 
+@pytest.mark.slow
 def test_a_thousand_layers_of_a_linear_network() -> None:
     spec = Spec(layers=1000, heads=2, dim=16, mask="causal", values="orthogonal", init="small")
     (batch,) = batches(spec, tokens=12, seeds=[0])

@@ -116,7 +116,7 @@ def test_suggestions_start_from_the_model_as_it_is_on_all_texts(tiny):
         math.prod(whole.to_list()) ** (1 / 3), rel=1e-5
     )
     scaled = ablate(tiny, TEXTS, skip_scales=[2.0], **options).table.frame.filter(layer=3)["value"]
-    entry = next(one for one in section.what_ifs if one.name == "skip-scale 2")
+    entry = next(one for one in section.what_ifs if one.name == "skip-scale:2")
     assert entry.after[name].value == pytest.approx(math.prod(scaled.to_list()) ** (1 / 3), rel=1e-5)
 
 
@@ -178,7 +178,7 @@ def test_blame_and_what_ifs_are_of_the_network_of_the_headline(tiny, options, na
         assert (network.variant, network.mask) == key
     assert found.blame.total == pytest.approx(change_of(found)[key], abs=1e-5)
     what_ifs = {one.name: one for one in found.suggest.what_ifs}
-    assert ("mask causal" in what_ifs) == (key[1] != "causal")
+    assert ("mask:causal" in what_ifs) == (key[1] != "causal")
     last = found.table.frame.filter((pl.col("definition") == ratios[1]) & (pl.col("layer") == 3))
     own = last.filter((pl.col("variant") == key[0]) & (pl.col("mask") == key[1]))["value"]
     before = next(iter(what_ifs.values())).before[ratios[1]].value
@@ -199,7 +199,7 @@ def test_a_random_network_has_its_own_mask():
         measures=["residual_ratio[frobenius,mean]"],
     )
     assert found.blame.total == pytest.approx(change_of(masked)["transformer", "causal"], abs=1e-9)
-    assert "mask causal" not in [one.name for one in found.suggest.what_ifs]
+    assert "mask:causal" not in [one.name for one in found.suggest.what_ifs]
 
 
 @pytest.mark.parametrize("split", [False, True])

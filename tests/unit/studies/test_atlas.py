@@ -78,6 +78,27 @@ def test_a_row_is_computed_once(counted: list[str], monkeypatch: pytest.MonkeyPa
     assert len(counted) == 6
 
 
+@pytest.mark.slow
+def test_several_processes_find_what_one_finds_and_keep_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(study, "ROWS_OF_A_PROCESS", 1)
+    asked = {"only": ("softmax", "mask:causal"), "around": ("bare", "skip"), **SMALL}
+    monkeypatch.setenv(study.CACHE, "")
+    alone, seen = rs.atlas(**asked), list[str]()
+    monkeypatch.setenv(study.CACHE, str(tmp_path))
+    together = rs.atlas(**asked, workers=2, advance=lambda done, total, name: seen.append(name))
+    assert [(one.name, one.around) for one in together.mixers] == [
+        (one.name, one.around) for one in alone.mixers
+    ]
+    for one, other in zip(together.mixers, alone.mixers, strict=True):
+        assert one.residual_order == pytest.approx(other.residual_order, abs=1e-6)
+        assert one.rate == (None if other.rate is None else pytest.approx(other.rate, abs=1e-9))
+    assert sorted(seen) == ["mask:causal (bare)", "mask:causal (skip)", "softmax (bare)", "softmax (skip)"]
+    monkeypatch.setattr(study, "layer_facts", None)
+    assert rs.atlas(**asked, workers=2).mixers == together.mixers
+
+
 def test_a_damaged_row_is_computed_again(counted: list[str], tmp_path: Path) -> None:
     asked = {"only": ("softmax",), "around": ("bare",), **SMALL}
     rs.atlas(**asked)

@@ -239,7 +239,7 @@ def test_a_model_is_certified_on_all_its_real_tokens_and_says_so(tmp_path):
     found = certify(folder, texts)
     assert set(found.table.frame["sample"].to_list()) == {0, 1}
     assert found.left_out == 4
-    assert any("also for 4 special tokens that scan and ablate leave out" in note for note in found.notes)
+    assert any("4 special tokens that scan and ablate leave out" in note for note in found.notes)
     alone = certify(folder, texts[1:])
     # Every text is embedded alone, so that the others change no bit of its certificate.
     assert found.provenance["config"]["batch_size"] == 1
@@ -329,7 +329,7 @@ def standings_of(certificate):
             [
                 "Proven: from layer 2 on the residual (Frobenius norm) is at most 1% of the size of the state of the "
                 "same layer; at layer 4 it is at most 1.08e-31 times that of layer 0.",
-                "There is no lower bound after layer 0: in block 1, this is needed and not shown to hold: "
+                "No lower bound was found after layer 0: in block 1, this is needed and not shown to hold: "
                 f"{made.LOST} (found inf, limit 1).",
             ],
         ),
@@ -348,17 +348,18 @@ def standings_of(certificate):
                 "Proven: up to layer 3 tokens are not all equal; at layer 3 the residual (Frobenius norm) is at "
                 "least 0.301 "
                 "times that of layer 0.",
-                "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below "
-                "its skip (found 1.7, limit 1).",
-                "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
-                "residual by up to 2.5, which limits it less than the norm of the tokens themselves does.",
+                "No lower bound was found after layer 3: in block 4, this is needed and not shown to hold: branch "
+                "below its skip (found 1.7, limit 1).",
+                "No useful upper bound was found after layer 0: in block 1, all parts together may multiply the "
+                "residual by up to 2.5 (Frobenius norm), and what follows from this is larger than the size of the "
+                "state (explained below).",
             ],
         ),
         (
             made.collapsing(layers=1),
             [
                 "Proven: at layer 1 the residual (Frobenius norm) is at most 0.138 times that of layer 0.",
-                "There is no lower bound after layer 0: in block 1, this is needed and not shown to hold: "
+                "No lower bound was found after layer 0: in block 1, this is needed and not shown to hold: "
                 f"{made.LOST} (found inf, limit 1).",
             ],
         ),
@@ -425,10 +426,11 @@ def test_over_texts_the_weakest_statement_counts():
         "that of layer 0."
     )
     assert words[-2:] == (
-        "There is no lower bound after layer 3: in block 4, this is needed and not shown to hold: branch below its "
+        "No lower bound was found after layer 3: in block 4, this is needed and not shown to hold: branch below its "
         "skip (found 1.7, limit 1).",
-        "There is no useful upper bound after layer 0: in block 1, all parts of it together may multiply the "
-        "residual by up to 2.5, which limits it less than the norm of the tokens themselves does.",
+        "No useful upper bound was found after layer 0: in block 1, all parts together may multiply the residual by "
+        "up to 2.5 (Frobenius norm), and what follows from this is larger than the size of the state (explained "
+        "below).",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2
@@ -460,7 +462,8 @@ def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
     assert found.enclosed_until == 1
     assert not standing_of([[*lines[:2], lines[2]]]).resolved
     assert (
-        "up to layer 1 measured values are proven to be within 1% of those without" in sentences([found])[-1]
+        "up to layer 1 the column measured is within 1% of its value without rounding"
+        in sentences([found])[-1]
     )
     away = [replace(line, measured=line.measured + 0.1) for line in lines]
     assert standing_of([away]).enclosed_until == 0

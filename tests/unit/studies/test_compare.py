@@ -18,7 +18,7 @@ from rankscope.findings.compare import CompareConfig, CompareFinding
 from rankscope.findings.old import OldFinding
 from rankscope.results import Table
 from rankscope.results.statistics import benjamini_hochberg, p_values, paired_error, trend, welch_error
-from rankscope.studies.compare import compare
+from rankscope.studies.compare import Difference, _is_beyond_chance, compare
 from reference import compare_loops as loops
 
 UNIT = "residual_ratio[composite,mean,unit]"
@@ -603,3 +603,19 @@ def test_files_that_are_not_scans_are_refused(tmp_path: Path) -> None:
         compare(a, replace(a, frame=a.frame.head(0)))
     with pytest.raises(FileError, match="summary of 'a' is not that of a scan"):
         compare(random_scan("b"), replace(a, sections=a.sections | {"summary": [{"layer": 1}]}))
+
+
+@pytest.mark.parametrize(
+    ("row", "beyond"),
+    [
+        ({"z": -51.0}, True),
+        ({"z": -5.0}, False),  # t of two degrees of freedom is beyond 10.9 with a chance of 0.0083
+        ({"z": -51.0, "floor": 20.0}, False),
+        ({"z": -51.0, "paired": False}, False),
+        ({"z": None, "significant": True}, True),
+        ({"z": None, "significant": None}, None),
+    ],
+)
+def test_a_number_of_the_last_block_is_tested_on_its_own(row: dict[str, object], beyond: bool | None) -> None:
+    whole = {"significant": False, "paired": True, "floor": 1e-6, "change": -15.0, "z": None, **row}
+    assert _is_beyond_chance(Difference(**whole), 3, 0.05 / 6) is beyond

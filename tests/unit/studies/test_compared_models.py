@@ -14,6 +14,7 @@ from kit.compare_tables import random_scan
 from rankscope.cli import app
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.findings.compare import LAST_SHOWN
+from rankscope.studies import compare, compared_models
 from rankscope.studies.compared_models import natural, series_of
 
 TEXTS = [
@@ -168,6 +169,78 @@ def test_a_folder_of_checkpoints_is_a_series_by_step(
     assert "training step" in (tmp_path / "x.svg").read_text()
     rows = str(found).partition("After the last block\n")[2].partition("\n\n")[0].splitlines()[-3:]
     assert [row.split()[1] for row in rows] == ["90", "500", "1000"]
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    return {str(one): one.stat().st_mtime_ns for one in folder.rglob("*")}
+
+
+def test_scans_of_a_run_are_kept_in_a_folder_and_not_made_again(
+    run_folder: Path, texts_file: Path, tmp_path: Path, monkeypatch
+) -> None:
+    before, audit = snapshot(run_folder), tmp_path / "audit"
+    result = run(run_folder, "--texts", texts_file, "--output", audit)
+    assert result.exit_code == 0, result.output
+    assert sorted(one.name for one in audit.iterdir() if one.is_file()) == [
+        *(".lock", "compare.html", "compare.json", "ledger.sqlite"),
+    ]
+    plain = rs.compare(run_folder, texts=str(texts_file)).table.frame.drop("run")
+    assert rs.CompareFinding.load(audit / "compare.json").table.frame.drop("run").equals(plain)
+    monkeypatch.setattr(compared_models, "scan", lambda *_, **__: pytest.fail("scanned again"))
+    again = rs.compare(run_folder, texts=str(texts_file), folder=audit)
+    assert again.table.frame.drop("run").equals(plain)
+    monkeypatch.undo()
+    assert snapshot(run_folder) == before
+    assert "in the run itself" in failed(run_folder, "--texts", texts_file, "--output", run_folder / "audit")
+    assert "another compare" in failed(
+        run_folder, "--texts", texts_file, "--max-tokens", 3, "--output", audit
+    )
+    texts_file.with_name("other.txt").write_text("other texts\nthe dog sat\n")
+    assert "another compare" in failed(
+        run_folder, "--texts", texts_file.with_name("other.txt"), "--output", audit
+    )
+
+
+def test_every_so_many_and_the_last_and_limits_for_a_pipeline(run_folder: Path, texts_file: Path) -> None:
+    every = rs.compare(run_folder, texts=TEXTS, every=2)
+    assert [one.name for one in every.compare.scans] == ["checkpoint-90", "checkpoint-1000"]
+    asked = (run_folder, "--texts", texts_file)
+    assert run(*asked, "--fail-if", "residual_ratio<1e-9").exit_code == 0
+    whole = rs.compare(run_folder, texts=TEXTS)
+    first, *_, last = [one.value for one in whole.lasts if one.definition == "cosine[off_diagonal]"]
+    crossed = run(*asked, "--fail-if", f"cosine>{(first + last) / 2}")
+    assert crossed.exit_code == 1
+    assert "holds in checkpoint-1000" in crossed.stderr
+    assert "checkpoint-90" not in crossed.stderr
+    assert "--idle" in failed(*asked, "--idle", 3)
+    assert "--follow" in failed(*asked, "--follow")
+    assert "rankscope" in failed(*asked, "--fail-if", "nonsense<>3")
+
+
+def test_following_a_run_takes_new_checkpoints_and_stops_at_a_limit(
+    texts_file: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(compared_models, "SETTLED", -1.0)
+    monkeypatch.setattr(compare, "LOOKED_AGAIN", 0.01)
+    home, seen = tmp_path / "run", list[list[str]]()
+    for step in (1, 2):
+        save(home / f"checkpoint-{step}")
+
+    def keep(found) -> None:
+        seen.append([one.name for one in found.compare.scans])
+        save(home / f"checkpoint-{len(seen) + 2}", collapse=9.0 if len(seen) == 2 else 0.0)
+
+    ends = rs.compare(save(tmp_path / "plain"), save(tmp_path / "fallen", collapse=9.0), texts=TEXTS).lasts
+    limit = sum(one.value for one in ends if one.definition == "cosine[off_diagonal]") / 2
+    asked = {"texts": str(texts_file), "follow": True, "folder": tmp_path / "audit"}
+    asked["fail_if"] = (f"cosine>{limit}",)
+    found = rs.compare(home, save=keep, **asked)
+    assert seen == [[f"checkpoint-{step}" for step in range(1, last + 1)] for last in (2, 3, 4)]
+    assert [(one.scan, one.outcome) for one in found.limits] == [("checkpoint-4", "crossed")]
+    still = rs.compare(home, idle=0.05, **asked | {"fail_if": ("cosine>2",)}, save=lambda _: None)
+    assert still.limits == ()
+    with pytest.raises(FileError, match="there is no folder"):
+        rs.compare(tmp_path / "none", **asked)
 
 
 def test_a_model_that_holds_checkpoints_is_a_series_alone_and_a_model_beside_others(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_the_start_of_a_deep_post_norm_encoder_of_torch() -> None:
     """Both causes come first, pre-norm and scaled branches are advised, what does not help is not."""
     found = rs.diagnose(encoder(24), inputs=states())
     assert {one.name for one in found.causes[:2]} == {"norm-rescale", "same-direction"}
-    assert "copies one layer" in " ".join(found.words[:2])
+    assert "copies of one layer" in " ".join(found.words[:2])
     advised = [one.name for one in found.remedies]
     assert {"placement:pre", "branch-scale:1/sqrt(2L)"} <= set(advised[:4])
     assert "redraw" in advised
@@ -207,6 +208,7 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("model", 0), ("sick", 1)])
 def test_the_program_fails_where_a_cause_is_found_and_that_is_asked(
     script: Path, name: str, code: int
@@ -260,6 +262,30 @@ def test_what_cannot_be_looked_at_is_one_clear_error(
     assert one.training
 
 
+class Hidden(nn.Module):
+    """Nothing in its names says where its blocks are, and it does not run here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("Torch not compiled with CUDA enabled\nsecond line")
+
+
+def test_a_model_that_cannot_run_is_told_so_and_not_that_it_has_no_blocks() -> None:
+    with pytest.raises(ModelError, match="Torch not compiled with CUDA enabled; it asks for a GPU") as caught:
+        rs.diagnose(Hidden(), inputs=states()[..., :DIM])
+    assert "\n" not in str(caught.value)
+
+
+def test_where_no_part_that_was_asked_for_could_be_run_that_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="the probe was not run: the loss does not depend on the weights"):
+        rs.diagnose(
+            model(), inputs=batch(), only=("probe",), loss=lambda *_: torch.tensor(1.0, requires_grad=True)
+        )
+
+
 class Exchanged(Block):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm(x).transpose(0, 1)).transpose(0, 1)
@@ -270,8 +296,78 @@ def test_texts_that_are_read_as_tokens_are_named_though_nothing_can_be_measured(
     one = model()
     one.blocks[2] = Exchanged(DIM, 3)
     found = rs.diagnose(one, inputs=batch())
-    assert [(cause.name, cause.block) for cause in found.causes] == [("batch", 3)]
+    assert (found.causes[0].name, found.causes[0].block) == ("batch", 3)
+    assert {cause.block for cause in found.causes} == {3}  # what else is said is about the same block
     assert found.texts == 0
     assert "which axis of the inputs holds texts cannot be told" in found.obstacle
     found.save(tmp_path / "found.json")
     assert str(rs.DiagnoseFinding.load(tmp_path / "found.json")) == str(found)
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_a_skip_that_one_block_lost_is_named_before_anything_collapses(other: int) -> None:
+    one = model(blocks=4)
+    one.blocks[other].skip = False  # type: ignore[union-attr]
+    found = rs.diagnose(one, inputs=batch(), only=("scan", "mechanism"))
+    assert (found.last_ratio or 0.0) > 0.1
+    assert [(cause.name, cause.block, cause.site) for cause in found.causes] == [
+        ("no-skip", other + 1, "attention")
+    ]
+    here = Path(__file__).read_text(encoding="utf-8").splitlines()
+    _, _, line = (found.causes[0].line or "").partition(":")
+    assert "x = x + read if self.skip else read" in here[int(line) - 1]
+
+
+def of_ids(model: nn.Module, ids: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def of_batch(model: nn.Module, given: rs.Batch) -> Tensor:
+    return of_ids(model, next(iter(given.inputs.values())))
+
+
+@pytest.mark.parametrize("loss", [of_ids, of_batch])
+def test_a_loss_takes_a_batch_or_what_the_model_takes(loss: Callable[..., Tensor]) -> None:
+    found = rs.diagnose(model(), inputs=batch(), loss=loss, only=("laws", "probe"))
+    assert found.probe is not None
+    assert found.probe.losses[0] == pytest.approx(math.log(40), abs=0.5)
+    law = next(one for one in found.laws if one.name == "start-loss")
+    assert law.state == "holds"
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda model, given: torch.tensor(float("nan")), "nan at once"),
+        (lambda model, given: given.nothing, "the loss failed"),
+        (lambda model, given: [1.0], "not one number"),
+    ],
+)
+def test_a_loss_that_is_none_is_one_clear_error(loss: Callable[..., Tensor], words: str) -> None:
+    one = model()
+    with pytest.raises(ConfigError, match=words) as caught:
+        rs.diagnose(one, inputs=batch(), loss=loss)
+    assert "\n" not in str(caught.value)
+    assert one.training
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in one.modules())
+
+
+def test_tokens_that_come_closer_are_no_fault_yet() -> None:
+    """Small embeddings: branches outweigh them and attention reads all tokens alike, which is no collapse."""
+    one = model(ahead=TOKENS)
+    for table in (one.ids, one.places):
+        nn.init.normal_(table.weight, 0.0, 0.02)
+    found = rs.diagnose(one, inputs=batch(), only=("scan", "mechanism"))
+    assert found.verdict is not None
+    assert found.verdict.verdict == "collapsing"
+    assert (found.last_ratio or 0.0) > 0.1
+    assert found.healthy, found.causes
+    assert found.headline == "Nothing wrong yet: tokens come closer"
+
+
+def test_a_terminal_of_80_columns_suffices() -> None:
+    found = sick()
+    assert found.remedies
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert len(lines) <= 50

@@ -133,6 +133,7 @@ def rank_three():
     )
 
 
+@pytest.mark.slow
 def test_the_asked_rank_is_an_equilibrium_of_that_rank(rank_three):
     """Golden: ranks 1..4 at 6 tokens, dim 4, w = 10, every residual below 1e-12."""
     found = rank_three.equilibrium
@@ -323,6 +324,7 @@ def test_orthogonal_values_collapse_from_every_start():
     assert found.words[0] == "All 12 random starts end with all tokens equal: they collapse."
 
 
+@pytest.mark.slow
 def test_rest_that_may_be_a_plateau_is_said_so():
     """Opposite clusters at a low temperature are at rest to rounding, and so would be clusters not quite opposite."""
     asked = {"tokens": 4, "dim": 2, "mask": "full", "values": "identity"} | SMALL | {"newton": 40}
@@ -340,6 +342,7 @@ def test_a_mask_in_pieces_keeps_separate_limits():
     assert found.fates == {"differ": 12}
 
 
+@pytest.mark.slow
 def test_frozen_maps_give_every_start_its_own_system():
     asked = (
         {"values": "identity", "frozen": True, "tokens": 3, "dim": 2} | SMALL | {"starts": 2, "steps": 200}

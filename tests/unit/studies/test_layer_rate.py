@@ -76,6 +76,7 @@ def test_a_module_without_blocks_is_a_layer_of_its_own_width() -> None:
     assert "keeps equal tokens equal" in found.words[0]
 
 
+@pytest.mark.slow
 def test_every_block_of_a_model_is_a_layer() -> None:
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)

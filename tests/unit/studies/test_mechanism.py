@@ -235,7 +235,7 @@ def test_both_causes_of_the_start_of_nn_transformer_encoder_are_named(seed: int)
     assert found.log_free == pytest.approx(rescale.log_after, abs=0.15)
     assert "norm-rescale" in found.words[0]
     assert "same-direction" in found.words[0]
-    assert any("copies one layer" in said for said in found.words)
+    assert any("copies of one layer" in said for said in found.words)
 
 
 def test_the_same_layers_drawn_one_by_one_do_not_collapse() -> None:

@@ -111,6 +111,20 @@ def test_what_changes_little_is_not_advised_for_a_network_above_the_threshold() 
     assert set(named.values()) == {"little change"}
 
 
+def test_what_attention_reads_is_no_answer_to_norms_skips_biases_and_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "rankscope.studies.remedies.LEAST_RECOVERY", -1.0
+    )  # the number alone would let them pass
+    tried = [try_remedies(built(12), X)]
+    assert why(rank_remedies(tried, causes=["norm-rescale", "same-direction"])) == dict.fromkeys(
+        ("temperature:0.5", "qk-norm", "mask:window:16"), "another cause"
+    )
+    assert not why(rank_remedies(tried, causes=["branch-size"]))
+    assert not why(rank_remedies(tried))
+
+
 def test_missing_skips_are_added() -> None:
     found = remedies(without(built(placement="pre"), "skip"), X)
     assert names(found)[0] == "skip:add"
@@ -166,6 +180,21 @@ def test_the_dose_follows_the_size_of_branches() -> None:
     dose = next(one for one in (*found.advised, *found.dropped) if one.kind == "branch-scale")
     assert dose.factor < 1 / 8
     assert dose.measured > 0.4
+
+
+def test_order_and_rate_are_what_theory_says_of_tokens_that_are_nearly_equal() -> None:
+    # without skips softmax attention over all tokens cubes differences: Theorem 2.2 of Dong et al.
+    found = remedies(without(built(8, "pre", mask="full"), "skip"), X)
+    assert (found.order, found.rate) == (3.0, None)
+    assert found.advised[0].kind == "skip"
+    # branches that write next to nothing leave differences as they are
+    deep = remedies(built(24, clones=True), X)
+    assert deep.order == 1.0
+    assert deep.rate is not None
+    assert deep.rate < 1.0
+    still = next(one for one in deep.advised if one.kind == "layerscale")
+    assert math.isclose(still.rate or 0.0, 1.0, abs_tol=2e-3)
+    assert "multiplies the differences by" in still.sentence
 
 
 def test_a_mask_has_its_price() -> None:

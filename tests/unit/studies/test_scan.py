@@ -47,6 +47,7 @@ def test_real_checkpoints_get_the_verdict_written_down_for_them(name):
         assert "unit residual ratio" in layer["words"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_real_checkpoints_equal_a_plain_reference(name):
     """Random tokens, so that nothing is left out; states from ``output_hidden_states`` or a loop over layers."""

@@ -67,13 +67,13 @@ def unit_ratio(x: Tensor) -> float:
 def test_every_what_if_is_the_same_surgery_run_by_hand() -> None:
     net = network()
     expected = {
-        **{f"skip-scale {s:g}": with_skip_scale(net, s) for s in (0.5, 0.9, 1.1, 1.5, 2.0)},
-        **{f"mask {text}": with_mask(net, parse_mask(text)) for text in ("causal", "window:1", "window:4")},
-        **{f"placement {name}": with_placement(net, name) for name in ("pre", "sandwich")},
-        **{f"temperature {t:g}": with_temperature(net, t) for t in (0.5, 0.7, 1.4, 2.0)},
-        "branch-scale 1/sqrt(2L)": with_branch_scale(net, 8**-0.5),
-        "branch-scale 1/sqrt(l)": with_branch_scale(net, lambda block: block**-0.5),
-        "branch-scale 1/L": with_branch_scale(net, 0.25),
+        **{f"skip-scale:{s:g}": with_skip_scale(net, s) for s in (0.5, 0.9, 1.1, 1.5, 2.0)},
+        **{f"mask:{text}": with_mask(net, parse_mask(text)) for text in ("causal", "window:1", "window:4")},
+        **{f"placement:{name}": with_placement(net, name) for name in ("pre", "sandwich")},
+        **{f"temperature:{t:g}": with_temperature(net, t) for t in (0.5, 0.7, 1.4, 2.0)},
+        "branch-scale:1/sqrt(2L)": with_branch_scale(net, 8**-0.5),
+        "branch-scale:1/sqrt(l)": with_branch_scale(net, lambda block: block**-0.5),
+        "branch-scale:1/L": with_branch_scale(net, 0.25),
     }
     found = named(suggest(net, X))
     assert found.keys() == expected.keys()
@@ -167,9 +167,9 @@ def test_what_surgery_refuses_is_listed_with_its_reason() -> None:
         ]
     )
     found = named(suggest(net, X))
-    assert (found["mask causal"].declined, found["mask causal"].obstacle) == ("refused", "fixed maps")
+    assert (found["mask:causal"].declined, found["mask:causal"].obstacle) == ("refused", "fixed maps")
     assert (found["placement"].declined, found["placement"].block) == ("norms elsewhere", 1)
-    assert found["skip-scale 2"].gain is not None
+    assert found["skip-scale:2"].gain is not None
     odd = named(suggest(Network([*network().blocks[:2], *net.blocks]), X))["placement"]
     assert (odd.declined, odd.block) == ("norms elsewhere", 3)
 
@@ -179,7 +179,7 @@ def test_a_collapsed_network_has_gains_of_at_least_so_much() -> None:
     every = suggest(net, X)
     found = every.what_ifs
     best, before = found[0], found[0].before[RANKED_BY]
-    assert best.name == "mask window:1"
+    assert best.name == "mask:window:1"
     assert best.is_bound
     assert not before.resolved
     assert before.value == pytest.approx(
@@ -190,16 +190,16 @@ def test_a_collapsed_network_has_gains_of_at_least_so_much() -> None:
     assert re.search(r"goes from at most \de-14 to|goes from at most \d\.\d+e-14 to", every.words)
     colder = [one for one in found if one.kind == "temperature"]
     assert {(one.declined, one.failed_texts) for one in colder} == {("equal tokens", 2)}
-    assert why(every, "temperature 2") == "in 2 of 2 texts the tokens are equal up to rounding"
+    assert why(every, "temperature:2") == "in 2 of 2 texts the tokens are equal up to rounding"
     assert found.index(colder[0]) > max(found.index(one) for one in found if one.gain is not None)
 
 
 def test_overflow_is_a_reason_and_not_a_number() -> None:
     net = Network([Skip(Scale(1e5)) for _ in range(9)]).to(torch.float32)
     found = named(suggest(net, X.float()))
-    assert found["branch-scale 1/L"].declined == "network overflows"
+    assert found["branch-scale:1/L"].declined == "network overflows"
     hot = Network([Skip(Scale(torch.ones(1)), 1e-3) for _ in range(120)])
-    after = named(suggest(hot, X.float()))["skip-scale 2"]
+    after = named(suggest(hot, X.float()))["skip-scale:2"]
     assert (after.gain, after.declined, after.failed_texts) == (None, "overflow", 2)
     assert after.after[RANKED_BY].value is None
 
@@ -210,7 +210,7 @@ def test_padding_and_special_tokens_are_not_measured_but_run() -> None:
     measured = is_token.clone()
     measured[:, 0] = False
     net = network()
-    found = named(suggest(net, X, Context(is_token=is_token), is_token=measured))["temperature 2"]
+    found = named(suggest(net, X, Context(is_token=is_token), is_token=measured))["temperature:2"]
     hot = with_temperature(net, 2.0)
     texts = [hot.states(X[i][is_token[i]])[-1][1:] for i in range(2)]
     expected = math.sqrt(math.prod(unit_ratio(text.unsqueeze(0)) for text in texts))

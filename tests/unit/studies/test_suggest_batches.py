@@ -54,8 +54,8 @@ def test_batches_add_up_to_one() -> None:
     whole = suggest(net, x, Context(is_token=is_token))
     apart = rank_what_ifs([try_what_ifs(net, text) for text in texts])
     assert list(named(apart)) == list(named(whole))
-    assert "mask window:16" in named(whole)
-    assert "mask window:64" not in named(whole)
+    assert "mask:window:16" in named(whole)
+    assert "mask:window:64" not in named(whole)
     assert (apart.texts, apart.longest) == (4, 20)
     for one, other in zip(apart.what_ifs, whole.what_ifs, strict=True):
         assert one.gain == pytest.approx(other.gain, abs=1e-10)
@@ -67,8 +67,8 @@ def test_the_gain_is_the_mean_of_logs_over_texts() -> None:
     """A text near collapse counts as much as any other; the ratio of the means would hardly see it."""
     net = network(norm="none", variant="san+skip")
     x = torch.stack([X[0], 1.0 + 1e-6 * X[1]])
-    gains = [named(suggest(net, text))["mask window:1"].gain for text in x]
-    both = named(suggest(net, x))["mask window:1"]
+    gains = [named(suggest(net, text))["mask:window:1"].gain for text in x]
+    both = named(suggest(net, x))["mask:window:1"]
     assert both.gain == pytest.approx(sum(gains) / 2, abs=1e-9)
     before, after = both.before[RANKED_BY].value, both.after[RANKED_BY].value
     assert both.gain == pytest.approx(math.log(after / before), abs=1e-9)
@@ -81,14 +81,14 @@ def test_one_collapsed_text_makes_a_bound_and_leaves_the_order() -> None:
     every = suggest(net, x)
     found, each = named(every), [named(suggest(net, text)) for text in x]
     floor = find_measure(RANKED_BY).floor(net(x, Context())[1], relative_floor(2, x.dtype)).item()
-    own, held = each[0]["mask window:1"], each[1]["mask window:1"]
-    assert (own.is_bound, held.is_bound, found["mask window:1"].is_bound) == (False, True, True)
+    own, held = each[0]["mask:window:1"], each[1]["mask:window:1"]
+    assert (own.is_bound, held.is_bound, found["mask:window:1"].is_bound) == (False, True, True)
     assert held.gain == pytest.approx(math.log(held.after[RANKED_BY].value / floor), abs=1e-9)
-    assert found["mask window:1"].gain == pytest.approx((own.gain + held.gain) / 2, abs=1e-9)
-    before = found["mask window:1"].before[RANKED_BY]
+    assert found["mask:window:1"].gain == pytest.approx((own.gain + held.gain) / 2, abs=1e-9)
+    before = found["mask:window:1"].before[RANKED_BY]
     assert not before.resolved
     assert before.value == pytest.approx(math.sqrt(own.before[RANKED_BY].value * floor), rel=1e-9)
-    assert (found["temperature 2"].declined, found["temperature 2"].failed_texts) == ("equal tokens", 1)
+    assert (found["temperature:2"].declined, found["temperature:2"].failed_texts) == ("equal tokens", 1)
     assert "goes from at most " in every.words
 
 
@@ -97,7 +97,7 @@ def test_texts_on_which_the_network_overflows_are_left_out_and_counted() -> None
     x = X.float().clone()
     x[1] *= 1e36
     every = suggest(net, x)
-    found, alone = named(every)["skip-scale 0.5"], named(suggest(net, x[0]))["skip-scale 0.5"]
+    found, alone = named(every)["skip-scale:0.5"], named(suggest(net, x[0]))["skip-scale:0.5"]
     assert (every.texts, every.left_out) == (1, 1)
     assert found.gain == pytest.approx(alone.gain, abs=1e-6)  # float32
     assert "(geometric mean of 1 of 2 texts; on the others the network overflows, or ends with" in every.words
@@ -105,13 +105,13 @@ def test_texts_on_which_the_network_overflows_are_left_out_and_counted() -> None
 
 def test_a_window_that_fits_no_text_is_not_listed_but_one_that_fits_some_is_run_on_all() -> None:
     net, short, long = network(), X, Draws(3)(1, 20, DIM)
-    assert "mask window:16" not in named(suggest(net, short))
+    assert "mask:window:16" not in named(suggest(net, short))
     every = rank_what_ifs([try_what_ifs(net, short), try_what_ifs(net, long)])
-    found = named(every)["mask window:16"]
+    found = named(every)["mask:window:16"]
     assert every.texts == 3
-    assert found.gain == pytest.approx(named(suggest(net, long))["mask window:16"].gain / 3, abs=1e-12)
+    assert found.gain == pytest.approx(named(suggest(net, long))["mask:window:16"].gain / 3, abs=1e-12)
     own = with_mask(net, parse_mask("window:1"))
-    wide = named(rank_what_ifs([try_what_ifs(own, short), try_what_ifs(own, long)]))["mask window:16"]
+    wide = named(rank_what_ifs([try_what_ifs(own, short), try_what_ifs(own, long)]))["mask:window:16"]
     full = with_mask(net, parse_mask("full"))
     ratios = [unit_ratio(full.states(text)[-1][None]) for text in short]
     ratios.append(unit_ratio(with_mask(net, parse_mask("window:16")).states(long)[-1]))
@@ -124,12 +124,12 @@ def test_networks_of_several_seeds_are_compared_together() -> None:
         for s in (0, 1)
     ]
     every = rank_what_ifs([try_what_ifs(net, X) for net in nets])
-    each = [named(suggest(net, X))["skip-scale 2"].gain for net in nets]
-    assert (every.texts, named(every)["skip-scale 2"].gain) == (4, pytest.approx(sum(each) / 2, abs=1e-12))
+    each = [named(suggest(net, X))["skip-scale:2"].gain for net in nets]
+    assert (every.texts, named(every)["skip-scale:2"].gain) == (4, pytest.approx(sum(each) / 2, abs=1e-12))
     with pytest.raises(ConfigError, match="at least one"):
         rank_what_ifs([])
     odd = rank_what_ifs([try_what_ifs(nets[0], X), try_what_ifs(Network([attention(DRAW), mlp(DRAW)]), X)])
-    assert named(odd)["skip-scale 2"].declined == "some networks"
+    assert named(odd)["skip-scale:2"].declined == "some networks"
 
 
 def test_gains_that_rounding_may_make_name_nothing_and_ties_are_said() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.wiring_faults import FAULTS, Fault, changed_file
+from kit.wiring_unseen import UNSEEN
 from rankscope.errors import LawBroken, RankscopeError
 from rankscope.wiring import check, laws
 
@@ -18,13 +19,23 @@ BY_DEFAULT = {
     ("classifier", "padding forgotten"),
     ("classifier", "norm of the batch"),
     ("distil", "teacher copies student"),
+    ("llama", "causal forgotten everywhere"),
+    ("multihead", "mask made and not used"),
+    ("einsum", "product over queries"),
+    ("notebook", "no skip attention b3"),
+    ("vit", "view mixes tokens with heads"),
+    ("vit", "detached"),
+    ("llama2", "gate missing b2 (w3 unused)"),
+    ("mingpt", "scale * instead of /"),
 }
-"""Six faults in three models; `make soak` tries all."""
+"""Some faults of both kinds; `make soak` tries all."""
+
+ALL = (*FAULTS, *UNSEEN)
 
 
 @pytest.mark.parametrize(
     "fault",
-    [one for one in FAULTS if SOAK or (one.model, one.name) in BY_DEFAULT],
+    [one for one in ALL if SOAK or (one.model, one.name) in BY_DEFAULT],
     ids=lambda one: f"{one.model}-{one.name.replace(' ', '-')}",
 )
 def test_a_fault_is_named(fault: Fault, tmp_path: Path) -> None:
@@ -49,7 +60,9 @@ def test_a_fault_is_named(fault: Fault, tmp_path: Path) -> None:
 def test_the_faults_are_many_and_different() -> None:
     assert len(FAULTS) >= 36
     assert len({one.model for one in FAULTS}) >= 6
-    assert {(one.model, one.name) for one in FAULTS} >= BY_DEFAULT
+    assert len(UNSEEN) >= 24
+    assert len({one.model for one in UNSEEN}) >= 8
+    assert {(one.model, one.name) for one in ALL} >= BY_DEFAULT
 
 
 def test_a_check_raises_in_one_line(tmp_path: Path) -> None:

@@ -13,13 +13,20 @@ from torch import nn
 from kit.checkpoints import checkpoints, first_texts, loaded
 from kit.models import MODELS
 from kit.standins import NEEDED
+from kit.wired.odd import DESIGNS
 from rankscope.findings.laws import Laws
 from rankscope.sources import BUILTINS, Seen
 from rankscope.wiring import check, laws
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 
-WIRED = ("nano", "classifier", "multihead", "llama", "einsum", "distil")
+WIRED = ("nano", "classifier", "bert", "multihead", "llama", "einsum", "distil", "notebook", "vit", "llama2")
+MORE = ("mingpt", "translate", "conformer", "gptj", "textclass")
+ODD = (
+    sorted(DESIGNS)
+    if SOAK
+    else ["heads_pruned", "nope_every_third", "prelayernorm_skipless_shaped", "rezero"]
+)
 TINY = sorted(MODELS) if SOAK else ["bert", "gpt2", "albert"]
 STRANGERS = sorted(
     path
@@ -37,7 +44,7 @@ def assert_silent(found: Laws) -> None:
     assert found.backwards <= 4
 
 
-@pytest.mark.parametrize("name", WIRED if SOAK else WIRED[:3])
+@pytest.mark.parametrize("name", WIRED + MORE if SOAK else WIRED[:3])
 @pytest.mark.parametrize("training", [True, False])
 def test_models_by_hand(name: str, training: bool) -> None:
     module = importlib.import_module(f"kit.wired.{name}")
@@ -56,6 +63,13 @@ def test_models_by_hand(name: str, training: bool) -> None:
         "logits",
         "precision",
     } <= held
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_designs(name: str) -> None:
+    torch.manual_seed(0)
+    model, batch, loss = DESIGNS[name]()
+    assert_silent(laws(model, batch, loss=loss))
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -241,10 +241,10 @@ class PathsFinding(Finding):
             return "No length carries a share of the output that is above rounding."
         largest = max(known, key=lambda one: abs(one.share or 0.0))
         sign = "" if (largest.share or 0.0) >= 0 else " of either sign"
-        biases = ", those that start at biases included" if self._has_later else ""
+        biases = ", together with those that start at a bias" if self._has_later else ""
         said = (
-            f"Paths through {_heads(largest.length)} carry the largest share{sign} of the output's residual, "
-            f"{percent(largest.share)}{biases}; {self._part(largest.paths)} of this kind"
+            f"Paths through {_heads(largest.length)} carry the largest share{sign} of the output's residual: "
+            f"{percent(largest.share)} ({self._part(largest.paths)} from the input{biases})"
         )
         reached, paths = 0.0, 0
         for one in known:
@@ -252,9 +252,8 @@ class PathsFinding(Finding):
             if reached >= ENOUGH:
                 if one.length in (largest.length, known[-1].length):
                     break
-                few = f"{self._part(paths)} of this kind"
                 upto = f"Paths through at most {_heads(one.length)} carry {percent(reached)}"
-                return f"{said}. {upto}; {few}."
+                return f"{said}. {upto} ({self._part(paths)})."
         return f"{said}."
 
     def _alike(self) -> str:
@@ -266,16 +265,17 @@ class PathsFinding(Finding):
         if (last.cosine or 0.0) - (first.cosine or 0.0) < MORE_ALIKE:
             return ""
         return (
-            "Long paths bring tokens together: the mean cosine between two tokens of what paths add rises from "
-            f"{number(first.cosine)} at length {first.length} to {number(last.cosine)} at length {last.length}. A "
-            "network of long paths alone, as one without skips is, would be nearer to collapse."
+            "Long paths bring tokens together: the mean cosine between two tokens of what paths add is "
+            f"{number(first.cosine)} for paths through {_heads(first.length)} and {number(last.cosine)} for paths "
+            f"through {_heads(last.length)}. A network of long paths alone, as one without skips is, would be nearer "
+            "to collapse (all tokens equal)."
         )
 
     def _part(self, paths: int) -> str:
-        """How many of all paths some are, in numbers that can be read, as the start of a clause."""
+        """How many of all paths some are, in numbers that can be read."""
         total = self.identity.paths
-        many = f"{whole(paths)} of {whole(total)} paths from the input {'is' if paths == 1 else 'are'}"
-        return many if total < MANY else f"{part_of(paths, total)} of {whole(total)} paths from the input are"
+        few = whole(paths) if total < MANY else part_of(paths, total)
+        return f"{few} of {whole(total)} paths"
 
     def _cancellation(self) -> str:
         ratio = self.spectrum[-1].cancellation_ratio if self.spectrum else None
@@ -298,9 +298,9 @@ class PathsFinding(Finding):
         route = f"goes through {best.route(self.sites)}"
         share = f" and carries {percent(best.share)} of the output's residual" if best.has_share else ""
         listed = f"The list of the {len(self.top)} strongest is {self.search.sure(len(self.top))}"
-        found = "" if self.search.exact else " that was found"
+        among = "all single paths from the input" if self.search.exact else "the single paths that were found"
         return (
-            f"The single path from the input with the largest {self.search.score}{found}{where} {route}{share}. "
+            f"Of {among}{where}, the one with the largest {self.search.score} {route}{share}. "
             f"{listed}. {self.search.more}"
         ).rstrip()
 
@@ -358,27 +358,28 @@ class PathsFinding(Finding):
         """What a path, its length and a share are, and what the sum over paths rests on."""
         through = self.identity.mlps != "source"
         scales = "attention maps, norm scales (what normalisation divides tokens by)"
-        held = (
-            f"{scales} and MLP gates (of every hidden unit, what comes out divided by what goes in) are held"
-        )
+        gates = "MLP gates (for every hidden unit, the output of its activation divided by its input)"
+        held = f"{scales} and {gates} are held"
         if not through:
             held = f"{scales.replace(', norm', ' and norm')} are held"
         one_way = " Ways through an MLP and around it count as one path." if through else ""
         begin = "" if through else " Paths also begin at what MLPs put out."
         later = (
-            "Paths may also start at a bias. Their length is the number of heads that they pass from there on, the "
-            "head of a value bias included; what they add is in the row of that length, and only the column paths "
-            "leaves them out. A bias is the same for all tokens, but norm "
-            f"scales{' and gates' if through else ''} differ between tokens, so what becomes of it has a residual."
+            "Paths may also start at a bias. Their length counts the heads from there on, the head of a value bias "
+            "included. Shares and norms of a length include them, the number of paths does not. A bias is the same for "
+            f"all tokens, but norm scales{' and gates' if through else ''} differ between tokens, so what becomes of "
+            "it has a residual."
         )
         return [
-            "Path: one way from the input (what enters the first layer) to the output. In every layer it goes through "
-            "one attention head, or around attention where there is a skip. Its length is the number of heads on it."
+            "Path: one way from its start to the output. It starts at the input (what enters the first layer)"
+            f"{' or, see below, at a bias' if self._has_later and through else ''}. In every layer it goes through one "
+            "attention head, or around attention where there is a skip. Its length is the number of heads on it."
             f"{one_way}",
             "Residual of the output: its tokens minus their mean token (not the residual connection, which is called "
             "skip here). It is zero if all tokens are equal.",
-            "Share of some paths: their residual, projected on the residual of the output, divided by the size of the "
-            "latter. Shares of all lengths sum to 100%; a negative one points against the output.",
+            "Share of some paths: the inner product of the residual of what they add with the residual of the output, "
+            "divided by the squared Frobenius norm of the latter. Shares of all lengths sum to 100%. A negative share "
+            "means that what these paths add points against the residual of the output.",
             f"To tell paths apart, {held} at their values on the text. The network is then linear up to biases, so its "
             f"output is the sum of what all paths add.{begin}",
             *([later] if self._has_later and through else []),
@@ -398,7 +399,7 @@ class PathsFinding(Finding):
         by_mlps = [page.mlps_table(self.mlps)] if self.mlps else []
         yield _section(
             "By length",
-            "What all paths of one length add together.",
+            "The sum of what all paths of one length add.",
             self._length_pictures(),
             [legend(LENGTHS), page.lengths_table(self.spectrum), *by_mlps],
         )
@@ -462,8 +463,8 @@ class PathsFinding(Finding):
         longest = max((one.length for one in self.spectrum if one.paths), default=0)
         return [
             ("paths from the input", whole(identity.paths)),
-            ("their mean length, each counted once", f"{number(identity.mean_length)} of at most {longest}"),
-            ("mean length, lengths weighted by share", number(sum(carried) if carried else None)),
+            ("mean length of these paths", f"{number(identity.mean_length)} of at most {longest}"),
+            ("mean length of all paths, weighted by share", number(sum(carried) if carried else None)),
         ]
 
 
@@ -473,27 +474,28 @@ LENGTHS = (
     "norm: Frobenius norm (root of the sum of squares) of what these paths add. residual: the same after its mean "
     "token is subtracted.",
     "token cosine: mean cosine between two tokens of what these paths add; 1 means that they point the same way.",
-    "cosine to output: between what these paths add and the output, both without their mean token.",
-    "cancellation: the norms of this and all shorter lengths, summed, divided by the norm of their sum; 1 means that "
-    "nothing cancels.",
+    "cosine to output: subtract the mean token from what these paths add, and from the output, and read each matrix as "
+    "one long vector; this is the cosine of the two.",
+    "cancellation: the sum of the norms of the rows down to this one, divided by the norm of what all these paths add "
+    "together. It is 1 if all rows point the same way, and larger the more they cancel.",
 )
 HEADS = (
-    "What all paths through a head add together. The output would lack it without the head if attention maps, norm "
-    "scales and gates stayed as they are, which they do not when a head is really removed. A path through several "
-    "heads counts for each, so shares do not sum to 100%. Columns are as above."
+    "The sum of what all paths through a head add. It is not what removing the head would change, because attention "
+    "maps, norm scales and gates after it would then change too. A path through several heads counts for each, "
+    "so shares do not sum to 100%. Columns are as above."
 )
 PAIRS = (
     "What all paths through both heads of a pair add, for the pairs with the largest shares of either sign."
 )
 SOURCES = (
     "Where paths start: at the input, or later at a bias. Shares of all sources sum to 100%. Biases of one kind in one "
-    "layer count as one place. norm, residual: of what all paths from there add."
+    "layer count as one place (source). norm, residual: of what all paths from there add."
 )
 BIASES = {
-    "value bias": "value bias: of the values of all heads.",
-    "output bias": "output bias: of the projection after the heads.",
-    "mlp bias": "mlp bias: of both matrices of the MLP.",
-    "norm bias": "norm bias: of all normalisation of the layer.",
+    "value bias": "value bias: biases of the values of all heads.",
+    "output bias": "output bias: bias of the projection after the heads.",
+    "mlp bias": "mlp bias: biases of both matrices of the MLP.",
+    "norm bias": "norm bias: biases of all normalisation of the layer.",
 }
 """What the names of sources mean."""
 

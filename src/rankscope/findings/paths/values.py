@@ -223,8 +223,8 @@ class Identity(Value):
         if not self.paths:
             return f"No path leads from the input to {self.name}."
         return (
-            f"What all paths add is {self.name}, up to a relative error of {self.error} (Frobenius norm); rounding "
-            f"alone could cause {number(self.allowed, 1)}."
+            f"All paths together add up to {self.name}, with a relative error of {self.error} (Frobenius norm); "
+            f"rounding alone could cause {number(self.allowed, 1)}."
         )
 
     @property
@@ -364,20 +364,18 @@ class SearchValue(Value, title="Search"):
         """What a proof of the list would cost at least; empty where more time does not help.
 
         >>> SearchValue.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
-        'The search stopped after 3 seconds; to prove that no other path belongs on the list takes 10 seconds or more \
-(option seconds).'
+        'The search stopped after 3 seconds. To prove that no stronger path is missing, it needs at least 10 \
+seconds in all (option seconds).'
         """
         if not self.waiting:
             return ""
         stopped = f"The search stopped after {count_seconds(self.seconds)}"
         if self.seconds_more is None:
-            return (
-                f"{stopped}; to prove that no other path belongs on the list takes longer (option seconds)."
-            )
+            return f"{stopped}. To prove that no stronger path is missing, it needs more (option seconds)."
         needed = max(math.ceil(self.seconds + self.seconds_more), math.ceil(self.seconds) + 1)
         return (
-            f"{stopped}; to prove that no other path belongs on the list takes {count_seconds(needed)} or more (option "
-            "seconds)."
+            f"{stopped}. To prove that no stronger path is missing, it needs at least {count_seconds(needed)} in "
+            "all (option seconds)."
         )
 
 
@@ -547,8 +545,9 @@ class Elsewhere(Value):
             else ""
         )
         return (
-            f"Paths that start at the input carry {percent(self.input)} of the output's residual, {rest}{against}. The "
-            f"largest share of a single bias is that of the {one.source} of layer {one.layer}, {percent(one.share)}."
+            f"Paths that start at the input carry {percent(self.input, 4)} of the output's residual, {rest}{against}. "
+            f"With biases grouped by kind and layer, the {one.source} of layer {one.layer} has the largest share: "
+            f"{percent(one.share)}."
         )
 
 
@@ -599,13 +598,13 @@ def heads_words(heads: Sequence[HeadTerm]) -> str:
     if len(heads) == 1:
         return f"All paths through the only head together carry {percent(known[0].share)} of the output's residual."
     largest = sorted(known, key=lambda one: -abs(one.share or 0.0))[:3]
-    sign = "" if all((one.share or 0.0) >= 0 for one in largest) else ", of either sign"
+    sign = "" if all((one.share or 0.0) >= 0 for one in largest) else " (of either sign)"
     named = listed([f"{one.name} ({percent(one.share)})" for one in largest])
     if len(largest) == 1:
         return f"The only head whose paths carry a share above rounding is {named}."
     return (
-        f"The heads whose paths together carry the largest shares{sign}: {named}. A path through several heads counts "
-        "for each of them."
+        f"If all paths through a head are added up, the heads with the largest shares{sign} are {named}. A path "
+        "through several heads counts for each of them."
     )
 
 

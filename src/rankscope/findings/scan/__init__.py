@@ -1,10 +1,12 @@
 """``rankscope scan``: whether the tokens of a live model become equal, layer by layer, and what else they do."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -38,9 +40,10 @@ from rankscope.document import (
 )
 from rankscope.document import Verdict as Headline
 from rankscope.errors import ConfigError, Option, options
-from rankscope.findings.asked import A, Limits, ModelInputs, option
+from rankscope.findings.asked import A, KeepingConfig, Limits, ModelInputs, SharedWork, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.blocks import how_to_read, text_lengths
+from rankscope.findings.embeddings import Pooling
 from rankscope.findings.reading import TokensRead, source_words
 from rankscope.findings.scan.entries import (
     ABOVE_FLOOR,
@@ -80,22 +83,24 @@ COLUMNS = (
 """What a terminal shows of every block; everything else is in the other formats."""
 
 MEANINGS = {
-    RAW: "the same ratio of the tokens as they are, so that long tokens count more: the root of the sum of squares of "
-    "the residual, divided by that of the tokens (Frobenius norms).",
+    RAW: "the Frobenius norm (root of the sum of squares) of the residual, divided by that of the tokens. Tokens are "
+    "not scaled here, so long ones count more.",
     UNIT: "as explained above.",
-    "cosine[off_diagonal]": "the mean over all pairs of different tokens; 1 means that all tokens point the same way.",
-    "token_share[largest]": "the share of the sum of squares of all entries that the largest token holds; 1/n if all n "
-    "tokens are equally long, near 1 if one token dominates.",
-    "channel_share[largest]": "the same share of the largest channel (one coordinate of all tokens); near 1 if one "
-    "channel dominates.",
-    "effective_rank[entropy]": "how many directions tokens use: exp of the entropy of the singular values, scaled to "
-    "sum one; {most}.",
-    "effective_rank[entropy,centered]": "the effective rank of the residual. It may be larger, because without the "
-    "direction that all tokens share the others weigh more evenly.",
+    "cosine[off_diagonal]": "mean cosine of the angle between two different tokens; 1: all point the same way.",
+    "token_share[largest]": "share of the sum of squares of all entries that is due to the longest token; 1/n if all n "
+    "tokens are equally long, near 1 if one is far longer than all others.",
+    "channel_share[largest]": "share of that sum that is due to the largest channel (one coordinate of all tokens).",
+    "effective_rank[entropy]": "about how many directions the tokens use: exp of the entropy of the singular values of "
+    "the token matrix, scaled to sum one; {most}.",
+    "effective_rank[entropy,centered]": "the same of the residual. It may be larger: the direction that all tokens "
+    "share is gone, and the others weigh more evenly.",
 }
 """What stands in these columns."""
 
-NEXT = "Next: 'rankscope ablate MODEL --blame --suggest' says which parts keep tokens apart and which do not."
+NEXT = (
+    "Next: 'rankscope ablate MODEL --blame --suggest' tells which parts of the model keep tokens apart and which pull "
+    "them together."
+)
 """What a reader may want to ask after a scan."""
 
 NUMBERS_SHOWN = 8
@@ -121,19 +126,29 @@ def _pairs(given: Any) -> Any:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-class ScanConfig(ModelInputs):
+RESULT, PAGE = "scan.json", "scan.html"
+"""What stands in a folder beside the ledger."""
+
+SHARD = 256
+"""Texts of a shard: seconds of work, so that little is lost with a worker, and a part of some kilobytes."""
+
+
+class ScanConfig(KeepingConfig, SharedWork, ModelInputs):
     """Measure a live model layer by layer and say in plain words whether its tokens are collapsing.
 
     Hooks reduce every state to numbers where it appears: after attention, after the MLP, after the block and after the
     final norm. Padding and special tokens are left out. Numbers that are not above their rounding floor are marked. In
     place of a model a .npy or .safetensors file of hidden states may be named; --axes layers,tokens,dim then says what
-    its axes are, where that is not clear.
+    its axes are, where that is not clear. With --across inputs not the tokens of a text are compared but inputs, one
+    row each: pooled tokens of every layer, or the rows of a file of embeddings. Of many texts, --workers or --cluster
+    share them shard by shard, and --output FOLDER keeps what is done, so that the same command goes on.
     """
 
     group = "What is measured"
     spectra: bool = option(True, "Effective ranks, once per block.")
     full: bool = option(False, "One of every other measure too: singular values, best centers.")
     attention: bool = option(False, "Entropy, Dobrushin, gap and sink share of every head.")
+    exact: bool = option(False, "With --attention: eigenvalues and all pairs of rows, no brackets; slow.")
     gradients: bool = option(False, "Gradients of query, key and value weights.")
     loss: str | None = option(None, "module:function of model and batch, for --gradients.")
     tree: bool = option(False, "The model as a tree of parts, and how much of its weights that covers.")
@@ -146,10 +161,44 @@ class ScanConfig(ModelInputs):
         shown="those of the list",
         old=("threshold",),
     )
+    across: Literal["tokens", "inputs"] = option(
+        "tokens", "What is compared: the tokens of every input, or inputs, one row each."
+    )
+    pooling: Pooling | None = option(
+        None,
+        "Across inputs: how the tokens of an input become one row, mean, cls (first), last or max.",
+        shown="what the model declares, else mean",
+    )
+    shard_size: int | None = option(
+        None, "Texts of a shard, which one process measures and keeps.", ge=1, shown=f"{SHARD}, with workers"
+    )
+    stream: bool = option(
+        False, "Read the weights of a folder block by block: the model may be larger than memory."
+    )
     seed: int = option(0, "Of initial weights, random tokens and sample inputs.", ge=0, lt=2**63)
+
+    of_inputs: ClassVar = ("pooling",)
+    """Options that are about rows of inputs alone."""
+
+    of_tokens: ClassVar = (
+        *("spectra", "full", "attention", "gradients", "loss", "tree", "measures", "thresholds"),
+        *("cluster", "shard_size"),
+    )
+    """Options that are about the tokens of one input alone."""
+
+    of_whole: ClassVar = (
+        *("gradients", "loss", "tree", "blocks", "inputs", "call", "loader", "weights", "allow_pickle"),
+    )
+    """Options that need a model that is in memory whole."""
 
     of_states: ClassVar = ("model", "axes", "spectra", "full", "measures", "thresholds")
     """Options that hidden states from outside can use; all others need a live model."""
+
+    of_shards: ClassVar = ("workers", "cluster", "shard_size")
+    """Options that cut texts into shards."""
+
+    whole: ClassVar = ("gradients", "loss", "tree", "max_texts")
+    """Options that are about the first texts of all, which one shard alone does not know."""
 
     @classmethod
     def default_text(cls, name: str) -> str:
@@ -162,9 +211,61 @@ class ScanConfig(ModelInputs):
         return tuple(dict.fromkeys(names))
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """What is written into a folder, beside the ledger."""
+        return (RESULT, PAGE)
+
+    @property
     def reads(self) -> tuple[str | None, ...]:
         """What is read, so that no result is written over it."""
         return (*super().reads, self.loss)
+
+    def check_across(self, *, is_file: bool) -> None:
+        """Raise if an option was given that has no effect on what is compared."""
+        wrong = self.of_tokens if self.across == "inputs" else self.of_inputs
+        names = sorted(self.explicit & set(wrong))
+        if names:
+            other = "tokens" if self.across == "inputs" else "inputs"
+            raise ConfigError(
+                *options(names), " has no effect here; leave it out, or compare ", Option("across", other)
+            )
+        if self.across == "inputs" and not is_file and "workers" in self.explicit:
+            raise ConfigError(
+                Option("workers"),
+                " has no effect on a live model: it is about reading a file of rows; leave it out",
+            )
+        names = (
+            sorted(self.explicit - {"model", "across", "workers"})
+            if is_file and self.across == "inputs"
+            else []
+        )
+        if names:
+            raise ConfigError(*options(names), " needs a live model; a file of rows is measured as it is")
+
+    def check_stream(self, *, is_kept: bool) -> None:
+        """Raise if an option was given that needs the whole model, where it is read block by block.
+
+        ``is_kept``: whether what is done is to be kept in a folder, shard by shard.
+        """
+        if not self.stream:
+            return
+        names = sorted(self.explicit & {*self.of_whole, *self.of_shards})
+        names += ["across"] if self.across == "inputs" else []
+        names += ["output"] if is_kept and not names else []
+        if names:
+            raise ConfigError(
+                *options(names),
+                " cannot be used beside ",
+                Option("stream", True),
+                ", where all texts go through the model together and a block at a time is in memory; leave one of them "
+                "out",
+            )
+        if self.device != "cpu":
+            raise ConfigError(
+                Option("device", self.device),
+                ": a model is read block by block to the cpu; leave this out, or ",
+                Option("stream", True),
+            )
 
     def check_states(self) -> None:
         """Raise if an option was given that hidden states alone cannot use."""
@@ -235,6 +336,12 @@ class ScanView(Limits):
             raise ConfigError(
                 Option("fail_if"), " names no condition; expected one such as 'residual_ratio<0.01'"
             )
+        if self.fail_if is not None and getattr(config, "across", "tokens") == "inputs":
+            raise ConfigError(
+                Option("fail_if"),
+                " reads layers of tokens; leave it out, or compare ",
+                Option("across", "tokens"),
+            )
         more = [one.measure for one in self.conditions]
         known = getattr(config, "measures", ())
         return (
@@ -256,6 +363,8 @@ class ScanView(Limits):
 
     def notes(self, finding: "ScanFinding") -> Sequence[str]:
         """The verdict, where the page itself goes to a file."""
+        if not isinstance(finding, ScanFinding):
+            return super().notes(finding)
         return [f"{finding.scan.model}: {finding.verdict.words}"]
 
 
@@ -348,11 +457,13 @@ class ScannedModel(ScanSubject, title="Scanned"):
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
         is_family = self.read != "hidden states" and not self.family.startswith(("found by", "named by"))
         family = (
-            f"{'layers are looked up as in models of the family ' if is_family else ''}{clipped(self.family)}"
+            f"its layers were found by the names that the family {clipped(self.family)} uses"
+            if is_family
+            else clipped(self.family)
         )
         if self.family.startswith(("found by", "named by")):
             family = f"its layers were {clipped(self.family)}"
-        found = [family, f"computed in {self.dtype}"]
+        found = [family, f"the model runs in {self.dtype}"]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
         texts = f"{text_lengths(table, self.texts, self.tokens)}{source_words(self.inputs)}"
@@ -411,6 +522,14 @@ class ScanFinding(Finding):
         }
         object.__setattr__(self, "table", replace(self.table, sections=self.table.sections | held))
         return self
+
+    def save_into(self, folder: str | os.PathLike[str], made_by: str = "") -> tuple[str, ...]:
+        """Write the result and the page into a folder; their names."""
+        from rankscope.results.files import write_atomically
+
+        self.save(Path(folder) / RESULT)
+        write_atomically(Path(folder) / PAGE, self.to_html(made_by).encode())
+        return (RESULT, PAGE)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -579,24 +698,28 @@ class ScanFinding(Finding):
         at_cosine = math.sqrt(1 - limits.offset_cosine)
         low = max(limits.collapsed, at_cosine)
         cosine = (
-            f" (a mean cosine of {number(limits.offset_cosine)}, for many tokens)" if low == at_cosine else ""
+            f" (in a text of many tokens, this is a mean cosine of {number(limits.offset_cosine)})"
+            if low == at_cosine
+            else ""
         )
         return [
             RESIDUAL_WORDS,
-            "Unit residual ratio: scale every token to (Euclidean) length one, then take the distance of each from "
-            "their mean (root mean square over tokens). It is 0 if all tokens are equal and 1 if their mean is zero.",
-            f"Collapsing: the ratio of the last layer is at most 1/{number(limits.fall)} of that of an earlier layer, "
-            f"and either it is {number(low)} or less{cosine}, or the last {STEPS} layers all lower it and at their "
-            f"pace it would be {few} at twice the depth. Tokens or channels that are far larger than all others are "
-            "left out for this.",
-            f"Collapsed: the ratio is {few} in every layer measured, so no fall is seen, and the residual uses "
-            "few directions.",
-            "Healthy: neither of these, and no other verdict fits: massive token or channel (a few hold most of the "
-            f"sum of squares), shared mean (mean cosine of {number(limits.offset_cosine)} or more without a fall: one "
-            "vector is in all tokens and outweighs their differences), cone (mean cosine from "
-            f"{number(limits.cone_cosine)} up to that), clusters (a few groups of nearly equal tokens) or dead "
-            "directions (tokens use few directions). "
-            "'rankscope list thresholds' prints the limits of all verdicts.",
+            "Unit residual ratio: scale every token to length one, subtract the mean of these, and take the root mean "
+            "square length of what is left. It is 0 if all tokens are equal and 1 if their mean is zero.",
+            f"Collapsing: (1) at the last layer this ratio is at most 1/{number(limits.fall)} of its value at some "
+            f"earlier layer, and (2) at the last layer it is {number(low)} or less{cosine}, or it fell in each of the "
+            f"last {STEPS} layers so fast that a network twice as deep would end at {few}, if each further layer "
+            "multiplied it by the same factor as these did on average. If a few tokens or channels are far larger than "
+            "all others, the rule is applied without them; the numbers in the table include them.",
+            f"Collapsed: at the last layer the ratio is {few}, no layer has {number(limits.fall)} times this ratio, so "
+            "that we do not see where it fell, and the centered rank (below) is less than half of the largest possible "
+            "one.",
+            "Healthy: neither of these, and the last layer gets none of the following verdicts, which are about one "
+            "layer: massive token or channel (a few tokens or channels hold most of the sum of squares of all "
+            f"entries), shared mean (mean cosine {number(limits.offset_cosine)} or more), cone "
+            f"(mean cosine {number(limits.cone_cosine)} or more), clusters (a few groups of nearly equal tokens), dead "
+            "directions (the effective rank, below, is far less than it can be). 'rankscope list thresholds' prints "
+            "all limits.",
         ]
 
     def _columns(self, texts: int) -> list[str]:
@@ -613,11 +736,12 @@ class ScanFinding(Finding):
             if len(ranks) == 1 and texts == 1
             else "at most the number of tokens or the width, whichever is smaller"
         )
-        said = ["layer: 0 is what enters the first layer, l is what leaves layer l."]
+        said = ["layer: 0 is what enters the first layer; l is what leaves layer l."]
         said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
         said.append(
-            "verdict: collapsing from the layer on where the fall begins; otherwise what the numbers of this layer "
-            "alone show."
+            "verdict: in a collapsing network, find the last layer whose unit residual ratio is at least 90% of the "
+            "largest one: all layers after it are called collapsing. Other verdicts depend on the numbers of their own "
+            "row, except collapsed."
         )
         means = f"Numbers are means over {count(texts, 'text')}. " if texts > 1 else ""
         hidden = any(not one.is_resolved and one.mean is not None for one in here)

@@ -20,10 +20,8 @@ SITES = ("block", "attention", "mlp", FINAL)
 STAR = "*"
 """Stands behind a mean that is not above its rounding floor in every text; everywhere the same."""
 
-NOT_RESOLVED = (
-    "in some text the number is not above its rounding floor, which is what rounding alone could have made it"
-)
-ABOVE_FLOOR = "above their rounding floors, which are what rounding alone could have made them"
+NOT_RESOLVED = "in some text not above its rounding floor, the value that rounding errors alone could produce"
+ABOVE_FLOOR = "above their rounding floors, the values that rounding errors alone could produce"
 
 VARIANTS = ("centered", "unit")
 """Tags that say what was done to the tokens before measuring; they stand last in a definition."""
@@ -445,6 +443,7 @@ def means(entries: Iterable[Entry]) -> list[float]:
 
 TOWARD_ZERO = frozenset({"residual_ratio", "dobrushin", "doeblin"})
 TOWARD_ONE = frozenset({"cosine", "token_share", "channel_share", "sink_share"})
+COUNTS = frozenset({"massive_tokens", "massive_channels"})
 RANKS = frozenset({"effective_rank", "stable_rank", "participation_ratio", "numerical_rank"})
 
 LOG_BELOW = 0.01
@@ -477,7 +476,8 @@ def toward_collapse(measure: str, values: Sequence[float], *, most: float | None
     """Ends of the colors of one measure, dark where tokens are alike or one of them holds everything.
 
     Ratios and shares run over the whole of 0 to 1 whatever the values, so that a healthy model looks healthy. A ratio
-    that falls below 0.01 and all ranks are colored by their logarithm; ``most`` is the largest rank possible.
+    that falls below 0.01 and all ranks are colored by their logarithm; ``most`` is the largest rank possible. No
+    massive token is bright, the most of them dark.
     """
     if measure in TOWARD_ZERO:
         least = min((value for value in values if value > 0), default=1.0)
@@ -486,6 +486,8 @@ def toward_collapse(measure: str, values: Sequence[float], *, most: float | None
         return Shade(dark=0.0, bright=1.0)
     if measure in TOWARD_ONE:
         return Shade(dark=1.0, bright=0.0)
+    if measure in COUNTS:
+        return Shade(dark=max([1.0, *values]), bright=0.0)
     if measure in RANKS:
         return Shade(dark=1.0, bright=max([2.0, *values, *([most] if most else [])]), is_log=True)
     return _own_range(values)

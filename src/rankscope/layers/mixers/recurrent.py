@@ -63,9 +63,12 @@ def lstm(x: Tensor, into: Tensor, back: Tensor) -> Tensor:
 def decaying_mean(key: Tensor, value: Tensor, decay: Tensor, bonus: Tensor) -> Tensor:
     """Per channel a mean of the values up to now: weights ``exp(k_j - w (i - 1 - j))``, its own ``exp(k_i + u)``."""
     back = order(len(key))[:, :, None]
-    bias = torch.where(back > 0, -decay * (back - 1), torch.where(back == 0, bonus, -torch.inf))
-    mean: Tensor = torch.einsum("ijc,jc->ic", (bias + key).softmax(dim=1), value)
-    return mean
+    weights = torch.where(
+        back > 0, (-decay * (back - 1)).exp(), torch.where(back == 0, bonus.exp(), torch.zeros(()).double())
+    )
+    own = (key - key.detach().amax(dim=0)).exp()
+    total, mass = (torch.einsum("ijc,jc->ic", weights, one) for one in (own * value, own))
+    return total / mass
 
 
 def _gated(gates: int, run: Callable[[Tensor, Tensor, Tensor], Tensor]) -> MakeMixer:

@@ -32,7 +32,8 @@ from rankscope.papers.tasks.task import (
     token_loss,
 )
 from rankscope.results.files import read_bytes
-from rankscope.sources.texts import read_texts, sample_texts
+from rankscope.sources.text_files import read_texts
+from rankscope.sources.texts import sample_texts
 
 CLASSES = 2
 _TOKEN = re.compile(r"\w+|[^\w\s]")

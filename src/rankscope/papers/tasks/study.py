@@ -103,6 +103,11 @@ def finding_of(trained: Trained) -> TrainFinding:
     ).holding(trained)
 
 
+def check_config(config: TrainConfig) -> None:
+    """Raise for a task that does not exist, and for fields that it does not take."""
+    task_config(TASKS[config.task], config)
+
+
 def task_config(task: Task[Any], asked: TrainConfig) -> TaskConfig:
     """The task's configuration of the setting, with what was asked; a field that the task lacks is named."""
     known = task.config.model_fields

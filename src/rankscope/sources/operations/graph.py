@@ -147,11 +147,13 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """One call of a module: the nodes of the tensors that entered and left it, as they were at that moment."""
+    """One call of a module: the nodes of the tensors that entered and left it, as they were at that moment, and the
+    line that calls it."""
 
     path: str
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    line: Line | None = None
 
 
 @dataclass(slots=True)
@@ -221,7 +223,7 @@ def merged(graph: Graph) -> Graph:
         inputs={name: one(node) for name, node in graph.inputs.items()},
         outputs=tuple(map(one, graph.outputs)),
         calls=[
-            ModuleCall(call.path, tuple(map(one, call.inputs)), tuple(map(one, call.outputs)))
+            ModuleCall(call.path, tuple(map(one, call.inputs)), tuple(map(one, call.outputs)), call.line)
             for call in graph.calls
         ],
         guards=[

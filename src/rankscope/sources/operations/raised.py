@@ -343,18 +343,23 @@ class Copies:
         )
 
     def _replaced(self, value: Any) -> None:
-        """A function put in place of a method keeps its way to the model in a closure, which copies do not enter."""
+        """A function put in place of a method keeps its way to the model in a closure, or in the values of its
+        arguments, which copies do not enter."""
         if not isinstance(value, types.FunctionType) or id(value) in self._memo:
             return
-        cells = value.__closure__ or ()
-        if not any(_leads_to_module(cell) for cell in cells):
+        cells, held = (
+            value.__closure__ or (),
+            (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()),
+        )
+        if not any(_leads_to_module(cell) for cell in cells) and not any(map(_is_of_module, held)):
             return
         fresh = tuple(types.CellType() for _ in cells)
-        twin = types.FunctionType(
-            value.__code__, value.__globals__, value.__name__, value.__defaults__, fresh
-        )
-        twin.__kwdefaults__ = value.__kwdefaults__
+        twin = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, fresh)
         self._memo[id(value)] = twin
+        if value.__defaults__:
+            twin.__defaults__ = tuple(map(self.copied, value.__defaults__))
+        if value.__kwdefaults__:
+            twin.__kwdefaults__ = {name: self.copied(one) for name, one in value.__kwdefaults__.items()}
         for cell, new in zip(cells, fresh, strict=True):
             with suppress(ValueError):  # an empty cell
                 new.cell_contents = self.copied(cell.cell_contents)
@@ -371,7 +376,11 @@ def _leads_to_module(cell: Any) -> bool:
         inside = cell.cell_contents
     except ValueError:
         return False
-    owner = getattr(inside, "__self__", inside)
+    return _is_of_module(inside)
+
+
+def _is_of_module(value: object) -> bool:
+    owner = getattr(value, "__self__", value)
     return isinstance(owner, nn.Module | Tensor | types.FunctionType)
 
 

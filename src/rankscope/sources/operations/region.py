@@ -147,6 +147,13 @@ class Region:
                 del values[one]
         return {node: values.get(node, node.value) for node in targets}
 
+    def share(self, targets: Sequence[Node]) -> float:
+        """The part of the operations of this region that runs for some nodes if a root changes."""
+        key = (tuple(targets), frozenset(self.roots[:1]))
+        if key not in self._plans:
+            self._plans[key] = self._plan(*key)
+        return len(self._plans[key]) / max(len(self.order) - 1, 1)
+
     def _plan(self, targets: tuple[Node, ...], given: frozenset[Node]) -> list[tuple[Node, tuple[Node, ...]]]:
         """The nodes that have to run, in order, each with those whose values nobody needs after it."""
         reached = set(given)

@@ -177,19 +177,20 @@ class _Watch(_Mode):
 
     def hooks(self, model: nn.Module) -> Iterator[Any]:
         """Marks of the tensors that enter and leave every module, taken before the module can write into them."""
-        entered: list[tuple[Node, ...]] = []  # as long as the stack
+        entered: list[tuple[tuple[Node, ...], Line | None]] = []  # as long as the stack
 
         def enter(path: str) -> Callable[..., None]:
             def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
                 self._stack.append(path)
-                entered.append(self.nodes_of((args, kwargs)))
+                entered.append((self.nodes_of((args, kwargs)), line_now(watched.__code__)))
 
             return hook
 
         def leave(path: str) -> Callable[..., None]:
             def hook(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
                 self._stack.pop()
-                self.calls.append(ModuleCall(path, entered.pop(), self.nodes_of(output)))
+                inputs, line = entered.pop()
+                self.calls.append(ModuleCall(path, inputs, self.nodes_of(output), line))
 
             return hook
 
