@@ -64,7 +64,9 @@ def misplaced(piece: Piece, node: Node, mix: Node, operand: Node, text_axis: int
         many = one.shape[axis]
         if many == tokens:
             return _told(piece, _splitting(region, one), "torn heads", float(seen.rows))
-        if one is query and many == node.shape[-1] and not piece.mixes(1 - text_axis):
+        # maps over texts look the same: law batch says that
+        is_read = piece.mixes(1 - text_axis) or piece.mixes(text_axis)
+        if one is query and many == node.shape[-1] and not is_read:
             return _told(piece, product, "over heads", float(seen.rows))
     return _joined(piece, node, tokens, text_axis)
 
