@@ -219,4 +219,4 @@ def main() -> None:
     """Entry point of the installed program."""
     with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # without a real stderr
         faulthandler.enable()  # where a processor or a library ends the program, it at least says where
-    app()
+    app(prog_name="rankscope")  # also under python -m

@@ -47,6 +47,12 @@ def test_help_needs_no_heavy_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_python_runs_the_package_as_the_command() -> None:
+    command = [sys.executable, "-m", "rankscope", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "rankscope", "")
+
+
 def test_json_is_one_object_with_the_fixed_columns() -> None:
     result = run(
         *SMALL, "--variant", "san,transformer", "--mask", "full,causal", "--seeds", "2", "--format", "json"
