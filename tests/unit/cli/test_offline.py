@@ -1,5 +1,6 @@
 """``--offline``: no command that takes a model opens a socket; a Hub id comes from the local cache, or is refused."""
 
+import logging
 import shutil
 import socket
 from pathlib import Path
@@ -65,7 +66,31 @@ def test_without_it_the_network_is_asked(opened: list[Any], monkeypatch: pytest.
     result = CliRunner().invoke(app, ["scan", "org/nothing"])
     assert result.exit_code == 2
     assert "--offline" not in result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
     assert opened != []
+
+
+def test_what_the_client_says_of_its_attempts_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It logs a line at every attempt that failed; what is told is one line, at the end."""
+    shown: list[str] = []
+    log, whole = logging.getLogger("huggingface_hub.utils._http"), logging.getLogger("huggingface_hub")
+    level, handler = whole.level, logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: shown.append(record.getMessage()))
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        log.warning("retrying in 1s")
+        raise OSError("no network here")
+
+    monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", fail)
+    whole.addHandler(handler)
+    log.warning("outside")
+    result = CliRunner().invoke(app, ["scan", "org/nothing"])
+    log.warning("outside")
+    whole.removeHandler(handler)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert shown == ["outside"] * 2
+    assert whole.level == level
 
 
 def test_what_needs_no_network_does_not_mind(tmp_path: Path) -> None:

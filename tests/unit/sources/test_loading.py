@@ -609,6 +609,8 @@ def test_paths_that_are_no_models(tmp_path, monkeypatch):
         "a/b/c",
         "x.gguf",
         "folder/",
+        "absent.json",
+        "absent.npz",
         Path("nowhere"),
     ):
         message = fails(FileError, source)
