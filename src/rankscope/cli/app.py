@@ -26,7 +26,7 @@ COMMANDS = {
         "Say what changed between models or saved scans, beyond chance.",
         (
             "compare before/ after/ --texts dev.txt",
-            "compare checkpoints/ --texts dev.txt --output trend.html --fail-if-changed",
+            "compare checkpoints/ --texts dev.txt --output trend.html",
         ),
         config="rankscope.findings.compare:CompareConfig",
         study="rankscope.studies.compare:compare",
@@ -46,7 +46,7 @@ COMMANDS = {
         "Say what is wrong with a model, on which line, and what to change.",
         (
             "diagnose train.py:model --call train.py:step",
-            "diagnose gpt2 --weights initial --random-tokens 4x64 --lr 3e-4 --output diagnosis.html",
+            "diagnose gpt2 --weights initial --random-tokens 4x64 --output x.html",
         ),
         config="rankscope.findings.diagnose:DiagnoseConfig",
         study="rankscope.studies.diagnose:diagnose",
@@ -145,7 +145,7 @@ COMMANDS = {
         "Run a command for thousands of configurations, on one machine or many.",
         (
             "sweep spec.yaml --workers 4",
-            "sweep show spec --where mask=causal --group-by dim --plot curves.png",
+            "sweep show spec --where mask=causal --group-by dim --plot x.png",
         ),
         config="rankscope.findings.sweep:SweepConfig",
         study="rankscope.studies.sweep:sweep",
@@ -154,7 +154,7 @@ COMMANDS = {
             "show": CommandSpec(
                 MANY,
                 "Look at what a sweep has found so far.",
-                ("sweep show spec", "sweep show spec --where mask=causal --group-by dim --plot curves.png"),
+                ("sweep show spec", "sweep show spec --where mask=causal --group-by dim --plot x.png"),
                 config="rankscope.findings.sweep:SweepShowConfig",
                 study="rankscope.studies.sweep:show",
             )

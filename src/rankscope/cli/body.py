@@ -86,12 +86,10 @@ class Output(CommandConfig):
 
         written = self.written(asked)
         for path, name in written:
-            check_output(path)
             refuse_input(path, tuple(getattr(asked, "reads", ())), name)
-        if self.plot is not None:
-            check_output(self.plot, CHART_FORMATS)
-            if self.plot.suffix.lower() == ".png":
-                need_png()
+            check_output(path, CHART_FORMATS if name == "--plot" else None)
+        if self.plot is not None and self.plot.suffix.lower() == ".png":
+            need_png()
         others = [os.path.realpath(path) for path, name in written if name != "--plot"]
         if self.plot is not None and os.path.realpath(self.plot) in others:
             raise ConfigError(f"--output and --plot are both {self.plot}; one would overwrite the other")
@@ -147,6 +145,11 @@ class FolderOutput(Output):
             return
         if self.output.exists():
             raise FileError(f"--output {str(self.output)!r} is a file; name a folder for the files")
+        if self.output.suffix.lower() in (*ENDINGS, *PICTURES):
+            raise ConfigError(
+                f"--output {self.output} ends like a file, but this command writes a folder; name one, such as "
+                f"{self.output.with_suffix('')}"
+            )
         above = next(one for one in self.output.absolute().parents if one.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             reason = "you may not write there" if above.is_dir() else "it is a file"

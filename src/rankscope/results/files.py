@@ -216,10 +216,11 @@ def check_output(path: str | os.PathLike[str], formats: Collection[str] | None =
     ``formats`` are the extensions that would do, such as ``(".csv", ".json")``; None allows any.
     """
     name = os.fspath(path)
-    if formats is not None:
+    example = f"result{next(iter(formats or ()), '.json')}"
+    if formats is not None and not os.path.isdir(name):
         suffix_of(path, formats)
     if not Path(name).name:
-        raise FileError(f"cannot write {name!r}: that is not a file name; add one, such as result.json")
+        raise FileError(f"cannot write {name!r}: that is not a file name; add one, such as {example}")
     try:
         found: os.stat_result | None = os.stat(name)
     except FileNotFoundError:
@@ -228,7 +229,7 @@ def check_output(path: str | os.PathLike[str], formats: Collection[str] | None =
         raise FileError(f"cannot write {name!r}: {getattr(error, 'strerror', None) or error}") from error
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise FileError(
-            f"cannot write {name!r}: it is a folder; add a file name, such as {name.rstrip('/')}/result.json"
+            f"cannot write {name!r}: it is a folder; add a file name, such as {name.rstrip('/')}/{example}"
         )
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise FileError(
@@ -255,13 +256,13 @@ def suffix_of(path: str | os.PathLike[str], formats: Collection[str]) -> str:
     return suffix
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file, or an error that says why there are none."""
+def read_bytes(path: str | os.PathLike[str], expected: str = "a saved table") -> bytes:
+    """The bytes of a file, or an error that says why there are none and what to name."""
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot read {os.fspath(path)!r}: {reason}; name a saved table") from error
+        raise FileError(f"cannot read {os.fspath(path)!r}: {reason}; name {expected}") from error
 
 
 def _mode(target: Path) -> int | None:

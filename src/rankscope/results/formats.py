@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         AttributeError,
         RecursionError,
     ) as error:
-        reason = " ".join(str(error).split())
+        reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise FileError(
             f"{os.fspath(path)!r} does not hold a table of rankscope: {reason}; give a file that it wrote"
         ) from error
@@ -150,6 +150,6 @@ def _parse(series: pl.Series, dtype: Dtype) -> pl.Series:
 def _check_header(found: object) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") not in (SCHEMA, FINDING):
         schema = found.get("schema") if isinstance(found, dict) else None
-        raise ValueError(f"its schema is {schema!r}")
+        raise ValueError(f"its schema is {schema!r}, expected {FINDING!r} or {SCHEMA!r}")
     checked: dict[str, Any] = plain(found, "file")
     return checked

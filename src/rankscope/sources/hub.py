@@ -1,6 +1,7 @@
 """Models in the Hugging Face layout: from a local folder, from a GGUF file, from the Hub."""
 
 import io
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -447,6 +448,11 @@ def reachable(name: str, request: Request) -> Iterator[None]:
 
     local = "name a local folder or a built-in model (rankscope list models)"
     words = f"the model {name!r} from the Hugging Face Hub", f"check the name and the network, or {local}"
+    log = logging.getLogger(
+        "huggingface_hub"
+    )  # it warns of every attempt that failed, before the error that is ours
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         with readable(*words), _network(request):
             yield
@@ -465,3 +471,5 @@ def reachable(name: str, request: Request) -> Iterator[None]:
                 f"unset it or {local}"
             ) from error
         raise
+    finally:
+        log.setLevel(level)

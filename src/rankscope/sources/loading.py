@@ -29,6 +29,7 @@ WAYS = "a local folder, a .gguf file, a Hub id (org/name), a built-in name (rank
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ATTRIBUTE = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy")
+_OTHER_SUFFIXES = (".py", ".npz", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".csv", ".parquet", ".html")
 
 _USER_FILES: dict[Path, tuple[ModuleType, tuple[int, int]]] = {}
 """Modules of the user's files, with time and size of the file when it was run."""
@@ -254,7 +255,7 @@ def _import(home: str) -> ModuleType:
 def _looks_like_path(text: str) -> bool:
     return (
         text.startswith((".", "/", "~"))
-        or text.endswith(("/", ".gguf", *_WEIGHT_SUFFIXES, ".py"))
+        or text.endswith(("/", ".gguf", *_WEIGHT_SUFFIXES, *_OTHER_SUFFIXES))
         or "\\" in text
         or text.count("/") > 1
     )

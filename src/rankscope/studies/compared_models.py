@@ -61,6 +61,8 @@ def listed_scans(
     """
     found = list[Compared]()
     for one in given:
+        if isinstance(one, str) and not one.strip():
+            raise ConfigError(f"a name that is compared is empty: {one!r}; name a model or a saved scan")
         folder = Path(one).expanduser() if isinstance(one, str | os.PathLike) else None
         is_series = folder is not None and folder.is_dir() and _is_series(folder, given)
         if folder is None or not is_series:

@@ -151,7 +151,9 @@ def _cutter(tokenizer: str) -> Callable[[str], Iterable[str | int]]:
 def read_targets(source: str | Sequence[float]) -> NDArray[np.float64]:
     """Numbers of a file, one per line, or as they are given."""
     if isinstance(source, str):
-        lines = read_bytes(source).decode("utf-8", errors="replace").split()
+        lines = (
+            read_bytes(source, "a file with one number per line").decode("utf-8", errors="replace").split()
+        )
         try:
             numbers = np.array([float(one) for one in lines])
         except ValueError:

@@ -40,6 +40,8 @@ NAMES = {
 LOSSES = ("loss", "train/loss", "train_loss", "training_loss", "train/loss_step", "train_loss_step")
 """Names of the loss, the likeliest first."""
 
+LOG = "the log of a run, such as run.jsonl"
+
 Curves = dict[str, list[tuple[int, float]]]
 """Steps and values by name."""
 
@@ -79,11 +81,11 @@ def read_run(asked: WatchConfig) -> tuple[RunLog, Origin, tuple[str, ...]]:
     if events or ".tfevents." in path.name:
         curves: Curves = {}
         for file in events or [path]:
-            for name, points in event_curves(read_bytes(file), str(file)).items():
+            for name, points in event_curves(read_bytes(file, LOG), str(file)).items():
                 curves.setdefault(name, []).extend(points)
         record, holds = run_of_curves(curves, LogHeader(**given), asked.loss, asked.path)
         return record, "tensorboard", holds
-    data = read_bytes(path)
+    data = read_bytes(path, LOG)
     if path.suffix.lower() == ".csv":
         record, holds = run_of_curves(
             csv_curves(data, asked.path), LogHeader(**given), asked.loss, asked.path

@@ -74,7 +74,9 @@ class PathsConfig(ModelOrRandom):
     group = "Paths"
     top: int | None = option(None, "How many single paths; 0 for none.", ge=0, shown="20, or all")
     score: Score = option("norm", "Rank single paths by norm or residual.")
-    seconds: float = option(3.0, "Time for proving the list of single paths complete.", ge=0)
+    seconds: float = option(
+        3.0, "Time for proving the list of single paths complete.", ge=0, allow_inf_nan=False
+    )
     pairs: bool = option(False, "Also all paths through every two heads.")
     count_mlps: bool = option(False, "Also tell lengths apart by the number of MLPs.")
     sample: int = option(

@@ -189,6 +189,11 @@ def read_lines(lines: Iterable[str], name: str, given: Mapping[str, float] | Non
 def _take(found: RunLog, plain: object, name: str, given: Mapping[str, float]) -> None:
     if not isinstance(plain, dict):
         raise TypeError("expected an object")
+    if str(plain.get("schema", "")).startswith("rankscope/"):
+        raise FileError(
+            f"{name!r} is a result of 'rankscope {plain.get('command')}', expected the log of a run: what a monitor "
+            "writes, an event file of TensorBoard, or a .csv"
+        )
     if "format" in plain:
         if plain["format"] != FORMAT:
             raise FileError(f"{name!r} is {plain['format']!r}, expected {FORMAT!r}")

@@ -273,7 +273,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     """Digest of a file's content, by which it is known again."""
     check_path(path)
     next(read_texts(path))  # whatever is no text is told here, in words on texts
-    return hashlib.sha256(read_bytes(path)).hexdigest()
+    return hashlib.sha256(read_bytes(path, "a text file")).hexdigest()
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
