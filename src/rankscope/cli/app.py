@@ -64,7 +64,7 @@ COMMANDS = {
         "Run a model without skips, MLPs or norms; name the part to blame.",
         (
             "ablate minilm --blame --suggest",
-            "ablate org/name --masks own,causal --skip-scales own,0.5 --only-blocks 3,5-7",
+            "ablate org/name --skip-scales own,0.5 --only-blocks 3,5-7",
         ),
         config="rankscope.findings.ablate:AblateConfig",
         study="rankscope.studies.ablate:ablate",
@@ -177,7 +177,7 @@ COMMANDS = {
     "train": CommandSpec(
         PAPERS,
         "Train a small transformer on a task of the papers.",
-        ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot curves.png"),
+        ("train sort --fast", "train memorize --corpus book.txt --output runs/book --plot x.png"),
         config="rankscope.findings.train:TrainConfig",
         study="rankscope.papers.tasks.study:train",
     ),

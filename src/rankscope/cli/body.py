@@ -228,7 +228,7 @@ class Command(click.Command):
         """Examples first, then what the command does."""
         with formatter.section("Examples"):
             for one in self.examples:
-                formatter.write_text(f"rankscope {one}")
+                formatter.write(f"  rankscope {one}\n")  # not broken over lines, so that it can be copied
         super().format_help_text(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
