@@ -52,9 +52,11 @@ def test_predict_takes_those_of_loading() -> None:
 def test_what_is_shared_is_declared_once() -> None:
     assert set(SHARED) | set(LOADING) | {"model"} <= set(Model.model_fields) | set(Inputs.model_fields)
     texts = {command: options(command) for command in (*RUN_A_MODEL, "compare")}
-    for name in {*SHARED, *LOADING} - {"max_texts", "batch_size", "dtype"}:  # what these do depends on the command
-        "max_texts"
-    }:  # a default may be a command's own, as all stacks of a scan
+    for name in {*SHARED, *LOADING} - {
+        "max_texts",
+        "batch_size",
+        "dtype",
+    }:  # what these do depends on the command
         own = {str(getattr(one[name], "help", "")).partition("  [")[0] for one in texts.values()}
         assert len(own) == 1, (name, own)
 
