@@ -6,9 +6,14 @@ Each example is a function, so that only the tests that need one compute it; it 
 import math
 from collections.abc import Callable
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from kit.certify_tables import finding_from, lost_midway
 from kit.compare_tables import DEFINITIONS, random_scan
+from kit.equilibria_findings import two_tokens
+from kit.paths_findings import made, ranked, searched
+from kit.scan_tables import massive_token
 from rankscope.findings.ablate import AblateFinding
 from rankscope.findings.atlas import AtlasConfig, AtlasFinding, MixerFacts
 from rankscope.findings.base import Finding
@@ -32,7 +37,7 @@ from rankscope.findings.train import TrainFinding
 from rankscope.findings.watch import WatchFinding
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from rankscope.papers.figures.wu_temperature import WuTemperatureFound
     from rankscope.results import Table
@@ -227,12 +232,9 @@ def scan() -> ScanFinding:
     return run(model, inputs=x, attention=True, tree=True, measures=("diameter",))
 
 
-@cache
-def diagnose() -> DiagnoseFinding:
-    """A post-norm encoder with large copied layers: tokens are equal, with laws, causes, a probe and remedies."""
+def collapsed() -> "tuple[nn.Module, Tensor]":
+    """A post-norm encoder with large copied layers, whose tokens are equal, and what it reads."""
     import torch
-
-    from rankscope.studies.diagnose import diagnose as run
 
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
@@ -240,7 +242,15 @@ def diagnose() -> DiagnoseFinding:
         layer.self_attn.in_proj_weight[32:] *= 6  # values
         layer.self_attn.out_proj.weight *= 6
     model = torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False).eval()
-    x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    return model, torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def diagnose() -> DiagnoseFinding:
+    """Tokens are equal, with laws, causes, a probe and remedies."""
+    from rankscope.studies.diagnose import diagnose as run
+
+    model, x = collapsed()
     return run(model, inputs=x)
 
 
@@ -324,3 +334,201 @@ EXAMPLES: dict[type[Finding], Callable[[], Finding]] = {
     WatchFinding: watch,
     OldFinding: old,
 }
+
+
+# More of the same classes: what the examples above do not hold.
+
+
+def of_model() -> "nn.Module":
+    """A small encoder of three layers over vectors."""
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+
+
+def vectors() -> "Tensor":
+    """Three texts of five vectors."""
+    import torch
+
+    return torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def sweep_failed() -> SweepFinding:
+    """A sweep in which some configurations could not be run."""
+    from rankscope.findings.sweep.finding import FailureReason
+
+    failed = (FailureReason(reason="heads=3 does not divide dim=8.", configurations=2, first=1),)
+    return sweep().model_copy(update={"failures": failed, "seconds": 3.5})
+
+
+@cache
+def compare_steps() -> CompareFinding:
+    """Saved scans of three steps of a run, with limits."""
+    from rankscope.findings.compare import LimitOutcome
+    from rankscope.studies.compare import compare as run
+
+    with TemporaryDirectory() as folder:
+        for step in (10, 20, 30):
+            random_scan("run", seed=step).save(f"{folder}/step{step}.json")
+        found = run(folder)
+    limits = (
+        LimitOutcome(scan="step10", condition="residual_ratio<0.01", outcome="crossed"),
+        LimitOutcome(scan="step30", condition="residual_ratio<0.01", outcome="undecided"),
+    )
+    return found.model_copy(update={"limits": limits})
+
+
+@cache
+def embeddings_own() -> EmbeddingsFinding:
+    """Layers of a model across its inputs, and what it returns for each of them."""
+    import torch
+
+    from rankscope.studies.scan import scan as run
+
+    class Pooled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = of_model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            states: torch.Tensor = self.encoder(x).mean(dim=1)
+            return states
+
+    x = torch.randn(12, 5, 8, generator=torch.Generator().manual_seed(0))
+    found = run(Pooled().eval(), inputs=x, across="inputs")
+    assert isinstance(found, EmbeddingsFinding)
+    return found
+
+
+@cache
+def embeddings_clustered() -> EmbeddingsFinding:
+    """Rows in a few places, with one channel that is far larger."""
+    import numpy as np
+
+    from rankscope.studies.embeddings import scan_embeddings as run
+
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((4, 12))[np.arange(80) % 4] + 1e-3 * draw.standard_normal((80, 12))
+    rows[:, 3] += 40.0
+    return run(rows)
+
+
+@cache
+def diagnose_laws() -> DiagnoseFinding:
+    """Laws alone, of a model that is no tree."""
+    from rankscope.studies.diagnose import diagnose as run
+
+    return run(of_model(), inputs=vectors(), only=("laws",))
+
+
+@cache
+def diagnose_tried() -> DiagnoseFinding:
+    """The same start, with two steps of training of its remedies."""
+    from rankscope.studies.diagnose import diagnose as run
+
+    model, x = collapsed()
+    return run(model, inputs=x, try_=True, steps=2, tries=2, only=("scan", "mechanism"))
+
+
+@cache
+def scan_massive() -> ScanFinding:
+    """One token far longer than all others."""
+    return massive_token(12)
+
+
+@cache
+def scan_nan() -> ScanFinding:
+    """A model one weight of which is no number, with gradients."""
+    import torch
+
+    from rankscope.studies.scan import scan as run
+
+    model = of_model()
+    with torch.no_grad():
+        model.layers[1].linear1.weight[0, 0] = torch.nan
+    return run(model, inputs=vectors())
+
+
+@cache
+def diagnose_nan() -> DiagnoseFinding:
+    """The same model, that cannot be trained, beside a fresh start and a loss that was given."""
+    import torch
+
+    from rankscope.findings.diagnose import Start
+    from rankscope.findings.remedies import NotProbed
+    from rankscope.studies.diagnose import diagnose as run
+
+    model = of_model()
+    with torch.no_grad():
+        model.layers[1].linear1.weight[0, 0] = torch.nan
+    found = run(model, inputs=vectors())
+    start, none = (
+        Start(ratio=0.5, collapsed=False),
+        NotProbed(declined="failed", obstacle="it gave no numbers."),
+    )
+    return found.model_copy(update={"start": start, "probe": None, "no_probe": none, "losses": stuck().fits})
+
+
+@cache
+def watch_alarms() -> WatchFinding:
+    """Every alarm, with every number that one of them has."""
+    from rankscope.findings.watch.alarms import ALARMS, Alarm
+
+    alarms = tuple(
+        Alarm(
+            name=name, where="blocks/1/0", since=10, step=30, value=0.01, start=0.5, reaches=90, count=3, plain=0.4,
+            dtype="float16", inputs="collapsed" if name == "inputs collapsing" else None,
+            not_finite=("layer.weight",) if name == "non-finite" else (),
+        )
+        for name in ALARMS
+        if name not in ("stuck", "first steps")  # these hold what another command found
+    )  # fmt: skip
+    return watch().model_copy(update={"rang": alarms, "ringing": alarms})
+
+
+@cache
+def certify_lost() -> CertifyFinding:
+    """Bounds that end midway, beside what a theorem states."""
+    return finding_from(lost_midway())
+
+
+@cache
+def paths_ranked() -> PathsFinding:
+    """A deep network with a list of single paths, of which one is rounding."""
+    top = ranked([[0, None] * 4, [1] * 8, [None] * 8], unreal=[3])
+    return made([2] * 8, top=top, search=searched())
+
+
+@cache
+def ablate_model() -> AblateFinding:
+    """A model in place of a random network."""
+    from rankscope.studies.ablate import ablate as run
+
+    return run(of_model(), inputs=vectors(), variants=("san", "transformer"), blame=True)
+
+
+@cache
+def rate_seeds() -> RateFinding:
+    """Several networks that are deep enough for a rate."""
+    from rankscope.studies.rate import rate as run
+
+    return run(layers=40, heads=1, dim=4, tokens=3, seeds=3, variant="san+skip")
+
+
+MORE: tuple[Callable[[], Finding], ...] = (
+    *(
+        sweep_failed,
+        compare_steps,
+        embeddings_own,
+        embeddings_clustered,
+        diagnose_laws,
+        diagnose_tried,
+        scan_massive,
+    ),
+    *(scan_nan, diagnose_nan),
+    *(watch_alarms, certify_lost, paths_ranked, ablate_model, rate_seeds, two_tokens),
+)
+"""Other findings, of which every law is asked too."""
