@@ -23,7 +23,6 @@ from rankscope.document import (
     Verdict,
     some,
 )
-from rankscope.errors import ConfigError
 from rankscope.findings.asked import Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.laws import LawResult, Laws
@@ -553,7 +552,6 @@ class DiagnoseFinding(Finding):
         return shown
 
     def chart(self) -> Chart:
-        """The ratio by layer, and what makes it fall."""
-        if not self.pictures():
-            raise ConfigError("this diagnosis has no picture: neither scan nor mechanism was asked for")
-        return Chart(self.pictures(), title=f"{self.model}: {self.headline}")
+        """The ratio by layer, and what makes it fall; where neither is known, a picture that says so."""
+        none = Panel(title="Unit residual ratio by layer", lines=(), notes=["No ratio was measured."])
+        return Chart(self.pictures() or [none], title=f"{self.model}: {self.headline}")
