@@ -41,9 +41,6 @@ EVERY: list[Example] = [*EXAMPLES.values(), *MORE]
 TYPED = [example for example in EVERY if example is not EXAMPLES[OldFinding]]
 every = pytest.mark.parametrize("example", EVERY, ids=lambda example: example.__name__)
 typed = pytest.mark.parametrize("example", TYPED, ids=lambda example: example.__name__)
-    EXAMPLES[OldFinding]: "printed and compared, not drawn",
-    diagnose_laws: "neither scan nor mechanism was asked for",
-}
 of_class = pytest.mark.parametrize(
     "kind", [kind for kind in EXAMPLES if kind is not OldFinding], ids=lambda kind: kind.__name__
 )
