@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from traceback import walk_tb
@@ -39,6 +40,10 @@ def run_guarded(args: Sequence[str], run: Callable[[], Any]) -> NoReturn:
         sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted) as stop:
         _fail(str(stop) or INTERRUPTED, 130)
+    except SystemExit as stop:
+        if (told := _left_by(stop)) is None:
+            raise
+        _fail(told, 2)
     except RankscopeError as error:
         from rankscope.cli.fields import option_text
 
@@ -85,6 +90,26 @@ def _failed_import(error: Exception) -> str | None:
     # Deeper lines of the same file, as in the body of a class, say more than where that begins.
     return next(
         f"{file}, line {line}" for code, line in reversed(frames) if (file := code.co_filename) == loaded[-1]
+    )
+
+
+def _left_by(stop: SystemExit) -> str | None:
+    """That code which was loaded left the program, and where: a script that ends with sys.exit, or reads arguments.
+
+    None where click did: it answers shells that complete a command line, and leaves.
+    """
+    library = sysconfig.get_path("stdlib")
+    frames = [(frame, line) for frame, line in walk_tb(stop.__traceback__)]
+    frame, line = next(
+        (one for one in reversed(frames) if not one[0].f_code.co_filename.startswith(("<", library))),
+        frames[-1],
+    )
+    if frame.f_globals.get("__name__", "").partition(".")[0] == "click":
+        return None
+    told = f" ({stop.code})" if isinstance(stop.code, str) and stop.code else ""
+    return (
+        f"the code that was loaded ends the program{told} in {frame.f_code.co_filename}, line {line}; put what belongs "
+        'to a script under if __name__ == "__main__"'
     )
 
 

@@ -364,3 +364,13 @@ def test_a_negative_number_is_no_option(arguments: list[str], code: int, said: s
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == code
     assert said in found.output
+
+
+@pytest.mark.parametrize("told", ["", "no processor found"])
+@pytest.mark.parametrize("body", ["    return x\nsys.exit({})\n", "    y = x\n    sys.exit({})\n"])
+def test_code_that_ends_the_program_is_told_where(tmp_path: Path, body: str, told: str) -> None:
+    """A script without a guard ends it when it is read, a layer when it runs."""
+    file = tmp_path / "my_layer.py"
+    file.write_text("import sys\ndef mixer(x):\n" + body.format(repr(told or 0)))
+    said = failed("rate", f"{file}:mixer", "--tokens", "4", "--dim", "2")
+    assert f"ends the program{f' ({told})' if told else ''} in {file}, line 4;" in said
