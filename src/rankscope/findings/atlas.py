@@ -32,6 +32,14 @@ NoRate = Literal["no derivative", "nothing common", "tokens vanish"]
 common to zero; or its copies leave some tokens without a length, and so without a direction."""
 
 
+WHY_NO_RATE: dict[NoRate, str] = {
+    "no derivative": "the layer has no derivative at equal tokens",
+    "nothing common": "what equal tokens have in common becomes zero",
+    "tokens vanish": "copies of the layer leave some tokens without a length",
+}
+"""The same in words."""
+
+
 class LayerFacts(Value):
     """How a layer f treats tokens X = 1 x + s R that are nearly equal: s is small, R is any token matrix."""
 
@@ -133,8 +141,14 @@ class LayerFacts(Value):
 NEAR_ORDER = 0.02
 """Orders are whole numbers; one that was measured may be off by this much."""
 
+SAME_ORDER = 0.1
+"""Orders of three draws that lie within this are one."""
+
 KEPT = 1 - 1e-6
 """A rate from here on keeps differences for ever."""
+
+NEVER = 1 - 1e-4
+"""A rate below this would make tokens equal over depth."""
 
 NO_RATE = 1e-9
 """A smaller rate is nothing but rounding."""
@@ -223,13 +237,24 @@ def _fall(facts: LayerFacts) -> str:
     """What becomes of small differences, as part of a sentence."""
     whole, turned = facts.residual_order, facts.direction_order
     if facts.consensus == "directions" or whole is None:
-        return "differences of direction " + _power(turned, facts)
+        return f"differences of direction {varying_order(facts, 'direction') or _power(turned, facts)}"
+    if varying := varying_order(facts, "residual"):
+        return f"differences between tokens {varying}"
     if whole == turned or (turned is not None and abs(whole - turned) <= NEAR_ORDER):
         return "differences between tokens " + _power(whole, facts)
     return (
         f"differences between tokens {_power(whole, facts)}, but those of their directions "
         f"{_power(turned, None)}"
     )
+
+
+def varying_order(facts: LayerFacts, kind: Literal["residual", "direction"]) -> str:
+    """That three random rows have different orders, as those of a layer that is dead at some of them; else empty."""
+    ends = getattr(facts, f"{kind}_order_low"), getattr(facts, f"{kind}_order_high")
+    low, high = (order_text(one) for one in ends)
+    if None in ends or low == high or ends[1] - ends[0] <= SAME_ORDER:
+        return ""
+    return f"have an order that depends on the tokens ({low} to {high} at three random ones)"
 
 
 def _power(order: float | None, facts: LayerFacts | None) -> str:
@@ -241,38 +266,41 @@ def _power(order: float | None, facts: LayerFacts | None) -> str:
     if abs(order - 1) > NEAR_ORDER:
         near = named.get(round(order)) if abs(order - round(order)) <= NEAR_ORDER else None
         return near or f"are raised to the power {number(order)} by every layer"
-    if facts is None or facts.rate is None:
+    if facts is None:
         return "change by a factor per layer"
-    if falls_beside_the_row(facts):
-        return f"fall as changes of the common token do, {_measured_fall(facts)}"
+    if facts.rate is None:
+        why = "" if facts.rate_missing is None else f" that cannot be told: {WHY_NO_RATE[facts.rate_missing]}"
+        return f"change by a factor per layer{why}"
     low, high = ends_of(facts)
-    if is_settled(facts) and abs(facts.rate - 1) <= 1 - KEPT:
-        return "do not all fall"
+    is_one = is_settled(facts) and abs(facts.rate - 1) <= 1 - KEPT
     verb = "fall" if high < 1 else "grow" if low > 1 else "change"
-    return f"{verb} {factor_words(facts)}"
+    if not depth_differs(facts):
+        return "do not all fall" if is_one else f"{verb} {factor_words(facts)}"
+    fall = fall_of(facts)
+    by = "" if fall is None else f", by a factor {number(fall)} per layer"
+    if is_one:
+        return f"fall as changes of the common token do, and over depth both vanish{by}"
+    ends = "vanish" if facts.collapses else "do not vanish" if fall is None else "grow"
+    return f"{verb} {factor_words(facts)} relative to changes of the common token, and over depth they {ends}{by}"
 
 
-def falls_beside_the_row(facts: LayerFacts) -> bool:
-    """Whether tokens become equal although the rate is one.
+def depth_differs(facts: LayerFacts) -> bool:
+    """Whether copies of the layer do what the rate does not say: tokens become equal though it is one, or the reverse.
 
-    The rate compares differences between tokens with changes of the row that they have in common. A layer that treats
-    every token by itself, such as attention to a fixed memory, does the same to both. If it brings every token to one
-    place, both vanish, and the common row stays.
+    The rate compares differences between tokens with changes of the row that they have in common, not with that row.
+    A layer that treats every token by itself, such as attention to a fixed memory, does the same to both; if it brings
+    every token to one place, both vanish, and the common row stays. Where changes of the row grow, so that it never
+    comes to rest, differences may grow as well, and yet be small beside these.
     """
-    return (
-        facts.rate is not None
-        and is_settled(facts)
-        and abs(facts.rate - 1) <= 1 - KEPT
-        and facts.collapses is True
-    )
+    if facts.rate is None or facts.collapses is None or facts.consensus == "none":
+        return False
+    low, high = ends_of(facts)
+    return low >= KEPT if facts.collapses else high < NEVER
 
 
-def _measured_fall(facts: LayerFacts) -> str:
-    return (
-        "and both vanish over depth"
-        if facts.fall is None
-        else f"and over depth both vanish, by a factor {number(facts.fall)} per layer"
-    )
+def fall_of(facts: LayerFacts) -> float | None:
+    """The measured factor per layer, where it says the same of depth as copies of the layer alone do."""
+    return facts.fall if facts.fall is not None and (facts.fall < 1) == facts.collapses else None
 
 
 def ends_of(facts: LayerFacts) -> tuple[float, float]:
@@ -319,12 +347,12 @@ def speed_of(facts: LayerFacts) -> float | None:
 
 
 def factor_of(facts: LayerFacts) -> float | None:
-    """By what differences change per layer: the rate, or the measured fall where the common token changes alike.
+    """By what differences change per layer: the rate, or the measured fall where the rate is not what depth shows.
 
     Of a rate that is no one number it is the middle of its ends.
     """
-    if falls_beside_the_row(facts):
-        return facts.fall
+    if depth_differs(facts) and (fall := fall_of(facts)) is not None:
+        return fall
     return facts.rate if is_settled(facts) else sum(ends_of(facts)) / 2
 
 
@@ -583,7 +611,8 @@ def _figure(one: LayerFacts) -> str:
         return order_text(order)
     if one.rate is None:  # alone a 1 would be a rate
         return f"order {order_text(order)}"
-    return rate_text(factor_of(one), 4, None if falls_beside_the_row(one) else one.rate_uncertainty)
+    measured = depth_differs(one) and fall_of(one) is not None
+    return rate_text(factor_of(one), 4, None if measured else one.rate_uncertainty)
 
 
 def _cell(one: MixerFacts | None) -> GridCell:

@@ -7,13 +7,16 @@ from rankscope.charts import Bar, Bars, Chart
 from rankscope.core.words import NOTHING, count, number, ranges
 from rankscope.document import Column, Document, Facts, Notes, Section, Tabular, Tone, Verdict, some
 from rankscope.findings.atlas import (
+    KEPT,
+    WHY_NO_RATE,
     LayerFacts,
+    depth_differs,
     ends_of,
     factor_words,
-    falls_beside_the_row,
     is_settled,
     rate_cell,
     rate_text,
+    varying_order,
 )
 from rankscope.findings.base import Finding
 
@@ -251,21 +254,23 @@ def said_of(who: str, facts: LayerFacts) -> list[str]:
             gap = number(facts.consensus_gap)
             said.append(f"{who} does not keep equal tokens equal: they get a residual ratio of {gap}.")
     later = f" of the tokens from number {facts.from_token + 1} on" if facts.from_token else ""
-    if p == math.inf:
+    if p == math.inf and not varying_order(facts, "residual"):
         said.append("One layer makes nearly equal tokens equal, up to rounding.")
+    elif varying := varying_order(facts, "residual"):
+        said.append(f"Differences between tokens {varying}.")
     elif p is not None:
         said.append(f"A small residual ratio{later} s becomes one of the order s^{_order(p)}.")
     if q is not None and (p is None or _order(q) != _order(p)):
         what = "become equal in one layer" if q == math.inf else f"differ by the order s^{_order(q)}"
         said.append(f"Directions{later} {what}.")
     if facts.rate is not None:
-        said.append(f"Near consensus the residual changes {factor_words(facts, 6)}.")
-        if falls_beside_the_row(facts):
+        differs = depth_differs(facts)
+        relative = " relative to changes of the common token" if differs else ""
+        said.append(f"Near consensus the residual changes {factor_words(facts, 6)}{relative}.")
+        if differs and facts.collapses and abs(facts.rate - 1) <= 1 - KEPT:
             said.append("Changes of the common token fall just as fast, and over depth both vanish.")
-    elif (p is not None and abs(p - 1) < 0.05) or (p is None and q is not None and abs(q - 1) < 0.05):
-        said.append(
-            "There is no rate: the layer has no derivative at equal tokens, or nothing is common there."
-        )
+    elif facts.rate_missing is not None:
+        said.append(f"There is no rate: {WHY_NO_RATE[facts.rate_missing]}.")
     if facts.collapses is not None:
         said.append(f"Over depth tokens {'become' if facts.collapses else 'do not become'} equal.")
     return said

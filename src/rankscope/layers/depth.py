@@ -38,6 +38,15 @@ larger the perturbation, the less rounding there is beside it, and the more of w
 STEADY = 1e-4
 """A factor per layer above one minus this is no fall."""
 
+HARDLY = 0.97
+"""A factor from here on may be one that is not reached yet: differences come to rest as slowly as tokens do."""
+
+LONG = 4 * LAYERS
+"""Layers that are followed where the factor is still on its way to one."""
+
+ON_ITS_WAY = 0.8
+"""A slope is on its way to zero where it is this much smaller than that of as many layers before."""
+
 VANISHED = 1e-150
 """A token this short beside others of ordinary length is followed no further: its square would be zero."""
 
@@ -79,7 +88,7 @@ def over_depth(
         return replace(found, collapses=False) if rate > 1 - STEADY else found
     collapses = found.collapses
     if rate is None or collapses != (rate < 1 - STEADY):
-        collapses = _by_small_perturbations(layer, draw, consensus, POWERS[0]).collapses
+        collapses = _by_small_perturbations(layer, draw, consensus, POWERS[0], patient=True).collapses
     return Depth(_settled_fall(turned, draw, consensus, found.fall), collapses)
 
 
@@ -104,12 +113,16 @@ def orthogonal(dim: int, seed: int) -> Tensor:
     return made
 
 
-def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, power: float) -> Depth:
+def _by_small_perturbations(
+    layer: Layer, draw: Draw, consensus: Consensus, power: float, *, patient: bool = False
+) -> Depth:
     small = layer.roundoff**power
     size = math.sqrt(layer.tokens * layer.dim)
     base, residual = draw.equal, draw.r - draw.r.mean(dim=0)
     logs, floor = list[float](), float(draw.noise.norm())
-    for _ in range(LAYERS):
+    for layers in range(LONG):
+        if layers == LAYERS and not (patient and _is_on_its_way(logs)):
+            break
         base, residual = base / base.norm() * size, residual / residual.norm()
         with torch.no_grad():
             y = layer(base + small * size * _in_tokens(residual, base, consensus))
@@ -128,9 +141,19 @@ def _by_small_perturbations(layer: Layer, draw: Draw, consensus: Consensus, powe
         logs.append(math.log(float(residual.norm()) / small))
     if len(logs) < LAST:
         return Depth(None, None)
-    total = np.cumsum(logs)[-LAST:]
-    fall = math.exp(float(np.polyfit(np.arange(LAST), total, 1)[0]))
-    return Depth(fall, fall < 1 - STEADY)
+    fall = math.exp(_slope(logs[:LAYERS]))
+    return Depth(fall, math.exp(_slope(logs)) < 1 - STEADY)
+
+
+def _slope(logs: list[float]) -> float:
+    """Slope of the sum of logarithms over the last layers."""
+    return float(np.polyfit(np.arange(LAST), np.cumsum(logs)[-LAST:], 1)[0])
+
+
+def _is_on_its_way(logs: list[float]) -> bool:
+    """Whether differences still fall, hardly and ever less: then these layers do not show whether they go on."""
+    now = _slope(logs)
+    return math.log(HARDLY) < now < math.log(1 - STEADY) and now > ON_ITS_WAY * _slope(logs[:-LAST])
 
 
 def _base(y: Tensor, consensus: Consensus) -> Tensor:

@@ -32,6 +32,9 @@ ROWS, PROFILES = 3, 2
 FINER = 16
 """How much smaller than the step of differences the second one is that they are checked with."""
 
+UNSETTLED = 0.05
+"""Slopes that move by more than this share between two steps of differences are those of no derivative."""
+
 Products = Callable[[Tensor], Tensor]
 """Products of the derivative with many token matrices, ``many tokens dim``."""
 
@@ -133,7 +136,11 @@ def derivative(
         change: Tensor = (layer.at(at + h * direction) - layer.at(at - h * direction)) / (2 * h)
         return change
 
-    off_by = (step**2 * size + off / step) / max(size, 1e-300)
+    # Between two steps the slopes of a smooth layer move by rounding alone; those of |r|^1.5 fall with the step's root.
+    moves = max(float((slopes[0] - slopes[1]).norm()) - allowed[1], 0.0)
+    if moves > UNSETTLED * size:
+        return None
+    off_by = (step**2 * size + off / step + moves) / max(size, 1e-300)
     one_by_one = _one_by_one(by_difference)
     return _derivative(one_by_one, max(off_by, layer.roundoff), at, generator, terms)
 

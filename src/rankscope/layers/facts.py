@@ -11,8 +11,9 @@ from torch import Tensor
 from rankscope.findings.atlas import Around, Consensus, LayerFacts
 from rankscope.layers.depth import over_depth
 from rankscope.layers.derivatives import DENSE, Derivative, derivative
-from rankscope.layers.layer import Layer, Mixer, checked_layer
+from rankscope.layers.layer import Layer, Mixer, check_still_the_same, checked_layer
 from rankscope.layers.orders import (
+    LARGEST,
     Draw,
     Size,
     Sizes,
@@ -38,6 +39,9 @@ from rankscope.measures.maps import dobrushin_of, entropy_of
 
 IS_ONE = 0.05
 """An order within this of one is one."""
+
+READ_OFF = 1e-10
+"""How far entries of a map that was read off a derivative may be off, relative to the largest singular value."""
 
 Maps = Callable[[Tensor], Tensor]
 """The maps of a layer that is linear in its values, ``tokens tokens`` or ``heads tokens tokens``, for given tokens."""
@@ -74,6 +78,7 @@ def layer_facts(
     """
     layer = checked_layer(mixer, tokens=tokens, dim=dim, around=around, name=name)
     drawn = draws(layer, seed, x)
+    before = layer.at(drawn[0].near(LARGEST))
     gaps = [gap_of(layer, draw) for draw in drawn]
     consensus = _worst([gap.consensus for gap in gaps])
     if consensus != "kept":
@@ -103,6 +108,7 @@ def layer_facts(
         found = derivative(layer, drawn[0].equal, float(drawn[0].noise.norm()))
     of_map = _map_facts(layer, drawn, maps, found)
     end = over_depth(layer, drawn[0], consensus, from_token, rate=rate.value, seed=seed) if depth else None
+    check_still_the_same(layer, drawn[0].near(LARGEST), before)
     has_fall = (residual.is_one or direction.is_one) and rate.why != "tokens vanish"
     shown = residual if residual.window is not None else direction
     met = [kink for kink in kinks if kink is not None] + [
@@ -229,8 +235,9 @@ def _map_facts(
         if read is None:
             return {}
         held = read[None]
-    # A map that was read off a derivative is as coarse as that is.
-    off = 0.0 if maps is not None or found is None else 10 * found.error
+    # A map that was read off a derivative is as coarse as that is: changes of weights meet equal values, and what is
+    # left of their sum is rounding that grows with logits and tokens.
+    off = 0.0 if maps is not None or found is None else max(10 * found.error, READ_OFF)
     ranks = [_rank(one, off) for one in held]
     known: dict[str, Any] = {
         "slem": max(slem_of_map(one.numpy(), off) for one in held),

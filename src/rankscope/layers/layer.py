@@ -184,7 +184,7 @@ def _check_arguments(mixer: Any, name: str) -> None:
     if len(needed) > 1:
         raise ConfigError(
             f"{name} needs {count(len(needed), 'argument')} ({', '.join(needed)}), and a layer is a function of its "
-            "tokens alone; fix the others first, as in lambda x: layer(x, memory)"
+            f"tokens alone; fix the others first, as in lambda x: layer({', '.join(['x', *needed[1:]])})"
         )
     if not takes:
         raise ConfigError(f"{name} takes no tokens; a layer is a function of a tensor, tokens x dim")
@@ -282,6 +282,16 @@ def _check_memory(layer: Layer, fresh: Layer, x: Tensor) -> None:
         raise ModelError(
             f"{layer.name} keeps a state: what it gives depends on the tokens that it saw first; give a function of "
             "the tokens alone"
+        )
+
+
+def check_still_the_same(layer: Layer, x: Tensor, before: Tensor) -> None:
+    """An error where the layer gives something else than before it was called many times: it counts, or warms up."""
+    allowed = max(REPEATS, 16 * layer.roundoff) * max(float(before.norm()), 1e-300)
+    if float((layer.at(x) - before).norm()) > allowed:
+        raise ModelError(
+            f"{layer.name} keeps a state: after many calls it gives something else for the same tokens; give a "
+            "function of the tokens alone"
         )
 
 

@@ -9,8 +9,12 @@ from torch import Tensor, nn
 
 from rankscope.errors import RankscopeError
 from rankscope.findings.atlas import LayerFacts
+from rankscope.findings.atlas import said_of as said_of_a_row
+from rankscope.findings.layers import said_of
+from rankscope.layers import depth
 from rankscope.layers.facts import layer_facts
 from rankscope.layers.layer import checked_layer
+from rankscope.layers.orders import draws
 
 TOKENS, DIM = 6, 4
 
@@ -148,6 +152,29 @@ def test_a_map_that_is_known_coarsely_has_no_eigenvalue_and_no_rank_of_rounding(
 
     found = facts(single if leave == "torch in float32" else outside, depth=False)
     assert (found.slem, found.rank_cap) == (0.0, 1)
+
+
+def test_rounding_beside_large_logits_is_no_eigenvalue_and_no_rank() -> None:
+    query, key = normal(DIM, DIM, seed=1), normal(DIM, DIM, seed=2)
+    found = facts(lambda x: (30 * (x @ query) @ (x @ key).mT).softmax(dim=-1) @ x @ W, depth=False)
+    assert (found.slem, found.rank_cap) == (0.0, 1)
+
+
+def test_slopes_that_depend_on_the_step_are_those_of_no_map() -> None:
+    """The derivative of |r|^1.5 is zero at equal tokens, that of r ln |r| is none: no step of differences shows it."""
+
+    def to_a_power(x: Tensor) -> Tensor:
+        off = x - x.mean(dim=0)
+        return x.mean(dim=0) + off.abs() ** 1.5 * off.sign()
+
+    def times_its_logarithm(x: Tensor) -> Tensor:
+        off = x - x.mean(dim=0)
+        return x.mean(dim=0) + off * off.abs().clamp(min=1e-300).log()
+
+    found = facts(to_a_power, depth=False)
+    assert found.residual_order == pytest.approx(1.5, abs=0.02)
+    assert (found.slem, found.rank_cap) == (0.0, 1)
+    assert facts(times_its_logarithm, depth=False).slem is None
 
 
 def test_a_map_whose_rows_sum_to_zero_has_no_second_eigenvalue() -> None:
@@ -303,6 +330,19 @@ def test_copies_of_a_layer_alone_decide_whether_tokens_become_equal() -> None:
     assert found.fall is not None
     assert found.fall > 1.2
     assert found.collapses is True
+
+
+def test_differences_that_come_to_rest_slowly_do_not_vanish() -> None:
+    """Two groups that never meet: beside the common row their difference falls until both point the same way."""
+    basis = normal(DIM, DIM, seed=3)
+    values = torch.linalg.inv(basis) @ torch.diag(torch.tensor([1, 0.993, 0.5, 0.25]).double()) @ basis
+    groups = torch.kron(torch.eye(2), torch.full((3, 3), 1 / 3)).double()
+    layer = checked_layer(lambda x: groups @ x @ values, tokens=TOKENS, dim=DIM)
+    ends = [
+        depth._by_small_perturbations(layer, draws(layer, 2)[0], "kept", 0.4, patient=patient).collapses
+        for patient in (False, True)
+    ]
+    assert ends == [True, False]
 
 
 @pytest.mark.parametrize("ends", [1.5, 16.0])
@@ -554,6 +594,71 @@ def test_what_is_no_layer_is_told_in_one_line(name: str) -> None:
         checked_layer(layer, tokens=TOKENS, dim=DIM)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_layer_that_changes_after_many_calls_keeps_a_state() -> None:
+    calls = [0]
+
+    def warms_up(x: Tensor) -> Tensor:
+        calls[0] += 1
+        return x * (1 if calls[0] < 120 else 2)
+
+    with pytest.raises(RankscopeError, match="after many calls it gives something else"):
+        facts(warms_up, depth=False)
+
+
+def test_an_order_that_depends_on_the_row_is_said_to() -> None:
+    """A ReLU that is dead at two rows of three: there nothing is left of differences, at the third they stay."""
+    drawn = [draw.x for draw in draws(checked_layer(lambda x: x, tokens=TOKENS, dim=DIM), 0)]
+    towards = torch.linalg.lstsq(torch.stack(drawn), torch.tensor([-1.0, -1, 1]).double()).solution
+    found = facts(
+        lambda x: x.mean(dim=0) + torch.relu(x @ towards)[:, None] * normal(DIM, seed=4), depth=False
+    )
+    assert (found.residual_order_low, found.residual_order) == (pytest.approx(1, abs=0.02), math.inf)
+    said = said_of("it", found)
+    assert any("depends on the tokens (1 to exact at three random ones)" in one for one in said)
+    assert not any("up to rounding" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (lambda x: torch.linspace(1, 2, TOKENS).double()[:, None] * x, "leave some tokens without a length"),
+        (lambda x: 0.5 * x + 0.5 * x.amax(dim=0), "the layer has no derivative at equal tokens"),
+    ],
+)
+def test_why_there_is_no_rate_is_said(layer, why: str) -> None:
+    (said,) = [one for one in said_of("it", facts(layer)) if one.startswith("There is no rate")]
+    assert why in said
+
+
+def outgrown(x: Tensor) -> Tensor:
+    """At rows m of length 2 changes of the row grow by up to 12, differences by 6, and the row itself by 4."""
+    mean = x.mean(dim=0)
+    return mean * mean.square().sum() + 6 * (x - mean)
+
+
+def at_rest(x: Tensor) -> Tensor:
+    """The row comes to rest, so that its changes vanish faster than differences, which halve in every layer."""
+    mean = x.mean(dim=0)
+    return 1 + torch.tanh(0.2 * mean) + (x - mean) / 2
+
+
+@pytest.mark.parametrize(
+    ("layer", "low", "high", "collapses", "ends"),
+    [
+        (outgrown, 0.5, 0.5, False, "they grow, by a factor 1.5 per layer"),
+        (at_rest, 1.01, 10, True, "they vanish, by"),
+    ],
+)
+def test_a_rate_that_depth_does_not_show_is_said_to_be_relative(layer, low, high, collapses, ends) -> None:
+    found = facts(layer, x=torch.ones(DIM, dtype=torch.float64))
+    assert found.rate is not None
+    assert low - 1e-9 <= found.rate <= high + 1e-9
+    assert found.collapses is collapses
+    for said in (" ".join(said_of("it", found)), said_of_a_row(found)):
+        assert "relative to changes of the common token" in said
+    assert ends in said_of_a_row(found)
 
 
 def test_what_divides_by_differences_between_tokens_is_refused() -> None:
