@@ -294,7 +294,7 @@ def depth_differs(facts: LayerFacts) -> bool:
     """
     if facts.rate is None or facts.collapses is None or facts.consensus == "none":
         return False
-    low, high = ends_of(facts)
+    low, high = (facts.rate, facts.rate) if is_settled(facts) else ends_of(facts)
     return low >= KEPT if facts.collapses else high < NEVER
 
 

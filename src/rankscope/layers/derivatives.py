@@ -116,8 +116,11 @@ def derivative(
     # At a kink the two one-sided slopes differ, however small the step.
     if min(bends) > max(1e-3 * size, 8 * FINER * off / step):
         return None
-    # Slopes are off by step^2 times the third derivative, which may be large: the finer one is then nearer.
     allowed = [64 * (one**2 * max(size, float(middle.norm())) + off / one) for one in (step, step / FINER)]
+    # Slopes are off by step^2 times the third derivative, which may be large: the finer one is then nearer, by a part
+    # of the distance between both.
+    apart = float((slopes[0] - slopes[1]).norm())
+    allowed[1] += 4 * max(apart - allowed[1], 0.0) / (FINER**2 - 1)
     for product in (_forward, _backward):
         try:
             tangent = product(layer, at, probe)
@@ -137,7 +140,7 @@ def derivative(
         return change
 
     # Between two steps the slopes of a smooth layer move by rounding alone; those of |r|^1.5 fall with the step's root.
-    moves = max(float((slopes[0] - slopes[1]).norm()) - allowed[1], 0.0)
+    moves = max(apart - allowed[1], 0.0)
     if moves > UNSETTLED * size:
         return None
     off_by = (step**2 * size + off / step + moves) / max(size, 1e-300)

@@ -36,6 +36,9 @@ EXTREME = 1e-120
 REPEATS = 1e-12
 """Two calls on the same tokens may differ by this much: parallel sums are not always added in the same order."""
 
+MIXES = "it mixes the texts of a batch (if it takes tokens first, give lambda x: layer(x[:, None])[:, 0])"
+"""What is said of a layer of a batch whose texts are not each alone."""
+
 MOST_TEXTS = 64
 """A layer that wants a batch is tried on as many texts as a text has tokens, but on no more."""
 
@@ -182,9 +185,10 @@ def _check_arguments(mixer: Any, name: str) -> None:
     ]
     takes = any(one.kind in named | {inspect.Parameter.VAR_POSITIONAL} for one in parameters)
     if len(needed) > 1:
+        given = needed if "x" in needed else ["x", *needed[1:]]
         raise ConfigError(
             f"{name} needs {count(len(needed), 'argument')} ({', '.join(needed)}), and a layer is a function of its "
-            f"tokens alone; fix the others first, as in lambda x: layer({', '.join(['x', *needed[1:]])})"
+            f"tokens alone; fix the others first, as in lambda x: layer({', '.join(given)})"
         )
     if not takes:
         raise ConfigError(f"{name} takes no tokens; a layer is a function of a tensor, tokens x dim")
@@ -216,7 +220,7 @@ def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], An
                 failed.append(f"its output has the dtype {str(out.dtype).removeprefix('torch.')}")
                 continue
             if batched and (broken := _batch_fault(raw, x.to(dtype))):
-                failed.append(broken)
+                failed.insert(0 if broken == MIXES else len(failed), broken)
                 continue
             return raw, dtype, batched
     raise ModelError(
@@ -228,17 +232,25 @@ def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], An
 def _batch_fault(raw: Callable[[Tensor], Any], x: Tensor) -> str:
     """What is wrong with a batch of several texts; empty if it gives as many, or if only one text is taken at once.
 
-    Without this, x[::2] and x[:3] would pass as layers: they drop tokens, and of one text nothing.
+    Without this, x[::2] and x[:3] would pass as layers: they drop tokens, and of one text nothing. So would layers that
+    take tokens first, as attention of torch does: their tokens would be texts, each alone.
     """
     texts = torch.stack([x * (place + 1) for place in range(min(len(x), MOST_TEXTS))])
+    changed = texts.clone()
+    changed[0] = -changed[0].flip(0)
     try:
         with torch.no_grad():
-            out = _tensor_of(raw(texts.clone()))
+            out, again, other = (_tensor_of(raw(one.clone())).clone() for one in (texts, texts, changed))
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return ""
-    return "" if out.shape == texts.shape else f"shape {_shape(texts.shape)} becomes {_shape(out.shape)}"
+    if out.shape != texts.shape:
+        return f"shape {_shape(texts.shape)} becomes {_shape(out.shape)}"
+    moved = (other - out)[1:].norm() > 1e-3 * out[1:].norm()
+    if bool(moved) and torch.equal(out, again):
+        return MIXES
+    return ""
 
 
 def _module_in(module: nn.Module, dtype: torch.dtype, name: str) -> nn.Module:

@@ -23,6 +23,9 @@ VANISHED = 1e-6
 FIXED = 1e-10
 """A row, or a profile, that moves by no more than this is fixed; times the round-off where that is coarser."""
 
+NEARER = 0.999
+"""A fixed row is gone on to as long as every step is that much smaller than the last: the rate changes with the row."""
+
 SETTLED = 1e-7
 """Where the first, the middle and the last of the later tokens pass on the same up to this, all between them do."""
 
@@ -269,9 +272,15 @@ def resting_row(layer: Layer, draw: Draw) -> Resting:
         after = mapped(row)
         if after is None:
             return Resting(ones, draw.x, False)
-        moved, row = _moved(row, after), after
-        if moved <= allowed:
-            return Resting(ones, row, True)
+        before, moved, row = moved, _moved(row, after), after
+        if moved <= allowed and (moved >= NEARER * before or moved <= layer.roundoff):
+            break
+    if moved <= allowed:
+        # Where steps hardly become smaller, the row is farther from rest than by one of them.
+        slow = moved > 100 * layer.roundoff
+        nearer = _newton(mapped, row, 4 * layer.roundoff) if slow else None
+        is_near = nearer is not None and _moved(row, nearer) < 1e-3
+        return Resting(ones, nearer if nearer is not None and is_near else row, True)
     if moved < 1e-3 and (found := _newton(mapped, row, allowed)) is not None:
         return Resting(ones, found, True)
     return Resting(ones, draw.x, False)

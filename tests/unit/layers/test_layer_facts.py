@@ -188,6 +188,41 @@ def test_rows_that_read_one_token_have_no_entropy() -> None:
     assert found.entropy == 0.0
 
 
+def test_a_steep_layer_keeps_all_digits_of_its_rate() -> None:
+    """A norm over tokens divides by the root of 1e-5: differences are off by a hundred thousandth, derivatives not."""
+
+    def steep(x: Tensor) -> Tensor:
+        off = x - x.mean(dim=0)
+        return x.mean(dim=0) + off / (x.var(dim=0, unbiased=False) + 1e-5).sqrt()
+
+    assert facts(steep, depth=False).rate == pytest.approx(math.sqrt(1e5), abs=1e-9)
+    outside = facts(lambda x: torch.from_numpy(steep(x).detach().numpy()), depth=False)
+    assert outside.rate is not None
+    assert outside.rate_uncertainty is not None
+    assert 1e-6 < abs(outside.rate - math.sqrt(1e5)) <= outside.rate_uncertainty < 3
+
+
+@pytest.mark.parametrize("slow", [0.5, 8.0])
+def test_a_fixed_row_is_as_near_as_the_uncertainty_of_its_rate(slow: float) -> None:
+    """tanh(P X V) + c X bends, so that its rate changes with the row; of a large c the row is neared in small steps."""
+    values = torch.eye(DIM, dtype=torch.float64) + 0.3 * normal(DIM, DIM, seed=5)
+    row = normal(DIM)
+    size = row.norm()
+    for _ in range(3000):
+        row = torch.tanh(row @ values) + slow * row
+        row = row / row.norm() * size
+    slopes = values * (1 - torch.tanh(row @ values) ** 2)
+    sizes = [
+        float(torch.linalg.eigvals(slopes / share + slow * torch.eye(DIM)).abs().max())
+        for share in range(1, TOKENS + 1)
+    ]
+    found = facts(lambda x: torch.tanh(CAUSAL @ x @ values) + slow * x, depth=False)
+    assert found.rate_at == "fixed point"
+    assert found.rate is not None
+    assert found.rate_uncertainty is not None
+    assert abs(found.rate - max(sizes[1:]) / sizes[0]) <= found.rate_uncertainty + 1e-14
+
+
 def test_the_measured_fall_is_the_rate() -> None:
     found = facts(mixing(CAUSAL, W))
     assert found.fall == pytest.approx(0.5, abs=1e-3)
@@ -558,9 +593,22 @@ class CannotBeCopied(nn.Linear):
         raise TypeError("a lock\ncannot be copied")
 
 
+class TokensFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.MultiheadAttention(DIM, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, texts, _ = x.shape
+        return self.mix(x, x, x)[0] * texts
+
+
 own_noise = torch.Generator().manual_seed(0)
 
 NO_LAYERS = {
+    "takes tokens first": (TokensFirst(), "lambda x: layer(x[:, None])[:, 0]"),
+    "needs a mask before": (lambda mask, x: mask * x, "lambda x: layer(mask, x)"),
+    "is attention of torch": (nn.MultiheadAttention(DIM, 2), "lambda x: layer(x, key, value)"),
     "drops tokens": (lambda x: x[::2], "6 x 4 becomes 3 x 4"),
     "keeps the first": (lambda x: x[:4], "6 x 4 becomes 4 x 4"),
     "remembers the first": (RemembersTheFirst(), "keeps a state"),
