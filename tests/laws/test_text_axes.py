@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import rankscope as rs
 from rankscope.errors import ShapeError
-from rankscope.sources import Batch
+from rankscope.sources import Batch, layout_of
+from rankscope.sources.axes import located
 
 DIM, TEXTS, TOKENS, RATIO = 16, 3, 12, "residual_ratio[frobenius,mean]"
 
@@ -303,3 +304,15 @@ def test_a_monitor_reads_the_same_texts() -> None:
     wrong = Batch(inputs={"": x.transpose(0, 1)}, is_token=None, labels=("text",) * TOKENS)
     with pytest.raises(ShapeError, match=r"names 12 texts, but texts are axis 1 .* which has 3"):
         rs.CollapseMonitor(model, wrong).scan(0)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_run_beside_another_tells_texts_from_tokens(batch_first: bool) -> None:
+    """Both axes are held against the same moved inputs: a trial is two passes, one of them as the inputs are."""
+    model, passes = encoder(batch_first=batch_first), []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    x = tokens(5, 20)
+    given = Batch(inputs={"src": x if batch_first else x.transpose(0, 1)}, is_token=None, labels=())
+    found, axes = located(model, layout_of(model), given)
+    assert (axes.axis, len(found)) == (0 if batch_first else 1, 5)
+    assert len(passes) == 2

@@ -274,11 +274,9 @@ class _Trial:
         try:
             before = self._run(inputs)
             mixing = [[0.0] * len(before)] * 2
-            for end in (
-                -1,
-                0,
-            ):  # a causal token reads those before it, so the last one; backwards it is the first
-                moves = [self._moves(inputs, before, axis, end) for axis in self.pair]
+            # a causal token reads those before it, so the last one is held first; backwards it is the first
+            for end in (-1, 0):
+                moves = self._moves(inputs, before, end)
                 mixing = [list(map(max, *pair)) for pair in zip(mixing, moves, strict=True)]
                 found = self._decided(before, *mixing)
                 if found is not None:
@@ -397,21 +395,26 @@ class _Trial:
             run_batch(self.model, Batch(inputs=inputs, is_token=None, labels=(), form=self.form))
         return seen
 
-    def _moves(self, inputs: dict[str, Tensor], before: list[_Seen], axis: int, end: int) -> list[float]:
-        """How far each state of the slice at one end of an axis moves, relative to its tokens, if all others are moved.
+    def _moves(self, inputs: dict[str, Tensor], before: list[_Seen], end: int) -> list[list[float]]:
+        """Per axis of the pair: how far each state of its slice at one end moves, relative to its tokens.
 
-        The slice of a state that belongs to it is the one that moves least; infinite where no axis of the state has
-        as many slices. Zero where there is one slice alone.
+        One run shows both: everything is moved but the slice at that end of the first axis and that of the second.
+        Of texts along the first axis the one that was held reads nothing else and stays; the held token of every
+        other text reads tokens that were moved. Where both axes have as many slices, a state does not tell one from
+        the other, and each is held in a run of its own. Of an axis with one slice alone zero is said: there is
+        nothing that it could be held against.
         """
-        sizes = {inputs[name].shape[axis] for name in self.moved}
-        if sizes == {1}:
-            return [0.0] * len(before)
-        moved = inputs | {name: _moved(inputs[name], axis, end) for name in self.moved}
-        after = self._run(moved)
-        found = []
-        for one, other in zip(before, after, strict=True):
-            ends = [key for key in one.slices if key[1] == end and one.sizes[key[0]] in sizes]
-            found.append(min((distance(one.slices[key], other.slices[key]) for key in ends), default=inf))
+        sizes = [{inputs[name].shape[axis] for name in self.moved} for axis in self.pair]
+        held = [place for place in (0, 1) if sizes[place] != {1}]
+        found = [[0.0] * len(before) for _ in self.pair]
+        for places in [held] if sizes[0].isdisjoint(sizes[1]) else [[place] for place in held]:
+            axes = [self.pair[place] for place in places]
+            after = self._run(inputs | {name: _moved(inputs[name], axes, end) for name in self.moved})
+            for place in places:
+                found[place] = [
+                    _least_move(one, other, sizes[place], end)
+                    for one, other in zip(before, after, strict=True)
+                ]
         return found
 
     def _decided(self, before: list[_Seen], first: list[float], second: list[float]) -> int | None:
@@ -463,8 +466,15 @@ def distance(before: Tensor, after: Tensor) -> float:
     return float(((a - b).norm(dim=-1) / lengths.clamp_min(1e-3 * largest)).max()) if largest else 0.0
 
 
-def _moved(value: Tensor, axis: int, end: int) -> Tensor:
-    """Other values everywhere but in the slice at one end of an axis: ids from among the ids, numbers of like size."""
+def _least_move(before: _Seen, after: _Seen, sizes: set[int], end: int) -> float:
+    """How far the outermost slice of a state moves along the axis, of as many slices, where it moves least."""
+    ends = [key for key in before.slices if key[1] == end and before.sizes[key[0]] in sizes]
+    return min((distance(before.slices[key], after.slices[key]) for key in ends), default=inf)
+
+
+def _moved(value: Tensor, held: Sequence[int], end: int) -> Tensor:
+    """Other values everywhere but in the slices at one end of some axes: ids from among the ids, numbers of like
+    size."""
     drawn = torch.Generator().manual_seed(0)
     if value.is_floating_point():
         known = value.detach().double().cpu()
@@ -476,7 +486,8 @@ def _moved(value: Tensor, axis: int, end: int) -> Tensor:
             ids = torch.stack([ids[0], (ids[0] == 0).to(ids)])
         other = ids[(places + torch.randint(1, len(ids), places.shape, generator=drawn)) % len(ids)]
     other = other.to(value)
-    other.select(axis, end).copy_(value.select(axis, end))
+    for axis in held:
+        other.select(axis, end).copy_(value.select(axis, end))
     return other
 
 
