@@ -225,64 +225,73 @@ def _sums(texts: Sequence[Tensor], kind: torch.dtype) -> _Sums:
     most = max(1, PAPER_BYTES // (2 * kind.itemsize * texts[0].numel()))
     parts = [_lines(texts[start : start + most], kind) for start in range(0, len(texts), most)]
     rows, columns = (torch.cat(part) for part in zip(*parts, strict=True))
-    lengths, sizes, inverse, left, left_sizes, unit_left, unit_left_sizes = rows.unbind(dim=1)
-    channel, channels, column, unit_column, left_column, unit_left_column, mean = columns.unbind(dim=1)
+    lengths, sizes, left, left_sizes, unit_left, unit_left_sizes = rows.unbind(dim=1)
+    channels, channel, column, unit_column, left_column, unit_left_column, mean = columns.unbind(dim=1)
     one = torch.ones_like(lengths[:, 0])
     found = [one, one * tokens, lengths.sum(dim=-1), lengths.amax(dim=-1), lengths.amin(dim=-1)]
     found += [line.amax(dim=-1) for line in (channel, sizes, column)]
     found += [left.square().sum(dim=-1), left_sizes.amax(dim=-1), left_column.amax(dim=-1)]
-    found += [line.amax(dim=-1) for line in (channels, sizes * inverse, unit_column)]
+    found += [line.amax(dim=-1) for line in (channels, sizes * lengths.rsqrt(), unit_column)]
     found += [unit_left.square().sum(dim=-1), unit_left_sizes.amax(dim=-1), unit_left_column.amax(dim=-1)]
     return _Sums(torch.stack([*found, mean.square().sum(dim=-1)], dim=-1).cpu(), lengths, channels)
 
 
 def _lines(texts: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Seven numbers of every token and seven of every channel, ``(texts, 7, tokens or dim)``; see ``_sums``."""
+    """Six numbers of every token, ``(texts, 6, tokens)``, and seven of every channel; see ``_sums``."""
+    tokens, dim = texts[0].shape
+    x = _side_by_side(texts, kind)
+    blocks, work = (-1, BLOCK, dim), _paper("work", x.shape, kind, x.device)
+    squares = torch.mul(x, x, out=work)
+    lengths = squares.sum(dim=-1)[:, :tokens]
+    inverse = lengths.double().rsqrt()
+    weights = _paper("weights", (*x.shape[:2], 3), kind, x.device)  # of squares the first two, else the last two
+    weights.zero_()
+    weights[:, :tokens, 0], weights[:, :tokens, 1], weights[:, :tokens, 2] = inverse.square(), 1.0, inverse
+    by = weights.view(-1, BLOCK, 3).mT
+    found = [torch.bmm(by[:, :2], squares.view(blocks))]
+    sizes = torch.abs(x, out=work)
+    rows = [lengths, sizes.sum(dim=-1)[:, :tokens]]
+    found += [torch.bmm(by[:, 1:], sizes.view(blocks))]
+    of_means = _added([torch.bmm(by[:, 1:], x.view(blocks))], len(texts)) / tokens
+    mean, unit_mean = of_means.to(kind).unsqueeze(2).unbind(dim=1)
+    rows += _of_rows(_residual(torch.sub(x, mean, out=work), tokens), tokens)
+    found += [work.view(blocks).sum(dim=1, keepdim=True)]
+    rows += _of_rows(_residual(torch.addcmul(-unit_mean, x, weights[..., 2:], out=work), tokens), tokens)
+    found += [work.view(blocks).sum(dim=1, keepdim=True)]
+    # sum_i (x_id / |x_i|)^2 stands first: the squared channels of the unit tokens
+    columns = torch.cat([_added(found, len(texts)), of_means[:, 1:]], dim=1)
+    return torch.stack(rows, dim=1).double(), columns
+
+
+def _side_by_side(texts: Sequence[Tensor], kind: torch.dtype) -> Tensor:
+    """Texts of one shape with whole blocks of tokens, zero where there is none: as it is a text that is all of it."""
     tokens, dim = texts[0].shape
     whole = -(-tokens // BLOCK) * BLOCK
-    shape, device = (len(texts), whole, dim), texts[0].device
-    x, work = (_paper(use, shape, kind, device) for use in ("state", "work"))
-    x[:, tokens:].zero_()  # counted by no weight
+    if len(texts) == 1 and whole == tokens and texts[0].dtype == kind and texts[0].is_contiguous():
+        return texts[0][None]
+    x = _paper("state", (len(texts), whole, dim), kind, texts[0].device)
+    x[:, tokens:].zero_()
     for row, text in zip(x, texts, strict=True):
         row[:tokens].copy_(text)
-    blocks = (-1, BLOCK, dim)
-    squares = torch.mul(x, x, out=work)
-    lengths = squares.sum(dim=-1)[:, :tokens].double()
-    inverse = lengths.rsqrt()
-    weights = torch.zeros(len(texts), whole, 3, dtype=kind, device=device)
-    for place, weight in enumerate((torch.ones_like(inverse), inverse, inverse.square())):
-        weights[:, :tokens, place] = weight
-    by = weights.reshape(-1, BLOCK, 3).mT
-    found = [torch.bmm(by, squares.view(blocks))]
-    sizes = torch.abs(x, out=work)
-    rows = [lengths, sizes.sum(dim=-1)[:, :tokens].double(), inverse]
-    found += [torch.bmm(by, sizes.view(blocks)), torch.bmm(by, x.view(blocks))]
-    columns = _added(found, len(texts))
-    means = (columns[:, 6:8] / tokens).to(kind)
-    torch.sub(x, means[:, :1], out=work).abs_()
-    rows += _of_rows(work, tokens)
-    found = [torch.bmm(by, work.view(blocks))]
-    torch.mul(x, weights[..., 1:2], out=work).sub_(means[:, 1:]).abs_()
-    rows += _of_rows(work, tokens)
-    found += [torch.bmm(by, work.view(blocks))]
-    left = _added(found, len(texts))
-    # sum_i (x_id / |x_i|)^2 stands second: the squared channels of the unit tokens
-    chosen = [columns[:, place] for place in (0, 2, 3, 4)] + [left[:, 0], left[:, 3], columns[:, 7] / tokens]
-    return torch.stack(rows, dim=1), torch.stack(chosen, dim=1)
+    return x
+
+
+def _residual(work: Tensor, tokens: int) -> Tensor:
+    """Sizes of entries, zero where there is no token."""
+    if work.shape[1] > tokens:
+        work[:, tokens:].zero_()
+    return work.abs_()
 
 
 def _added(blocks: Sequence[Tensor], texts: int) -> Tensor:
     """The sums of all blocks of a text, in float64; ``(texts, lines, dim)``."""
     lines = torch.cat(list(blocks), dim=1)
-    return lines.reshape(texts, -1, *lines.shape[1:]).sum(dim=1, dtype=torch.float64)
+    return lines.view(texts, -1, *lines.shape[1:]).sum(dim=1, dtype=torch.float64)
 
 
 def _of_rows(sizes: Tensor, tokens: int) -> list[Tensor]:
     """Lengths and sums of the first tokens."""
-    return [
-        torch.linalg.vector_norm(sizes, dim=-1)[:, :tokens].double(),
-        sizes.sum(dim=-1)[:, :tokens].double(),
-    ]
+    return [torch.linalg.vector_norm(sizes, dim=-1)[:, :tokens], sizes.sum(dim=-1)[:, :tokens]]
 
 
 def _is_normal(sums: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
