@@ -56,6 +56,12 @@ def recorded(folder: Path) -> set[str]:
         }
 
 
+def count_recorded(folder: Path) -> int:
+    """How many configurations the ledger holds, also while another writes it."""
+    with Ledger.look(folder, kind="sweep") as ledger:
+        return len(ledger)
+
+
 def swept_with_kills(
     spec: Path,
     folder: Path,

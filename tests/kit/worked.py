@@ -28,6 +28,11 @@ def threads(_: int) -> tuple[int, int]:
     return torch.get_num_threads(), max(one["num_threads"] for one in threadpool_info())
 
 
+def blocks_interrupts(_: int) -> bool:
+    """Whether this process would not even hear Ctrl-C."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def killed_once(asked: tuple[int, str]) -> int:
     """The number; the first to come to the number 5 dies and leaves a mark."""
     number, mark = asked

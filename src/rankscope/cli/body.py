@@ -268,9 +268,9 @@ def command_of(name: str, declared: "CommandSpec") -> click.Command:
             try:
                 with progress(name) if declared.has_bar else nullcontext() as advance:
                     finding = found_at(declared.study)(config=asked, advance=advance, **more, **_folder(out))
-            except KeyboardInterrupt:
-                if not isinstance(out, FolderOutput) or not out.is_folder:
-                    raise
+            except KeyboardInterrupt as stop:
+                if str(stop) or not isinstance(out, FolderOutput) or not out.is_folder:
+                    raise  # a study that was given words says what became of the work
                 raise KeyboardInterrupt("interrupted; the same command goes on with what is done") from None
             write(finding, shown.document(finding), out, wanted)
         if wanted != "table" or out.output is not None:

@@ -55,11 +55,15 @@ from rankscope.work.cluster import check_cluster
 MOST_UNASKED = 10_000
 """More configurations than this need ``yes``: a wrong range is made easily, and takes days."""
 
-TIMED, TIMED_WITHIN = 3, 5.0
-"""So many configurations are timed first, and no more after so many seconds."""
+TIMED = 3
+"""So many configurations are timed before it is said how long all take."""
+
+IMPORTED_WITHIN = 60.0
+"""The first configuration of a process imports what it needs: it is timed only where it took longer than this."""
 
 WRITTEN_EVERY = 0.1
-"""Seconds after which finished configurations are written down: every time costs a wait for the disk."""
+"""Seconds of work, or on the clock, after which finished configurations are written down: every time costs a wait for
+the disk. Of the clock alone would not do: the next one may take hours, and what waits for it dies with the driver."""
 
 FILES = ("texts", "images", "audio", "inputs", "corpus")
 """Fields that name a file or a folder, which workers read too."""
@@ -250,56 +254,54 @@ def _run_all(
     if done:
         tell(f"{whole(done)} of {whole(total)} configurations are done already")
 
-    waiting, flushed = list[Entry](), time.monotonic()
+    waiting, spent, flushed = list[Entry](), 0.0, time.monotonic()
 
     def flush() -> None:
-        nonlocal flushed
-        ledger.record(waiting)
+        nonlocal spent, flushed
+        ledger.record([one for one in waiting if one.key not in ledger])
         waiting.clear()
-        flushed = time.monotonic()
+        spent, flushed = 0.0, time.monotonic()
 
     def record(one: Done[bytes]) -> None:
-        nonlocal done
+        nonlocal done, spent
         waiting.append(Entry(one.key, part=one.value, failure=one.failure))
-        if time.monotonic() - flushed > WRITTEN_EVERY:
+        spent += one.seconds
+        if max(spent, time.monotonic() - flushed) > WRITTEN_EVERY:
             flush()
         done += 1
         if advance is not None:
             advance(done, total)
 
     try:
-        if len(left) > TIMED:
-            left, seconds = _timed(left, record)
-            workers = asked.workers or 1
-            where = "on the cluster's processors" if asked.cluster else f"with {count(workers, 'worker')}"
-            spent = duration(seconds * len(left) / (1 if asked.cluster else workers))
-            per = " divided by their number" if asked.cluster else ""
-            tell(f"{count(len(left), 'configuration')} to run, about {spent}{per} {where}")
+        if left:
+            tell(f"{count(len(left), 'configuration')} to run {_where(asked)}")
+        timed = list[float]()
         for one in run(compute, left, workers=asked.workers, cluster=asked.cluster):
             record(one)
+            if len(timed) < TIMED < len(left) and (not one.is_first or one.seconds > IMPORTED_WITHIN):
+                timed.append(one.seconds)
+                if len(timed) == TIMED:
+                    tell(_estimated(median(timed), total - done, asked))
     except KeyboardInterrupt:
         flush()
         raise KeyboardInterrupt(
-            f"interrupted; {whole(done)} of {whole(total)} configurations are done, and the same command goes on"
+            f"interrupted; {whole(len(ledger))} of {whole(total)} configurations are done, and the same command goes on"
         ) from None
     finally:
         if waiting:
             flush()
 
 
-def _timed(
-    tasks: Sequence[Task[Configured]], record: Callable[[Done[bytes]], None]
-) -> tuple[list[Task[Configured]], float]:
-    """The tasks without a few that were run and recorded here, and how long one takes."""
-    chosen = dict.fromkeys([0, len(tasks) - 1, len(tasks) // 2][:TIMED])
-    spent, tried = list[float](), set[str]()
-    for one in run(compute, [tasks[place] for place in chosen]):
-        record(one)
-        tried.add(one.key)
-        spent.append(one.seconds)
-        if sum(spent) > TIMED_WITHIN:
-            break
-    return [task for task in tasks if task.key not in tried], median(spent)
+def _where(asked: SweepConfig) -> str:
+    """Who computes, in words."""
+    return "on the cluster" if asked.cluster else f"with {count(asked.workers or 1, 'worker')}"
+
+
+def _estimated(seconds: float, left: int, asked: SweepConfig) -> str:
+    """How long what is left takes, from what a few took."""
+    whole_time = duration(seconds * left / (1 if asked.cluster else asked.workers or 1))
+    per = " divided by the number of processors" if asked.cluster else ""
+    return f"one takes about {duration(seconds)}, what is left about {whole_time}{per}"
 
 
 def _tried(plan: SweepSpec, advance: Advance | None) -> SweepFinding:
@@ -336,6 +338,7 @@ def _finding(plan: SweepSpec, keys: Sequence[str], ledger: Ledger, asked: SweepV
         if name not in frame.columns:
             raise unknown_column(name, frame.columns)
     outcome = _outcome(frame, asked.measure)
+    shares, why = _shares(plan, frame, outcome, is_part=bool(asked.where))
     by = asked.group_by or _default_groups(plan, frame)
     shown = frame["configuration"].n_unique()
     return SweepFinding(
@@ -347,7 +350,8 @@ def _finding(plan: SweepSpec, keys: Sequence[str], ledger: Ledger, asked: SweepV
         failures=tuple(_reasons(frame)),
         outcome=outcome,
         groups=() if outcome is None else tuple(_groups(frame, outcome, by, plan.names)),
-        shares=() if outcome is None or asked.where else tuple(_shares(plan, frame, outcome)),
+        shares=tuple(shares),
+        no_shares=why,
         table=table,
     )
 
@@ -409,10 +413,11 @@ def _as_cell(value: JsonValue, dtype: Any) -> Any:
 
 
 OPERATORS: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
-    "!=": lambda column, value: column != value,
+    "!=": lambda column, value: column.ne_missing(value),
     "<=": lambda column, value: column <= value,
     ">=": lambda column, value: column >= value,
-    "=": lambda column, value: column == value,
+    "==": lambda column, value: column.eq_missing(value),
+    "=": lambda column, value: column.eq_missing(value),
     "<": lambda column, value: column < value,
     ">": lambda column, value: column > value,
 }
@@ -432,7 +437,9 @@ def filtered(frame: pl.DataFrame, conditions: Sequence[str]) -> pl.DataFrame:
             raise unknown_column(name, frame.columns)
         value: Any = text
         dtype = frame.schema[name]
-        if dtype.is_numeric():
+        if not text and sign in ("=", "==", "!="):
+            value = None  # failure= are the rows without one
+        elif dtype.is_numeric():
             try:
                 value = float(text)
             except ValueError:
@@ -516,17 +523,27 @@ def _reasons(frame: pl.DataFrame) -> Iterator[FailureReason]:
         yield FailureReason(reason=reason, configurations=many, first=first[reason])
 
 
-def _shares(plan: SweepSpec, frame: pl.DataFrame, outcome: SweepOutcome) -> list[Share]:
-    """What each option explains; nothing unless all combinations have a number, above its floor where it vanishes."""
+def _shares(
+    plan: SweepSpec, frame: pl.DataFrame, outcome: SweepOutcome | None, *, is_part: bool
+) -> tuple[Sequence[Share], str | None]:
+    """What each option of a product explains, or why that cannot be said; neither where it is not asked.
+
+    All combinations must have a number, and one above its floor where it vanishes. ``is_part`` says that rows were
+    chosen, of which some configurations may have none.
+    """
     axes = [axis for axis in plan.axes if len(axis.levels) > 1]
-    if not plan.is_product or not axes:
-        return []
+    if not plan.is_product or not axes or outcome is None:
+        return (), None
     rows = outcomes(frame, outcome, ())
-    if rows.height != len(plan) or rows["y"].null_count() or (outcome.is_log and not rows["resolved"].all()):
-        return []
-    values = rows.sort("configuration")["y"].to_numpy().reshape([len(axis.levels) for axis in axes])
+    if rows.height != len(plan) or rows["y"].null_count():
+        return (), None if is_part else "not all configurations have this number"
+    if outcome.is_log and not rows["resolved"].all():
+        return (), "some of the numbers are not above their rounding floor"
+    sizes = [len(axis.levels) for axis in axes]
+    values, errors = (rows.sort("configuration")[name].to_numpy().reshape(sizes) for name in ("y", "error"))
     names = [axis.names[0] for axis in axes]
     kind = config_class(plan.command)
     fields = [field_named(kind, name)[0] for name in names]
     seeds = next((place for place, field in enumerate(fields) if field in ("seed", "seeds")), None)
-    return shares_of(values, names, seeds, np.random.default_rng(0))
+    found = shares_of(values, errors, names, seeds, np.random.default_rng(0))
+    return found, None if found else "the numbers do not differ by more than their rounding"

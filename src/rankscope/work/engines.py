@@ -1,9 +1,10 @@
 """Engines of one machine: this process, and a pool of others."""
 
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from rankscope.work.worker import THREAD_VARIABLES, Answers, Task, begin_process, compute, version_here
@@ -66,7 +67,8 @@ class Pool(Generic[A, R]):
     def submit(self, chunk: Sequence[Task[A]]) -> None:
         """Give it to an idle process, which is started if there is none yet."""
         executor = self._idle.pop() or _process()
-        future = executor.submit(compute, self._work, chunk, version_here())
+        with _without_interrupts():
+            future = executor.submit(compute, self._work, chunk, version_here())
         self._busy[future] = (executor, chunk)
 
     def wait(self) -> Sequence[tuple[Sequence[Task[A]], Answers[R] | None]]:
@@ -94,6 +96,22 @@ class Pool(Generic[A, R]):
             with suppress(OSError):
                 executor.shutdown(wait=True, kill_workers=True)
         self._busy.clear()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes and threads that are started inside the block never see Ctrl-C; this thread sees it after the block.
+
+    A terminal sends it to all of them, and a process that is still importing would answer with its traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # as on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _process() -> Any:

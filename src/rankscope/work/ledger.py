@@ -51,9 +51,12 @@ class Ledger:
 
     def __init__(self, folder: Path, base: sqlite3.Connection) -> None:
         self.folder, self._base = folder, base
-        with _told(folder):
-            rows = base.execute("SELECT key, failure FROM tasks")
-            self._failures: dict[str, str | None] = dict(rows)
+        self._failures = self._read_failures()
+
+    def _read_failures(self) -> dict[str, str | None]:
+        """Every finished task, with why it has no part."""
+        with _told(self.folder):
+            return dict(self._base.execute("SELECT key, failure FROM tasks"))
 
     @classmethod
     @contextmanager
@@ -113,9 +116,15 @@ class Ledger:
     def record(self, entries: Iterable[Entry]) -> None:
         """Write down finished tasks, all or none of them. One that is there already is an error: nothing runs twice."""
         rows = [self._row(entry) for entry in entries]
-        with _told(self.folder), self._base:
-            self._base.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?)", rows)
-        self._failures |= {key: failure for key, failure, _, _ in rows}
+        try:
+            with _told(self.folder), self._base:
+                self._base.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?)", rows)
+            self._failures |= {key: failure for key, failure, _, _ in rows}
+        except (
+            BaseException
+        ):  # Ctrl-C may come when they are just in the table, and they would be recorded twice
+            self._failures = self._read_failures()
+            raise
 
     def _row(self, entry: Entry) -> tuple[str, str | None, bytes | None, str | None]:
         if (entry.part is None) == (entry.failure is None):

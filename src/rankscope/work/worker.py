@@ -34,12 +34,16 @@ class Task(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[R]):
-    """A task that was computed: its value, or why it has none. ``seconds`` are for estimates alone."""
+    """A task that was computed: its value, or why it has none.
+
+    ``seconds`` are for estimates alone; those of the first task of a process hold the import of what it needs.
+    """
 
     key: str
     value: R | None
     failure: str | None = None
     seconds: float = 0.0
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class Answers(Generic[R]):
     lacks: str | None = None
 
 
+_COMPUTED = set[Callable[..., object]]()
+"""The functions that this process has computed tasks with: what they need is imported."""
+
+
 def compute(work: Callable[[A], R], tasks: Sequence[Task[A]], version: str) -> Answers[R]:
     """The tasks one after the other. ``version`` is the rankscope of who asks; another one here is refused."""
     if version_here() != version:
@@ -58,14 +66,15 @@ def compute(work: Callable[[A], R], tasks: Sequence[Task[A]], version: str) -> A
     found = list[Done[R]]()
     with one_thread():
         for task in tasks:
-            started = time.perf_counter()
+            is_first, started = work not in _COMPUTED, time.perf_counter()
+            _COMPUTED.add(work)
             try:
                 value, failure = work(task.argument), None
             except WorkerUnfit as error:
                 return Answers(tuple(found), lacks=str(error))
             except Exception as error:
                 value, failure = None, failure_words(error)
-            found.append(Done(task.key, value, failure, time.perf_counter() - started))
+            found.append(Done(task.key, value, failure, time.perf_counter() - started, is_first))
     return Answers(tuple(found))
 
 

@@ -250,6 +250,17 @@ def test_a_system_error_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert "refused to read or write 'weights.bin': Permission denied" in line
 
 
+def test_an_interrupted_sweep_says_how_much_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "interrupted; 3 of 6 configurations are done, and the same command goes on"
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt(told)
+
+    monkeypatch.setattr("rankscope.studies.sweep.sweep", stop)
+    found = CliRunner().invoke(app, ["sweep", "spec.yaml", "--output", str(tmp_path)])
+    assert (found.exit_code, found.stderr.strip()) == (130, f"rankscope: {told}")
+
+
 def test_a_model_with_a_memory_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(words: str) -> str:
         def fail(*_: object, **__: object) -> None:

@@ -13,7 +13,7 @@ from rankscope.findings.sweep import SweepFinding, SweepShowConfig
 from rankscope.findings.sweep.finding import TABLE
 from rankscope.studies import sweep as study
 from rankscope.studies.sweep import show
-from rankscope.work import Ledger, WorkerUnfit
+from rankscope.work import Done, Ledger, WorkerUnfit
 
 SMALL = {"layers": 2, "heads": 2, "dim": 8, "tokens": 4}
 
@@ -69,7 +69,9 @@ def test_a_failure_is_a_row_with_its_reason_and_can_be_tried_again(tmp_path, mon
         2,
         1,
     )
+    assert "not all configurations have this number" in found.words[-1]
     failed = found.table.frame.filter(pl.col("failure").is_not_null())
+    assert show(folder=str(tmp_path / "out"), where=("failure!=",)).table.frame.equals(failed)
     assert failed.select("configuration", "mask", "seed", "value").rows() == [
         (1, "full", 1, None),
         (4, "causal", 1, None),
@@ -97,6 +99,21 @@ def test_shares_of_a_product_and_none_of_rows():
     assert rows.table.frame["seed"].unique().sort().to_list() == [0, 3]
 
 
+def test_differences_of_rounding_are_not_explained():
+    def swept(command, fixed, **product):
+        return rs.sweep({"command": command, "fixed": fixed, "product": product})
+
+    fixed = {"tokens": 8, "dim": 8, "heads": 2}  # one predicted cosine, whatever the seed
+    alike = swept("predict", fixed | {"layers": 2}, seed=[0, 1])
+    assert alike.shares == ()
+    assert "do not differ by more than their rounding" in alike.words[1]
+    seeds = swept("predict", fixed, layers=[2, 4], seed=[0, 1])
+    by_name = {one.option: one for one in seeds.shares}
+    assert by_name["layers"].resolved
+    assert not by_name["seed"].resolved
+    assert "seed under 0.01%" in seeds.words[2]
+
+
 def test_a_number_below_its_floor_is_not_compared():
     found = rs.sweep(
         {"command": "collapse", "fixed": SMALL | {"layers": 8}, "product": {"seed": {"range": [0, 4]}}}
@@ -116,6 +133,11 @@ def test_show_filters_and_groups_what_is_in_the_folder(tmp_path):
     causal = show(folder=str(tmp_path / "out"), where=("mask=causal", "seed>=1"), group_by="seed")
     assert (causal.configurations, [one.values for one in causal.groups]) == (2, [("1",), ("2",)])
     assert set(causal.table.frame["mask"]) == {"causal"}
+    assert (causal.shares, causal.no_shares) == ((), None)
+    assert show(folder=str(tmp_path / "out"), where=("mask==causal", "failure=")).configurations == 3
+    at_one = show(folder=str(tmp_path / "out"), where=("layer=1",))
+    assert at_one.shares  # every configuration has rows there
+    assert at_one.shares != whole.shares
     other = show(folder=str(tmp_path / "out"), measure="residual")
     assert other.outcome.definition == "residual[frobenius,mean]"
     for wrong, said in (
@@ -207,6 +229,54 @@ def test_a_worker_without_the_model_ends_the_sweep_and_keeps_what_is_done(tmp_pa
     (tmp_path / "texts.txt").unlink()
     with pytest.raises(WorkerUnfit, match="a worker does not have"):
         list(study.run(study.compute, tasks))
+
+
+def test_what_took_long_is_written_down_before_the_next_is_waited_for(tmp_path, monkeypatch):
+    known = list[int]()
+
+    def slow(work, tasks, **_):
+        for task in tasks:
+            known.append(swept.count_recorded(tmp_path / "out"))
+            yield Done(task.key, study.compute(task.argument), seconds=60.0)
+
+    monkeypatch.setattr(study, "run", slow)
+    rs.sweep(spec(), folder=tmp_path / "out")
+    assert known == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_time_is_estimated_by_those_that_imported_nothing(monkeypatch):
+    def timed(work, tasks, **_):
+        for place, task in enumerate(tasks):
+            is_first = place in (0, 2)
+            yield Done(task.key, study.compute(task.argument), None, 50.0 if is_first else 2.0, is_first)
+
+    monkeypatch.setattr(study, "run", timed)
+    said = []
+    rs.sweep(spec(seed={"range": [0, 10]}), say=said.append, workers=2)
+    assert said == ["10 configurations to run with 2 workers", "one takes about 2 s, what is left about 5 s"]
+
+
+def test_an_interruption_says_what_is_done_and_loses_nothing(tmp_path, monkeypatch):
+    real = Ledger.record
+
+    def interrupted(self, entries):
+        """Ctrl-C when the third is just in the table."""
+        real(self, entries)
+        if entries and len(self) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "WRITTEN_EVERY", 0.0)
+    monkeypatch.setattr(Ledger, "record", interrupted)
+    with pytest.raises(
+        KeyboardInterrupt, match="interrupted; 3 of 6 configurations are done, and the same command"
+    ):
+        rs.sweep(spec(), folder=tmp_path / "out")
+    monkeypatch.setattr(Ledger, "record", real)
+    said = []
+    assert rs.sweep(spec(), folder=tmp_path / "out", say=said.append).table.frame.equals(
+        rs.sweep(spec()).table.frame
+    )
+    assert said[0] == "3 of 6 configurations are done already"
 
 
 def write_spec(path: Path, seeds: int, layers: int = 2) -> Path:

@@ -58,6 +58,30 @@ def test_a_task_is_recorded_once_and_records_are_all_or_nothing(tmp_path):
                 ledger.record([wrong])
 
 
+def test_what_an_interrupt_left_in_the_table_is_known(tmp_path):
+    class Interrupted:
+        """A database whose last word is Ctrl-C, after everything was written."""
+
+        def __init__(self, real):
+            self.real = real
+
+        def __enter__(self):
+            return self.real.__enter__()
+
+        def __exit__(self, *told):
+            self.real.__exit__(*told)
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+    with opened(tmp_path) as ledger:
+        ledger._base = Interrupted(ledger._base)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.record([Entry("one", part=b"1")])
+        assert "one" in ledger
+
+
 def test_one_driver_at_a_time_and_readers_beside_it(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.record([Entry("one", part=b"1")])

@@ -46,6 +46,15 @@ def test_a_pool_answers_as_one_process_does_and_every_process_has_one_thread():
     }
 
 
+def test_processes_of_a_pool_never_see_an_interrupt_of_the_terminal():
+    numbers = tasks_of(range(2))
+    assert answers(run(worked.blocks_interrupts, numbers, workers=2)) == {
+        "0": (True, None),
+        "1": (True, None),
+    }
+    assert not worked.blocks_interrupts(0)
+
+
 def test_one_thread_holds_in_this_process_and_ends_with_the_block():
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -31,6 +31,9 @@ MOST_CURVES = 12
 MOST_CONFIGURATIONS = 100
 """Configurations that a page lists one by one."""
 
+TINY = 1e-4
+"""A share below this is said to be below it: more digits of nothing tell nothing."""
+
 MOST_REASONS = 10
 """Reasons of failures that a page lists."""
 
@@ -183,6 +186,9 @@ class SweepFinding(Finding):
     shares: tuple[Share, ...] = ()
     """What each option explains, of a balanced product in which every configuration has a number."""
 
+    no_shares: str | None = None
+    """Why nothing is said of what options explain; null where it is."""
+
     seconds: Number = None
     """Of a dry run: how long a configuration took, the median of a few; null otherwise."""
 
@@ -211,12 +217,19 @@ class SweepFinding(Finding):
         ]
         if self.shares and self.outcome is not None:
             first, *others = [one for one in self.shares if one.option != COMBINATIONS]
+            what = f"of the variance of the {self._outcome_words()}"
             said.append(
-                f"The option {first.option} matters most: it accounts for {_share(first)} of the variance of the "
-                f"{self._outcome_words()}."
+                f"The option {first.option} matters most: it accounts for {_share(first)} {what}."
+                if first.resolved
+                else f"No option alone accounts for more {what} than rounding could make."
             )
-            rest = [f"{one.option} {_share(one)}" for one in [*others, self.shares[-1]]]
-            said.append(f"The others: {listed(rest)}.")
+            rest = [
+                f"{one.option} {_share(one)}"
+                for one in [*([] if first.resolved else [first]), *others, self.shares[-1]]
+            ]
+            said.append(f"{'The others' if first.resolved else 'They are'}: {listed(rest)}.")
+        elif self.no_shares is not None and not left:
+            said.append(f"Which option matters most cannot be said: {self.no_shares}.")
         return tuple(said)
 
     def _failed_words(self) -> str:
@@ -293,7 +306,9 @@ class SweepFinding(Finding):
     def _shares_block(self) -> Section | None:
         if not self.shares:
             return None
-        rows = [[one.option, percent(one.share), _interval(one)] for one in self.shares]
+        rows: list[list[Cell | str]] = [
+            [one.option, Cell(_own_share(one), not one.resolved), _interval(one)] for one in self.shares
+        ]
         columns = [Column("option", "name"), Column("share of variance"), Column("95 % interval")]
         return Section("What matters", [Tabular(columns=columns, rows=rows)])
 
@@ -438,7 +453,10 @@ class SweepFinding(Finding):
 
 
 def outcomes(frame: "pl.DataFrame", outcome: SweepOutcome, options: Sequence[str]) -> "pl.DataFrame":
-    """One row per configuration that has the number: ``configuration``, its options, ``y`` and ``resolved``."""
+    """One row per configuration that has the number: ``configuration``, its options, ``y``, ``error`` and ``resolved``.
+
+    ``error`` is how far rounding may have moved ``y``, by the floors of the rows.
+    """
     import polars as pl
 
     from rankscope.results.statistics import with_sizes
@@ -448,10 +466,17 @@ def outcomes(frame: "pl.DataFrame", outcome: SweepOutcome, options: Sequence[str
         if place in own.columns:
             at = pl.col(place).max().over("configuration") if outcome.layer is None else outcome.layer
             own = own.filter(pl.col(place).is_null() | (pl.col(place) == at))
-    value = pl.col("size") if outcome.is_log else pl.col("value")
+    if outcome.is_log:  # a value and its floor together, as logarithms
+        value = pl.col("size")
+        error = (1 + pl.lit(10.0).pow((pl.col("log10_floor") - value).clip(upper_bound=0.0))).log10()
+    else:
+        value, error = pl.col("value"), pl.col("floor")
     columns = [pl.col(name).first() for name in options if name in own.columns]
     return own.group_by("configuration", maintain_order=True).agg(
-        *columns, value.mean().alias("y"), pl.col("resolved").all()
+        *columns,
+        pl.when(value.is_finite()).then(value).mean().alias("y"),
+        error.fill_null(0.0).fill_nan(0.0).mean().alias("error"),
+        pl.col("resolved").all(),
     )
 
 
@@ -468,7 +493,14 @@ def duration(seconds: float) -> str:
 
 
 def _share(one: Share) -> str:
-    return f"{percent(one.share)} ({_interval(one)})" if one.low is not None else percent(one.share)
+    return f"{_own_share(one)} ({_interval(one)})" if one.low is not None else _own_share(one)
+
+
+def _own_share(one: Share) -> str:
+    """The share, or of one that rounding could make how large it is at most."""
+    if one.most < TINY:
+        return f"under {percent(TINY)}"
+    return percent(one.share) if one.resolved else f"at most {percent(one.most)}"
 
 
 def _interval(one: Share) -> str:
