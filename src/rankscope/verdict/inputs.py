@@ -4,6 +4,7 @@ One function, ``judge_inputs``, takes N rows of width d, one row per input, and 
 at random but the yardstick, keeps nothing, and takes milliseconds for a probe batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,8 @@ def judge_inputs(rows: np.ndarray, limits: InputThresholds | None = None) -> Inp
     rows = rows / (np.abs(rows).max() or 1.0)
     channels = massive_channels(rows, limits)
     found = _judge(rows, limits)
-    if not channels:
+    is_spread = found.name in ("healthy", "too few", "dimensional")
+    if not channels or (is_spread and not _stand_out(rows, channels, limits)):
         return found
     rest = _judge(np.delete(rows, channels, axis=1), limits)
     if found.name == rest.name == "collapsed":
@@ -205,6 +207,16 @@ def massive_channels(rows: np.ndarray, limits: InputThresholds) -> tuple[int, ..
     return tuple(sorted(high)) if is_held else ()
 
 
+def _stand_out(rows: np.ndarray, channels: tuple[int, ...], limits: InputThresholds) -> bool:
+    """Whether a step separates massive channels from the others, which a power law in the channels does not have.
+
+    Coordinates along principal axes, in their order, hold less and less without a step; such rows are no worse than the
+    same rows turned, whose channels are all alike.
+    """
+    lengths = np.sort((unit_rows(rows) ** 2).mean(axis=0) ** 0.5)[::-1][: len(channels) + 1]
+    return bool((lengths[:-1] >= limits.cliff * lengths[1:]).any())
+
+
 # ------------------------------------------------------------------------------------------------------- directions
 
 
@@ -309,7 +321,7 @@ def count_clusters(rows: np.ndarray, pairs: np.ndarray, limits: InputThresholds)
         return 0
     steps = heights[many - numbers] / heights[many - numbers - 1]
     square = squareform(pairs)
-    best, found = 0.0, 0
+    best, found, more = 0.0, 0, 0
     for cut in numbers[np.argsort(-steps)[:5]]:
         labels = fcluster(tree, int(cut), "maxclust")
         sizes = np.bincount(labels)
@@ -321,11 +333,31 @@ def count_clusters(rows: np.ndarray, pairs: np.ndarray, limits: InputThresholds)
         score = _silhouette(distances, own)
         if score > best and score >= limits.silhouette and _are_apart(distances, own):
             best, found = score, len(large)
+            more = _small_groups(square, labels, large)
             kept, groups = rows[inside], own
     if not found:
         return 0
     left = _within(kept, groups) / max(_within(kept, np.zeros(len(kept), dtype=int)), 1e-300)
-    return found if left <= limits.tight * _gaussian_within(kept, found) else 0
+    return found + more if left <= limits.tight * _gaussian_within(kept, found) else 0
+
+
+def _small_groups(distances: np.ndarray, labels: np.ndarray, large: np.ndarray) -> int:
+    """Groups of three rows and more that are small beside the others, and as far from all other rows as those are.
+
+    They do not decide whether there are clusters, since any cloud has some rows on its edge.
+    """
+    steps = _steps(distances, [labels == group for group in large])
+    small = [group for group in np.flatnonzero(np.bincount(labels) >= 3) if group not in large]
+    return sum(
+        int(distances[np.ix_(labels == group, labels != group)].min() >= APART * np.quantile(steps, 0.98))
+        for group in small
+    )
+
+
+def _steps(distances: np.ndarray, groups: Sequence[np.ndarray]) -> np.ndarray:
+    """The steps inside groups: edges of the shortest tree that joins the rows of each (single linkage)."""
+    inside = [squareform(distances[np.ix_(own, own)], checks=False) for own in groups]
+    return np.concatenate([linkage(one, "single")[:, 2] for one in inside])
 
 
 def _silhouette(distances: np.ndarray, labels: np.ndarray) -> float:
@@ -343,16 +375,12 @@ def _silhouette(distances: np.ndarray, labels: np.ndarray) -> float:
 def _are_apart(distances: np.ndarray, labels: np.ndarray) -> bool:
     """Whether groups are apart: the way from one to the nearest other is longer than steps inside of it.
 
-    Steps are the edges of the shortest tree that joins the rows of a group (single linkage). A curve or a plane that
-    was cut into pieces has no such gap: one can walk from piece to piece in the same small steps.
+    A curve or a plane that was cut into pieces has no such gap: one can walk from piece to piece in the same small
+    steps.
     """
-    gaps, steps = [], []
-    for group in range(labels.max() + 1):
-        own = labels == group
-        gaps.append(distances[np.ix_(own, ~own)].min())
-        inside = distances[np.ix_(own, own)]
-        steps.append(linkage(squareform(inside, checks=False), "single")[:, 2])
-    return bool(np.median(gaps) >= APART * np.quantile(np.concatenate(steps), 0.98))
+    groups = [labels == group for group in range(labels.max() + 1)]
+    gaps = [distances[np.ix_(own, ~own)].min() for own in groups]
+    return bool(np.median(gaps) >= APART * np.quantile(_steps(distances, groups), 0.98))
 
 
 def _within(rows: np.ndarray, labels: np.ndarray) -> float:

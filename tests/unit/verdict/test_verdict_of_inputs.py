@@ -42,6 +42,8 @@ PLANTED = {
     "layer norm": (gauss(1) - gauss(1).mean(axis=1, keepdims=True), "healthy"),
     "half precision": (gauss(2).astype(np.float16), "healthy"),
     "exponent 1": (gauss(3) * np.arange(1, D + 1) ** -0.5, "healthy"),
+    "exponent 2 along channels": (gauss(3, 200, 200) * np.arange(1, 201) ** -1.0, "healthy"),
+    "exponent 4 along channels": (gauss(3, 200, 200) * np.arange(1, 201) ** -2.0, "dimensional"),
     "exponent 4": (gauss(3) * np.arange(1, D + 1) ** -2.0, "dimensional"),
     "heavy tails": (np.random.default_rng(4).standard_cauchy((N, D)), "healthy"),
     "long rows": (scaled(slice(4), 100.0), "healthy"),
@@ -111,6 +113,15 @@ def test_planted_directions_are_counted(rank, noise):
 def test_planted_clusters_are_counted(groups, noise):
     found = judge_inputs(grouped(groups, noise, seed=groups))
     assert (found.name, found.clusters) == ("clusters", groups)
+
+
+def test_small_clusters_are_counted_and_rows_on_the_edge_are_not():
+    sizes = [120, 60, 40, 20, 12, 4]
+    rows = gauss(19, 6)[np.repeat(range(6), sizes)] + 0.2 * gauss(20)
+    assert (judge_inputs(rows).name, judge_inputs(rows).clusters) == ("clusters", 6)
+    near = gauss(19, 5)[np.repeat(range(5), [120, 60, 40, 20, 16])] + 0.2 * gauss(20)
+    near[:4] += 0.3 * gauss(21, 1)
+    assert judge_inputs(near).clusters == 5
 
 
 def test_a_cloud_around_its_groups_is_no_collapse():
