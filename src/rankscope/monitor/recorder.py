@@ -366,10 +366,10 @@ class Monitor:
         self._judge(step, reading)
 
     def _judge(self, step: int, reading: Reading | None) -> None:
-        before = {(one.name, one.where) for one in self.record_.ringing}
+        before = {one.key for one in self.record_.ringing}
         began = self.record_.judged()
         began = tuple(self._explained(one) for one in began)
-        now = {(one.name, one.where) for one in self.record_.ringing}
+        now = {one.key for one in self.record_.ringing}
         losses, self._unwritten = tuple(self._unwritten), []
         if self._log is not None and (reading is not None or losses or began or before - now):
             self._write(
@@ -379,7 +379,7 @@ class Monitor:
                     reading=reading,
                     losses=losses,
                     began=began,
-                    ended=tuple(sorted(f"{name}: {where}" for name, where in before - now)),
+                    ended=tuple(sorted(map(": ".join, before - now))),
                 )
             )
         for one in began:
@@ -419,7 +419,7 @@ class Monitor:
             told = alarm.model_copy(update={"inputs": named})
 
         def same(one: Alarm) -> Alarm:
-            return told if (one.name, one.where) == (alarm.name, alarm.where) else one
+            return told if one.key == alarm.key else one
 
         self.record_.ringing = tuple(map(same, self.record_.ringing))
         last = max(place for place, one in enumerate(self.record_.rang) if same(one) is told)

@@ -275,7 +275,7 @@ class _Heads:
         return output
 
     def _read(self, call: BlockCall, logits: Tensor) -> None:
-        allowed = logits > -1e4
+        allowed = ~(logits <= -1e4)  # what is NaN is no key that is masked
         many = allowed.sum(dim=-1)
         maps = logits.softmax(dim=-1)
         entropy = -(maps * maps.clamp(min=1e-30).log()).sum(dim=-1)
@@ -284,7 +284,7 @@ class _Heads:
         share = (entropy / many.clamp(min=2).float().log() * rows).sum(dim=(0, 2)) / counted
         low = logits.masked_fill(~allowed, math.inf).amin(dim=-1)
         high = logits.masked_fill(~allowed, -math.inf).amax(dim=-1)
-        span = ((high - low).nan_to_num(0.0, 0.0, 0.0) * rows).sum(dim=(0, 2)) / counted
+        span = (high - low).masked_fill(rows == 0, 0.0).sum(dim=(0, 2)) / counted
         largest = logits.masked_fill(~allowed, 0.0).abs().amax(dim=(0, 2, 3))
         for signal, values in ((ENTROPY, share), (LOGIT, largest), (LOGIT_RANGE, span)):
             for head, value in enumerate(values.tolist()):

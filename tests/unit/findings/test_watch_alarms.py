@@ -9,6 +9,7 @@ import pytest
 from rankscope.findings.trivial import Sizes
 from rankscope.findings.watch import ALARMS, LossCurve, Reading, RunSoFar, judge_run
 from rankscope.findings.watch.history import MOST_BUCKETS, persists, reaches
+from rankscope.findings.watch.log import RunLog
 
 
 def reading(step: int, dtype: str = "float32", **signals: float) -> Reading:
@@ -73,6 +74,37 @@ def test_a_ratio_that_comes_back_does_not_ring() -> None:
     dip = series("ratio", 0.6, 0.3, 0.045, 0.03, 0.048, input_ratio=0.9)
     assert rings(dip[:4]) == ["collapsing"]
     assert rings(dip) == []
+
+
+def test_inputs_that_part_again_do_not_ring() -> None:
+    """A contrastive encoder trained by SGD on digits: its rows come near each other and part again by step 35."""
+    values = {0: 0.854, 1: 0.291, 2: 0.175, 3: 0.137, 5: 0.109, 10: 0.096, 20: 0.129, 35: 0.603}
+    run = [reading(step, inputs_ratio=value) for step, value in values.items()]
+    assert [rings(run[:cut]) for cut in range(1, len(run) + 1)] == [[]] * len(run)
+    falling = [reading(step, inputs_ratio=0.9 / (1 + step)) for step in range(0, 21, 2)]
+    assert rings(falling) == ["inputs collapsing"]
+    noisy = [0.9, 0.9] + [0.05 * (1 + 0.15 * (-1) ** step) for step in range(20)]
+    rang = [bool(rings(series("inputs_ratio", *noisy[:cut], every=5))) for cut in range(1, len(noisy) + 1)]
+    assert rang == [False] * rang.index(True) + [True] * (len(rang) - rang.index(True))
+
+
+def test_what_rounding_leaves_does_not_end_an_alarm() -> None:
+    rounding = [1e-16, 3e-17, 9e-17, 2e-16, 4e-17, 3e-16]
+    for signal in ("inputs_ratio", "ratio"):
+        run = series(signal, 0.6, 0.6, *rounding, input_ratio=0.9)
+        assert [len(rings(run[:cut])) for cut in range(4, len(run) + 1)] == [1] * (len(rounding) - 1)
+
+
+def test_heads_of_one_stack_share_an_alarm() -> None:
+    def heads(step: int, one: float, other: float) -> Reading:
+        return Reading(step=step, signals={"largest_logit": {"blocks/1/0": one, "blocks/2/1": other}})
+
+    log = RunLog()
+    for step, (one, other) in enumerate([(5, 5), (5, 5), (60, 55), (70, 80), (75, 300), (400, 300)]):
+        log.take(heads(step, one, other))
+        log.judged()
+    assert [(one.name, one.where, one.since) for one in log.rang] == [("logits", "blocks/2/1", 2)]
+    assert [(one.where, one.since) for one in log.ringing] == [("blocks/1/0", 2)]
 
 
 def test_entropy_rings_only_while_logits_grow() -> None:

@@ -255,6 +255,18 @@ def test_nan_from_step_0_rings_and_nothing_breaks() -> None:
     assert "weight layers.0.linear1.weight" in monitor.alarm.sentence
 
 
+def test_logits_that_are_nan_are_not_called_flat() -> None:
+    model = tiny_encoder()
+    monitor = rs.watch(model, states(), every=1, warmup=0)
+    for step in range(4):
+        monitor.step(step)
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.self_attn.in_proj_weight[:] = torch.nan
+    assert [one.name for one in monitor.rang] == ["non-finite"]
+    assert "logit_range" not in monitor.readings[-1].signals
+
+
 def test_a_callback_that_raises_is_told_once() -> None:
     model = Pulled()
     monitor = rs.watch(model, states(), every=1, blocks="layers", on_alarm=lambda alarm: 1 / 0)

@@ -118,6 +118,11 @@ class Alarm(Value):
     """What holds no numbers."""
 
     @property
+    def key(self) -> tuple[AlarmName, str]:
+        """What it is about: heads of one stack share an alarm, which names the worst of them."""
+        return self.name, self.where.split("/")[0]
+
+    @property
     def kind(self) -> "AlarmKind":
         """Its declaration."""
         return ALARMS[self.name]
@@ -170,11 +175,11 @@ class AlarmKind:
 
 def judge_run(run: RunSoFar, ringing: Sequence[Alarm] = ()) -> tuple[Alarm, ...]:
     """The alarms that ring now, the most urgent first; those that rang before keep the step since which they do."""
-    before = {(one.name, one.where): one for one in ringing}
+    before = {one.key: one for one in ringing}
     found = [one for kind in ALARMS.values() for one in kind.judge(run)]
     return tuple(
         one.model_copy(update={"since": old.since, "cause": old.cause, "inputs": old.inputs})
-        if (old := before.get((one.name, one.where)))
+        if (old := before.get(one.key))
         else one
         for one in found
     )
@@ -216,9 +221,13 @@ RECOVERS = 1.5
 """A ratio that has risen by this factor from the lowest of the last three scans is on its way back."""
 
 
-def _recovers(run: RunSoFar, signal: str, place: str) -> bool:
+DEEP = 0.1
+"""Below this share of its limit a ratio is beyond doubt, and so small that its rises and falls mean nothing."""
+
+
+def _recovers(run: RunSoFar, signal: str, place: str, limit: float) -> bool:
     values = [value for _, value in curve(run.window(), signal, place)]
-    return bool(values) and values[-1] > RECOVERS * min(values)
+    return bool(values) and values[-1] > RECOVERS * max(min(values), DEEP * limit)
 
 
 def _collapsed(reading: Reading, place: str, signal: str) -> bool:
@@ -244,7 +253,7 @@ def _equal_tokens(run: RunSoFar, place: str, signal: str, twin: str) -> Iterator
         return _collapsed(one, place, signal) and (fell or alone)
 
     since = persists((one.step, is_ill(one)) for one in run.window())
-    if since is None or _recovers(run, signal, place):
+    if since is None or _recovers(run, signal, place, ILL_RATIO):
         return
     other = run.latest(twin, place)
     is_plain = signal == PLAIN_RATIO
@@ -286,6 +295,28 @@ ILL_RANK, RANK_FALL = 0.1, 4.0
 """Inputs lose dimensions at or below this share of the rank of Gaussian rows, if it was so many times larger."""
 
 
+PATIENCE, STILL_FALLING = 10, 1.05
+"""Inputs come near each other at many a healthy start, where a network first learns the mean of its targets, and part
+again: so for this many steps they must be near each other, and then be no farther apart than ever before, but for the
+second number."""
+
+
+def _lasts(run: RunSoFar, signal: str, place: str, limit: float) -> bool:
+    """Whether a number stays below its limit long enough without turning, or is far below it."""
+    points = curve(run.readings, signal, place)
+    first = len(points)
+    while first > 0 and any(value <= limit for _, value in points[max(first - 2, 0) : first]):
+        first -= 1
+    spell = [(step, value) for step, value in points[first:] if value <= limit]
+    lowest = math.inf
+    for step, value in spell:
+        is_late = step - spell[0][0] >= PATIENCE
+        if value <= DEEP * limit or (is_late and value <= STILL_FALLING * lowest):
+            return True
+        lowest = min(lowest, value)
+    return False
+
+
 def _inputs(run: RunSoFar) -> Iterator[Alarm]:
     for place in run.places(INPUTS):
         ratio = Ill(
@@ -298,10 +329,15 @@ def _inputs(run: RunSoFar) -> Iterator[Alarm]:
             is_ill=lambda value, start: value <= min(ILL_RANK, start / RANK_FALL),
             rises=False,
         )
-        for one, signal in ((ratio, INPUTS), (rank, INPUTS_RANK)):
+        for one, signal, most, fall in (
+            (ratio, INPUTS, ILL_INPUTS, INPUTS_FALL),
+            (rank, INPUTS_RANK, ILL_RANK, RANK_FALL),
+        ):
             found = one.since(run, place)
-            if found is not None and not _recovers(run, signal, place):
-                since, value, start = found
+            if found is None or _recovers(run, signal, place, most):
+                continue
+            since, value, start = found
+            if _lasts(run, signal, place, min(most, start / fall)):
                 where = place if signal == INPUTS else f"{place} (rank)"
                 yield Alarm(
                     name="inputs collapsing",
@@ -397,7 +433,7 @@ def _same_direction(run: RunSoFar) -> Iterator[Alarm]:
         since, start = persists(holds), run.start(RATIO, place, rises=False)
         ratio = run.latest(RATIO, place)
         fell = start is not None and ratio is not None and ratio <= start / FALL
-        if since is not None and fell and not _recovers(run, RATIO, place):
+        if since is not None and fell and not _recovers(run, RATIO, place, ILL_RATIO):
             yield Alarm(
                 name="same direction",
                 where=place,
@@ -785,10 +821,10 @@ ALARMS: Mapping[str, AlarmKind] = {
             name="inputs collapsing",
             formula="ratio across inputs <= 0.2 and 0.4 of the first scans; or rank <= 0.1 of Gaussian, 1/4 of it",
             source="Chen and He 2021, Exploring simple Siamese representation learning; Garrido et al. 2023, RankMe",
-            default="0.2, factor 2.5 (rank: 0.1, factor 4), 2 of 3 scans",
+            default="0.2, factor 2.5 (rank: 0.1, factor 4), 2 of 3 scans, 10 steps without turning",
             words=_inputs_words,
             try_="Check the stop-gradient, the predictor, negatives or the variance term of the loss; lower the "
-            "learning rate of the head.",
+            "learning rate of the head. A predictor that first learns the mean of its targets passes through this.",
             judge=_inputs,
         ),
         AlarmKind(

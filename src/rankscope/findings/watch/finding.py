@@ -121,7 +121,7 @@ class WatchFinding(Finding):
         if self.ringing:
             return tuple(f"Since step {one.since}: {one.sentence}" for one in self.ringing)
         whole = f" of {self.steps:,}" if self.steps else ""
-        past = [one for one in self.rang if (one.name, one.where) not in self._now]
+        past = [one for one in self.rang if one.key not in self._now]
         if past:
             names = ", ".join(f"{one.name} at step {one.step}" for one in past[:4])
             return (f"No alarm rings at step {self.step:,}{whole}; earlier: {names}.",)
@@ -132,7 +132,7 @@ class WatchFinding(Finding):
 
     @property
     def _now(self) -> set[tuple[str, str]]:
-        return {(one.name, one.where) for one in self.ringing}
+        return {one.key for one in self.ringing}
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """The loss and the worst place of every signal that is shown, by name and stack."""

@@ -115,9 +115,9 @@ class RunLog:
 
     def judged(self) -> tuple[Alarm, ...]:
         """Judge anew; the alarms that begin now."""
-        before = {(one.name, one.where) for one in self.ringing}
+        before = {one.key for one in self.ringing}
         self.ringing = judge_run(self.run, self.ringing)
-        new = tuple(one for one in self.ringing if (one.name, one.where) not in before)
+        new = tuple(one for one in self.ringing if one.key not in before)
         self.rang += new
         return new
 
@@ -141,10 +141,11 @@ class RunLog:
 
     def tell(self, line: "LogLine") -> None:
         """What a line says of alarms, in the numbers of now."""
-        now = {(one.name, one.where): one for one in judge_run(self.run, self.ringing)}
-        kept = [one for one in self.ringing if f"{one.name}: {one.where}" not in line.ended]
+        now = {one.key: one for one in judge_run(self.run, self.ringing)}
+        ended = {one.split("/")[0] for one in line.ended}
+        kept = [one for one in self.ringing if ": ".join(one.key) not in ended]
         kept = [
-            now.get((one.name, one.where), one).model_copy(update={"cause": one.cause, "inputs": one.inputs})
+            now.get(one.key, one).model_copy(update={"cause": one.cause, "inputs": one.inputs})
             for one in (*kept, *line.began)
         ]
         order = list(ALARMS)
@@ -212,10 +213,10 @@ def _take(found: RunLog, plain: object, name: str, given: Mapping[str, float]) -
         found.tell(line)
         return
     found.judged()
-    told = {(one.name, one.where): {"cause": one.cause, "inputs": one.inputs} for one in line.began}
+    told = {one.key: {"cause": one.cause, "inputs": one.inputs} for one in line.began}
     if told:
         found.ringing, rang = (
-            tuple(one.model_copy(update=told.get((one.name, one.where), {})) for one in alarms)
+            tuple(one.model_copy(update=told.get(one.key, {})) for one in alarms)
             for alarms in (found.ringing, found.rang)
         )
         found.rang = list(rang)
