@@ -26,6 +26,15 @@ LEAST_RATIO = 0.1
 LEAST_RECOVERY = 0.25
 """Share of the fall that a remedy has to give back: the same convention that makes a share of the fall a cause."""
 
+DOUBT = 4.0
+"""What is below that limit by no more than this factor after three steps may still train."""
+
+KEPT = 0.5
+"""Share of that ratio which is left after ten steps where the fall has ended; a model that is stuck falls on."""
+
+FEW_STEPS = 3
+"""Steps of the probe."""
+
 FALL = 3.0
 """A fall by this factor is one worth telling, as in the verdict of scan."""
 
@@ -190,6 +199,12 @@ class Probe(Value):
     def stuck(self) -> bool:
         """Whether the tokens are nearly equal after the steps."""
         return self.after <= LEAST_RATIO
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ratio, not far below the limit after three steps, has ended its fall some steps later."""
+        first = self.ratios[min(FEW_STEPS, self.steps)]
+        return self.steps > FEW_STEPS and self.after > LEAST_RATIO / DOUBT and self.after >= KEPT * first
 
     @property
     def sentence(self) -> str:
@@ -475,8 +490,8 @@ class Remedy(Value):
 
     @property
     def stuck(self) -> bool:
-        """Whether three steps of training end with nearly equal tokens."""
-        return isinstance(self.probe, Probe) and self.probe.stuck
+        """Whether the first steps of training end with nearly equal tokens, and do not bring them apart again."""
+        return isinstance(self.probe, Probe) and self.probe.stuck and not self.probe.holds
 
     @property
     def why(self) -> str:
@@ -522,6 +537,8 @@ class Remedy(Value):
 
 def _after(one: Remedy) -> str:
     """The ratio after the steps of the probe, where there was one."""
+    if isinstance(one.probe, Probe) and one.probe.stuck and one.probe.holds:
+        return f"{number(one.probe.after)}, no longer falling after {one.probe.steps} steps"
     return number(one.probe.after if isinstance(one.probe, Probe) else one.ratio)
 
 
@@ -618,6 +635,8 @@ class Remedies(Value):
             if all(one.stuck for one in self.first):
                 return f"Three steps of training make tokens nearly equal with every remedy that was tried. {PROMISE}"
             told = f"After three steps of training the {UNIT_RATIO} stays above {number(LEAST_RATIO)} with "
+            if any(one.probe.stuck for one in self.first if isinstance(one.probe, Probe)):
+                told = "The first steps of training do not make tokens equal with "
             how = "run in the tree and trained"
         elif is_sound:
             told += f", above {number(LEAST_RATIO)}, so this start needs no remedy; changes that lift it: "
@@ -669,7 +688,10 @@ class Remedies(Value):
             ),
             "input left: what the skips still bring of the input, the product over all sums.",
             *(
-                ["after 3 steps: the ratio of a changed copy after three steps of training."]
+                [
+                    "after 3 steps: the ratio of a changed copy after three steps of training; after ten where three do "
+                    "not tell."
+                ]
                 if self.probed
                 else []
             ),

@@ -4,6 +4,7 @@ One set of batches serves all parts. A part that cannot be had (no tree, no loss
 and never guessed; the others go on.
 """
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from rankscope.probe.training_loss import chosen_loss
 from rankscope.results.table import Columns, Table, provenance
 from rankscope.sources import Batch, Layout, Loaded, Seen, load_drawn
 from rankscope.sources.arguments import tensors_in
+from rankscope.sources.batch import POSITIONAL
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
 from rankscope.sources.live import run_batch
@@ -242,10 +244,10 @@ def _fitting(loss: LossFn, patient: _Patient) -> LossFn:
     """
     model, batch = patient.model, patient.few[0]
     failures = list[str]()
-    for form in (_as_batch, _as_inputs):
+    for form in (_as_batch, _as_named, _as_inputs):
         try:
             with at_rest(model):
-                found: object = loss(model, form(batch))
+                found: object = loss(model, form(model, batch))
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -253,25 +255,52 @@ def _fitting(loss: LossFn, patient: _Patient) -> LossFn:
             continue
         if not isinstance(found, Tensor) or found.numel() != 1:
             raise ConfigError(
-                f"the loss returned {type(found).__name__} and not one number; return a tensor with one"
+                f"the loss returned {_described(found)} and not one number; return a tensor with one"
             )
         if not bool(found.isfinite()) and _is_finite(model, batch):
             raise ConfigError(
                 f"the loss is {float(found)} at once, although the model puts out numbers; give a loss that is a "
                 "number, or leave it out"
             )
-        return loss if form is _as_batch else lambda model, batch: loss(model, _as_inputs(batch))
+        return loss if form is _as_batch else _calling(loss, form)
     raise ConfigError(
         f"the loss failed with {failures[0]}; it is called with the model and a batch, "
         "as in model(**batch.inputs), or with what the model takes"
     )
 
 
-def _as_batch(batch: Batch) -> Batch:
+def _described(found: object) -> str:
+    if not isinstance(found, Tensor):
+        return f"{type(found).__name__}"
+    return f"a tensor of {' x '.join(map(str, found.shape)) or 'no'} numbers"
+
+
+def _calling(loss: LossFn, form: Callable[[nn.Module, Batch], Any]) -> LossFn:
+    return lambda model, batch: loss(model, form(model, batch))
+
+
+def _as_batch(_: nn.Module, batch: Batch) -> Batch:
     return batch
 
 
-def _as_inputs(batch: Batch) -> Any:
+def _as_named(model: nn.Module, batch: Batch) -> Batch:
+    """The batch with a name for the argument that was given by position, so that ``model(**batch.inputs)`` runs."""
+    if POSITIONAL not in batch.inputs:
+        return batch
+    names = [
+        name
+        for name, one in inspect.signature(model.forward).parameters.items()
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    first = next((name for name in names if name not in batch.inputs), POSITIONAL)
+
+    inputs = {name or first: value for name, value in batch.inputs.items()}
+    axes = batch.text_axes
+    renamed = None if axes is None else {name or first: axis for name, axis in axes.items()}
+    return replace(batch, inputs=inputs, text_axes=renamed, form=None)
+
+
+def _as_inputs(_: nn.Module, batch: Batch) -> Any:
     """What the model takes: the one tensor of a call, or all of them by name."""
     return next(iter(batch.inputs.values())) if len(batch.inputs) == 1 else dict(batch.inputs)
 

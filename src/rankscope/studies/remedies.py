@@ -63,7 +63,7 @@ from rankscope.probe.gradients_loss import LossFn
 from rankscope.probe.graft import Stock
 from rankscope.split.consensus import factor_near
 from rankscope.studies.blame import measured_tokens
-from rankscope.studies.probe import LR, STEPS, GraftTrainee, TreeTrainee, probed
+from rankscope.studies.probe import LONGER, LR, STEPS, GraftTrainee, TreeTrainee, probed
 from rankscope.studies.response import Change, Moves, log_ratio, moves_of, passed, predicted
 
 WINDOW = 16
@@ -655,8 +655,9 @@ def _dropped(
 
 
 def _after_probe(remedy: Remedy, probe: Probe | NotProbed) -> Remedy:
-    stuck = isinstance(probe, Probe) and probe.stuck and remedy.kind in MAP_KINDS
-    return remedy.model_copy(update={"probe": probe, "dropped": "stuck" if stuck else remedy.dropped})
+    remedy = remedy.model_copy(update={"probe": probe})
+    is_none = remedy.stuck and remedy.kind in MAP_KINDS
+    return remedy.model_copy(update={"dropped": "stuck" if is_none else remedy.dropped})
 
 
 def _is_beside(kind: Kind, causes: Sequence[str]) -> bool:
@@ -738,7 +739,7 @@ def tree_prober(
 
     def probe(network: Network) -> Probe | NotProbed:
         return probed(
-            lambda: TreeTrainee(network, x, known, keep, seed=seed), lr=lr, steps=steps, coherence=False
+            lambda: TreeTrainee(network, x, known, keep, seed=seed), lr=lr, steps=steps, longer=LONGER, coherence=False
         )
 
     return probe
@@ -750,6 +751,8 @@ def graft_prober(
     """The probe of a live model that runs the changed tree in place of its blocks, with the model's own loss."""
 
     def probe(network: Network) -> Probe | NotProbed:
-        return probed(lambda: GraftTrainee(stock, network, loss), lr=lr, steps=steps, coherence=False)
+        return probed(
+            lambda: GraftTrainee(stock, network, loss), lr=lr, steps=steps, longer=LONGER, coherence=False
+        )
 
     return probe
