@@ -211,6 +211,8 @@ def _states(names: list[str], meets: list[bool]) -> list[int] | None:
     [0, 2, 4]
     >>> _states(["embedding", "add", "layer_norm", "add", "layer_norm"], [True, False, False, False])
     [0, 4]
+    >>> _states(["add", "layer_norm", "linear", "layer_norm", "linear"], [False, True, False, True])
+    [0, 2, 4]
     """
     starts = [place for place, meets_here in enumerate(meets) if meets_here]
     if not starts:
@@ -220,7 +222,14 @@ def _states(names: list[str], meets: list[bool]) -> list[int] | None:
     if not blocks:
         return [*starts, starts[0] + _length(rest)]
     fitting = [len(block) for block in reversed(blocks) if rest[: len(block)] == block]
-    return [*starts, starts[-1] + fitting[0]] if fitting else None
+    if fitting:
+        return [*starts, starts[-1] + fitting[0]]
+    # without skips what is done before tokens meet, such as a norm, is part of the chain too, and begins the block
+    lead = blocks[-1][len(rest) :]
+    first = starts[0] - len(lead)
+    if first < 0 or any(block != rest + lead for block in blocks) or names[first + 1 : starts[0] + 1] != lead:
+        return None
+    return [*(start - len(lead) for start in starts), len(names) - 1]
 
 
 def _length(names: list[str]) -> int:

@@ -72,10 +72,10 @@ class _Event:
 def layout_by_run(model: nn.Module, batch: Batch) -> Layout | None:
     """The blocks of a model that one call of it shows; None where it shows none."""
     events = _events(model, batch)
-    chain = _best_chain(events)
-    if chain is not None:
+    chain, bare = _best_chain(events), _bare(model, events)
+    if chain is not None and not _is_in_one_entry(chain, bare):
         return Layout(family=BY_RUN, stacks=(_of_chain(model, chain, events),))
-    found = _bare(model, events) or _of_sublayers(events)
+    found = bare or _of_sublayers(events)
     return None if found is None else Layout(family=BY_RUN, stacks=(found,))
 
 
@@ -187,6 +187,12 @@ def _best_chain(events: list[_Event]) -> list[_Event] | None:
         and not _is_added(chain[0], events)
     ]
     return min(alone, key=_weight, default=None)
+
+
+def _is_in_one_entry(chain: list[_Event], bare: Stack | None) -> bool:
+    """Whether a chain is the sublayers of one of several bare entries: one that lacks the skips which others have."""
+    entries = () if bare is None or bare.calls < 2 else bare.blocks
+    return any(all(is_inside(event.path, entry) for event in chain) for entry in entries)
 
 
 def _is_added(event: _Event, events: list[_Event]) -> bool:

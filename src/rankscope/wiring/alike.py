@@ -202,6 +202,11 @@ def _first_difference(one: _Form, other: _Form) -> tuple[Node, bool]:
     """The first operation that one block has and the other has not, and whether it is the first block's own."""
     own = [node for node in one.region.order if node not in one.region.roots]
     usual = [node for node in other.region.order if node not in other.region.roots]
+    # where both run the same code, a line that this block alone runs is where it takes another way
+    known = {str(node.line) for node in usual}
+    alone = [node for node in own if node.line is not None and str(node.line) not in known]
+    if alone and type(one.piece.module) is type(other.piece.module) and not one.is_made_alone:
+        return alone[0], True
     for tag, start, _, begin, _ in SequenceMatcher(a=one.words, b=other.words, autojunk=False).get_opcodes():
         if tag in ("replace", "delete"):
             return own[start], True

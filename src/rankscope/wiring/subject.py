@@ -215,7 +215,7 @@ class Subject:
     def pieces(self) -> tuple[Piece, ...]:
         """The calls of the blocks, to be run again by themselves."""
         _ = self.base
-        return self._pieces(self._calls)
+        return self._pieces(self._calls, self.batch)
 
     def pieces_of(self, batch: Batch) -> tuple[Ran, tuple[Piece, ...]]:
         """The run on another batch, and the calls of the blocks in it."""
@@ -224,11 +224,11 @@ class Subject:
         kept = self._calls
         try:
             ran = self._run(batch, keep=True)
-            return ran, self._pieces(self._calls)
+            return ran, self._pieces(self._calls, batch)
         finally:
             self._calls = kept
 
-    def _pieces(self, calls: list[_Call]) -> tuple[Piece, ...]:
+    def _pieces(self, calls: list[_Call], batch: Batch) -> tuple[Piece, ...]:
         share = 1.0 / max(len(calls), 1)
         found = [
             Piece(
@@ -252,10 +252,10 @@ class Subject:
         ]
         for order, call in enumerate(calls):
             if call.stack.program is not None or call.stack.enters:
-                found += self._cut_out(call, order)
+                found += self._cut_out(call, order, batch)
         return tuple(found)
 
-    def _cut_out(self, call: _Call, order: int) -> list[Piece]:
+    def _cut_out(self, call: _Call, order: int, batch: Batch) -> list[Piece]:
         """Blocks for which no module stands, as parts of the operations of the module that runs them.
 
         Their states are known from a run; the operations that make them are found by their numbers.
@@ -270,7 +270,7 @@ class Subject:
         layout = Layout(family="", stacks=(call.stack,))
         try:
             with at_rest(self.model), tapped(self.model, layout, receive, texts=None):
-                run_batch(self.model, self.batch)
+                run_batch(self.model, batch)
             self.count_part(1.0)
             with at_rest(self.model):
                 taken = captured(call.module, call.args, call.kwargs)

@@ -38,6 +38,9 @@ _POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|positi
 FINE = 1e-3
 """Where numbers are coarser than this, what positions change may lie below their rounding."""
 
+FAINT = 300.0
+"""Differences of tokens that are less than so many times what counts as rounding do not tell their order."""
+
 ASYMMETRIC = 2.0
 """Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
 to be causal: those that read in both directions read as much of either, a convolution of even width one token more."""
@@ -402,7 +405,8 @@ def order(subject: Subject) -> LawResult:
         return result("order", "holds", number=gap, floor=10 * subject.clearly)
     if not positions:
         return result("order", "meant", "set function")
-    if subject.clearly > FINE:
+    # what differs between tokens is so little of what they share that its order could not be seen
+    if subject.clearly > FINE or tokens < FAINT * subject.clearly * float(before.abs().amax()):
         return result("order", "not checked", "too coarse")
     return _order_lost(subject, positions)
 
