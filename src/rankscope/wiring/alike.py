@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node, Region
-from rankscope.wiring.culprits import is_own_code
+from rankscope.wiring.culprits import is_own_code, line_run_alone
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.subject import Subject
@@ -187,13 +187,15 @@ def _odd_one(forms: list[_Form]) -> LawResult | None:
     if place in (0, len(forms) - 1) or _is_declared(one.piece.module, [form.piece.module for form in forms]):
         return result("alike", "meant", "other block", block=one.piece.place.block_of(None))
     node, is_own = _first_difference(one, other)
+    is_same = type(one.piece.module) is type(other.piece.module) and not one.is_made_alone
+    alone = line_run_alone(one.region, other.region) if is_same else None
     return result(
         "alike",
         "broken",
         "odd block",
         block=one.piece.place.block_of(None),
         site=site_of(one.piece, node.path),
-        line=(node.line or one.piece.place.line) if is_own else _line_for(one, other, node),
+        line=alone or ((node.line or one.piece.place.line) if is_own else _line_for(one, other, node)),
         what=node.kind,
     )
 
@@ -202,11 +204,6 @@ def _first_difference(one: _Form, other: _Form) -> tuple[Node, bool]:
     """The first operation that one block has and the other has not, and whether it is the first block's own."""
     own = [node for node in one.region.order if node not in one.region.roots]
     usual = [node for node in other.region.order if node not in other.region.roots]
-    # where both run the same code, a line that this block alone runs is where it takes another way
-    known = {str(node.line) for node in usual}
-    alone = [node for node in own if node.line is not None and str(node.line) not in known]
-    if alone and type(one.piece.module) is type(other.piece.module) and not one.is_made_alone:
-        return alone[0], True
     for tag, start, _, begin, _ in SequenceMatcher(a=one.words, b=other.words, autojunk=False).get_opcodes():
         if tag in ("replace", "delete"):
             return own[start], True

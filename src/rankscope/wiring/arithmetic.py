@@ -64,11 +64,32 @@ def deterministic(subject: Subject) -> LawResult:
             )
     for output, again in zip(base.outputs, ran.outputs, strict=False):
         if _differ(output, again, subject.clearly):
+            for piece in subject.pieces:
+                node = _random_between(piece)
+                if node is not None:
+                    return result(
+                        "deterministic",
+                        "broken",
+                        "random",
+                        block=piece.place.number,
+                        site=node.path,
+                        line=node_line(piece, node),
+                        number=_gap(output, again),
+                        floor=subject.clearly,
+                    )
             line, site = _random_outside(subject)
             return result(
                 "deterministic", "broken", "random", site=site, line=line, number=_gap(output, again)
             )
     return result("deterministic", "holds", number=0.0, floor=subject.clearly)
+
+
+def _random_between(piece: Piece) -> Node | None:
+    """The first operation that draws random numbers, of a block for which no module stands."""
+    if piece.shared is None:
+        return None
+    taken, start, end = piece.shared
+    return next((node for node in taken.graph.random() if start.id < node.id <= end.id), None)
 
 
 def _differ(before: Tensor, after: Tensor | None, clearly: float) -> bool:

@@ -28,6 +28,9 @@ def clones(subject: Subject) -> LawResult:
     part = _shared_part(subject)
     if part is not None:
         return part
+    parts = _equal_parts(subject)
+    if parts is not None:
+        return parts
     found = [one for stack in subject.stacks for one in [_equal_blocks(subject, stack)] if one is not None]
     broken = next((one for one in found if one.state == "broken"), None)
     if broken is not None:
@@ -36,7 +39,7 @@ def clones(subject: Subject) -> LawResult:
         return found[0]
     if any(stack.calls > len(stack.blocks) and stack.program is None for stack in subject.stacks):
         return result("clones", "meant", "shared layers")
-    if not any(len(stack.blocks) > 1 for stack in subject.stacks):
+    if not any(len(stack.blocks) > 1 for stack in subject.stacks) and not _parts_of_blocks(subject):
         return result("clones", "not checked", "one block")
     return result("clones", "holds")
 
@@ -158,13 +161,14 @@ def _is_one_memory(first: nn.Module, second: nn.Module) -> bool:
 def _listed_again(subject: Subject) -> LawResult | None:
     """One block that stands in a list several times, in a model that does not speak of sharing."""
     blocks = {id(subject.model.get_submodule(path)) for stack in subject.stacks for path in stack.blocks}
+    parts = _parts_of_blocks(subject)
     for path, holder in subject.model.named_modules():
         if not isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
         entries = _entries(holder)
         seen: dict[int, int] = {}
         for place, (name, one) in enumerate(entries):
-            if id(one) not in blocks or not _matrices(one):
+            if (id(one) not in blocks and path not in parts) or not _matrices(one):
                 continue
             if id(one) in seen:
                 owner = subject.model.get_submodule(path.rpartition(".")[0]) if path else holder
@@ -181,6 +185,35 @@ def _listed_again(subject: Subject) -> LawResult | None:
                     number=float(sum(part is one for _, part in entries) - 1),
                 )
             seen[id(one)] = place
+    return None
+
+
+def _parts_of_blocks(subject: Subject) -> dict[str, list[nn.Module]]:
+    """Lists with as many modules as there are blocks, where no module stands for a block: each holds a part of one."""
+    many = {stack.calls for stack in subject.stacks if stack.program is not None}
+    return {
+        path: [one for _, one in _entries(holder)]
+        for path, holder in subject.model.named_modules()
+        if isinstance(holder, nn.ModuleList) and len(_entries(holder)) in many and is_own_code(subject.model)
+    }
+
+
+def _equal_parts(subject: Subject) -> LawResult | None:
+    """Equal weights in two entries of such a list."""
+    for path, modules in _parts_of_blocks(subject).items():
+        for place, one in enumerate(modules):
+            before = next((at for at, other in enumerate(modules[:place]) if _are_equal(other, one)), None)
+            if before is not None and not _is_one_memory(modules[before], one):
+                return result(
+                    "clones",
+                    "broken",
+                    "equal layers",
+                    block=place + 1,
+                    site=f"{path}.{place}",
+                    line=declared_line(subject.model, path),
+                    what=str(before + 1),
+                    number=float(_copies(modules)),
+                )
     return None
 
 

@@ -3,9 +3,10 @@
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import FunctionType
 
@@ -229,6 +230,14 @@ def is_lower(value: Tensor, tokens: int) -> bool:
     return any(torch.equal(one, below) for one in reads)
 
 
+def line_run_alone(own: Region, other: Region) -> Line | None:
+    """The first line that one block runs and another, of the same code, does not: where it takes another way."""
+    known = {str(node.line) for node in other.order}
+    return next(
+        (node.line for node in own.order if node.line is not None and str(node.line) not in known), None
+    )
+
+
 # lines that declare
 
 
@@ -242,7 +251,7 @@ def declared_line(model: nn.Module, path: str) -> Line | None:
         owner = _resolved(model, parts[: end - 1])
         if owner is None:
             continue
-        line = _assigned(type(owner), parts[end - 1])
+        line = _assigned(type(owner), parts[end - 1], parts[end:])
         if line is not None:
             return line
     return None
@@ -288,16 +297,40 @@ def _parsed(file: str, text: str) -> ast.Module | None:
         return None
 
 
-def _assigned(kind: type, name: str) -> Line | None:
+def _assigned(kind: type, name: str, inner: Sequence[str] = ()) -> Line | None:
     for base in kind.__mro__:
         source = None if base in (nn.Module, object) else source_of(base)
         if source is None or is_library(source.file):
             continue
         for node in ast.walk(source.tree):
             if _assigns(node, name):
-                place = node.lineno  # type: ignore[attr-defined]  # statements and calls have one
+                part = _entry(getattr(node, "value", None), inner)
+                place = node.lineno if part is None else part.lineno  # type: ignore[attr-defined]  # has one
                 return Line(source.file, place, source.lines[place - 1].strip())
     return None
+
+
+def _entry(made: ast.expr | None, inner: Sequence[str]) -> ast.expr | None:
+    """What is written out as an entry of a list of modules, by its number; None where it is not."""
+    found: ast.expr | None = None
+    for name in inner:
+        entries = _entries(found or made)
+        if not name.isdecimal() or int(name) >= len(entries):
+            break
+        found = entries[int(name)]
+    return found
+
+
+def _entries(made: ast.expr | None) -> list[ast.expr]:
+    """The entries of a list of modules that are calls, up to the first that is none."""
+    if not isinstance(made, ast.Call):
+        return []
+    called = made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
+    listed = made.args[0] if made.args else None
+    entries = made.args if called == "Sequential" else []
+    if called == "ModuleList" and isinstance(listed, ast.List | ast.Tuple):
+        entries = listed.elts
+    return list(takewhile(lambda one: isinstance(one, ast.Call), entries))
 
 
 def _assigns(node: ast.AST, name: str) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line
 from rankscope.sources.operations.lines import is_library
-from rankscope.wiring.culprits import declared_line, is_own_code, source_of
+from rankscope.wiring.culprits import declared_line, is_own_code, line_run_alone, source_of
 from rankscope.wiring.law import law, result
 from rankscope.wiring.losses import loss_of
 from rankscope.wiring.piece import Piece
@@ -211,9 +211,19 @@ def _left_out(subject: Subject, slopes: Slopes, name: str) -> _Place | None:
         return cut
     piece = _piece_of(subject, name)
     line = None if piece is None else _line_of_use(piece, name, or_call=False)
+    if line is None and piece is not None:
+        line = _other_way(piece, _piece_of(subject, having[0]))
     for other in having if line is None else ():
         line = line or _line_elsewhere(subject, slopes, name, other)
     return _Place(block, owner, line or declared_line(model, name))
+
+
+def _other_way(piece: Piece, other: Piece | None) -> Line | None:
+    """The line at which a block leaves the way that another one goes, in the same code."""
+    is_same = other is not None and type(piece.module) is type(other.module) and piece.module is not other.module
+    if not is_same or "forward" in vars(piece.module) or piece.region is None or other.region is None:
+        return None
+    return line_run_alone(piece.region, other.region)
 
 
 def _line_elsewhere(subject: Subject, slopes: Slopes, name: str, other: str) -> Line | None:

@@ -117,6 +117,28 @@ def _holds(subject: Subject) -> LawResult:
 
 def first_outside(subject: Subject, axis: int) -> Node | None:
     """The first operation of the whole model that two texts move."""
+    for node, before, one, two in _moved_by_texts(subject, axis):
+        both = differs_exactly(before, one) & differs_exactly(before, two)
+        if before.is_floating_point() and bool(both.any()):
+            return node
+    return None
+
+
+def last_moved(subject: Subject, axis: int, place: int) -> Node | None:
+    """The operation that is the first to leave out what a text, of the first two, has moved so far."""
+    known = [
+        (node, bool(differs_exactly(before, moved[place]).any()))
+        for node, before, *moved in _moved_by_texts(subject, axis)
+    ]
+    last = max((number for number, (_, is_moved) in enumerate(known) if is_moved), default=None)
+    if last is None:
+        return None
+    kept = known[last][0]
+    return next((node for node, _ in known[last + 1 :] if kept in node.inputs()), kept)
+
+
+def _moved_by_texts(subject: Subject, axis: int) -> list[tuple[Node, Tensor, Tensor, Tensor]]:
+    """The operations of the whole model with their values: as it is, and with the first and the second text moved."""
     inputs = subject.batch.inputs
     args, kwargs = subject.batch.arguments()
     leaves, _ = tree_flatten_with_path((args, kwargs))
@@ -130,10 +152,10 @@ def first_outside(subject: Subject, axis: int) -> Node | None:
         roots = {name: graph.inputs[leaf] for name, leaf in names.items() if leaf in graph.inputs}
         outputs = [one for one in graph.outputs if one.value.is_floating_point()]
         if not roots or not outputs:
-            return None
+            return []
+        region = Region(graph, tuple(roots.values()), outputs[0])
         values = []
         for place in (None, 0, 1):
-            region = Region(graph, tuple(roots.values()), outputs[0])
             given = {
                 node: node.value if place is None else other_slice(node.value, axis, place)
                 for node in roots.values()
@@ -141,16 +163,11 @@ def first_outside(subject: Subject, axis: int) -> Node | None:
             with left_as_found():
                 torch.manual_seed(0)
                 values.append(region.replays(tuple(region.order), given))
-        for node in region.order:
-            before, one, two = (value[node] for value in values)
-            if before.is_floating_point() and bool(
-                (differs_exactly(before, one) & differs_exactly(before, two)).any()
-            ):
-                return node
+        return [(node, values[0][node], values[1][node], values[2][node]) for node in region.order]
     except Exception as error:
         if is_out_of_memory(error):
             raise
-    return None
+    return []
 
 
 def block_of_node(subject: Subject, node: Node) -> int | None:

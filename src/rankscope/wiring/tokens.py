@@ -25,8 +25,8 @@ from rankscope.wiring.law import law, result
 from rankscope.wiring.losses import loss_of
 from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.slopes import slopes_of
-from rankscope.wiring.subject import Subject, differs
-from rankscope.wiring.texts import site_of
+from rankscope.wiring.subject import Ran, Subject, differs
+from rankscope.wiring.texts import last_moved, site_of
 
 _CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead|autoregressive", re.IGNORECASE)
 _LM = re.compile(r"LM(?![a-z])")
@@ -454,7 +454,7 @@ def reach(subject: Subject) -> LawResult:
     """Heads by what their maps move in the block; tokens and channels by what they move in the output."""
     if not subject.base.is_finite:
         return result("reach", "not checked", "output not finite")
-    heads = _dead_head(subject)
+    heads = _dead_head(subject) or _unread_text(subject)
     if heads is not None:
         return heads
     slopes = slopes_of(subject)
@@ -485,6 +485,33 @@ def reach(subject: Subject) -> LawResult:
                     number=float(len(dead)),
                 )
     return result("reach", "holds")
+
+
+def _unread_text(subject: Subject) -> LawResult | None:
+    """A text whose tokens change nothing of what is returned, where those of the first one do."""
+    if subject.texts < 2 or not subject.base.outputs or not is_own_code(subject.model):
+        return None
+    axis = subject.input_axis if subject.token_inputs else 0
+    first, second = (subject.with_moved_slice(axis, place) for place in (0, 1))
+    if first is None or second is None or not _is_moved(subject, first) or _is_moved(subject, second):
+        return None
+    if all(torch.equal(one, second.roots[name]) for name, one in subject.base.roots.items()):
+        return None  # it never enters the blocks: another place of a memory, say
+    node = last_moved(subject, axis, 1)
+    return result(
+        "reach",
+        "broken",
+        "text unread",
+        site=None if node is None else node.path,
+        line=None if node is None else node.line,
+        what="text 2",
+        number=1.0,
+    )
+
+
+def _is_moved(subject: Subject, ran: Ran) -> bool:
+    pairs = zip(subject.base.outputs, ran.outputs, strict=False)
+    return any(one.shape != two.shape or not torch.equal(one, two) for one, two in pairs)
 
 
 def _has_window(subject: Subject, stack: str) -> bool:
