@@ -42,7 +42,7 @@ from rankscope.findings.mechanism import RATIO_WORDS, Mechanism
 from rankscope.findings.remedies import Remedies, recipe_sections
 from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Subject, variant_name
 from rankscope.findings.suggest import Suggestions
-from rankscope.findings.verdict import STEPS, Thresholds
+from rankscope.findings.verdict import Thresholds, rule_words
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -356,34 +356,31 @@ class Fate(Value):
         said = f"its {ratio} is {_size(self.log10_value)} at layer {self.layer}"
         if self.texts > 1:
             said += f" (geometric mean over {self.texts} texts)"
-        some_ = "" if self.all_texts or self.texts == 1 else " in some texts"
+        some_ = "" if self.texts == 1 else " in at least one text"
         if self.no_number_from is not None:
             said += f"; from layer {self.no_number_from} on there is no number (overflow or 0/0){some_}"
         elif self.floor_from is not None:
-            said += f"; from layer {self.floor_from} on it cannot be told from rounding{some_}"
+            said += f"; from layer {self.floor_from} on rounding hides it{some_}"
             if self.at_most and self.verdict == "collapsing":
-                said += f"; at the last layer rounding alone could produce a ratio of up to {number(self.at_most, 2)}"
+                said += f", and the rule (below) reads {number(self.at_most, 2)} at the last layer"
         return said
 
     @property
     def _course(self) -> list[str]:
-        """How the curve got to the last number that is resolved: its factor, where it leads, a dip."""
+        """How the curve got to the last number that is resolved: its pace, where it leads, a dip.
+
+        The factor of a whole fall is not said: falls of different networks are over different layers, so that their
+        factors cannot be compared.
+        """
         said = []
-        if self.verdict == "collapsing" and self.log10_rate is not None and self.starts is not None:
-            less = " or less" if self.rate_is_bound else ""
-            until = " on" if self.rate_is_bound else f" to layer {self.layer}"
+        if self.verdict == "not collapsing" and self.log10_pace is not None:
             said.append(
-                f"from layer {self.starts - 1}{until} a layer multiplies it by {_factor(self.log10_rate)}{less} "
-                "(geometric mean over these layers)"
-            )
-        elif self.verdict == "not collapsing" and self.log10_pace is not None:
-            said.append(
-                f"each of its last layers lowers it, and multiplies it by {_factor(self.log10_pace)} on average"
+                f"each of its last blocks lowers it, multiplying it by {_factor(self.log10_pace)} on average"
             )
         if self.leads_to is not None and not self.has_arrived:
             to = _size(self.leads_to.log10_value)
             said.append(
-                f"at the pace of its last layers a deeper network would reach {to} at layer "
+                f"at the pace of its last blocks a deeper network would reach {to} at layer "
                 f"{self.leads_to.layer}"
             )
         if self.dip is not None:
@@ -624,13 +621,9 @@ class AblateFinding(Finding):
             few = f"{number(limits.collapsed)} or less"
             said.append(f"Residual ratio: {meaning}")
             said.append(
-                f"Collapse: (1) at the last layer the ratio is at most 1/{number(limits.fall)} of its value at some "
-                f"earlier layer, and (2) at the last layer it is {few}, or it fell in each of the last {STEPS} layers "
-                f"so fast that a network twice as deep would end at {few}, if each further layer multiplied it by the "
-                f"same factor as these did on average.{self._unresolved} scan has a rule of the same form, with a "
-                "larger limit, for tokens scaled to length one and the Frobenius norm (root of the sum of squares). "
-                "The verdicts of scan and ablate may differ where a few tokens or channels are far larger than the "
-                "rest."
+                f"Collapse: {rule_words(limits, 'the ratio', few)}{self._unresolved} The verdict of scan may differ: "
+                "it scales tokens to length one, leaves out far larger tokens and channels, takes the Frobenius norm "
+                f"(root of the sum of squares), and has {self._in_scan} for the first {number(limits.collapsed)}."
             )
         if self.blame is not None and self.definition != "residual_ratio[frobenius,mean]":
             said.append("The effect of each part is that on the residual ratio in the Frobenius norm.")
@@ -646,10 +639,17 @@ class AblateFinding(Finding):
         """What the rule reads where rounding hides the last layer, as a sentence; empty where it hides none."""
         if not any(one.at_most is not None for one in self.cuts):
             return ""
+        where = "In texts where" if self.subject.texts * self.subject.seeds > 1 else "Where"
         return (
-            " If rounding hides the ratio of the last layer, the rule uses the rounding floor (what rounding alone "
-            "could produce) in its place, because the true ratio is not larger."
+            f" {where} rounding hides the ratio of the last layer, the rule reads the rounding floor, what rounding "
+            "alone could produce."
         )
+
+    @property
+    def _in_scan(self) -> str:
+        """The limit of a scan where ablations have ``collapsed``."""
+        limits = Thresholds()
+        return f"{number(math.sqrt(1 - limits.offset_cosine))} (less in short texts)"
 
     @property
     def _norms(self) -> str:
@@ -679,7 +679,10 @@ class AblateFinding(Finding):
             said.append(f"Numbers are {means if is_mixed else f'geometric means over all {over}'}.")
         if any(cell.endswith("*") for cell in cells):
             said.append(f"*: {'in at least one text, ' if several else ''}{ROUNDING_ALONE}.")
-        said.append("In the brackets of a measure, 'mean' says that the mean token is subtracted.")
+        said.append(
+            "After a colon: the name of the measure, for --measures; 'mean' in its brackets: the mean token is "
+            "subtracted."
+        )
         if NOTHING in cells:
             said.append("-: no number (0/0 or overflow).")
         return " ".join(said)
@@ -723,7 +726,7 @@ class AblateFinding(Finding):
             "verdict",
             "residual ratio",
             "at layer",
-            "mean factor per layer",
+            "mean factor per layer of its fall",
         )
         kinds: dict[str, Literal["name", "words"]] = {"variant": "name", "mask": "name", "verdict": "words"}
         rows = [

@@ -280,11 +280,11 @@ INSTEAD = {
     "the two may cancel",
     "attention has a skip around it": "attention has no skip around it, so it may make different tokens equal",
     "MLP keeps tokens apart": "the MLP with its skip may map two different tokens to the same one",
-    "norm keeps tokens apart": "the bounds leave it possible that tokens differ only in what normalisation removes, "
-    "such as their length",
+    "norm keeps tokens apart": "as far as bounds tell, tokens may differ only in what normalisation removes, such as "
+    "their length, so that it makes them equal",
     "norm weights away from zero": "a weight of a normalisation may be zero, which removes a channel",
-    "arithmetic fine enough": "bounds use attention maps and norm scales seen in this run; rounding, at its worst and "
-    "added up over layers, may have changed them too much",
+    "arithmetic fine enough": "rounding, at its worst and added up over layers, may have moved tokens so far that "
+    "attention maps and norm scales are unknown",
     "the block contracts": "the parts of the block may enlarge the residual so much that the size of the state is the "
     "smaller bound",
     "upper bound below the size of the state": "the bound that follows from the blocks before is no smaller than the "
@@ -316,12 +316,12 @@ INSTEAD = {
 """What is the case where an assumption does not hold, by its name."""
 
 WITH_NUMBERS = {
-    "attention weaker than its skip": "the residual of what attention adds may be up to {found} times the residual of "
-    "its input (Frobenius norm), and the skip carries {limit} times that residual; so the two may cancel, and a lower "
-    "bound needs the first factor to be the smaller one",
-    "branch weaker than its skip": "the residual of what a branch adds may be up to {found} times the residual of its "
-    "input (Frobenius norm), and the skip carries {limit} times that residual; so the two may cancel, and a lower "
-    "bound needs the first factor to be the smaller one",
+    "attention weaker than its skip": "what attention adds may have up to {found} times the residual of its input "
+    "(Frobenius norm), and what the skip carries has at least {limit} times that of the input; the two may cancel, "
+    "unless the first factor is the smaller one",
+    "branch weaker than its skip": "what a branch adds may have up to {found} times the residual of its input "
+    "(Frobenius norm), and what the skip carries has at least {limit} times that of the input; the two may cancel, "
+    "unless the first factor is the smaller one",
     "the block contracts": "all parts together may multiply the residual by up to {found} (Frobenius norm), and what "
     "follows from this is larger than the size of the state (explained below)",
     "upper bound below the size of the state": "the bound that follows from the blocks before is {found} times the "
@@ -517,16 +517,16 @@ class Standing(Value):
         return self.lower_until == self.layers and self.lower != -math.inf
 
     @property
-    def ends(self) -> dict[str, tuple[int, str]]:
+    def ends(self) -> dict[str, tuple[int, Failed | None]]:
         """Which side is not proven to the last layer: the layer where it ends, and what failed after that.
 
         That an upper bound is missing is said only where nothing else is proven either.
         """
         if self.upper == -math.inf or self.lower_until == self.layers:
             return {}
-        found = {"lower bound": (self.lower_until, _because(self.why_lower, self.lower_until + 1))}
+        found = {"lower bound": (self.lower_until, self.why_lower)}
         if self.proven_until < self.layers:
-            found["useful upper bound"] = (self.upper_until, _because(self.why_upper, self.upper_until + 1))
+            found["useful upper bound"] = (self.upper_until, self.why_upper)
         return found
 
 
@@ -684,7 +684,7 @@ class CertifyFinding(Finding):
     @property
     def words(self) -> tuple[str, ...]:
         """What is proven of every text, how far, and what failed after that."""
-        return sentences(list(self.standings.values()))
+        return sentences(list(self.standings.values()), several=self._several)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -693,7 +693,7 @@ class CertifyFinding(Finding):
         said += [one.words for one in self.apart]
         if self.left_out:
             said.append(
-                f"The measures below include all tokens that attention reads. Among them, over all texts together, "
+                "The measures below are over all tokens that attention reads. Among these, over all texts together, "
                 f"are {count(self.left_out, 'special token')} that scan and ablate leave out, so do not compare these "
                 "numbers with those of scan and ablate."
             )
@@ -793,12 +793,11 @@ class CertifyFinding(Finding):
         used = (lower | upper) - {None}
         if used:
             columns = [name for name, found in (("lower by", lower), ("upper by", upper)) if found - {None}]
-            said.append(f"{', '.join(columns)}: how the bound was found.")
+            said.append(f"{', '.join(columns)}: what gives the bound.")
             said += [f"{name}: {meaning}." for name, meaning in METHODS.items() if name in used]
         if len(self.standings) > 1:
             said.append(
-                "Each table bounds a different measure of how far apart tokens are. The option 'definitions' chooses "
-                "the measures."
+                "Each table bounds a different measure of how far apart tokens are; --definitions chooses them."
             )
         return said
 
@@ -819,12 +818,11 @@ class CertifyFinding(Finding):
         return [
             *said,
             "lower, upper: what is bounded would lie between these two if the network, with these weights, ran on "
-            f"{texts} in exact arithmetic. They are found block by block, from the weights and from what was seen on "
-            f"{texts}: attention maps, norm scales (what normalisation divides each token by) and MLP slopes "
-            "(derivatives of the activation).",
-            "Size of the state: the largest value of what is bounded for any tokens whose norms (as vectors) are as "
-            "measured, whatever their directions. An allowance for the worst case of rounding is added, which may be "
-            "most of it in deep layers.",
+            f"{texts} in exact arithmetic. They follow from the weights and from what was seen on {texts}, with the "
+            "worst case of its rounding allowed for: attention maps, norm scales (what normalisation divides each "
+            "token by), MLP slopes (how steep activations are between the values seen) and sizes of tokens.",
+            "Size of the state: an upper bound from the sizes of a layer's tokens alone, wherever they point. It "
+            "includes the worst case of rounding, which may be most of it in later layers.",
             "A lower bound is useful if it is above zero, an upper bound if it is below the size of the state.",
         ]
 
@@ -835,11 +833,11 @@ class CertifyFinding(Finding):
         if "lower" in sides:
             said += " Lower bounds reach more layers where attention and MLPs add little to what their skips carry."
         if "upper" in sides and self.subject.variant != "san":
-            said += " Upper bounds reach more layers of attention alone (--variant san)."
+            said += " Attention alone (--variant san) has useful upper bounds of more layers."
         named = any(one.of != OURS for line in self.bounds for one in line.lacking)
         theorems = (
             " A theorem of a paper gives no bound if one of its assumptions fails: the table then says what breaks the "
-            "assumption. 'rankscope list theorems' states these theorems by their names."
+            "assumption. 'rankscope list theorems' prints these theorems."
         )
         papers = [f" {one.words}." for one in dict.fromkeys(self.printed.values())]
         return said + theorems * named + "".join(papers) * named
@@ -932,36 +930,35 @@ OURS = "certificate"
 """Whose assumptions are not those of a paper."""
 
 
-def sentences(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """What is proven of the whole network in each definition, then where it ends and why."""
+def sentences(standings: Sequence[Standing], *, several: bool = False) -> tuple[str, ...]:
+    """What is proven of the whole network in each definition, then where it ends and why; of several texts or one."""
     said = [words for one in standings for words in one.at_last]
     said += [words for one in standings for words in one.on_the_way]
     if not said:
-        said.append(
-            "No useful bound of any layer after layer 0, which is what enters the first block, follows from what the "
-            "attention, MLP, normalisation and skip of each block can do."
-        )
+        said.append("No useful bound was found after layer 0, which is what enters the first block.")
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         for what, (layer, why) in one.ends.items():
-            ends.setdefault((what, layer, why), []).append(NAMES[one.definition])
-    for (what, layer, why), names in ends.items():
+            because = _because(why, layer + 1, several=several)
+            ends.setdefault((what, layer, because), []).append(NAMES[one.definition])
+    for (what, layer, because), names in ends.items():
         of = "" if len(names) == len(standings) else f" for the {' and the '.join(names)}"
-        said.append(f"No {what}{of} was found after layer {layer}{why}.")
+        said.append(f"No {what}{of} was found after layer {layer}{because}.")
     known = min((one.enclosed_until for one in standings), default=0)
     if known and ends:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"
+        texts = " of every text" if several else ""
         said.append(
-            f"A second proof, only about the rounding errors of this run, shows that {where} the column measured is "
-            f"within {CLOSE:.0%} of its value without rounding. The columns lower and upper do not use it: they are "
-            "computed from limits on what the attention, MLP, normalisation and skip of each block can do, or from the "
-            "norms of tokens (size of the state)."
+            f"Rounding in this run is bounded too: {where} the values measured{texts} are within {CLOSE:.0%} of those "
+            "without rounding. The columns lower and upper do not rest on these values."
         )
     return tuple(said)
 
 
-def _because(why: Failed | None, block: int) -> str:
-    return "" if why is None else f": in block {block}, {why.fact}"
+def _because(why: Failed | None, block: int, *, several: bool) -> str:
+    """What failed, with the numbers of one of the texts."""
+    where = f"block {block}, in one text" if several else f"block {block}"
+    return "" if why is None else f": in {where}, {why.fact}"
 
 
 def _times(log: float | None, toward: int) -> str:

@@ -142,14 +142,16 @@ class TokensRead(Value):
         """Which tokens are measured, in words without a full stop.
 
         >>> TokensRead(read="texts", cut_to=128).rule
-        'padding and special tokens (such as [CLS]) are neither measured nor counted; texts are cut to 128 tokens'
+        'not measured or counted: padding, and special tokens such as [CLS], which attention does read; texts are cut \
+to 128 tokens, special ones included'
         """
         said = ["random tokens, as the model has no tokenizer"] if self.no_tokenizer else []
         match self.read:
             case "texts":
-                both = "padding and special tokens (such as [CLS]) are neither measured nor counted"
+                both = "not measured or counted: padding, and special tokens such as [CLS], which attention does read"
+                cut = f"texts are cut to {self.cut_to} tokens, special ones included"
                 said.append("padding is not measured" if self.special_measured else both)
-                said += [] if self.cut_to is None else [f"texts are cut to {self.cut_to} tokens"]
+                said += [] if self.cut_to is None else [cut]
             case "ready inputs":
                 known = self.text_axes is not None and self.text_axes.inputs
                 where = self.text_axes.words if self.text_axes is not None and known else _FIRST_AXIS

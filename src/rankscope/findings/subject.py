@@ -73,8 +73,8 @@ class ProofValue(Value, title="Proof"):
         """What was compared with the model, without a full stop."""
         fine = f" (finer differences do not show in {self.dtype})" if self.coarse else ""
         near = (
-            "what is run is a copy of the model, built of parts with the same weights; its {} differ from the model's "
-            "by at most {} of their length"
+            "what is run is a copy of the model that rankscope builds with the same weights; on the first batch its {} "
+            "differ from the model's by at most {} of their length"
         )
         if self.whole:
             return (

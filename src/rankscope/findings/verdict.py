@@ -49,11 +49,14 @@ NAMES: tuple[Name, ...] = get_args(Name)
 RATIO = "unit residual ratio"
 """What ``UNIT`` is called in sentences: the residual ratio after every token is scaled to length one."""
 
-EQUAL = "0: all tokens equal"
+EQUAL = "0: all tokens point the same way"
 """The scale of that ratio."""
 
 STEPS = 3
-"""The pace at the end of a curve of ratios is taken over so many of its last layers."""
+"""The pace at the end of a curve of ratios is taken over so many of its last blocks."""
+
+STILL = 0.97
+"""A step that keeps more of the ratio than this is not a fall: the random pre-norm network keeps .98 at layer 8."""
 
 SHARED_DIRECTION = ("cone", "shared mean")
 """Verdicts of tokens that share a direction; they may come closer with every layer and collapse later."""
@@ -131,6 +134,17 @@ class Thresholds(Config):
     )
     coverage: float = Field(
         default=0.2, gt=0, le=1, description="share of layers a confounder must hold to name the whole stack"
+    )
+
+
+def rule_words(limits: Thresholds, ratio: str, low: str) -> str:
+    """The rule for the word collapse, which scans and ablations share; ``low`` is where tokens count as equal."""
+    few = f"{number(limits.collapsed)} or less"
+    return (
+        f"(1) at the last layer {ratio} is at most 1/{number(limits.fall)} of its value at some earlier layer, and (2) "
+        f"at the last layer it is {low}, or it fell by at least {1 - STILL:.0%} in each of the last {STEPS} blocks, so "
+        f"fast that a network twice as deep would end at {few} if each further block multiplied it by the same factor "
+        "as these did on average."
     )
 
 

@@ -205,11 +205,11 @@ class CertifiedLayer:
 
     @property
     def is_close(self) -> bool:
-        """Whether running the network encloses its residual, and what was measured of it, within a small factor."""
+        """Whether running the network encloses its residual so closely that all of it is near what was measured."""
         low, high, width = self.enclosed_lower, self.enclosed_upper, math.log1p(CLOSE)
         if low is None or high is None or not self.resolved:
             return False
-        return high - low <= width and low - width <= self.measured <= high + width
+        return high - low <= width and high - width <= self.measured <= low + width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rankscope.findings.verdict import STEPS, Thresholds
+from rankscope.findings.verdict import STEPS, STILL, Thresholds
 
 COLLAPSING, COLLAPSED, UNDECIDED = "collapsing", "collapsed", "undecided"
 NOT_COLLAPSING, NO_STATES = "not collapsing", "no numbers"
 
 EQUAL = (COLLAPSING, COLLAPSED)
 """Verdicts that say that tokens become or are equal."""
-
-STILL = math.log10(0.97)
-"""A step that keeps more of the ratio than this is not a fall: the random pre-norm network keeps .98 at layer 8."""
 
 TOP = math.log10(0.9)
 """A fall starts after the last layer that is within a tenth of the largest ratio."""
@@ -191,7 +188,7 @@ def _leads(points: Sequence[RatioPoint]) -> dict[str, Any]:
         (after - before) / (second.layer - first.layer)
         for (before, after), (first, second) in zip(pairwise(logs), pairwise(end), strict=True)
     ]
-    if max(falls) > STILL or not all(map(math.isfinite, falls)):
+    if max(falls) > math.log10(STILL) or not all(map(math.isfinite, falls)):
         return {}
     pace, depth = sum(falls) / len(falls), points[-1].layer - points[0].layer
     return {

@@ -55,10 +55,14 @@ def test_the_page_says_what_was_cut_and_found(folder):
         "stored weights, computed in float32",
         "no attention mask: every token reads all tokens; normalisation: LayerNorm",
     ]
-    assert re.fullmatch(r"what is run is a copy of the model, .* by at most \de-\d of their length", lines[3])
+    assert re.fullmatch(
+        r"what is run is a copy of the model .* on the first batch .* by at most \de-\d of their length",
+        lines[3],
+    )
     assert lines[4:7] == [
         "2 texts of 4.5 tokens on average",
-        "padding and special tokens (such as [CLS]) are neither measured nor counted; texts are cut to 40 tokens",
+        "not measured or counted: padding, and special tokens such as [CLS], which attention does read; texts are cut "
+        "to 40 tokens, special ones included",
         "",
     ]
     first = 7

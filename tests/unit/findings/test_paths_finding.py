@@ -22,7 +22,7 @@ def test_the_conclusion_names_the_lengths_that_carry_the_output() -> None:
     found = made([3, 3, 3], spectrum=lengths([0.6, 0.35, 0.04, 0.01], [1, 9, 27, 27]))
     assert found.words[0] == (
         "Paths through no head carry the largest share of the output's residual: 60% (1 of 64 paths from the input). "
-        "Paths through at most one head carry 95% (10 of 64 paths)."
+        "Paths through at most one head carry 95% (10 of 64 paths from the input)."
     )
     assert found.tone == "good"
 
@@ -74,7 +74,7 @@ def test_a_share_of_the_strongest_path_that_is_rounding_is_not_said() -> None:
     search = searched()
     real = made([2, 2], top=(best, other), search=search)
     noise = made([2, 2], top=(best.model_copy(update={"share_floor": 1.0}), other), search=search)
-    end = "The list of the 2 strongest is proven complete"
+    end = "The list of 2 paths below is proven complete"
     assert f"goes through L2 h1 and carries 10% of the output's residual. {end}" in real.words[-1]
     assert f"goes through L2 h1. {end}" in noise.words[-1]
 
@@ -87,8 +87,8 @@ def test_a_share_of_the_strongest_path_that_is_rounding_is_not_said() -> None:
             {"exact": False, "gap": 0.5, "waiting": 3, "seconds_more": 1.2},
             "at most 1.5 times the norm of the last one",
         ),
-        ({"exact": False, "gap": 1e6, "tells": False}, "nothing is proven about other paths"),
-        ({"exact": False, "gap": None, "tells": False}, "nothing is proven about other paths"),
+        ({"exact": False, "gap": 1e6, "tells": False}, "paths that it missed may have a larger norm"),
+        ({"exact": False, "gap": None, "tells": False}, "paths that it missed may have a larger norm"),
         (
             {"exact": False, "gap": None, "ranked": 1},
             "norms from place 2 on are rounding, which has no order",
@@ -100,7 +100,7 @@ def test_how_sure_a_list_is(search: dict[str, Any], words: str) -> None:
     found = searched(**search)
     assert words in found.sure(2)
     assert ("proven complete" in found.sure(2)) == (found.exact or "not proven complete" in found.sure(2))
-    assert "needs at least 5 seconds" in found.more if found.waiting else not found.more
+    assert "takes about 5 seconds or more" in found.more if found.waiting else not found.more
 
 
 def test_a_small_share_is_not_most_of_a_large_rest() -> None:
@@ -112,9 +112,9 @@ def test_a_small_share_is_not_most_of_a_large_rest() -> None:
     assert found.share == pytest.approx(-1.25)
     assert found.largest == v.Largest(source="value bias", layer=1, share=-0.095)
     assert not found.is_most
-    assert found.words == (
+    assert found.words("biases") == (
         "Paths that start at the input carry 225% of the output's residual, those that start at biases together -125%. "
-        "With biases grouped by kind and layer, the value bias of layer 1 has the largest share: -9.5%."
+        "Of biases, grouped by kind and block, the value bias of block 1 has the largest share of either sign: -9.5%."
     )
 
 
@@ -142,7 +142,19 @@ def test_sources_that_cancel_are_not_given_a_share() -> None:
     assert v.elsewhere([source("input", None, None), source("norm bias", 1, None)]) is None
     found = v.elsewhere([source("input", None, 1.0), source("a", 1, 0.3), source("b", 1, -0.3)])
     assert found is not None
-    assert "cancel each other up to rounding" in found.words
+    assert "cancel each other up to rounding" in found.words("biases")
+
+
+def test_only_biases_are_called_biases() -> None:
+    """Where MLPs are not crossed, what they put out is a source too."""
+    spectrum, first = lengths([0.9, 0.1], [1, 2]), source("input", None, 0.4)
+    for other, name in (("norm bias", "biases"), ("mlp", "other sources")):
+        said = " ".join(made([2], spectrum=spectrum, sources=(first, source(other, 1, 0.6))).words)
+        assert f"and those from {name} through no head" in said
+        assert (
+            f"those that start at {name} together 60%. Of {name}, grouped by kind and block, the {other} of"
+            in said
+        )
 
 
 @pytest.mark.parametrize(

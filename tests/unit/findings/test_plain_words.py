@@ -60,8 +60,8 @@ def test_texts_of_one_length_are_not_averaged() -> None:
 def test_an_error_stands_beside_what_rounding_alone_could_cause() -> None:
     fields = {"paths": 3, "relative_error": 1e-15, "dtype": "float64", "end": "output", "allowed": 1e-10}
     assert Identity.model_construct(**fields).words == (
-        "All paths together add up to the output, with a relative error of 1e-15 (Frobenius norm); rounding alone "
-        "could cause 1e-10."
+        "All paths together add up to the output, with a relative error of at most 1e-15 (Frobenius norm); rounding "
+        "alone could cause 1e-10."
     )
 
 

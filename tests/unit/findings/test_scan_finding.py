@@ -265,7 +265,7 @@ def test_wrong_conditions_are_told(text):
 def test_the_verdict_comes_first_and_everything_follows_in_order():
     read = Reader(scan_tables.with_attention(layers=4, heads=2).to_html(made_by="rankscope scan a-model"))
     parts = [
-        "rankscope scan Scan of bert-base-uncased its layers were found by structure the model runs in float32 124M",
+        "rankscope scan Scan of bert-base-uncased its blocks were found by structure the model runs in float32 124M",
         "Healthy At the last layer the unit residual ratio is", "The numbers that say so, layer", "How to read this",
         "Curves by layer",
         "Layers by measures", "Attention maps", "Verdict by layer", "What was scanned", "Thresholds of the verdict",
@@ -388,9 +388,9 @@ def test_the_notebook_shows_the_verdict_and_the_curve():
 def test_counts_in_a_few_letters():
     found = scan_tables.healthy(2)
     assert found.scan.facts(found.table) == [
-        "its layers were found by structure", "the model runs in float32", "124M parameters",
+        "its blocks were found by structure", "the model runs in float32", "124M parameters",
         "8 texts of 48 tokens on average",
-        "padding and special tokens (such as [CLS]) are neither measured nor counted",
+        "not measured or counted: padding, and special tokens such as [CLS], which attention does read",
     ]  # fmt: skip
     assert (in_thousands(999), in_thousands(3_400_000_000)) == ("999", "3.4B")
 

@@ -250,7 +250,7 @@ def test_proof_and_rule_are_told(tiny):
     about = found.subject
     assert 0 < about.proof.end_to_end < about.proof.allowed == 2e-4
     assert about.rule.startswith(
-        "padding and special tokens (such as [CLS]) are neither measured nor counted"
+        "not measured or counted: padding, and special tokens such as [CLS], which attention does read"
     )
     assert (about.family, about.kind, about.parameters) == ("bert-like", "bert", tiny.parameters)
 

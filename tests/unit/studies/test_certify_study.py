@@ -426,11 +426,11 @@ def test_over_texts_the_weakest_statement_counts():
         "that of layer 0."
     )
     assert words[-2:] == (
-        "No lower bound was found after layer 3: in block 4, this is needed and not shown to hold: branch below its "
-        "skip (found 1.7, limit 1).",
-        "No useful upper bound was found after layer 0: in block 1, all parts together may multiply the residual by "
-        "up to 2.5 (Frobenius norm), and what follows from this is larger than the size of the state (explained "
-        "below).",
+        "No lower bound was found after layer 3: in block 4, in one text, this is needed and not shown to hold: "
+        "branch below its skip (found 1.7, limit 1).",
+        "No useful upper bound was found after layer 0: in block 1, in one text, all parts together may multiply the "
+        "residual by up to 2.5 (Frobenius norm), and what follows from this is larger than the size of the state "
+        "(explained below).",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2
@@ -462,11 +462,17 @@ def test_what_was_measured_is_called_proven_only_where_it_is_above_its_floor():
     assert found.enclosed_until == 1
     assert not standing_of([[*lines[:2], lines[2]]]).resolved
     assert (
-        "up to layer 1 the column measured is within 1% of its value without rounding"
-        in sentences([found])[-1]
+        "up to layer 1 the values measured are within 1% of those without rounding" in sentences([found])[-1]
     )
     away = [replace(line, measured=line.measured + 0.1) for line in lines]
     assert standing_of([away]).enclosed_until == 0
+    aside = [
+        replace(one, enclosed_lower=one.measured - 0.018, enclosed_upper=one.measured - 0.0095)
+        for one in lines
+    ]
+    assert (
+        standing_of([aside]).enclosed_until == 0
+    )  # the residual may be 1.8% less than what was measured of it
 
 
 def test_a_block_that_grows_lacks_an_upper_bound_only():

@@ -47,7 +47,7 @@ MANY = 10**15
 """From this many paths on, how many some of them are is said in percent."""
 
 MORE_ALIKE = 0.1
-"""From this difference of mean cosines on, words say that long paths bring tokens together."""
+"""From this difference of mean cosines on, words say that long paths add what is alike for all tokens."""
 
 CANCELS = 2.0
 """From this ratio of the sum of norms to the norm of the sum on, words speak of cancellation."""
@@ -210,7 +210,7 @@ class PathsFinding(Finding):
             self.identity.end_words,
             uncrossed_words(self.uncrossed),
             heads_words(self.heads) if self.identity.holds else "",
-            other.words if other and self.identity.holds else "",
+            other.words(self._later) if other and self.identity.holds else "",
             self._cancellation(),
             self._strongest(),
         ]
@@ -243,11 +243,12 @@ class PathsFinding(Finding):
             return "No length carries a share of the output that is above rounding."
         largest = max(known, key=lambda one: abs(one.share or 0.0))
         sign = "" if (largest.share or 0.0) >= 0 else " of either sign"
-        biases = ", together with those that start at a bias" if self._has_later else ""
+        biases = f", and those from {self._later} through {_heads(largest.length)}" if self._later else ""
         said = (
             f"Paths through {_heads(largest.length)} carry the largest share{sign} of the output's residual: "
             f"{percent(largest.share)} ({self._part(largest.paths)} from the input{biases})"
         )
+        alike = f", and those from {self._later}" if self._later else ""
         reached, paths = 0.0, 0
         for one in known:
             reached, paths = reached + (one.share or 0.0), paths + one.paths
@@ -255,7 +256,7 @@ class PathsFinding(Finding):
                 if one.length in (largest.length, known[-1].length):
                     break
                 upto = f"Paths through at most {_heads(one.length)} carry {percent(reached)}"
-                return f"{said}. {upto} ({self._part(paths)})."
+                return f"{said}. {upto} ({self._part(paths)} from the input{alike})."
         return f"{said}."
 
     def _alike(self) -> str:
@@ -267,10 +268,9 @@ class PathsFinding(Finding):
         if (last.cosine or 0.0) - (first.cosine or 0.0) < MORE_ALIKE:
             return ""
         return (
-            "Long paths bring tokens together: the mean cosine between two tokens of what paths add is "
+            "What long paths add is more alike for all tokens: its mean cosine over pairs of tokens is "
             f"{number(first.cosine)} for paths through {_heads(first.length)} and {number(last.cosine)} for paths "
-            f"through {_heads(last.length)}. A network of long paths alone, as one without skips is, would be nearer "
-            "to collapse (all tokens equal)."
+            f"through {_heads(last.length)}."
         )
 
     def _part(self, paths: int) -> str:
@@ -299,7 +299,7 @@ class PathsFinding(Finding):
         best = self.top[0]
         route = f"goes through {best.route(self.sites)}"
         share = f" and carries {percent(best.share)} of the output's residual" if best.has_share else ""
-        listed = f"The list of the {len(self.top)} strongest is {self.search.sure(len(self.top))}"
+        listed = f"The list of {count(len(self.top), 'path')} below is {self.search.sure(len(self.top))}"
         among = "all single paths from the input" if self.search.exact else "the single paths that were found"
         return (
             f"Of {among}{where}, the one with the largest {self.search.score} {route}{share}. "
@@ -326,7 +326,7 @@ class PathsFinding(Finding):
     def document(self) -> Document:
         """The conclusion, then lengths, heads, single paths, pairs, sources, samples, pruning."""
         heads = (
-            f"{count(len({site.layer for site in self.sites}), 'layer')}, {count(len(self.heads), 'head')}"
+            f"{count(len(self.heads), 'head')} in {count(len({site.layer for site in self.sites}), 'block')}"
         )
         messages = self.subject.reported
         meanings = how_to_read(self._meanings())
@@ -352,9 +352,16 @@ class PathsFinding(Finding):
         )
 
     @property
+    def _later(self) -> str:
+        """Where paths start that do not start at the input; empty if there are none."""
+        names = [one.source for one in self.sources if one.source != "input" and (one.share or one.norm)]
+        only = all(one.endswith("bias") for one in names)
+        return ("biases" if only else "other sources") if names else ""
+
+    @property
     def _has_later(self) -> bool:
         """Whether paths start elsewhere than at the input."""
-        return any(one.source != "input" and (one.share or one.norm) for one in self.sources)
+        return bool(self._later)
 
     def _meanings(self) -> list[str]:
         """What a path, its length and a share are, and what the sum over paths rests on."""
@@ -368,13 +375,13 @@ class PathsFinding(Finding):
         begin = "" if through else " Paths also begin at what MLPs put out."
         later = (
             "Paths may also start at a bias. Their length counts the heads from there on, the head of a value bias "
-            "included. Shares and norms of a length include them, the number of paths does not. A bias is the same for "
+            "included. All numbers of a length but that of its paths include them. A bias is the same for "
             f"all tokens, but norm scales{' and gates' if through else ''} differ between tokens, so what becomes of "
             "it has a residual."
         )
         return [
-            "Path: one way from its start to the output. It starts at the input (what enters the first layer)"
-            f"{' or, see below, at a bias' if self._has_later and through else ''}. In every layer it goes through one "
+            "Path: one way from its start to the output. It starts at the input (what enters the first block)"
+            f"{' or, see below, at a bias' if self._has_later and through else ''}. In every block it goes through one "
             "attention head, or around attention where there is a skip. Its length is the number of heads on it."
             f"{one_way}",
             "Residual of the output: its tokens minus their mean token (not the residual connection, which is called "
@@ -386,12 +393,12 @@ class PathsFinding(Finding):
             f"output is the sum of what all paths add.{begin}",
             *([later] if self._has_later and through else []),
             *(
-                ["Numbers are means over texts, unless they are said to be of the first text."]
+                ["Numbers are arithmetic means over texts, unless they are said to be of the first text."]
                 if self.identity.texts > 1
                 else []
             ),
             *(
-                f"{one.name} is head {one.head} of layer {one.layer}; layers count from 1, heads from 0."
+                f"{one.name} is head {one.head} of block {one.layer}; blocks count from 1, heads from 0."
                 for one in self.heads[-1:]
             ),
         ]
@@ -450,7 +457,8 @@ class PathsFinding(Finding):
         if not self._has_later:
             return ONE_SOURCE
         known = [BIASES[one] for one in dict.fromkeys(one.source for one in self.sources) if one in BIASES]
-        return f"{SOURCES} {' '.join(known)}".rstrip()
+        places = "a bias" if self._later == "biases" else "a bias or another part, as named"
+        return f"{SOURCES.format(places=places)} {' '.join(known)}".rstrip()
 
     def _source_tables(self) -> list[Tabular]:
         kinds = len({one.source for one in self.sources})
@@ -466,7 +474,7 @@ class PathsFinding(Finding):
         return [
             ("paths from the input", whole(identity.paths)),
             ("mean length of these paths", f"{number(identity.mean_length)} of at most {longest}"),
-            ("mean length of all paths, weighted by share", number(sum(carried) if carried else None)),
+            ("sum of length times share, over all lengths", number(sum(carried) if carried else None)),
         ]
 
 
@@ -475,11 +483,11 @@ LENGTHS = (
     "share: of the residual of the output, as explained above.",
     "norm: Frobenius norm (root of the sum of squares) of what these paths add. residual: the same after its mean "
     "token is subtracted.",
-    "token cosine: mean cosine between two tokens of what these paths add; 1 means that they point the same way.",
+    "token cosine: mean cosine over pairs of tokens of what these paths add; 1: all point the same way.",
     "cosine to output: subtract the mean token from what these paths add, and from the output, and read each matrix as "
     "one long vector; this is the cosine of the two.",
-    "cancellation: the sum of the norms of the rows down to this one, divided by the norm of what all these paths add "
-    "together. It is 1 if all rows point the same way, and larger the more they cancel.",
+    "cancellation: the sum of the norms of this and all shorter lengths, divided by the norm of what they add "
+    "together. It is 1 or more, and larger the more they cancel.",
 )
 HEADS = (
     "The sum of what all paths through a head add. It is not what removing the head would change, because attention "
@@ -490,14 +498,14 @@ PAIRS = (
     "What all paths through both heads of a pair add, for the pairs with the largest shares of either sign."
 )
 SOURCES = (
-    "Where paths start: at the input, or later at a bias. Shares of all sources sum to 100%. Biases of one kind in one "
-    "layer count as one place (source). norm, residual: of what all paths from there add."
+    "Where paths start: at the input, or later at {places}. Shares of all sources sum to 100%. Biases of one kind in "
+    "one block are one source. norm, residual: of what all paths from there add."
 )
 BIASES = {
     "value bias": "value bias: biases of the values of all heads.",
     "output bias": "output bias: bias of the projection after the heads.",
     "mlp bias": "mlp bias: biases of both matrices of the MLP.",
-    "norm bias": "norm bias: biases of all normalisation of the layer.",
+    "norm bias": "norm bias: biases of all normalisation of the block.",
 }
 """What the names of sources mean."""
 

@@ -212,7 +212,7 @@ def heads_table(heads: Sequence[HeadTerm]) -> Tabular:
     """The heads whose paths carry the largest shares."""
     shown, note = strongest(heads, MOST_HEADS, lambda one: one.share)
     columns = [
-        *(Column("layer", "name"), Column("head", "name"), Column("share")),
+        *(Column("block", "name"), Column("head", "name"), Column("share")),
         *(Column(name, optional=True) for name in ("norm", "residual", "cosine to output")),
     ]
     rows: Rows = [
@@ -265,7 +265,7 @@ def heads_grid(heads: Sequence[HeadTerm], sites: Sequence[SiteValue]) -> Grid:
         rows=[row_name(sites[at].layer, sites[at].site) for at in places],
         columns=[str(head) for head in columns],
         cells=cells,
-        down="layer",
+        down="block",
         across="head",
         ends=("", "") if not largest else (f"-{top}", f"+{top}") if has_negative else ("0%", top),
         notes=notes,
@@ -310,7 +310,7 @@ def _shade(share: float, largest: float, has_negative: bool) -> float:
 # --------------------------------------------------------------------------------------------------- single paths
 
 
-RANKED = "Ranked by {}; the option score chooses another ranking. Columns are as above."
+RANKED = "Ranked by {}; --score chooses another ranking. Columns are as above."
 """Why single paths are ranked by another number than heads."""
 
 
@@ -429,7 +429,7 @@ def sources_table(sources: Sequence[SourceTerm]) -> Tabular:
     known = [one for one in sources if one.share != 0 or one.norm]
     shown, note = strongest(known, MOST_SOURCES, lambda one: one.share)
     columns = [
-        *(Column("source", "name"), Column("layer", "name", optional=True), Column("share")),
+        *(Column("source", "name"), Column("block", "name", optional=True), Column("share")),
         *(Column("norm", optional=True), Column("residual", optional=True)),
     ]
     rows: Rows = [
@@ -446,7 +446,7 @@ def sources_table(sources: Sequence[SourceTerm]) -> Tabular:
 
 
 def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
-    """Shares of every kind of source, summed over layers, the largest first."""
+    """Shares of every kind of source, summed over blocks, the largest first."""
     kinds = dict[str, list[SourceTerm]]()
     for one in sources:
         if one.share is not None:
@@ -463,8 +463,8 @@ def source_sums(sources: Sequence[SourceTerm]) -> Tabular:
         [kind, str(places), signed(share, is_real=abs(share) > floor)]
         for kind, (places, share, floor) in sorted(sums.items(), key=lambda item: -abs(item[1][1]))
     ]
-    columns = [Column("source", "name"), Column("places"), Column("share")]
-    return Tabular(columns=columns, rows=rows, title="Summed over layers")
+    columns = [Column("kind", "name"), Column("sources"), Column("share")]
+    return Tabular(columns=columns, rows=rows, title="Summed over blocks")
 
 
 def pruning_table(pruning: PruningValue) -> Tabular:

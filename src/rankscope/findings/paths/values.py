@@ -223,8 +223,8 @@ class Identity(Value):
         if not self.paths:
             return f"No path leads from the input to {self.name}."
         return (
-            f"All paths together add up to {self.name}, with a relative error of {self.error} (Frobenius norm); "
-            f"rounding alone could cause {number(self.allowed, 1)}."
+            f"All paths together add up to {self.name}, with a relative error of at most {self.error} (Frobenius "
+            f"norm); rounding alone could cause {number(self.allowed, 1)}."
         )
 
     @property
@@ -353,7 +353,7 @@ class SearchValue(Value, title="Search"):
             start = "" if not self.ranked else f" from place {self.ranked + 1} on"
             return f"not proven complete: the {self.score}s{start} are rounding, which has no order"
         if not self.tells or self.gap is None:
-            return "what the search found; nothing is proven about other paths"
+            return f"what the search found; paths that it missed may have a larger {self.score}"
         return (
             f"not proven complete: a path that is not on it has at most {number(1 + self.gap)} times the "
             f"{self.score} of the last one"
@@ -364,19 +364,16 @@ class SearchValue(Value, title="Search"):
         """What a proof of the list would cost at least; empty where more time does not help.
 
         >>> SearchValue.model_construct(seconds=3.0, waiting=1200, seconds_more=6.4).more
-        'The search stopped after 3 seconds. To prove that no stronger path is missing, it needs at least 10 \
-seconds in all (option seconds).'
+        'The search stopped after 3 seconds; a proof that no path is missing takes about 10 seconds or more \
+(--seconds).'
         """
         if not self.waiting:
             return ""
         stopped = f"The search stopped after {count_seconds(self.seconds)}"
         if self.seconds_more is None:
-            return f"{stopped}. To prove that no stronger path is missing, it needs more (option seconds)."
+            return f"{stopped}; a proof that no path is missing takes more (--seconds)."
         needed = max(math.ceil(self.seconds + self.seconds_more), math.ceil(self.seconds) + 1)
-        return (
-            f"{stopped}. To prove that no stronger path is missing, it needs at least {count_seconds(needed)} in "
-            "all (option seconds)."
-        )
+        return f"{stopped}; a proof that no path is missing takes about {count_seconds(needed)} or more (--seconds)."
 
 
 class Pair(Value):
@@ -530,24 +527,24 @@ class Elsewhere(Value):
     is_most: bool
     """Whether that is part of the sum and more than half of it: shares have signs, and others may cancel it."""
 
-    @property
-    def words(self) -> str:
-        """The three shares in a sentence; what is rounding is called that."""
+    def words(self, others: str) -> str:
+        """The three shares in a sentence; what is rounding is called that. ``others``: all other sources, in words."""
         one, cancels = self.largest, abs(self.share) <= self.floor
         rest = (
-            "those that start at biases cancel each other up to rounding"
+            f"those that start at {others} cancel each other up to rounding"
             if cancels
-            else f"those that start at biases together {percent(self.share)}"
+            else f"those that start at {others} together {percent(self.share)}"
         )
         against = (
-            ", as positive and negative shares nearly cancel"
+            ", as positive and negative ones among them partly cancel"
             if not cancels and abs(one.share) > abs(self.share)
             else ""
         )
+        sign = "" if one.share > 0 else " of either sign"
         return (
             f"Paths that start at the input carry {percent(self.input, 4)} of the output's residual, {rest}{against}. "
-            f"With biases grouped by kind and layer, the {one.source} of layer {one.layer} has the largest share: "
-            f"{percent(one.share)}."
+            f"Of {others}, grouped by kind and block, the {one.source} of block {one.layer} has the largest "
+            f"share{sign}: {percent(one.share)}."
         )
 
 
@@ -575,7 +572,7 @@ def uncrossed_words(parts: Sequence[UncrossedValue]) -> str:
 
     >>> part = {"site": "ssm", "what": "a running sum", "where": "zoo.py:31, `x.cumsum(1)`"}
     >>> uncrossed_words([UncrossedValue(layer=1, **part), UncrossedValue(layer=2, **part)])
-    'No path leads through a running sum at zoo.py:31, `x.cumsum(1)` (layers 1-2); paths begin at what it puts out.'
+    'No path leads through a running sum at zoo.py:31, `x.cumsum(1)` (blocks 1-2); paths begin at what it puts out.'
     """
     places = dict[str, list[int]]()
     for part in parts:
@@ -584,7 +581,7 @@ def uncrossed_words(parts: Sequence[UncrossedValue]) -> str:
     if not places:
         return ""
     named = [
-        f"{place} (layer{'s' * (len(set(layers)) > 1)} {ranges(layers)})" for place, layers in places.items()
+        f"{place} (block{'s' * (len(set(layers)) > 1)} {ranges(layers)})" for place, layers in places.items()
     ]
     puts = "it puts" if len(named) == 1 else "they put"
     return f"No path leads through {', nor '.join(named)}; paths begin at what {puts} out."

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from rankscope.charts import Chart
-from rankscope.core.words import NOTHING, clipped, count, number, sentence
+from rankscope.core.words import NOTHING, clipped, count, listed, number, percent, sentence
 from rankscope.document import (
     Beside,
     Block,
@@ -62,7 +62,18 @@ from rankscope.findings.scan.entries import (
 )
 from rankscope.findings.subject import RESIDUAL_WORDS
 from rankscope.findings.tree import BLANKS, TreeValue
-from rankscope.findings.verdict import RAW, STEPS, UNIT, Name, StackVerdict, Thresholds, Verdict, Weight
+from rankscope.findings.verdict import (
+    RATIO,
+    RAW,
+    UNIT,
+    Name,
+    StackVerdict,
+    Thresholds,
+    Verdict,
+    Weight,
+    judged_name,
+    rule_words,
+)
 
 if TYPE_CHECKING:
     from rankscope.results import Table
@@ -73,6 +84,9 @@ TONES: dict[Name, Tone] = {
     **{"undecided": "unknown", "no numbers": "unknown"},
 }
 """How a verdict is colored; a name that is not here is a confounder: look closer."""
+
+FALLEN = ("collapsing", "collapsed")
+"""Verdicts that say that tokens become equal, or are."""
 
 COLUMNS = (
     RAW,
@@ -86,7 +100,7 @@ MEANINGS = {
     RAW: "the Frobenius norm (root of the sum of squares) of the residual, divided by that of the tokens. Tokens are "
     "not scaled here, so long ones count more.",
     UNIT: "as explained above.",
-    "cosine[off_diagonal]": "mean cosine of the angle between two different tokens; 1: all point the same way.",
+    "cosine[off_diagonal]": "mean cosine over all pairs of tokens; 1: all point the same way.",
     "token_share[largest]": "share of the sum of squares of all entries that is due to the longest token; 1/n if all n "
     "tokens are equally long, near 1 if one is far longer than all others.",
     "channel_share[largest]": "share of that sum that is due to the largest channel (one coordinate of all tokens).",
@@ -455,15 +469,16 @@ class ScannedModel(ScanSubject, title="Scanned"):
 
     def facts(self, table: "Table") -> list[str]:
         """In a few words each: family, dtype, size, texts; the rows tell whether texts are of one length."""
-        is_family = self.read != "hidden states" and not self.family.startswith(("found by", "named by"))
-        family = (
-            f"its layers were found by the names that the family {clipped(self.family)} uses"
-            if is_family
-            else clipped(self.family)
-        )
-        if self.family.startswith(("found by", "named by")):
-            family = f"its layers were {clipped(self.family)}"
-        found = [family, f"the model runs in {self.dtype}"]
+        ways = self.family.split(" + ")
+        names = [one for one in ways if not one.startswith(("found by", "named by"))]
+        other = [one for one in ways if one not in names]
+        by_name = f"found by module names of the famil{'y' if len(names) == 1 else 'ies'} {listed(names)}"
+        blocks = listed([*([by_name] if names else []), *other])
+        is_states = self.read == "hidden states" and bool(names)
+        found = [
+            clipped(self.family) if is_states else f"its blocks were {clipped(blocks, LONGEST_WORDS)}",
+            f"the model runs in {self.dtype}",
+        ]
         if self.parameters is not None:
             found.append(f"{in_thousands(self.parameters)} parameters")
         texts = f"{text_lengths(table, self.texts, self.tokens)}{source_words(self.inputs)}"
@@ -645,8 +660,8 @@ class ScanFinding(Finding):
                 Section(
                     "Curves by layer",
                     [block for one in views.values() for block in one.curves()],
-                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 is what enters the first layer. The line "
-                    "block is the state after each layer, attention and mlp are what those parts add"
+                    note=f"Mean over {count(texts, 'text')}{band}. Layer 0 is what enters the first block. The line "
+                    "block is the state after each block, attention and mlp are what those parts add"
                     f"{', final is the state after the final norm' if has_final else ''}. Hover, tap, or use the tab "
                     "key to read values.",
                     only="html",
@@ -692,35 +707,56 @@ class ScanFinding(Finding):
 
     def _meanings(self) -> list[str]:
         """The ratio that the verdict is about, and from where on tokens count as equal."""
-        limits = self.verdict.thresholds
+        limits, stacks = self.verdict.thresholds, self.verdict.stacks
         few = f"{number(limits.collapsed)} or less"
-        # Of n unit tokens ratio^2 = (1 - mean cosine) (n - 1) / n.
-        at_cosine = math.sqrt(1 - limits.offset_cosine)
-        low = max(limits.collapsed, at_cosine)
-        cosine = (
-            f" (in a text of many tokens, this is a mean cosine of {number(limits.offset_cosine)})"
-            if low == at_cosine
-            else ""
+        low, cosine = self._low
+        rule = rule_words(limits, "this ratio", f"{number(low)} or less{cosine}")
+        if any(judged_name(*one.layers) != RATIO for one in stacks):
+            rule += (
+                " The rule leaves out massive tokens, and massive channels if the ratio is larger without them, before "
+                "it scales tokens; the table does not."
+            )
+        ends = [(one, one.layers[-1].ratio) for one in stacks if one.layers]
+        if any(ratio is not None and ratio <= low and one.verdict not in FALLEN for one, ratio in ends):
+            rule += (
+                " A ratio that drops once and then stays is not collapse if half of the centered rank is kept: one "
+                "vector may be added to all tokens."
+            )
+        several = max((entry.texts for entry in self.summary), default=0) > 1
+        votes = (
+            " These rules read means over texts; it is enough if they hold for half of the texts one by one."
         )
         return [
             RESIDUAL_WORDS,
             "Unit residual ratio: scale every token to length one, subtract the mean of these, and take the root mean "
-            "square length of what is left. It is 0 if all tokens are equal and 1 if their mean is zero.",
-            f"Collapsing: (1) at the last layer this ratio is at most 1/{number(limits.fall)} of its value at some "
-            f"earlier layer, and (2) at the last layer it is {number(low)} or less{cosine}, or it fell in each of the "
-            f"last {STEPS} layers so fast that a network twice as deep would end at {few}, if each further layer "
-            "multiplied it by the same factor as these did on average. If a few tokens or channels are far larger than "
-            "all others, the rule is applied without them; the numbers in the table include them.",
-            f"Collapsed: at the last layer the ratio is {few}, no layer has {number(limits.fall)} times this ratio, so "
-            "that we do not see where it fell, and the centered rank (below) is less than half of the largest possible "
-            "one.",
-            "Healthy: neither of these, and the last layer gets none of the following verdicts, which are about one "
-            "layer: massive token or channel (a few tokens or channels hold most of the sum of squares of all "
-            f"entries), shared mean (mean cosine {number(limits.offset_cosine)} or more), cone "
-            f"(mean cosine {number(limits.cone_cosine)} or more), clusters (a few groups of nearly equal tokens), dead "
-            "directions (the effective rank, below, is far less than it can be). 'rankscope list thresholds' prints "
-            "all limits.",
+            "square length of what is left. It is 0 if all tokens point the same way, whatever their lengths, and 1 if "
+            "the scaled tokens have mean zero.",
+            f"Collapsing: {rule}",
+            f"Collapsed: at the last layer the ratio is {few}, no layer has {number(limits.fall)} times as much or "
+            "more (so the fall is not in these layers), and the centered rank (below) is less than half of the largest "
+            f"possible one.{votes if several else ''}",
+            "Healthy: neither of these, and no other verdict is that of the last layer, or of at least "
+            f"{percent(limits.coverage)} of all layers. A layer gets the first of these that fits: massive token or "
+            "channel (one or a few tokens or channels hold most of the sum of squares of all entries), shared mean "
+            f"(mean cosine {number(limits.offset_cosine)} or more), clusters (a few groups of nearly equal tokens), "
+            f"cone (mean cosine {number(limits.cone_cosine)} or more), dead directions (a centered rank, "
+            f"below, of at most {percent(limits.low_rank)} of the largest possible, and tokens not alike). "
+            "'rankscope list thresholds' prints all limits.",
         ]
+
+    @property
+    def _low(self) -> tuple[float, str]:
+        """From which ratio on tokens count as equal after a fall, and which mean cosine that is."""
+        limits = self.verdict.thresholds
+        tokens = {one.tokens for one in self.scan.stacks.values()}
+        several = len(tokens) != 1
+        # Of n unit tokens ratio^2 = (1 - mean cosine) (n - 1) / n.
+        share = 1.0 if several else 1 - 1 / min(tokens)
+        low = math.sqrt((1 - limits.offset_cosine) * share)
+        if low <= limits.collapsed:
+            return limits.collapsed, ""
+        length = "many" if several else number(min(tokens))
+        return low, f" (a mean cosine of {number(limits.offset_cosine)}, in texts of {length} tokens)"
 
     def _columns(self, texts: int) -> list[str]:
         """What the columns and marks of the table in a terminal mean, those that it has."""
@@ -736,20 +772,40 @@ class ScanFinding(Finding):
             if len(ranks) == 1 and texts == 1
             else "at most the number of tokens or the width, whichever is smaller"
         )
-        said = ["layer: 0 is what enters the first layer; l is what leaves layer l."]
+        said = ["layer: 0 is what enters the first block; l is what leaves block l."]
         said += [f"{SHORT[one]}: {MEANINGS[one].format(most=most)}" for one in COLUMNS if one in shown]
-        said.append(
-            "verdict: in a collapsing network, find the last layer whose unit residual ratio is at least 90% of the "
-            "largest one: all layers after it are called collapsing. Other verdicts depend on the numbers of their own "
-            "row, except collapsed."
-        )
-        means = f"Numbers are means over {count(texts, 'text')}. " if texts > 1 else ""
+        said.append(f"verdict: {self._layer_verdicts}.")
+        means = f"Numbers are arithmetic means over {count(texts, 'text')}. " if texts > 1 else ""
         hidden = any(not one.is_resolved and one.mean is not None for one in here)
-        floors = f"{STAR}: {NOT_RESOLVED}." if hidden else f"All of them are {ABOVE_FLOOR}."
+        above = (
+            f"In every text all of them are {ABOVE_FLOOR}."
+            if texts > 1
+            else f"All of them are {ABOVE_FLOOR}."
+        )
+        floors = f"{STAR}: {NOT_RESOLVED}." if hidden else above
         said.append(f"{means}{floors}")
         if any(one.mean is None for one in here):
             said.append(f"{NOTHING}: no number (NaN, infinity or 0/0).")
         return said
+
+    @property
+    def _layer_verdicts(self) -> str:
+        """On what the verdict of a single layer depends, for the verdicts that there are."""
+        names = {one.verdict for one in self.verdict.stacks}
+        said = []
+        if "collapsing" in names:
+            said.append(
+                "in a collapsing network all layers after the last one whose unit residual ratio is at least 90% of "
+                "the largest are called collapsing"
+            )
+        if "collapsed" in names:
+            few = number(self.verdict.thresholds.collapsed)
+            said.append(
+                f"in a collapsed network all layers with a ratio of {few} or less are called collapsed"
+            )
+        which = "all other verdicts depend" if said else "it depends"
+        said.append(f"{which} on that layer alone, also on numbers that are not shown here")
+        return "; ".join(said)
 
     def chart(self) -> Chart:
         """The residual ratio of every stack by layer, as it is and on unit tokens."""

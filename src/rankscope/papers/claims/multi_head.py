@@ -62,7 +62,8 @@ def _several_heads_ratio(dim: int, logit: float = 1e-3) -> float:
 
 @claim(
     "several-heads-bound",
-    title="with several heads, the residual norm after attention is at most a constant times the cube of that before",
+    title="with several heads, the residual norm after attention is at most the printed constant times the cube of "
+    "that before",
     statement="H heads, |W_QK,h|_1 |W_h|_{1,inf} <= beta: |res(SAN(X))|_{1,inf} <= "
     "(4 gamma beta H / sqrt(d_qk))^((3^L - 1)/2) |res(X)|_{1,inf}^(3^L) with gamma = 1, for any logits however small.",
     expected="false",
