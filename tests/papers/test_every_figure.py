@@ -21,6 +21,7 @@ from rankscope.papers.figures import FIGURES
 
 runner = CliRunner()
 ENDINGS = ("csv", "html", "json", "png")
+PAGE = Path(__file__).parents[2] / "docs" / "figures.md"
 
 
 def reproduce(name: str, folder: Path, *options: str):
@@ -79,6 +80,12 @@ def test_the_figure_is_made_and_judged(name, tmp_path):
     with Image.open(tmp_path / f"{name}.png") as picture:
         assert min(picture.size) > 200
     HTMLParser().feed((tmp_path / f"{name}.html").read_text())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_page_of_figures_names_it(name):
+    first = [line.split("|")[1] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    assert any(f"`{name}`" in names for names in first), f"docs/figures.md: add a row for {name}"
 
 
 @pytest.mark.parametrize("name", ["paths-sort", "circle"])

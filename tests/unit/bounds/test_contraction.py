@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankscope.bounds import contraction
 from rankscope.bounds.contraction import dobrushin_bound, doeblin_bound
+from rankscope.cli.list import EXAMPLES
 from rankscope.core.operator_norms import MARGIN
 from rankscope.errors import NumericalError, ShapeError
 from rankscope.masks import parse_mask
@@ -17,7 +18,7 @@ from rankscope.measures import row_distances
 from reference.contraction_loops import dobrushin, doeblin, exact
 
 MASKS = ("full", "causal", "window:2", "causal-window:2", "dilated:1:2", "strided:3", "prefix:2")
-MORE_MASKS = ("longformer:1:1", "bigbird:1:1:1", "blocks:2", "causal+window:1")
+MORE_MASKS = (*EXAMPLES, "causal+window:1")
 
 seeds = st.integers(0, 2**16)
 scales = st.sampled_from([1e-8, 1e-2, 1.0, 8.0, 100.0])

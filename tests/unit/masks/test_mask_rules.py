@@ -82,6 +82,15 @@ def test_a_number_beyond_the_tokens_allows_everything(text):
     assert parse_mask(text).matrix(6).all()
 
 
+@pytest.mark.parametrize("text", [text for text in EXAMPLES if ":" in text and text != "blocks:2"])
+def test_numbers_may_be_huge(text):
+    """Blocks refuse to be more than the tokens."""
+    name, *numbers = text.split(":")
+    matrix = parse_mask(":".join([name, *[str(HUGE)] * len(numbers)])).matrix(6)
+    assert matrix.shape == (6, 6)
+    assert matrix.any(axis=1).all()
+
+
 def test_a_step_beyond_the_tokens_leaves_the_diagonal():
     np.testing.assert_array_equal(parse_mask(f"dilated:{HUGE}:{HUGE}").matrix(6), np.eye(6, dtype=bool))
 
