@@ -77,6 +77,8 @@ def log_axis(logs: Sequence[float]) -> Axis:
     ['1e-15', '1e-12', '1e-9', '1e-6', '0.001', '1']
     >>> [text for _, text in log_axis([-2000.0, 0.0]).ticks]
     ['1e-1000', '1e-100', '1e-10', '0.1', '1']
+    >>> [text for _, text in log_axis([-0.15, -0.14]).ticks]
+    ['0.65', '0.7', '0.75', '0.8']
     """
     low, high = min(logs, default=-1.0), max(logs, default=0.0)
     if low < -DEEP or high > DEEP:
@@ -99,6 +101,11 @@ def log_axis(logs: Sequence[float]) -> Axis:
         step = max(1, _round_step((high - low) / WANTED, factors=(1, 2, 3, 5, 10)))
         places = [float(e) for e in range(int(step * math.ceil(low / step)), math.floor(high) + 1, int(step))]
     inside = [one for one in places if low <= one <= high]
+    if len(inside) < 2:  # the ends are so near to each other that even steps will do
+        first, last = 10.0**low, 10.0**high
+        step = _round_step((last - first) / WANTED)
+        counts = range(math.ceil(first / step), math.floor(last / step) + 1)
+        inside = [math.log10(many * step) for many in counts]
     return Axis(low, high, False, tuple(((one - low) / (high - low), _power(one)) for one in inside))
 
 

@@ -7,7 +7,7 @@ which a page in dark colors draws it otherwise (``PAGE_STYLE``).
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from itertools import groupby, pairwise
 
@@ -221,7 +221,10 @@ def _(panel: Panel, room: Room) -> _Drawing:
         bottom=top + height,
         along=panel.along,
     )
-    parts = [*head, *_rules_and_ticks(panel, frame)]
+    marks = _placed_marks(panel, frame)
+    above = ROW * max((mark.row for mark in marks), default=0)  # labels that would meet stand in several rows
+    frame = replace(frame, top=frame.top + above, bottom=frame.bottom + above)
+    parts = [*head, *_rules_and_ticks(panel, frame), *_drawn_marks(marks, frame)]
     for line, color in zip(lines, inks, strict=True):
         parts += [*_shades(line, color, frame), *_bands(line, color, frame), *_curves(line, color, frame)]
     for line, color in zip(lines, inks, strict=True):
@@ -299,14 +302,48 @@ def _rules_and_ticks(panel: Panel, frame: _Frame) -> Iterator[Markup]:
     letters = int((frame.bottom - frame.top) / (LETTER * 11)) - len(kind)
     name = _text(-middle, 13, clipped(panel.value, max(letters, 8)) + kind, size=11, anchor="middle")
     yield tag("g", name, transform="rotate(-90)")
-    for place, words in panel.marks:
-        if frame.first <= place <= frame.last:
-            x = frame.x(place)
-            way = "end" if x > (frame.left + frame.right) / 2 else "start"
-            yield tag(
-                "path", stroke=GRAY, stroke_dasharray="2 3", d=f"M{x:.1f} {frame.top:.0f}V{frame.bottom:.0f}"
-            )
-            yield _text(x + (-3 if way == "start" else 3), frame.top - 5, words, anchor=way)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A marked place with its label: where that begins or ends, and in which row above the drawing it stands."""
+
+    x: float
+    words: str
+    way: str
+    row: int
+
+
+def _placed_marks(panel: Panel, frame: _Frame) -> list[_Mark]:
+    """Marks of the places that are drawn; no label meets another one of its row."""
+    found, taken = list[_Mark](), list[list[tuple[float, float]]]()
+    for place, whole in panel.marks:
+        if not frame.first <= place <= frame.last:
+            continue
+        x, words = frame.x(place), clipped(whole, LONGEST_NAME)
+        way = "end" if x > (frame.left + frame.right) / 2 else "start"
+        wide = LETTER * 10.5 * len(words) + 6
+        ends = (x - wide, x + 6) if way == "end" else (x - 6, x + wide)
+        free = (
+            row
+            for row, others in enumerate(taken)
+            if all(ends[1] < low or high < ends[0] for low, high in others)
+        )
+        row = next(free, len(taken))
+        if row == len(taken):
+            taken.append([])
+        taken[row].append(ends)
+        found.append(_Mark(x, words, way, row))
+    return found
+
+
+def _drawn_marks(marks: Sequence[_Mark], frame: _Frame) -> Iterator[Markup]:
+    for mark in marks:
+        top = frame.top - ROW * mark.row
+        yield tag(
+            "path", stroke=GRAY, stroke_dasharray="2 3", d=f"M{mark.x:.1f} {top:.0f}V{frame.bottom:.0f}"
+        )
+        yield _text(mark.x + (-3 if mark.way == "start" else 3), top - 5, mark.words, anchor=mark.way)
 
 
 def _ticks_along(along: Scale, first: float, last: float) -> list[tuple[float, str]]:

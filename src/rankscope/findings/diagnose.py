@@ -389,10 +389,12 @@ class DiagnoseFinding(Finding):
             first = self.losses[0]
             yield f"The loss is {first.formula}, as if the output were trivial ({first.name}). {first.look}"
         if self.copies_of_torch and not any(one.name in ("clones", "same-direction") for one in found):
-            yield (
-                "All layers start as copies of one, as nn.TransformerEncoder makes them; here that does not make "
-                "tokens equal."
+            effect = (
+                "here that does not make tokens equal"
+                if self.ratios
+                else "whether that makes tokens equal was not measured"
             )
+            yield f"All layers start as copies of one, as nn.TransformerEncoder makes them; {effect}."
         if self.treatment is not None:
             yield self.treatment.words
         yield from (one.sentence for one in self.not_checked if one.name == "mechanism")

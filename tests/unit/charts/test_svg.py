@@ -1,5 +1,6 @@
 """The writer of pictures: everything that is given is drawn, in its place, legibly, and nothing else gets in."""
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -414,3 +415,44 @@ def test_notes_of_a_chart_are_drawn_without_a_title_too() -> None:
         title="t", lines=[Line(name="", points=[Point(0, 1.0), Point(1, 2.0)])], value="v", across="x"
     )
     assert "a note of the whole chart" in str(Chart([panel], notes=["a note of the whole chart"]).svg())
+
+
+# marks
+
+
+def test_labels_of_marks_never_meet() -> None:
+    points = [Point(step, 0.5 + 0.1 * (step % 2)) for step in range(60)]
+    marks = [
+        (10.0, "collapsing"),
+        (10.0, "logits"),
+        (11.0, "massive token"),
+        (55.0, "growth"),
+        (58.0, "x" * 80),
+    ]
+    panel = Panel(title="t", lines=[Line(name="", points=points)], scale="linear", marks=marks)
+    svg = str(to_svg(panel))
+    found = [
+        (float(x), float(y), "end" if "end" in rest else "start", words)
+        for x, y, rest, words in re.findall(r'<text[^>]*x="([\d.]+)" y="([\d.]+)"([^>]*)>([^<]*)</text>', svg)
+        if words[:4] in {words[:4] for _, words in marks}
+    ]
+    assert len(found) == len(marks)
+    boxes = []
+    for x, y, way, words in found:
+        wide = 0.5 * 10.5 * len(words)
+        boxes.append((x - wide, x, y) if way == "end" else (x, x + wide, y))
+    for at, (low, high, y) in enumerate(boxes):
+        for other_low, other_high, other_y in boxes[:at]:
+            assert abs(y - other_y) >= 10 or high < other_low or other_high < low, (found[at], boxes)
+
+
+@pytest.mark.parametrize("value", [1e-9, 0.007, 0.7, 1.0, 3.14, 120.0, 4e7])
+@pytest.mark.parametrize("spread", [1.0, 1.001, 1.1, 1.3, 2.0, 6.0])
+def test_a_logarithmic_axis_always_says_where_values_are(value: float, spread: float) -> None:
+    """Two ticks or more, also where all values are nearly the same."""
+    axis = log_axis([math.log10(value), math.log10(value * spread)])
+    assert len(axis.ticks) >= 2
+    assert len({text for _, text in axis.ticks}) == len(axis.ticks)
+    for place, text in axis.ticks:
+        shown = axis.low + place * (axis.high - axis.low)
+        assert math.log10(float(text)) == pytest.approx(shown, abs=2e-3)

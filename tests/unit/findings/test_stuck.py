@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rankscope as rs
+from rankscope.charts import Bars
 from rankscope.errors import ConfigError, FileError, RankscopeError
 from rankscope.findings.stuck import LEAST_DECIMALS, SEARCHED_DECIMALS, read_loss, search, trivial
 from rankscope.findings.trivial import GIVEN, TRIVIAL, Sizes, candidates
@@ -354,3 +355,21 @@ def test_json_holds_what_is_said_of_every_fit() -> None:
 def test_the_plain_function_returns_the_fits() -> None:
     assert trivial("8.3178", Sizes(classes=4096)) == rs.stuck("8.3178", classes=4096).fits
     assert trivial(0.75) == ()
+
+
+# The picture.
+
+
+def test_bars_say_on_which_side_of_the_loss_a_value_lies_and_which_fits() -> None:
+    found = rs.stuck("0.6931", classes=2)
+    (bars,) = found.chart().pictures
+    assert isinstance(bars, Bars)
+    own = next(one for one in bars.bars if one.name == "your loss")
+    fitting = {fit.formula for fit in found.fits}
+    assert fitting
+    for one in bars.bars:
+        if one is not own:
+            assert one.faint == (one.name not in fitting), one
+            side = "higher" if one.value > own.value else "lower" if one.value < own.value else "equal"
+            assert side in one.text, one
+    assert [one.value for one in bars.bars] == sorted(one.value for one in bars.bars)

@@ -366,7 +366,8 @@ class SweepFinding(Finding):
     def chart(self) -> Chart:
         """Curves of the groups over layers, or bars where there are none; the shares beside them."""
         if self.outcome is None or not self.groups:
-            raise ConfigError("there is nothing to draw: no configuration gave a number")
+            none = Panel(title="Curves by group", lines=(), notes=["No configuration gave a number."])
+            return Chart([none], title=self.picture_title)
         pictures: list[Panel | Bars] = [self._curves() or self._bars()]
         if self.shares:
             bars = [Bar(one.option, one.share, _share(one)) for one in self.shares]
