@@ -456,3 +456,19 @@ def test_a_logarithmic_axis_always_says_where_values_are(value: float, spread: f
     for place, text in axis.ticks:
         shown = axis.low + place * (axis.high - axis.low)
         assert math.log10(float(text)) == pytest.approx(shown, abs=2e-3)
+
+
+def test_the_tip_of_a_bar_is_what_was_given_and_its_text_where_nothing_was() -> None:
+    bars = Bars(title="t", bars=[Bar("a", 1.0, "one", tip="what a is"), Bar("b", 2.0, "two")])
+    labels = re.findall(r'aria-label="([^"]*)"', str(to_svg(bars)))
+    assert [one for one in labels if one.startswith("a")] == ["a. what a is"]
+    assert [one for one in labels if one.startswith("b")] == ["b. two"]
+
+
+def test_a_line_is_gray_exactly_where_it_may_be_rounding() -> None:
+    """Three pieces: seen, rounding, seen; a piece shares its ends with its neighbours."""
+    points = [Point(x, float(x), faint=2 <= x <= 4) for x in range(7)]
+    svg = str(to_svg(Panel(title="t", lines=[Line(name="", points=points)], scale="linear")))
+    curves = [one for one in re.findall(r'<path[^>]*fill="none"[^>]*>', svg) if " L" in one or "L" in one]
+    assert len([one for one in curves if 'class="s' in one]) == 2, curves
+    assert len([one for one in curves if 'class="s' not in one]) == 1, curves

@@ -18,7 +18,7 @@ from rankscope.findings.compare import CompareConfig, CompareFinding
 from rankscope.findings.old import OldFinding
 from rankscope.results import Table
 from rankscope.results.statistics import benjamini_hochberg, p_values, paired_error, trend, welch_error
-from rankscope.studies.compare import Difference, _is_beyond_chance, compare
+from rankscope.studies.compare import Difference, _is_beyond_chance, _line, _MeanAtLayer, compare
 from reference import compare_loops as loops
 
 UNIT = "residual_ratio[composite,mean,unit]"
@@ -619,3 +619,11 @@ def test_files_that_are_not_scans_are_refused(tmp_path: Path) -> None:
 def test_a_number_of_the_last_block_is_tested_on_its_own(row: dict[str, object], beyond: bool | None) -> None:
     whole = {"significant": False, "paired": True, "floor": 1e-6, "change": -15.0, "z": None, **row}
     assert _is_beyond_chance(Difference(**whole), 3, 0.05 / 6) is beyond
+
+
+@pytest.mark.parametrize(("floor", "is_resolved"), [(0.04, True), (0.06, False)])
+def test_a_series_moves_only_beyond_the_floors_of_both_its_ends(floor: float, is_resolved: bool) -> None:
+    found = [_MeanAtLayer(layer=1, value=0.5 - 0.1 * place / 4, floor=floor) for place in range(5)]
+    line = _line(("blocks", DEFINITIONS[0], "last block"), range(5), found)
+    assert line is not None
+    assert line.resolved is is_resolved
