@@ -158,9 +158,10 @@ def _many(product: Callable[[Layer, Tensor, Tensor], Tensor], layer: Layer, at: 
         if not at_once or len(given) == 1:
             return one_by_one(given)
         try:
-            found: Tensor = torch.func.vmap(
-                lambda one: torch.func.jvp(layer, (at,), (one,))[1], chunk_size=CHUNK
-            )(given)
+            with sdpa_kernel(SDPBackend.MATH):
+                found: Tensor = torch.func.vmap(
+                    lambda one: torch.func.jvp(layer, (at,), (one,))[1], chunk_size=CHUNK
+                )(given)
             return found.detach()
         except Exception as error:  # code that branches on numbers cannot be run on many matrices at once
             if is_out_of_memory(error):
@@ -176,7 +177,8 @@ def _one_by_one(times: Callable[[Tensor], Tensor]) -> Products:
 
 
 def _forward(layer: Layer, at: Tensor, direction: Tensor) -> Tensor:
-    out: Tensor = torch.func.jvp(layer, (at,), (direction,))[1]
+    with sdpa_kernel(SDPBackend.MATH):  # other kernels of attention have no forward derivative
+        out: Tensor = torch.func.jvp(layer, (at,), (direction,))[1]
     return out.detach()
 
 
