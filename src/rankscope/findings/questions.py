@@ -65,7 +65,8 @@ QUESTIONS = (
         answer="It is the averaging: weights that sum to one over all tokens and follow from pairs of tokens alone "
         "cube differences, also in linear attention without any exponential. Weights that stay different for different "
         "queries when all tokens are equal, as under a causal mask, make the fall a fixed factor per layer.",
-        command="rankscope atlas --only softmax,linear,sinkhorn,mask:causal --around bare --tokens 32 --dim 8",
+        command="rankscope atlas --only softmax,linear,sinkhorn,mask:causal --around bare --tokens 32 "
+        "--dim 8",
         proven="Order three for weights e^l(x_i, x_j) divided by their sums, with any smooth l of two tokens; order "
         "one for maps whose rows differ at equal tokens, with the second eigenvalue as rate ([proofs](proofs.md)).",
         measured="Both orders and the rate of every layer of the [atlas](atlas.md), in float64.",
@@ -88,14 +89,16 @@ QUESTIONS = (
     Question(
         name="how-much-skip",
         question="How much of a skip is needed?",
-        answer="The skip competes with the averaging: near consensus a layer leaves about the skip's share of skip "
-        "plus branch. A small factor on the skip still means a fixed factor per layer instead of a cube.",
+        answer="The skip competes with the averaging: near consensus a layer multiplies differences by the "
+        "factor on the skip, and the common token by what skip and branch make together. A small factor on "
+        "the skip still means a fixed factor per layer instead of a cube.",
         command="rankscope ablate --layers 12 --variants san+skip --skip-scales 0.25,0.5,1",
         shows="words 1-4",
         when="test",
         proven="Near consensus full attention with a skip of strength a multiplies differences by a and the common "
         "row by at most a + |W|; with an orthogonal W the rate is therefore at least a / (a + 1).",
-        measured="Random networks at three strengths.",
+        measured="Random networks at three strengths; they are not near consensus yet, and their value "
+        "maps are not orthogonal.",
         picture=("ablate.png", "MiniLM without skips and MLPs"),
         pages=("ablate.md",),
     ),
@@ -135,7 +138,8 @@ QUESTIONS = (
         "few global tokens move the rate from nearly one to well below it.",
         command="rankscope atlas --only mask:window:2,mask:longformer:2:1,mask:longformer:2:4,mask:bigbird:1:1:2 "
         "--around bare --dim 8",
-        proven="The eigenvalues, computed from the mask with a certified bracket (`rankscope list masks --tokens 64`).",
+        proven="The eigenvalues, computed from the mask with a certified bracket (`rankscope list masks "
+        "--tokens 64`).",
         measured="Nothing beyond: the rate near consensus is that eigenvalue for any such mask.",
         picture=("bigbird.svg", "Windows, and what global tokens make of them"),
         pages=("atlas.md",),
@@ -143,9 +147,9 @@ QUESTIONS = (
     Question(
         name="linformer",
         question="Does Linformer slow it down?",
-        answer="With random projections of keys and values it keeps differences of length at first order and squares "
-        "those of direction, because the projected values no longer average to the common token. With projections "
-        "whose rows sum to one it cubes them as softmax does.",
+        answer="With random projections of keys and values every token gets a multiple of the common token "
+        "of its own, so that lengths differ at first order and directions at second. With projections "
+        "whose rows sum to one it cubes differences as softmax does.",
         command="rankscope atlas --only linformer,linformer-means --around bare --tokens 32 --dim 8",
         proven="The direction order is never below the residual order ([proofs](proofs.md)); that it is two here "
         "is not proven.",
@@ -162,7 +166,8 @@ QUESTIONS = (
         answer="A Gaussian kernel whose rows are divided by their sum cubes differences as softmax does. Sigmoid and "
         "off-by-one attention keep lengths apart at first order and still cube the differences of direction, which is "
         "all that a norm behind them leaves.",
-        command="rankscope atlas --only gaussian-kernel,sigmoid,off-by-one,sparsemax --around bare --tokens 32 --dim 8",
+        command="rankscope atlas --only gaussian-kernel,sigmoid,off-by-one,sparsemax --around bare "
+        "--tokens 32 --dim 8",
         proven="The direction order is never below the residual order, and exceeds it exactly where the first term "
         "points along the common token ([proofs](proofs.md)).",
         measured="The orders of all rows of the [atlas](atlas.md).",
@@ -280,7 +285,8 @@ QUESTIONS = (
         "objective asks for it.",
         command="rankscope reproduce long-paths --fast",
         when="docs",
-        proven="Maps that are permutations lose nothing, so no bound without the weights can forbid useful long paths.",
+        proven="Maps that are permutations lose nothing, so no bound without the weights can forbid useful "
+        "long paths.",
         measured="What three objectives that ask for long paths achieve and cost, on one task and with small "
         "networks.",
         picture=("long-paths.png", "Training that asks for long paths"),
@@ -329,8 +335,8 @@ QUESTIONS = (
     Question(
         name="lower-bounds",
         question="Are there lower bounds?",
-        answer="Yes: for a given network and text certify proves that tokens differ by at least so much after every "
-        "layer. Without skips such bounds vanish with depth, as they must.",
+        answer="Yes: for a given network and text certify proves that tokens differ by at least so much "
+        "after every layer. For attention alone such bounds vanish with depth, as they must.",
         command="rankscope certify --layers 6 --heads 2 --dim 16 --tokens 8 --seed 5 --variant san+skip --values "
         "orthogonal",
         shows="words 1",
@@ -343,9 +349,9 @@ QUESTIONS = (
     Question(
         name="ensemble",
         question="Is the network an ensemble of shallow ones?",
-        answer="As an identity yes: with maps held fixed the output is the sum over all paths, and most of its "
-        "differences come from paths of middle or short length. As a statement about training no: paths share weights "
-        "and cannot be trained one by one.",
+        answer="As an identity yes: with maps held fixed the output is the sum over all paths, and most of "
+        "its differences come from short ones. As a statement about training no: paths share weights and "
+        "cannot be trained one by one.",
         command="rankscope list architectures",
         shows="all",
         when="test",
@@ -357,13 +363,14 @@ QUESTIONS = (
     Question(
         name="better",
         question="Does preventing collapse make a model better?",
-        answer="Where tokens are equal nothing can be read from them, so that a collapsed network cannot be trained or "
-        "used. Beyond that more spread is not better in itself: trained models differ widely in it, and we know of no "
-        "evidence that raising it in a healthy model helps.",
+        answer="Where tokens are equal nothing that tells them apart can be read any more, and queries and "
+        "keys of attention get no gradient. Beyond that more spread is not better in itself: trained "
+        "models differ widely in it, and we know of no evidence that raising it in a healthy model helps.",
         command="rankscope scan minilm",
         shows='from "Healthy" to "Healthy"',
         when="papers",
-        proven="Equal tokens give equal outputs at every later layer.",
+        proven="Attention and parts of single tokens keep equal tokens equal at every later layer; no "
+        "weights of queries and keys change what attention with rows that sum to one makes of equal values.",
         measured="Trained checkpoints are healthy; their variants without skips are not.",
         picture=("dong-bert.png", "BERT without skips, without MLPs, without either"),
         pages=("verdict.md", "scan.md"),
