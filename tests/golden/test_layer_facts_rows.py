@@ -82,3 +82,18 @@ def test_recurrent_layers_are_read_from_the_middle(name):
     assert found.from_token == 32
     assert found.residual_order == pytest.approx(1, abs=0.02)
     assert 0 < found.rate < 1
+
+
+@pytest.mark.parametrize("graph", ["karate", "path:20", "star:10", "barbell:5"])
+def test_the_symmetric_layer_has_the_spectrum_of_the_other_and_keeps_directions_alone(graph):
+    found = facts_of(f"gcn@{graph}", 34, 4, depth=True)
+    assert (found.consensus, found.direction_order) == ("directions", pytest.approx(1, abs=0.02))
+    assert found.rate == pytest.approx(RATES[f"gat@{graph}"], abs=1e-6)
+    assert found.fall == pytest.approx(RATES[f"gat@{graph}"], abs=1e-3)
+
+
+def test_the_measured_fall_with_tokens_at_one_length_is_the_other_rate():
+    layer = find_layer("gcn@karate").make(34, 4, torch.Generator().manual_seed(0))
+    found = layer_facts(lambda x: layer(x) / layer(x).norm(dim=-1, keepdim=True), tokens=34, dim=4)
+    assert found.consensus == "kept"
+    assert found.fall == pytest.approx(0.939342, abs=1e-3)
