@@ -78,12 +78,13 @@ def bert_base() -> nn.Module:
 
 
 def tokens_of(vocabulary: int, texts: int = TEXTS, tokens: int = TOKENS) -> Batch:
-    """Random tokens, all measured."""
+    """Random tokens, all measured; as batches that are made of texts, it says which axis holds these."""
     ids = torch.randint(5, vocabulary, (texts, tokens), generator=torch.Generator().manual_seed(0))
     return Batch(
         inputs={"input_ids": ids},
         is_token=torch.ones_like(ids, dtype=torch.bool),
         labels=tuple(map(str, range(texts))),
+        text_axes={"input_ids": 0},
     )
 
 

@@ -143,11 +143,11 @@ def _lower_end(powers: _Powers, rates: Tensor, faster: Tensor, n: int) -> Tensor
     exponents, trace_exponents = powers.exponents[:, :1], powers.trace_exponents[:, :1]
     traces = powers.traces + _log_less(_growth(trace_exponents, rates, faster) - powers.traces)
     norms = torch.logaddexp(powers.norms, _growth(exponents, rates, faster))
-    found = [(traces - math.log(max(n - 1, 1))) / trace_exponents]
-    for place, exponent in enumerate(exponents[:, 0].tolist()):
-        left = trace_exponents - 2 * exponent
-        found.append(torch.where(left > 0, (traces - 2 * norms[:, place, None]) / left, -torch.inf))
-    return torch.stack(found).nan_to_num(nan=-torch.inf).amax(dim=(0, 1, 2))
+    whole = ((traces - math.log(max(n - 1, 1))) / trace_exponents)[None]
+    # every trace with every norm: one axis more, that of the norms, in front
+    left = trace_exponents - 2 * exponents[:, 0, None, None, None]
+    pairs = torch.where(left > 0, (traces - 2 * norms.movedim(1, 0)[:, :, None]) / left, -torch.inf)
+    return torch.cat([whole, pairs]).nan_to_num(nan=-torch.inf).amax(dim=(0, 1, 2))
 
 
 def _growth(exponents: Tensor, rates: Tensor, faster: Tensor) -> Tensor:

@@ -75,7 +75,11 @@ SAFE_SIZES = {torch.float64: (1e-100, 1e100), torch.float32: (1e-24, 1e30)}
 """Squares of numbers in this range neither overflow nor vanish."""
 
 GRAM_TOLERANCE = 1e-8
-"""A rank whose Gram matrix may have cost more than this share of it is taken by singular value decomposition."""
+"""A rank whose Gram matrix may have cost more than this share of it, and than ``GRAM_SHARE`` of its floor, is taken by
+singular value decomposition."""
+
+GRAM_SHARE = 0.1
+"""Singular values of zero cost a Gram matrix about 1e-7 of the rank; the floor of a float32 state is some 1e-4 of it."""
 
 PAPER_BYTES = 2**20
 """States and scratch paper of texts that are measured together: so little that both stay in the processor's cache."""
@@ -424,7 +428,8 @@ def _rank(sums: Sums, relative: float) -> tuple[Tensor, Tensor]:
     lost = torch.maximum(moved, entropy_rank_change(value, moved, sums.terms) / value)
     delta = torch.full_like(value, relative).clamp(max=1e100)
     floor = entropy_rank_floor(value, sums.total, sums.length, sums.terms, delta)
-    return torch.where(lost <= GRAM_TOLERANCE, value, torch.nan), floor
+    allowed = (GRAM_SHARE * floor / value).clamp(min=GRAM_TOLERANCE)
+    return torch.where(lost <= allowed, value, torch.nan), floor
 
 
 _sheets = threading.local()

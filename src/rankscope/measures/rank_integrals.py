@@ -21,6 +21,10 @@ X^T X, and that of JX is ``X^T X - n m m^T``, m the mean token: T begins at m, i
 since ``|s' - s| (s' + s) <= e``. The sum of these is at most ``2 e Q`` with ``Q = 1/pi int e^-u (ln det)' du`` over
 e^u >= sqrt e, as ``1/pi int 2 / (sigma^2 + s^2) ds`` from sqrt e on is at least ``1 / (2 max(sigma, sqrt e))``. Q is
 a sum over the same nodes, from below.
+
+*No full rank.* An eigenvalue of zero may come out below it, and a pivot with it. Such a T is taken again as T + e:
+all its eigenvalues are above zero then, and within 2 e of what they should be. Channels of a layer norm are of this
+kind (without their shift they sum to zero), so that with more tokens than channels every state is.
 """
 
 import math
@@ -90,7 +94,7 @@ class Sums(NamedTuple):
 def rank_sums(x: Sequence[Tensor]) -> tuple[Sums, Sums]:
     """The sums of matrices ``(tokens, dim)`` of one shape, and of their centered tokens.
 
-    NaN where a matrix is zero or not finite, or a pivot was lost to rounding: then X has no full rank.
+    NaN where a matrix is zero or not finite, and where a pivot is lost to rounding twice.
     """
     texts, (tokens, dim) = len(x), x[0].shape
     size = min(tokens, dim)
@@ -105,12 +109,37 @@ def rank_sums(x: Sequence[Tensor]) -> tuple[Sums, Sums]:
         trace = diagonal.sum(axis=0)
         scale = np.where(trace > 0, trace, np.nan)
         diagonal, beside, lowered = diagonal / scale, (beside / scale) ** 2, lowered / scale
-        rest, whole, less = _log_determinants(diagonal, beside, lowered)
-        first = _sums(whole, diagonal, beside, size)
-        if tokens <= dim:
-            return first, _sums(rest, diagonal[1:], beside[1:], size - 1)
-        diagonal[0] -= lowered
-        return first, _sums(less, diagonal, beside, size)
+        first, second = _both(diagonal, beside, lowered, _ERROR, is_wide=tokens <= dim)
+        lost = (first.total.isnan() | second.total.isnan()).numpy()
+        if lost.any():
+            those = (diagonal[:, lost] + _ERROR, beside[:, lost], lowered[lost])
+            again = _both(*those, 2 * _ERROR, is_wide=tokens <= dim)
+            first, second = (_filled(*pair, lost) for pair in zip((first, second), again, strict=True))
+        return first, second
+
+
+def _both(
+    diagonal: np.ndarray, beside: np.ndarray, lowered: np.ndarray, error: float, *, is_wide: bool
+) -> tuple[Sums, Sums]:
+    """The sums of the matrices and of their centered tokens; ``is_wide`` if the first row of T is what centering takes
+    away. NaN where a pivot was lost to rounding."""
+    size = len(diagonal)
+    rest, whole, less = _log_determinants(diagonal, beside, lowered)
+    first = _sums(whole, diagonal, beside, size, error)
+    if is_wide:
+        return first, _sums(rest, diagonal[1:], beside[1:], size - 1, error)
+    lower = np.concatenate([diagonal[:1] - lowered, diagonal[1:]])
+    return first, _sums(less, lower, beside, size, error)
+
+
+def _filled(sums: Sums, again: Sums, lost: np.ndarray) -> Sums:
+    """The sums, with those of another run where a number was lost."""
+    places = torch.from_numpy(np.flatnonzero(lost))
+    is_lost = torch.isnan(sums.total[places])
+    where = places[is_lost]
+    for whole, part in zip(sums[:4], again[:4], strict=True):
+        whole[where] = part[is_lost]
+    return sums
 
 
 @contextmanager
@@ -178,13 +207,13 @@ def _log_determinants(
     return logs, logs + np.log(below), logs + np.log(below - lowered[:, None])
 
 
-def _sums(logs: np.ndarray, diagonal: np.ndarray, beside: np.ndarray, count: int) -> Sums:
+def _sums(logs: np.ndarray, diagonal: np.ndarray, beside: np.ndarray, count: int, error: float) -> Sums:
     """Both integrals, from logarithms of determinants and the traces of the matrix and of its square."""
     trace, second = diagonal.sum(axis=0), (diagonal**2).sum(axis=0) + 2 * beside.sum(axis=0)
     f = logs - 2 * count * _NODES
     inside, above = f @ _INSIDE.T, np.outer(trace, _FIRST) - np.outer(second, _SECOND)
     total, weighted = (inside + above + np.outer(f[:, 0], _LEVEL) + count * _SLOPE).T
-    lost = REACH * _ERROR * (np.diff(logs[:, _START:], axis=1) @ _RISES)
+    lost = REACH * error * (np.diff(logs[:, _START:], axis=1) @ _RISES)
     return Sums(
         total=torch.from_numpy(total),
         logs=torch.from_numpy(weighted),

@@ -28,7 +28,7 @@ from rankscope.sources.family import Layout
 from rankscope.sources.layout import layout_of
 from rankscope.sources.live import quiet, run_batch
 from rankscope.sources.safety import NO_GPU, needs_gpu
-from rankscope.sources.taps import Ambiguous, tapped, unwrapped
+from rankscope.sources.taps import Ambiguous, Receive, tapped, unwrapped
 
 FULL = (
     *("residual[frobenius,mean]", "residual_ratio[l1,best]", "residual_ratio[linf,best]"),
@@ -134,13 +134,23 @@ def measured_run(
     measured = Measured([], batch, panel, dtype, is_only=len(layout.stacks) == 1)
     with (
         quiet(model),
-        tapped(model, layout, measured.state, texts=len(batch)) as finished,
+        tapped(model, layout, _unwatched(measured.state), texts=len(batch)) as finished,
         _maps(model, layout, panel, measured),
     ):
         with own_words(model, batch):
             run(model, batch)
         measured.silent = finished()
     return measured
+
+
+def _unwatched(receive: Receive) -> Receive:
+    """Without handing its own steps to a mode that follows the model: several thousand in a pass."""
+
+    def quietly(stack: str, layer: int, site: str, state: Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            receive(stack, layer, site, state)
+
+    return quietly
 
 
 def measure_states(

@@ -14,9 +14,10 @@ from torch.testing import assert_close
 from kit.models import MODELS
 from kit.models import Case as ModelCase
 from rankscope.errors import NotTapped, ShapeError
+from rankscope.probe import Tally, run
 from rankscope.probe.attention import MAP_DEFINITIONS, attention_maps, map_panel
 from rankscope.probe.attention_functions import whole_attention_map
-from rankscope.sources import Layout, Stack, layout_of
+from rankscope.sources import Batch, Layout, Stack, layout_of
 from rankscope.sources.extras import import_timm
 from reference import attention_loops as loops
 
@@ -595,3 +596,18 @@ def test_kernels_outside_torch_give_way_to_eager_attention_and_come_back(kernels
         kernels(ids)
     assert inside == ["eager"]
     assert kernels.config._attn_implementation == "flash_attention_2"
+
+
+def test_what_is_measured_of_states_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mode follows the model: every step of a measure would be handed to Python besides."""
+    before, seen = run.read_panel, []
+
+    def read(*args: object, **kwargs: object) -> object:
+        seen.append(torch._C._is_torch_function_all_disabled())
+        return before(*args, **kwargs)
+
+    monkeypatch.setattr(run, "read_panel", read)
+    batch = Batch(inputs={"src": torch.randn(2, 6, DIM, dtype=torch.float64)}, is_token=None, labels=("a", "b"))
+    run.probe_into(Tally(), encoder(), [batch], layout=TWO, panel=run.Panel(attention=True))
+    assert seen
+    assert all(seen)
